@@ -1,0 +1,33 @@
+//! What can go wrong in an index.
+
+/// An error of an index.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The persistent memory below: damage, no space, a failed write-back.
+    #[error(transparent)]
+    Pmem(#[from] everleaf_pmem::Error),
+    /// The pool has no root of that name, or a root of another kind.
+    #[error("no {kind} index named {name:?} in this pool; `everleaf info` lists what it holds")]
+    NoSuchIndex {
+        /// Name of the root.
+        name: String,
+        /// Name of the index kind asked for.
+        kind: &'static str,
+    },
+    /// A bulk load into an index that holds keys.
+    #[error("bulk load wants an empty index, this one holds {keys} keys; load into a new namespace, or insert one by one")]
+    NotEmpty {
+        /// Number of keys it holds.
+        keys: u64,
+    },
+    /// A bulk load whose keys do not ascend strictly.
+    #[error("bulk load wants strictly ascending keys, entry {position} is not above its predecessor; sort the input and drop duplicates")]
+    Unsorted {
+        /// Number of the entry, from 0.
+        position: u64,
+    },
+    /// A volatile index cannot be found again.
+    #[error("the {0} index does not outlive the process; choose another for data that must")]
+    Volatile(&'static str),
+}

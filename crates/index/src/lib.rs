@@ -1,0 +1,87 @@
+#![forbid(unsafe_code)]
+//! Ordered indexes over persistent memory, on one interface.
+//!
+//! [`OrderedIndex`] is what every index offers, for `u64` keys and for byte strings; [`registry`] lists them all, so that whatever runs over the registry (the suites,
+//! the benchmark, the store) knows every index. See `docs/papers.md` for the paper behind each.
+
+mod error;
+mod key;
+pub mod record;
+mod registry;
+mod volatile;
+
+pub use error::Error;
+pub use key::Key;
+pub use registry::{Entry, Recovery, registry};
+
+use std::num::NonZeroU64;
+use std::ops::{Bound, ControlFlow};
+
+/// An ordered map from keys to non-zero words, shared by any number of threads.
+///
+/// Every write is durable, in the sense of the pool's persistence domain, when its call returns; and no call returns what a crash could still take back (durable
+/// linearizability). Readers take no lock.
+///
+/// For byte strings, the value word must be the link of a [`record`] that holds the key: entries keep eight bytes of the key and find the rest in the record. The
+/// index never frees a record: whoever made it gets its word back from [`OrderedIndex::upsert`], [`OrderedIndex::update`] or [`OrderedIndex::remove`].
+pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
+    /// The value of `key`.
+    fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error>;
+
+    /// Adds `key` if it is absent. Returns the value that is there already, in which case nothing has changed.
+    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error>;
+
+    /// Sets the value of `key`, present or not. Returns the value it had.
+    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error>;
+
+    /// Sets the value of `key` if it is present. Returns the value it had; `None` means that nothing has changed.
+    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error>;
+
+    /// Removes `key`. Returns the value it had.
+    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error>;
+
+    /// Visits entries in order from a bound on, until `visit` breaks or there are no more.
+    ///
+    /// Each entry was present at some moment during the call; keys present during all of it are visited exactly once, in order.
+    fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error>;
+
+    /// Fills an empty index with entries in strictly ascending order of keys, faster than one by one. A crash before the call returns leaves it empty.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::Unsorted`], or a full pool; the index is then as before.
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error>;
+
+    /// Reads everything and checks every invariant that holds when no operation is under way.
+    fn check(&self) -> Result<Stats, Error>;
+
+    /// Visits every block of the pool that belongs to the index itself (not to its values): offset and size in bytes. No operation may be under way.
+    fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error>;
+
+    /// Counts, read without stopping anybody: exact when no operation is under way.
+    fn stats(&self) -> Stats;
+}
+
+/// What [`OrderedIndex::scan`] calls for each entry.
+pub type Visit<'a, K> = dyn FnMut(&K, NonZeroU64) -> ControlFlow<()> + 'a;
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From small keys to large ones; the bound is a lower bound.
+    Forward,
+    /// From large keys to small ones; the bound is an upper bound.
+    Reverse,
+}
+
+/// The size and shape of an index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Number of keys.
+    pub keys: u64,
+    /// Number of leaves.
+    pub leaves: u64,
+    /// Size of all leaves in bytes.
+    pub leaf_bytes: u64,
+    /// Levels, leaves included.
+    pub depth: u32,
+}

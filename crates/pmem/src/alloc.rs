@@ -1,0 +1,1 @@
+//! Allocation. PROVISIONAL bump allocator.

@@ -1,0 +1,128 @@
+//! A block's life as types: `Fresh -> Durable -> linked`.
+//!
+//! A block from the allocator is [`Fresh`]: nobody can reach it, it may be written at leisure, and a crash forgets it. [`Pool::seal`] flushes all of it and fences;
+//! what comes back is [`Durable`], and only that can be linked. So publishing what is not durable does not compile. Dropping a block that was not linked gives it
+//! back.
+
+use crate::{Error, Medium, Off, Pool, Resident, Word};
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+
+/// A block nobody can reach yet. Derefs to its memory, whose content is arbitrary unless it was asked for zeroed.
+pub struct Fresh<'p, T: Resident + ?Sized, M: Medium> {
+    pool: &'p Pool<M>,
+    memory: &'p T,
+}
+
+/// A block nobody can reach yet, whose content is durable.
+#[must_use = "a durable block that is not linked is given back"]
+pub struct Durable<'p, T: Resident + ?Sized, M: Medium>(Fresh<'p, T, M>);
+
+impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
+    pub(crate) fn new(pool: &'p Pool<M>, memory: &'p T) -> Self {
+        Self { pool, memory }
+    }
+
+    /// Where the block lies.
+    pub fn off(&self) -> Off<T> {
+        self.pool.offset_of(self.memory)
+    }
+
+    /// Starts the write-back of the whole block; [`Flushed::fenced`] turns any number of such blocks durable by one fence.
+    pub fn flush(self) -> Flushed<'p, T, M> {
+        self.pool.flush(self.memory);
+        Flushed(self)
+    }
+}
+
+/// A block whose write-back has begun. See [`Fresh::flush`].
+#[must_use = "a flushed block is not durable before a fence"]
+pub struct Flushed<'p, T: Resident + ?Sized, M: Medium>(Fresh<'p, T, M>);
+
+impl<'p, T: Resident + ?Sized, M: Medium> Flushed<'p, T, M> {
+    /// Fences once for all `blocks`.
+    pub fn fence_all(pool: &Pool<M>, blocks: Vec<Self>) -> Vec<Durable<'p, T, M>> {
+        pool.fence();
+        blocks.into_iter().map(|block| Durable(block.0)).collect()
+    }
+
+    /// Fences once for both blocks.
+    pub fn fence_both(self, other: Self) -> (Durable<'p, T, M>, Durable<'p, T, M>) {
+        self.0.pool.fence();
+        (Durable(self.0), Durable(other.0))
+    }
+}
+
+impl<T: Resident + ?Sized, M: Medium> Durable<'_, T, M> {
+    /// Where the block lies.
+    pub fn off(&self) -> Off<T> {
+        self.0.off()
+    }
+
+    /// Hands the block over to whoever stores its offset: from here on it is reachable, or lost until the next recovery by reachability.
+    pub fn release(self) -> Off<T> {
+        let block = ManuallyDrop::new(self);
+        let off = block.0.off();
+        block.0.pool.medium().released(off.bytes() as usize, size_of_val(block.0.memory));
+        off
+    }
+}
+
+impl<T: Resident + ?Sized, M: Medium> Deref for Fresh<'_, T, M> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.memory
+    }
+}
+
+impl<T: Resident + ?Sized, M: Medium> Deref for Durable<'_, T, M> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.0.memory
+    }
+}
+
+impl<T: Resident + ?Sized, M: Medium> Drop for Fresh<'_, T, M> {
+    fn drop(&mut self) {
+        self.pool.free(self.off());
+    }
+}
+
+impl<M: Medium> Pool<M> {
+    /// A fresh block for a `T`. Its content is arbitrary.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when the pool is full and cannot grow.
+    pub fn alloc<T: Resident>(&self) -> Result<Fresh<'_, T, M>, Error> {
+        let off = self.allocate(size_of::<T>(), align_of::<T>().max(crate::word::WORD))?;
+        let memory = self.get(off.cast::<T>()).expect("the allocator hands out mapped, aligned blocks");
+        Ok(Fresh::new(self, memory))
+    }
+
+    /// A fresh block of `count` words. Its content is arbitrary.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when the pool is full and cannot grow; [`Error::TooLarge`] when no pool could hold it.
+    pub fn alloc_words(&self, count: usize) -> Result<Fresh<'_, [Word], M>, Error> {
+        let size = count.checked_mul(crate::word::WORD).ok_or(Error::TooLarge { size: usize::MAX, size_max: isize::MAX as usize })?;
+        let off = self.allocate(size, crate::word::WORD)?;
+        let memory = self.words(off, count).expect("the allocator hands out mapped, aligned blocks");
+        Ok(Fresh::new(self, memory))
+    }
+
+    /// Makes all of `block` durable: flush and fence.
+    pub fn seal<'p, T: Resident + ?Sized>(&self, block: Fresh<'p, T, M>) -> Durable<'p, T, M> {
+        let block = block.flush();
+        self.fence();
+        Durable(block.0)
+    }
+
+    /// Publishes `block` by storing its link in `slot`, durably.
+    pub fn link<T: Resident + ?Sized>(&self, slot: &Word, block: Durable<'_, T, M>) -> Off<T> {
+        let off = block.off();
+        self.store(slot, off.link(), Ordering::Release);
+        self.persist(slot);
+        block.release()
+    }
+}

@@ -1,0 +1,24 @@
+//! Persistent memory for Everleaf.
+//!
+//! Start with [`Medium`] (where stores become durable), then [`Pm`] (every verb on persistent memory), then [`Fresh`] (a block's life as types), then [`Pool`] (the
+//! file, its roots, its growth).
+//!
+//! This is the only crate of Everleaf with unsafe code.
+
+mod alloc;
+mod block;
+mod error;
+mod medium;
+mod off;
+mod pm;
+mod pool;
+pub mod probe;
+mod word;
+
+pub use block::{Durable, Flushed, Fresh};
+pub use error::Error;
+pub use medium::{Hardware, LINE, Lines, Medium};
+pub use off::Off;
+pub use pm::Pm;
+pub use pool::{Guard, Pool, PoolOptions, Reach, Root};
+pub use word::{Resident, WORD, Word};

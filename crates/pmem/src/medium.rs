@@ -1,0 +1,79 @@
+//! Where stores become durable.
+//!
+//! All of Everleaf writes persistent memory through [`Pm<M>`](crate::Pm), and `M`, the medium, decides what a flush and a fence are. One source of every index thus
+//! runs on hardware, under emulated latency, under counters, and under the crash checker. A medium is a type, not a cargo feature: every build compiles all of them.
+//!
+//! The model that a medium implements is that of x86 (`docs/persistency-model.md`): after a crash each 64-byte line holds *some prefix* of the stores made to it, at
+//! least up to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
+
+mod hardware;
+
+pub use hardware::Hardware;
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Size of a cache line in bytes: the unit of write-back, and of what a crash leaves.
+pub const LINE: usize = 64;
+
+/// A run of whole, mapped cache lines. Only [`Pm`](crate::Pm) makes them.
+///
+/// Invariant: `first` is aligned to [`LINE`], and `count` lines from there are mapped for `'a`.
+#[derive(Clone, Copy)]
+pub struct Lines<'a> {
+    pub(crate) first: NonNull<u8>,
+    pub(crate) at: usize,
+    pub(crate) count: usize,
+    pub(crate) _mapped: PhantomData<&'a ()>,
+}
+
+impl Lines<'_> {
+    /// Offset of the first line in the pool, in bytes.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Number of lines.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}
+
+/// Where stores become durable. See the module documentation.
+///
+/// `flush` and `fence` cannot fail. A medium on which making durable can fail latches the failure and reports it by [`Medium::failure`]; the pool then refuses
+/// further writes.
+pub trait Medium: Send + Sync + 'static {
+    /// Stores `value` in `word`, which lies `at` bytes from the start of the pool.
+    #[inline(always)]
+    fn store(&self, _at: usize, word: &AtomicU64, value: u64, order: Ordering) {
+        word.store(value, order);
+    }
+
+    /// Compares and exchanges; a locked operation, so this thread's earlier flushes are complete after it, even if the comparison fails.
+    ///
+    /// # Errors
+    /// The word's value, when it is not `current`.
+    #[inline(always)]
+    fn compare_exchange(&self, _at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
+        word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// Starts the write-back of `lines`. Nothing is durable before the next [`Medium::fence`] of the same thread.
+    fn flush(&self, lines: Lines<'_>);
+
+    /// Waits until this thread's earlier flushes are durable.
+    fn fence(&self);
+
+    /// Why the medium can no longer make anything durable, if so.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
+    /// A block has been handed out by the allocator and is not linked yet: `length` bytes at `at`.
+    fn allocated(&self, _at: usize, _length: usize) {}
+
+    /// A block has been linked, or given back.
+    fn released(&self, _at: usize, _length: usize) {}
+}

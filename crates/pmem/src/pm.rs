@@ -1,0 +1,163 @@
+//! Every verb on persistent memory.
+//!
+//! `store`, `flush`, `fence`, `persist` (flush and fence), `seal` (make a new block durable) and `link` (publish it) are the only words for these acts in Everleaf.
+//! [`Pm<M>`] is the one way from an offset to memory: [`Pm::get`] checks bounds and alignment, so whatever number a damaged pool holds, the answer is `None`.
+
+use crate::medium::{LINE, Lines, Medium};
+use crate::word::{Resident, WORD, Word};
+use crate::{Error, Off};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Mapped persistent memory and the medium under it.
+pub struct Pm<M> {
+    medium: M,
+    /// Invariant: `length` bytes from here are mapped, readable and writable, for as long as `self` lives, are only ever accessed as words, and `base` is aligned to a
+    /// page.
+    base: NonNull<u8>,
+    /// Grows only.
+    length: AtomicUsize,
+}
+
+// SAFETY: the memory behind `base` is accessed as atomic words only.
+unsafe impl<M: Send> Send for Pm<M> {}
+// SAFETY: as above.
+unsafe impl<M: Sync> Sync for Pm<M> {}
+
+impl<M: Medium> Pm<M> {
+    /// Takes mapped memory into use.
+    ///
+    /// # Safety
+    /// `length` bytes from `base` are mapped, readable and writable, and stay so for the life of the value; nothing else in this process accesses them but through
+    /// 64-bit atomics; `base` is aligned to at least [`LINE`].
+    pub(crate) unsafe fn new(medium: M, base: NonNull<u8>, length: usize) -> Self {
+        assert!(base.as_ptr().addr().is_multiple_of(LINE) && length.is_multiple_of(LINE));
+        Self { medium, base, length: AtomicUsize::new(length) }
+    }
+
+    /// Tells that the mapping now reaches to `length` bytes.
+    ///
+    /// # Safety
+    /// As for [`Pm::new`], with the new length.
+    pub(crate) unsafe fn extend(&self, length: usize) {
+        assert!(length.is_multiple_of(LINE));
+        self.length.fetch_max(length, Ordering::Release);
+    }
+
+    /// The medium.
+    pub fn medium(&self) -> &M {
+        &self.medium
+    }
+
+    /// Size of the mapped pool in bytes.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.length.load(Ordering::Acquire)
+    }
+
+    /// The `T` at `off`; `None` when it does not lie in the pool, is misaligned, or `off` is null.
+    #[inline(always)]
+    pub fn get<T: Resident>(&self, off: Off<T>) -> Option<&T> {
+        const { T::LAYOUT };
+        const { assert!(align_of::<T>() <= LINE) };
+        let at = off.bytes() as usize;
+        let end = at.checked_add(size_of::<T>())?;
+        if at == 0 || end > self.length() || !at.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: in bounds and aligned (checked above; `base` is aligned to a line and no resident type asks for more); `T: Resident`, so a shared reference to memory
+        // that others write as atomic words is sound; the mapping outlives `self`.
+        Some(unsafe { self.base.add(at).cast::<T>().as_ref() })
+    }
+
+    /// Like [`Pm::get`], for a place that can only be wrong if the pool is damaged.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming `what`.
+    #[inline(always)]
+    pub fn at<T: Resident>(&self, off: Off<T>, what: &'static str) -> Result<&T, Error> {
+        self.get(off).ok_or_else(|| Error::corrupt(off.bytes(), what))
+    }
+
+    /// `count` words from `off`; `None` when they do not lie in the pool.
+    #[inline(always)]
+    pub fn words<T: ?Sized>(&self, off: Off<T>, count: usize) -> Option<&[Word]> {
+        let at = off.bytes() as usize;
+        let end = count.checked_mul(WORD)?.checked_add(at)?;
+        if at == 0 || end > self.length() || !at.is_multiple_of(WORD) {
+            return None;
+        }
+        // SAFETY: in bounds and aligned; words may be shared; the mapping outlives `self`.
+        Some(unsafe { std::slice::from_raw_parts(self.base.add(at).cast::<Word>().as_ptr(), count) })
+    }
+
+    /// Where `what` lies in the pool, in bytes from its start.
+    #[inline(always)]
+    pub fn offset_of<T: Resident + ?Sized>(&self, what: &T) -> Off<T> {
+        let at = std::ptr::from_ref(what).addr().wrapping_sub(self.base.as_ptr().addr());
+        debug_assert!(at.checked_add(size_of_val(what)).is_some_and(|end| end <= self.length()), "memory of another pool");
+        Off::new(at as u64)
+    }
+
+    /// Stores `value` in `word`. Durable only after a flush of its line and a fence.
+    #[inline(always)]
+    pub fn store(&self, word: &Word, value: u64, order: Ordering) {
+        self.medium.store(self.offset_of(word).bytes() as usize, word.atomic(), value, order);
+    }
+
+    /// Stores `new` if the word holds `current`. A locked operation: this thread's earlier flushes are durable after it; its own store is not.
+    ///
+    /// # Errors
+    /// What the word holds instead.
+    #[inline(always)]
+    pub fn compare_exchange(&self, word: &Word, current: u64, new: u64) -> Result<u64, u64> {
+        self.medium.compare_exchange(self.offset_of(word).bytes() as usize, word.atomic(), current, new)
+    }
+
+    /// Starts the write-back of every line that `what` touches.
+    #[inline(always)]
+    pub fn flush<T: Resident + ?Sized>(&self, what: &T) {
+        let at = self.offset_of(what).bytes() as usize;
+        let first = at & !(LINE - 1);
+        let end = at + size_of_val(what);
+        let lines = Lines {
+            // SAFETY: `what` lies in the mapping, whose base and length are aligned to lines, so its lines do too.
+            first: unsafe { self.base.add(first) },
+            at: first,
+            count: (end - first).div_ceil(LINE),
+            _mapped: PhantomData,
+        };
+        self.medium.flush(lines);
+    }
+
+    /// Waits until this thread's earlier flushes are durable.
+    #[inline(always)]
+    pub fn fence(&self) {
+        self.medium.fence();
+    }
+
+    /// Flush and fence.
+    #[inline(always)]
+    pub fn persist<T: Resident + ?Sized>(&self, what: &T) {
+        self.flush(what);
+        self.fence();
+    }
+
+    /// Fills `words` with `bytes`, the last word padded with zeroes. For blocks nobody can reach yet: nothing is said about the order of the stores.
+    ///
+    /// # Panics
+    /// When `bytes` do not fill exactly so many words.
+    pub fn fill(&self, words: &[Word], bytes: &[u8]) {
+        assert_eq!(words.len(), bytes.len().div_ceil(WORD));
+        let (chunks, rest) = bytes.as_chunks::<WORD>();
+        for (word, chunk) in words.iter().zip(chunks) {
+            self.store(word, u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; WORD];
+            last[..rest.len()].copy_from_slice(rest);
+            self.store(&words[chunks.len()], u64::from_le_bytes(last), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Words: the only unit in which published persistent memory is read and written.
+//!
+//! A [`Word`] is eight bytes, aligned, accessed as one 64-bit atomic for ever: the unit that a crash cannot tear, and the unit that Rust's memory model lets many
+//! threads share. Anyone may [`Word::load`]; storing goes through [`Pm`](crate::Pm), which tells the medium. Bytes, counters and fingerprints are cut from words
+//! loaded whole: no other access width ever touches a pool, so accesses never partially overlap.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Size of a word in bytes.
+pub const WORD: usize = 8;
+
+/// Eight bytes of persistent memory. Reading is public; writing is [`Pm::store`](crate::Pm::store) and its siblings.
+#[repr(transparent)]
+pub struct Word(AtomicU64);
+
+impl Word {
+    /// Loads the word.
+    #[inline(always)]
+    pub fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+
+    /// Loads the word for a purpose that needs no ordering of its own: under a lock, or before a version check that fences.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn atomic(&self) -> &AtomicU64 {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x}", self.get())
+    }
+}
+
+/// Types that may be laid over pool memory.
+///
+/// Implement it with [`resident!`](crate::resident), which checks the contract.
+///
+/// # Safety
+/// Every byte of the type lies inside a [`Word`] (no padding), so that a shared reference to memory that others write atomically is sound, and every bit pattern
+/// is a valid value. The alignment is that of a word, or more.
+pub unsafe trait Resident {
+    /// Compile-time proof that the layout has no padding; [`Pm`](crate::Pm) evaluates it for every type it hands out.
+    const LAYOUT: () = ();
+}
+
+// SAFETY: a word is a word.
+unsafe impl Resident for Word {}
+// SAFETY: elements follow each other without padding.
+unsafe impl<T: Resident> Resident for [T] {}
+// SAFETY: elements follow each other without padding.
+unsafe impl<T: Resident, const N: usize> Resident for [T; N] {}
+
+/// Declares a struct of words that can be laid over pool memory.
+///
+/// The fields must be [`Resident`] themselves, and fill the struct without padding; both are checked at compile time. Fields may be private: the bytes of a layout
+/// belong to the file that defines it.
+///
+/// ```
+/// everleaf_pmem::resident! {
+///     /// A node of a list.
+///     pub struct Node {
+///         next: Word,
+///         payload: [Word; 7],
+///     }
+/// }
+/// # use everleaf_pmem::Word;
+/// assert_eq!(size_of::<Node>(), 64);
+/// ```
+#[macro_export]
+macro_rules! resident {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident $(<const $param:ident: usize>)? { $($(#[$fmeta:meta])* $fvis:vis $field:ident: $ty:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        $vis struct $name $(<const $param: usize>)? { $($(#[$fmeta])* $fvis $field: $ty),* }
+
+        // SAFETY: every field is `Resident` (checked by `all_resident`), and the sizes of the fields add up to the size of the struct (checked by `LAYOUT`, which
+        // `Pm` evaluates for every type it hands out), so no byte lies outside a word.
+        unsafe impl $(<const $param: usize>)? $crate::Resident for $name $(<$param>)? {
+            const LAYOUT: () = assert!(::core::mem::size_of::<Self>() == 0 $(+ ::core::mem::size_of::<$ty>())*);
+        }
+
+        const _: () = {
+            #[allow(dead_code)]
+            fn all_resident $(<const $param: usize>)? () {
+                fn resident<T: $crate::Resident>() {}
+                $(resident::<$ty>();)*
+            }
+        };
+    };
+}
