@@ -48,6 +48,9 @@ pub enum Error {
         /// Its length in bytes.
         size: usize,
     },
+    /// A batch whose [`Batch::expect`]ations do not hold.
+    #[error("a key of the batch does not hold the expected value any more; read it again and retry")]
+    Conflict,
 }
 
 /// A store: namespaces of keys and values in one pool.
@@ -81,7 +84,15 @@ impl<M: Medium> Store<M> {
     }
 
     /// Applies all of `batch`, or, after a crash, none of it; other threads see all of it or none.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`], and nothing is changed, if a key does not hold what the batch expects of it.
     pub fn write(&self, batch: Batch<M>) -> Result<(), Error> {
+        for (namespace, key, value) in &batch.expected {
+            if namespace.get(key)? != *value {
+                return Err(Error::Conflict);
+            }
+        }
         for (namespace, key, value) in batch.changes {
             match value {
                 Some(value) => namespace.put(&key, &value)?,
@@ -100,11 +111,12 @@ impl<M: Medium> Store<M> {
 /// Writes that are applied together. See [`Store::write`].
 pub struct Batch<M: Medium = Hardware> {
     changes: Vec<(Namespace<M>, Vec<u8>, Option<Vec<u8>>)>,
+    expected: Vec<(Namespace<M>, Vec<u8>, Option<Vec<u8>>)>,
 }
 
 impl<M: Medium> Default for Batch<M> {
     fn default() -> Self {
-        Self { changes: Vec::new() }
+        Self { changes: Vec::new(), expected: Vec::new() }
     }
 }
 
@@ -116,6 +128,10 @@ impl<M: Medium> Batch<M> {
     /// Removes `key`.
     pub fn delete(&mut self, namespace: &Namespace<M>, key: &[u8]) {
         self.changes.push((namespace.clone(), key.to_vec(), None));
+    }
+    /// Makes the batch conditional: it is applied only if, at that moment, `key` holds `value` (`None`: is absent). Expectations are about the state before the batch.
+    pub fn expect(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<&[u8]>) {
+        self.expected.push((namespace.clone(), key.to_vec(), value.map(<[u8]>::to_vec)));
     }
 }
 
