@@ -95,7 +95,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::NoSpace`] when the pool is full and cannot grow.
     pub fn alloc<T: Resident>(&self) -> Result<Fresh<'_, T, M>, Error> {
-        let off = self.allocate(size_of::<T>(), align_of::<T>().max(crate::word::WORD))?;
+        let off = self.allocate(size_of::<T>())?;
         let memory = self.get(off.cast::<T>()).expect("the allocator hands out mapped, aligned blocks");
         Ok(Fresh::new(self, memory))
     }
@@ -106,7 +106,7 @@ impl<M: Medium> Pool<M> {
     /// [`Error::NoSpace`] when the pool is full and cannot grow; [`Error::TooLarge`] when no pool could hold it.
     pub fn alloc_words(&self, count: usize) -> Result<Fresh<'_, [Word], M>, Error> {
         let size = count.checked_mul(crate::word::WORD).ok_or(Error::TooLarge { size: usize::MAX, size_max: isize::MAX as usize })?;
-        let off = self.allocate(size, crate::word::WORD)?;
+        let off = self.allocate(size)?;
         let memory = self.words(off, count).expect("the allocator hands out mapped, aligned blocks");
         Ok(Fresh::new(self, memory))
     }

@@ -15,7 +15,9 @@ pub enum Error {
         what: &'static str,
     },
     /// The pool is full and cannot grow.
-    #[error("no space: {wanted} bytes wanted, the pool holds {size} of at most {size_max} bytes; delete data, free disk space, or reopen with a larger --size-max")]
+    #[error(
+        "no space: {wanted} bytes wanted, the pool holds {size} of at most {size_max} bytes; delete data, free disk space, or reopen with a larger --size-max"
+    )]
     NoSpace {
         /// Size of the allocation that failed, in bytes.
         wanted: usize,

@@ -7,6 +7,7 @@
 
 mod alloc;
 mod block;
+mod epoch;
 mod error;
 mod medium;
 mod off;
@@ -15,10 +16,12 @@ mod pool;
 pub mod probe;
 mod word;
 
+pub use alloc::{Reach, Usage};
 pub use block::{Durable, Flushed, Fresh};
+pub use epoch::Guard;
 pub use error::Error;
 pub use medium::{Hardware, LINE, Lines, Medium};
 pub use off::Off;
 pub use pm::Pm;
-pub use pool::{Guard, Pool, PoolOptions, Reach, Root};
+pub use pool::{Pool, PoolOptions, Root};
 pub use word::{Resident, WORD, Word};

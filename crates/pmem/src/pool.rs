@@ -1,12 +1,14 @@
 //! Pools. PROVISIONAL: anonymous only.
 
+use crate::alloc::{Allocator, Start};
+use crate::epoch::Epochs;
 use crate::{Durable, Error, Hardware, Medium, Off, Pm, Resident};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
@@ -32,15 +34,13 @@ pub struct Root {
     pub off: u64,
 }
 
-/// A pinned epoch: blocks retired meanwhile are not reused.
-pub struct Guard {}
-
 /// A pool.
 pub struct Pool<M: Medium = Hardware> {
     pm: Pm<M>,
     _memory: Box<[Page]>,
     roots: Mutex<HashMap<String, Root>>,
-    next: AtomicUsize,
+    pub(crate) alloc: Allocator,
+    pub(crate) epochs: Epochs,
 }
 
 #[repr(C, align(4096))]
@@ -60,7 +60,8 @@ impl<M: Medium> Pool<M> {
         let base = NonNull::new(memory.as_ptr().cast_mut().cast::<u8>()).expect("a box is not null");
         // SAFETY: the boxed pages live as long as the pool.
         let pm = unsafe { Pm::new(medium, base, memory.len() * 4096) };
-        Ok(Arc::new(Self { pm, _memory: memory, roots: Mutex::default(), next: AtomicUsize::new(4096) }))
+        let alloc = Allocator::new(&pm, options.slab_size, Start::Created);
+        Ok(Arc::new(Self { pm, _memory: memory, roots: Mutex::default(), alloc, epochs: Epochs::new() }))
     }
 
     /// The root named `name`.
@@ -75,51 +76,8 @@ impl<M: Medium> Pool<M> {
         Ok(off)
     }
 
-    /// Enters the current epoch: blocks retired from now on are not reused before the guard is dropped.
-    pub fn pin(&self) -> Guard {
-        Guard {}
-    }
-
-    /// Gives `block` back once every thread has left the current epoch. The caller has unlinked it durably.
-    pub fn retire<T: ?Sized>(&self, _block: Off<T>, _guard: &Guard) {}
-
-    /// Whether the pool was not shut down cleanly, so that nothing can be allocated before [`Pool::adopt`].
-    pub fn needs_recovery(&self) -> bool {
-        false
-    }
-
-    /// An empty set of reachable blocks.
-    pub fn reach(&self) -> Reach<'_, M> {
-        Reach { _pool: self }
-    }
-
-    /// Ends the recovery: what `reach` holds is allocated, everything else is free.
-    pub fn adopt(&self, _reach: Reach<'_, M>) -> Result<(), Error> {
-        Ok(())
-    }
-
-    pub(crate) fn free<T: ?Sized>(&self, _block: Off<T>) {}
-
-    pub(crate) fn allocate(&self, size: usize, _align: usize) -> Result<Off<u8>, Error> {
-        let at = self.next.fetch_add(size.next_multiple_of(64), Ordering::Relaxed);
-        if at + size > self.length() {
-            return Err(Error::NoSpace { wanted: size, size: self.length(), size_max: self.length() });
-        }
-        Ok(Off::new(at as u64))
-    }
-}
-
-/// A set of blocks found reachable, marked by any number of threads. It serves recovery ([`Pool::adopt`]) and audit.
-pub struct Reach<'p, M: Medium> {
-    _pool: &'p Pool<M>,
-}
-
-impl<M: Medium> Reach<'_, M> {
-    /// Marks the block of `size` bytes at `off` as reachable.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] when no block of that size can lie there, or it is marked already.
-    pub fn mark<T: ?Sized>(&self, _off: Off<T>, _size: usize) -> Result<(), Error> {
-        Ok(())
+    /// Makes room for at least `wanted` more bytes.
+    pub(crate) fn grow(&self, wanted: usize) -> Result<(), Error> {
+        Err(Error::NoSpace { wanted, size: self.length(), size_max: self.length() })
     }
 }
