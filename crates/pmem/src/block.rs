@@ -29,7 +29,7 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
         self.pool.offset_of(self.memory)
     }
 
-    /// Starts the write-back of the whole block; [`Flushed::fenced`] turns any number of such blocks durable by one fence.
+    /// Starts the write-back of the whole block; [`Pool::fence_all`] makes any number of such blocks durable by one fence.
     pub fn flush(self) -> Flushed<'p, T, M> {
         self.pool.flush(self.memory);
         Flushed(self)
@@ -40,17 +40,50 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
 #[must_use = "a flushed block is not durable before a fence"]
 pub struct Flushed<'p, T: Resident + ?Sized, M: Medium>(Fresh<'p, T, M>);
 
-impl<'p, T: Resident + ?Sized, M: Medium> Flushed<'p, T, M> {
-    /// Fences once for all `blocks`.
-    pub fn fence_all(pool: &Pool<M>, blocks: Vec<Self>) -> Vec<Durable<'p, T, M>> {
-        pool.fence();
-        blocks.into_iter().map(|block| Durable(block.0)).collect()
-    }
+/// Proof that a fence has passed; only [`Pool::fence_all`] makes it.
+pub struct Fenced(());
 
-    /// Fences once for both blocks.
-    pub fn fence_both(self, other: Self) -> (Durable<'p, T, M>, Durable<'p, T, M>) {
-        self.0.pool.fence();
-        (Durable(self.0), Durable(other.0))
+/// Flushed blocks that one fence makes durable: one, two, three, a vector, perhaps one.
+pub trait Fence {
+    /// The same blocks, durable.
+    type Durable;
+
+    /// Called by [`Pool::fence_all`] behind the fence.
+    fn durable(self, fenced: &Fenced) -> Self::Durable;
+}
+
+impl<'p, T: Resident + ?Sized, M: Medium> Fence for Flushed<'p, T, M> {
+    type Durable = Durable<'p, T, M>;
+    fn durable(self, _: &Fenced) -> Self::Durable {
+        Durable(self.0)
+    }
+}
+
+impl<F: Fence> Fence for Option<F> {
+    type Durable = Option<F::Durable>;
+    fn durable(self, fenced: &Fenced) -> Self::Durable {
+        self.map(|blocks| blocks.durable(fenced))
+    }
+}
+
+impl<F: Fence> Fence for Vec<F> {
+    type Durable = Vec<F::Durable>;
+    fn durable(self, fenced: &Fenced) -> Self::Durable {
+        self.into_iter().map(|blocks| blocks.durable(fenced)).collect()
+    }
+}
+
+impl<F: Fence, G: Fence> Fence for (F, G) {
+    type Durable = (F::Durable, G::Durable);
+    fn durable(self, fenced: &Fenced) -> Self::Durable {
+        (self.0.durable(fenced), self.1.durable(fenced))
+    }
+}
+
+impl<F: Fence, G: Fence, H: Fence> Fence for (F, G, H) {
+    type Durable = (F::Durable, G::Durable, H::Durable);
+    fn durable(self, fenced: &Fenced) -> Self::Durable {
+        (self.0.durable(fenced), self.1.durable(fenced), self.2.durable(fenced))
     }
 }
 
@@ -113,9 +146,13 @@ impl<M: Medium> Pool<M> {
 
     /// Makes all of `block` durable: flush and fence.
     pub fn seal<'p, T: Resident + ?Sized>(&self, block: Fresh<'p, T, M>) -> Durable<'p, T, M> {
-        let block = block.flush();
+        self.fence_all(block.flush())
+    }
+
+    /// Fences once for all `blocks`, which this thread has flushed.
+    pub fn fence_all<F: Fence>(&self, blocks: F) -> F::Durable {
         self.fence();
-        Durable(block.0)
+        blocks.durable(&Fenced(()))
     }
 
     /// Publishes `block` by storing its link in `slot`, durably.

@@ -17,7 +17,7 @@ pub mod probe;
 mod word;
 
 pub use alloc::{Reach, Usage};
-pub use block::{Durable, Flushed, Fresh};
+pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
 pub use epoch::Guard;
 pub use error::Error;
 pub use medium::{Hardware, LINE, Lines, Medium};
