@@ -1,5 +1,7 @@
 //! What the world can do to a pool, with numbers and what to do next.
 
+use crate::Domain;
+use std::io;
 use std::path::PathBuf;
 
 /// An error of the persistent-memory layer.
@@ -13,6 +15,108 @@ pub enum Error {
         at: u64,
         /// What is wrong there.
         what: &'static str,
+    },
+    /// The active superblock does not have the checksum it carries.
+    #[error(
+        "pool damaged: the superblock at byte {at:#x} of {path} carries checksum {stored:#010x}, its content has {computed:#010x}; restore a backup, or have a copy of the \
+         file examined",
+        path = path.display()
+    )]
+    Checksum {
+        /// The pool file.
+        path: PathBuf,
+        /// Offset of the superblock, in bytes.
+        at: u64,
+        /// What it carries.
+        stored: u32,
+        /// What it should carry.
+        computed: u32,
+    },
+    /// The file is something else.
+    #[error("{path} is not a pool: it begins with {magic:#018x}; check the path, or choose another for a new pool", path = path.display())]
+    NotAPool {
+        /// The file.
+        path: PathBuf,
+        /// Its first eight bytes, as a number.
+        magic: u64,
+    },
+    /// The pool's creation was interrupted. Nothing can be in it.
+    #[error("{path} is the beginning of a pool whose creation did not finish, so it holds nothing; create it anew", path = path.display())]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is a pool already.
+    #[error("{path} is a pool already; open it, or choose another path", path = path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The pool needs an Everleaf that knows more than this one.
+    #[error(
+        "{path} has format version {version} and incompatible features {features:#x}; this Everleaf knows version {version_known} and features {features_known:#x}: open it \
+         with a newer one",
+        path = path.display()
+    )]
+    NewerVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        version: u64,
+        /// Its feature bits that must be understood.
+        features: u64,
+        /// The format version of this library.
+        version_known: u64,
+        /// The feature bits this library understands.
+        features_known: u64,
+    },
+    /// The file is shorter than the pool it holds.
+    #[error("{path} is truncated: the pool has {size} bytes, the file only {length}; restore the whole file from where it was copied", path = path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Size of the pool, in bytes.
+        size: u64,
+        /// Size of the file, in bytes.
+        length: u64,
+    },
+    /// Another process has the pool open.
+    #[error("{path} is in use by {owner}; stop that process, or look at the pool with `everleaf info`", path = path.display(), owner = process(*owner))]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// The other process, where the system tells.
+        owner: Option<u32>,
+    },
+    /// The pool may not be written.
+    #[error("{path} cannot be written; give this process permission to, or look at the pool with `everleaf info`", path = path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The modules under the pool failed to save what was in flight at a power failure.
+    #[error(
+        "{path} was in use when its persistent memory failed to save data at a power failure (dirty shutdowns: {before} before, {after} now), so acknowledged writes may be \
+         lost; restore a backup, or accept the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`",
+        path = path.display()
+    )]
+    DirtyShutdown {
+        /// The file.
+        path: PathBuf,
+        /// The count when the pool was opened last.
+        before: u64,
+        /// The count now.
+        after: u64,
+    },
+    /// The machine went down while the pool was in a domain that does not survive that.
+    #[error(
+        "{path} was in use in domain {domain} when the machine went down, which that domain does not survive, so its content may be torn; restore a backup, or accept the \
+         pool as it is with the option to accept a dirty shutdown and then run `everleaf check`; domain msync survives this",
+        domain = Domain::PageCache, path = path.display()
+    )]
+    MachineFailed {
+        /// The file.
+        path: PathBuf,
     },
     /// The pool is full and cannot grow.
     #[error(
@@ -34,6 +138,55 @@ pub enum Error {
         /// Largest possible size, in bytes.
         size_max: usize,
     },
+    /// Address space or memory was refused.
+    #[error("the system refuses {wanted} bytes of address space: {source}; open with a smaller --size-max, or raise `ulimit -v`")]
+    AddressSpace {
+        /// Size wanted, in bytes.
+        wanted: usize,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The medium failed to make data durable, some time ago.
+    #[error(
+        "write-back failed ({why}), so what was written since may not be durable; the pool accepts no more writes: see to the device, then reopen the pool"
+    )]
+    WriteBack {
+        /// The first failure.
+        why: String,
+    },
+    /// The pool has been closed.
+    #[error("the pool has been closed; open it again")]
+    Closed,
+    /// A name that is taken.
+    #[error("the pool has a root named {name:?} already; open that, or choose another name")]
+    RootExists {
+        /// The name.
+        name: String,
+    },
+    /// A name that is not there.
+    #[error("the pool has no root named {name:?}; see `everleaf info` for those it has")]
+    NoSuchRoot {
+        /// The name.
+        name: String,
+    },
+    /// A name that cannot be.
+    #[error("a root's name has 1 to {length_max} bytes, {name:?} has {length}; choose another", length = name.len())]
+    RootName {
+        /// The name.
+        name: String,
+        /// Largest possible length, in bytes.
+        length_max: usize,
+    },
+    /// An option out of its range.
+    #[error("option {name} is {value}, it must be {expected}")]
+    BadOption {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// Its range, in words.
+        expected: &'static str,
+    },
     /// An operating-system call failed.
     #[error("{action} {path}: {source}", path = path.display())]
     Io {
@@ -42,7 +195,7 @@ pub enum Error {
         /// On which file.
         path: PathBuf,
         /// Why it failed.
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
@@ -52,4 +205,8 @@ impl Error {
     pub fn corrupt(at: u64, what: &'static str) -> Self {
         Self::Corrupt { at, what }
     }
+}
+
+fn process(owner: Option<u32>) -> String {
+    owner.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
 }

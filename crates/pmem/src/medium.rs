@@ -6,9 +6,16 @@
 //! The model that a medium implements is that of x86 (`docs/persistency-model.md`): after a crash each 64-byte line holds *some prefix* of the stores made to it, at
 //! least up to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
 
+mod count;
+mod domain;
 mod hardware;
+mod latency;
 
+pub use count::{Count, Counts};
+pub use domain::Domain;
+pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;
+pub use latency::Latency;
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -67,7 +74,7 @@ pub trait Medium: Send + Sync + 'static {
     fn fence(&self);
 
     /// Why the medium can no longer make anything durable, if so.
-    fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<&str> {
         None
     }
 

@@ -16,6 +16,9 @@ use std::marker::PhantomData;
 const OFFSET_BITS: u32 = 48;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
+/// Bytes that offsets can tell apart: no pool is larger.
+pub(crate) const SIZE_MAX: u64 = 1 << OFFSET_BITS;
+
 /// Offset of a `T` in a pool, in bytes; 0 means none.
 #[repr(transparent)]
 pub struct Off<T: ?Sized>(u64, PhantomData<fn() -> *const T>);

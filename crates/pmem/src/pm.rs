@@ -56,6 +56,15 @@ impl<M: Medium> Pm<M> {
         self.length.load(Ordering::Acquire)
     }
 
+    /// The `T` with which the pool begins. No offset names it, because 0 stands for none.
+    pub(crate) fn head<T: Resident>(&self) -> &T {
+        const { T::LAYOUT };
+        const { assert!(align_of::<T>() <= LINE) };
+        assert!(size_of::<T>() <= self.length());
+        // SAFETY: as in `get`.
+        unsafe { self.base.cast::<T>().as_ref() }
+    }
+
     /// The `T` at `off`; `None` when it does not lie in the pool, is misaligned, or `off` is null.
     #[inline(always)]
     pub fn get<T: Resident>(&self, off: Off<T>) -> Option<&T> {

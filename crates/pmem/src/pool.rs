@@ -1,32 +1,68 @@
-//! Pools. PROVISIONAL: anonymous only.
+//! Pools: a file (or memory) that holds blocks, some of them found by name.
+//!
+//! ```text
+//! 0          slab size                                      size
+//! |  header  |  slabs: blocks from the allocator             |  not part of the pool yet
+//! ```
+//!
+//! Life of a pool:
+//! - **Create**: see `header.rs`; the magic is the commit point. What a crash leaves before that holds nothing and is created anew.
+//! - **Open**: take the lock; read the superblock and check it; refuse a pool that a dead machine may have torn; mark it as not clean, durably, before anything else is
+//!   stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). A pool that was not clean stays as it is, so opening it
+//!   twice stores nothing the second time.
+//! - **Grow**: see [`Pool::grow`].
+//! - **Close**: the allocator writes its snapshot, everything is made durable, then the clean flag, by a change of superblock: the commit point. A crash before leaves a
+//!   pool that was not closed.
+//!
+//! Dropping a pool without closing it is, for the next open, the same as a crash.
+
+mod header;
+mod roots;
+
+pub use roots::ROOT_NAME_SIZE_MAX;
 
 use crate::alloc::{Allocator, Start};
 use crate::epoch::Epochs;
-use crate::{Durable, Error, Hardware, Medium, Off, Pm, Resident};
+use crate::map::{self, Mapping, Memory, Sharing};
+use crate::medium::{Sysfs, boot_id};
+use crate::{Domain, Error, Hardware, Medium, Pm};
+use header::{Header, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The first size of a pool, and its smallest step, in bytes.
+const STEP_MIN: usize = 16 << 20;
+/// The largest step of growth unless a larger block is wanted, in bytes.
+const STEP_MAX: usize = 1 << 30;
 
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Size in bytes to which the pool may grow.
+    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; less where address space is limited.
     pub size_max: usize,
-    /// Size of a slab in bytes; a power of two from 4 KiB to 64 KiB. Small slabs are for tests.
+    /// Size of a slab in bytes; a power of two from 4 KiB to 64 KiB. Fixed at creation. Default 64 KiB; small slabs are for tests.
     pub slab_size: usize,
+    /// The persistence domain. Default `None`: found out. To be set for [`Domain::Msync`], which is never chosen unasked, and for measuring.
+    pub domain: Option<Domain>,
+    /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
+    pub accept_dirty_shutdown: bool,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { size_max: 1 << 30, slab_size: 64 << 10 }
+        Self { size_max: 1 << 40, slab_size: SLAB_SIZE_MAX, domain: None, accept_dirty_shutdown: false }
     }
 }
 
 /// A named root of a pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
     /// What kind of structure it is, as the structure itself numbers its kinds.
     pub kind: u64,
@@ -34,17 +70,74 @@ pub struct Root {
     pub off: u64,
 }
 
-/// A pool.
-pub struct Pool<M: Medium = Hardware> {
-    pm: Pm<M>,
-    _memory: Box<[Page]>,
-    roots: Mutex<HashMap<String, Root>>,
-    pub(crate) alloc: Allocator,
-    pub(crate) epochs: Epochs,
+/// What a pool says of itself. See [`Pool::info`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Info {
+    /// Tells the pool from every other; nil for pools in memory.
+    pub uuid: u128,
+    /// Version of its format.
+    pub version: u64,
+    /// Feature bits that a library may ignore.
+    pub features_compatible: u64,
+    /// Feature bits that a library must know.
+    pub features_incompatible: u64,
+    /// Size in bytes.
+    pub size: usize,
+    /// Size in bytes to which it may grow.
+    pub size_max: usize,
+    /// Size of a slab in bytes.
+    pub slab_size: usize,
+    /// The persistence domain; `None` for pools in memory, which end with the process.
+    pub domain: Option<Domain>,
+    /// How the pool was found when it was opened.
+    pub found: Found,
 }
 
-#[repr(C, align(4096))]
-struct Page([AtomicU64; 512]);
+/// How a pool was found when it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It was not there, and has been created.
+    Absent,
+    /// It had been closed.
+    Clean,
+    /// It had not been closed.
+    Unclean,
+}
+
+/// A pool. Share it by [`Arc`].
+pub struct Pool<M: Medium = Hardware> {
+    pm: Pm<M>,
+    pub(crate) alloc: Allocator,
+    pub(crate) epochs: Epochs,
+    /// Of the active superblock. Whoever holds the lock may change it.
+    superblock: Mutex<Superblock>,
+    /// Held while the root directory is read or changed.
+    roots: Mutex<()>,
+    state: AtomicU8,
+    slab_size: usize,
+    size_max: usize,
+    domain: Option<Domain>,
+    found: Found,
+    /// Invariant: the memory of `pm`. Fields are dropped in order, so `pm` goes first.
+    backing: Backing,
+}
+
+/// Writes are accepted.
+const OPEN: u8 = 0;
+/// The pool is only looked at.
+const INSPECTED: u8 = 1;
+/// [`Pool::close`] has succeeded.
+const CLOSED: u8 = 2;
+
+/// What is to happen to a file, or to memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Create,
+    Open,
+    OpenOrCreate,
+    Inspect,
+}
 
 impl<M: Medium> Deref for Pool<M> {
     type Target = Pm<M>;
@@ -53,31 +146,478 @@ impl<M: Medium> Deref for Pool<M> {
     }
 }
 
+impl Pool<Hardware> {
+    /// Creates a pool in a new file.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotAPool`] when the file holds something; [`Error::Locked`], [`Error::ReadOnly`], [`Error::NoSpace`], [`Error::AddressSpace`],
+    /// [`Error::BadOption`], [`Error::Io`].
+    pub fn create(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::Create, |hardware| hardware)
+    }
+
+    /// Opens the pool in the file at `path`. If [`Pool::needs_recovery`], nothing can be allocated before [`Pool::adopt`].
+    ///
+    /// # Errors
+    /// Everything that can be wrong with a pool; see [`Error`].
+    pub fn open(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::Open, |hardware| hardware)
+    }
+
+    /// Opens the pool, or creates it if there is none.
+    ///
+    /// # Errors
+    /// As [`Pool::open`] and [`Pool::create`].
+    pub fn open_or_create(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::OpenOrCreate, |hardware| hardware)
+    }
+
+    /// Looks at a pool that may be in use, or on a read-only file system: nothing is locked, and nothing stored reaches the file. While another process writes the pool,
+    /// what is seen may be inconsistent, which is an error like damage.
+    ///
+    /// # Errors
+    /// Everything that can be wrong with a pool; see [`Error`].
+    pub fn inspect(path: &Path) -> Result<Arc<Self>, Error> {
+        let options = PoolOptions { size_max: 0, accept_dirty_shutdown: true, domain: Some(Domain::PageCache), ..PoolOptions::default() };
+        Self::in_file(path, &options, Mode::Inspect, |hardware| hardware)
+    }
+}
+
 impl<M: Medium> Pool<M> {
-    /// A pool in anonymous memory, gone with the process: for tests and for measuring.
+    /// Like [`Pool::create`], on whatever medium `decorate` makes of the hardware.
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub fn create_with(path: &Path, options: &PoolOptions, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::Create, decorate)
+    }
+
+    /// Like [`Pool::open`], on whatever medium `decorate` makes of the hardware.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn open_with(path: &Path, options: &PoolOptions, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::Open, decorate)
+    }
+
+    /// Like [`Pool::open_or_create`], on whatever medium `decorate` makes of the hardware.
+    ///
+    /// # Errors
+    /// As [`Pool::open_or_create`].
+    pub fn open_or_create_with(path: &Path, options: &PoolOptions, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::OpenOrCreate, decorate)
+    }
+
+    /// A pool in memory of `options.size_max` bytes, gone with the process.
+    ///
+    /// # Errors
+    /// [`Error::AddressSpace`], [`Error::BadOption`].
     pub fn anonymous(medium: M, options: PoolOptions) -> Result<Arc<Self>, Error> {
-        let memory: Box<[Page]> = (0..options.size_max / 4096).map(|_| Page([const { AtomicU64::new(0) }; 512])).collect();
-        let base = NonNull::new(memory.as_ptr().cast_mut().cast::<u8>()).expect("a box is not null");
-        // SAFETY: the boxed pages live as long as the pool.
-        let pm = unsafe { Pm::new(medium, base, memory.len() * 4096) };
-        let alloc = Allocator::new(&pm, options.slab_size, Start::Created);
-        Ok(Arc::new(Self { pm, _memory: memory, roots: Mutex::default(), alloc, epochs: Epochs::new() }))
+        Self::create_in(Memory::new(options.size_max)?, medium, options)
     }
 
-    /// The root named `name`.
-    pub fn root(&self, name: &str) -> Option<Root> {
-        self.roots.lock().get(name).copied()
+    /// Creates a pool in `memory`, which must be zeroed, or be what an interrupted creation leaves.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotAPool`], [`Error::BadOption`].
+    pub fn create_in(memory: Arc<Memory>, medium: M, options: PoolOptions) -> Result<Arc<Self>, Error> {
+        Self::start(Backing::Memory(memory), medium, &options, Mode::Create, None)
     }
 
-    /// Publishes `block` as the root named `name`.
-    pub fn link_root<T: Resident>(&self, name: &str, kind: u64, block: Durable<'_, T, M>) -> Result<Off<T>, Error> {
-        let off = block.release();
-        self.roots.lock().insert(name.to_owned(), Root { kind, off: off.bytes() });
-        Ok(off)
+    /// Opens the pool in `memory`. Nothing else may use it. If [`Pool::needs_recovery`], nothing can be allocated before [`Pool::adopt`].
+    ///
+    /// # Errors
+    /// Everything that can be wrong with a pool; see [`Error`].
+    pub fn open_in(memory: Arc<Memory>, medium: M, options: PoolOptions) -> Result<Arc<Self>, Error> {
+        Self::start(Backing::Memory(memory), medium, &options, Mode::Open, None)
     }
 
-    /// Makes room for at least `wanted` more bytes.
+    fn in_file(path: &Path, options: &PoolOptions, mode: Mode, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
+        let mapping = map_file(path, options, mode)?;
+        let domain = match (options.domain, mapping.sharing()) {
+            (Some(domain), _) => domain,
+            (None, Sharing::Direct) => Sysfs::of_this_machine().domain(mapping.device()?),
+            (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
+        };
+        Self::start(Backing::File(mapping), decorate(Hardware::new(domain)), options, mode, Some(domain))
+    }
+
+    fn start(backing: Backing, medium: M, options: &PoolOptions, mode: Mode, domain: Option<Domain>) -> Result<Arc<Self>, Error> {
+        check_options(options)?;
+        // SAFETY: every backing has mapped a header's length at least, and lives as long as the pool; memory in use by a pool is accessed as atomics only.
+        let pm = unsafe { Pm::new(medium, backing.base(), size_of::<Header>()) };
+        let header = pm.head::<Header>();
+        let size_max = options.size_max.min(backing.size_max());
+        let (superblock, start, found) = match (mode, header.read(backing.path(), backing.length()?)) {
+            (Mode::Open | Mode::OpenOrCreate | Mode::Inspect, Ok(superblock)) => {
+                backing.map_to(superblock.size as usize)?;
+                let found = if superblock.clean { Found::Clean } else { Found::Unclean };
+                let (superblock, start) = open(&pm, &backing, superblock, options, mode, domain)?;
+                (superblock, start, found)
+            }
+            (Mode::Create | Mode::OpenOrCreate, Err(Error::Unfinished { .. })) => {
+                (create(&pm, &backing, options, size_max, domain)?, Start::Created, Found::Absent)
+            }
+            (Mode::Create, Ok(_)) => return Err(Error::Exists { path: backing.path().to_owned() }),
+            (_, Err(error)) => return Err(error),
+        };
+        // SAFETY: as above; `open` and `create` have mapped that much.
+        unsafe { pm.extend(superblock.size as usize) };
+        Ok(Arc::new(Self {
+            alloc: Allocator::new(&pm, superblock.slab_size as usize, start),
+            pm,
+            epochs: Epochs::new(),
+            slab_size: superblock.slab_size as usize,
+            size_max: size_max.max(superblock.size as usize),
+            superblock: Mutex::new(superblock),
+            roots: Mutex::new(()),
+            state: AtomicU8::new(if mode == Mode::Inspect { INSPECTED } else { OPEN }),
+            domain,
+            found,
+            backing,
+        }))
+    }
+
+    /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and those of [`Pool::writable`]; then the pool counts as not closed, and the next open recovers it.
+    pub fn close(&self) -> Result<(), Error> {
+        self.writable()?;
+        let snapshot = self.snapshot();
+        let mut superblock = self.superblock.lock();
+        // Everything must be on the device before the flag that says so: in the page cache, the flag alone might outlive the machine.
+        self.backing.synchronise()?;
+        self.writable()?;
+        let closed = Superblock { sequence: superblock.next(), clean: true, snapshot, ..*superblock };
+        self.header().commit(&self.pm, &closed);
+        *superblock = closed;
+        self.state.store(CLOSED, Ordering::Release);
+        self.backing.synchronise_header()?;
+        self.medium().failure().map_or(Ok(()), |why| Err(Error::WriteBack { why: why.to_owned() }))
+    }
+
+    /// Whether the pool accepts writes. Asked before anything is allocated, linked or committed; and to be asked after the last fence of an operation before it is
+    /// acknowledged, because only then is it known that the fence did what it says.
+    ///
+    /// # Errors
+    /// [`Error::WriteBack`] once the medium has failed to make something durable; [`Error::Closed`]; [`Error::ReadOnly`] when the pool is only looked at.
+    #[inline]
+    pub fn writable(&self) -> Result<(), Error> {
+        if self.state.load(Ordering::Relaxed) == OPEN && self.medium().failure().is_none() { Ok(()) } else { Err(self.why_not_writable()) }
+    }
+
+    #[cold]
+    fn why_not_writable(&self) -> Error {
+        match (self.state.load(Ordering::Relaxed), self.medium().failure()) {
+            (CLOSED, _) => Error::Closed,
+            (OPEN, Some(why)) => Error::WriteBack { why: why.to_owned() },
+            _ => Error::ReadOnly { path: self.path().to_owned() },
+        }
+    }
+
+    /// The file; for pools in memory a name in parentheses.
+    pub fn path(&self) -> &Path {
+        self.backing.path()
+    }
+
+    /// What the pool says of itself.
+    pub fn info(&self) -> Info {
+        let superblock = self.superblock.lock();
+        Info {
+            uuid: superblock.uuid,
+            version: superblock.version,
+            features_compatible: superblock.features_compatible,
+            features_incompatible: superblock.features_incompatible,
+            size: superblock.size as usize,
+            size_max: self.size_max,
+            slab_size: self.slab_size,
+            domain: self.domain,
+            found: self.found,
+        }
+    }
+
+    /// Size of a slab in bytes; the first is the header.
+    pub(crate) fn slab_size(&self) -> usize {
+        self.slab_size
+    }
+
+    /// Size in bytes to which the pool may grow.
+    pub fn size_max(&self) -> usize {
+        self.size_max
+    }
+
+    fn header(&self) -> &Header {
+        self.pm.head()
+    }
+
+    /// Makes room for at least `wanted` more bytes, whole slabs, at the end of the pool.
+    ///
+    /// 1. Allocate space on the file system, and, where the domain outlives the machine, make the file's new length durable. A crash leaves a file longer than its pool,
+    ///    which is harmless; the other order would leave a pool longer than its file.
+    /// 2. Map it.
+    /// 3. Commit a superblock with the new size: the commit point. Nothing is stored in the new space before.
+    /// 4. Let offsets reach it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when the pool may not grow so far, or the file system is full; and those of [`Pool::writable`].
     pub(crate) fn grow(&self, wanted: usize) -> Result<(), Error> {
-        Err(Error::NoSpace { wanted, size: self.length(), size_max: self.length() })
+        let mut superblock = self.superblock.lock();
+        self.writable()?;
+        let size = superblock.size as usize;
+        let grown_size = self.backing.make_room(size, wanted, self.slab_size, self.size_max)?;
+        if self.domain.is_some_and(Domain::survives_power_failure) {
+            self.backing.synchronise()?;
+        }
+        self.backing.map_to(grown_size)?;
+        let grown = Superblock { sequence: superblock.next(), size: grown_size as u64, ..*superblock };
+        self.header().commit(&self.pm, &grown);
+        *superblock = grown;
+        // SAFETY: `map_to` has mapped that much, for as long as the backing lives, which is longer than `pm`.
+        unsafe { self.pm.extend(grown_size) };
+        Ok(())
+    }
+}
+
+/// Takes a pool into use that `found` describes; what its superblock says from now on, and what the allocator starts from.
+fn open<M: Medium>(
+    pm: &Pm<M>,
+    backing: &Backing,
+    found: Superblock,
+    options: &PoolOptions,
+    mode: Mode,
+    domain: Option<Domain>,
+) -> Result<(Superblock, Start), Error> {
+    let start = match found.snapshot {
+        Some(snapshot) if found.clean => Start::Clean(snapshot),
+        _ => Start::Unclean,
+    };
+    if mode == Mode::Inspect {
+        return Ok((found, start));
+    }
+    let opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
+    if !found.clean && !options.accept_dirty_shutdown {
+        check_survival(&found, &opened, backing.path())?;
+    }
+    if domain.is_some_and(Domain::survives_power_failure) {
+        // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
+        backing.synchronise()?;
+    }
+    if opened == found {
+        return Ok((opened, start));
+    }
+    let opened = Superblock { sequence: found.next(), ..opened };
+    pm.head::<Header>().commit(pm, &opened);
+    backing.synchronise_header()?;
+    Ok((opened, start))
+}
+
+/// Makes a pool; its first superblock.
+fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_max: usize, domain: Option<Domain>) -> Result<Superblock, Error> {
+    let header = pm.head::<Header>();
+    let size = backing.make_room(0, 2 * options.slab_size, options.slab_size, size_max)?;
+    backing.map_to(size)?;
+    backing.synchronise()?;
+    let created = Superblock {
+        sequence: 1,
+        version: header::VERSION,
+        features_compatible: 0,
+        features_incompatible: 0,
+        uuid: backing.new_uuid()?,
+        size: size as u64,
+        slab_size: options.slab_size as u64,
+        clean: false,
+        domain: 0,
+        boot: 0,
+        dirty_shutdowns: 0,
+        snapshot: None,
+    };
+    let created = identify(&created, backing, domain)?;
+    header.create(pm, &created);
+    backing.synchronise_header()?;
+    backing.synchronise_directory()?;
+    Ok(created)
+}
+
+/// `superblock` with the domain, the restart, and the dirty-shutdown count of now.
+fn identify(superblock: &Superblock, backing: &Backing, domain: Option<Domain>) -> Result<Superblock, Error> {
+    let (Backing::File(mapping), Some(domain)) = (backing, domain) else { return Ok(*superblock) };
+    let dirty_shutdowns = match domain {
+        Domain::Adr | Domain::Eadr => Sysfs::of_this_machine().dirty_shutdowns(mapping.device()?).unwrap_or(0),
+        Domain::PageCache | Domain::Msync => 0,
+    };
+    Ok(Superblock { domain: domain.number(), boot: boot_id(), dirty_shutdowns, ..*superblock })
+}
+
+/// Whether the domain in which a pool was left without being closed has survived what happened since.
+fn check_survival(found: &Superblock, now: &Superblock, path: &Path) -> Result<(), Error> {
+    let was = |domain: Domain| found.domain == domain.number();
+    if was(Domain::PageCache) && found.boot != 0 && now.boot != 0 && found.boot != now.boot {
+        return Err(Error::MachineFailed { path: path.to_owned() });
+    }
+    if (was(Domain::Adr) || was(Domain::Eadr)) && found.dirty_shutdowns != now.dirty_shutdowns {
+        return Err(Error::DirtyShutdown { path: path.to_owned(), before: found.dirty_shutdowns, after: now.dirty_shutdowns });
+    }
+    Ok(())
+}
+
+fn check_options(options: &PoolOptions) -> Result<(), Error> {
+    if !options.slab_size.is_power_of_two() || !(SLAB_SIZE_MIN..=SLAB_SIZE_MAX).contains(&options.slab_size) {
+        return Err(Error::BadOption { name: "slab_size", value: options.slab_size as u64, expected: "a power of two from 4096 to 65536" });
+    }
+    if options.size_max as u64 > crate::off::SIZE_MAX {
+        return Err(Error::BadOption { name: "size_max", value: options.size_max as u64, expected: "at most 2^48" });
+    }
+    Ok(())
+}
+
+/// Opens and locks the file, and maps its header at least.
+fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
+    check_options(options)?;
+    let inspect = mode == Mode::Inspect;
+    let file = File::options().read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false).open(path);
+    let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
+    let file = file.map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
+        _ => io_error("open")(source),
+    })?;
+    if !inspect {
+        file.try_lock().map_err(|error| match error {
+            std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
+            std::fs::TryLockError::Error(source) => io_error("lock")(source),
+        })?;
+    }
+    let metadata = file.metadata().map_err(io_error("look at"))?;
+    if !metadata.is_file() {
+        return Err(io_error("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    }
+    let length = metadata.len();
+    if length == 0 && matches!(mode, Mode::Open | Mode::Inspect) {
+        return Err(Error::Unfinished { path: path.to_owned() });
+    }
+    if length > 0 && length < size_of::<Header>() as u64 {
+        return Err(too_short(path, &file, length));
+    }
+    if length == 0 {
+        map::allocate(&file, 0, size_of::<Header>()).map_err(|_| Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max })?;
+    }
+    let address_space = usize::try_from(length.min(crate::off::SIZE_MAX)).unwrap_or(usize::MAX).max(options.size_max);
+    Mapping::new(file, path, size_of::<Header>(), address_space, inspect)
+}
+
+/// What is wrong with a file that has no room for a header.
+fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
+    let mut bytes = [0; 8];
+    let start = &mut bytes[..length.min(8) as usize];
+    if let Err(source) = io::Read::read_exact(&mut file, start) {
+        return Error::Io { action: "read", path: path.to_owned(), source };
+    }
+    let magic = u64::from_le_bytes(bytes);
+    if magic == header::MAGIC {
+        Error::Truncated { path: path.to_owned(), size: size_of::<Header>() as u64, length }
+    } else {
+        Error::NotAPool { path: path.to_owned(), magic }
+    }
+}
+
+/// The process that holds the lock on `file`, from the kernel's list: `1: FLOCK  ADVISORY  WRITE 3061 fe:00:1835050 0 EOF`.
+fn owner_of_lock(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line.len() > 5 && line[1] == "FLOCK" && line[5] == place)?;
+    line[4].parse().ok()
+}
+
+/// The memory of a pool.
+enum Backing {
+    Memory(Arc<Memory>),
+    File(Mapping),
+}
+
+impl Backing {
+    fn base(&self) -> NonNull<u8> {
+        match self {
+            Self::Memory(memory) => memory.base(),
+            Self::File(mapping) => mapping.base(),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Memory(_) => Path::new("(memory)"),
+            Self::File(mapping) => mapping.path(),
+        }
+    }
+
+    /// Bytes that are there.
+    fn length(&self) -> Result<u64, Error> {
+        match self {
+            Self::Memory(memory) => Ok(memory.size() as u64),
+            Self::File(mapping) => Ok(mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.len()),
+        }
+    }
+
+    /// Bytes to which a pool may grow here.
+    fn size_max(&self) -> usize {
+        match self {
+            Self::Memory(memory) => memory.size(),
+            Self::File(mapping) => mapping.reserved(),
+        }
+    }
+
+    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken, as little as possible if space is
+    /// scarce.
+    fn make_room(&self, size: usize, wanted: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
+        let no_space = || Error::NoSpace { wanted, size, size_max };
+        let room = size_max.saturating_sub(size) & !(slab_size - 1);
+        let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(no_space)?;
+        let mut step = size.clamp(STEP_MIN, STEP_MAX).max(least).min(room) & !(slab_size - 1);
+        let Self::File(mapping) = self else { return Ok(size + step) };
+        loop {
+            match map::allocate(mapping.file(), size, size + step) {
+                Ok(()) => return Ok(size + step),
+                Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(mapping.error("allocate space for", error)),
+                Err(_) if step == least => return Err(no_space()),
+                Err(_) => step = (step / 2).max(least) & !(slab_size - 1),
+            }
+        }
+    }
+
+    fn map_to(&self, size: usize) -> Result<(), Error> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(mapping) => mapping.map_to(size),
+        }
+    }
+
+    fn synchronise(&self) -> Result<(), Error> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(mapping) => mapping.synchronise(),
+        }
+    }
+
+    fn synchronise_header(&self) -> Result<(), Error> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(mapping) => mapping.synchronise_head(size_of::<Header>()),
+        }
+    }
+
+    /// Makes the file's name durable.
+    fn synchronise_directory(&self) -> Result<(), Error> {
+        let Self::File(mapping) = self else { return Ok(()) };
+        let parent = mapping.path().parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent).and_then(|directory| directory.sync_all()).map_err(|error| mapping.error("synchronise the directory of", error))
+    }
+
+    /// A random UUID (version 4) for files; nil for memory, so that what is done there can be repeated exactly.
+    fn new_uuid(&self) -> Result<u128, Error> {
+        let Self::File(mapping) = self else { return Ok(0) };
+        let mut bytes = [0; 16];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|error| mapping.error("name", error))?;
+        Ok(u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62)
     }
 }

@@ -1,23 +1,278 @@
 //! The machine's own memory. The domain is data, fixed when the pool is mapped.
+//!
+//! | domain | `flush` | `fence` |
+//! |---|---|---|
+//! | `Adr` | clwb, else clflushopt, else clflush, by cpuid | sfence |
+//! | `Eadr` | nothing up to 256 bytes at once; above, clwb without waiting, so that a large block does not push others out of the caches | sfence |
+//! | `PageCache` | nothing | keeps the compiler from moving stores |
+//! | `Msync` | remembers the pages | msync of what was remembered |
 
-use super::{Lines, Medium};
+use super::{Domain, LINE, Lines, Medium};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+/// What a flush may cover in [`Domain::Eadr`] without being written back: four lines.
+const EADR_LINES_KEPT: usize = 4;
+
+/// Page runs a thread remembers between two fences; more are synchronised early, which is always allowed.
+const RUNS_MAX: usize = 64;
 
 /// The machine's memory, with the persistence domain that was found or chosen when the pool was mapped.
-pub struct Hardware {}
+pub struct Hardware {
+    domain: Domain,
+    write_back: WriteBack,
+    /// Tells the pages that threads remember for this medium from those for others.
+    id: u64,
+    page: usize,
+    failure: OnceLock<String>,
+}
+
+/// How a line is written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteBack {
+    /// Keeps the line in the cache; waits for nothing.
+    Clwb,
+    /// Evicts the line; waits for nothing.
+    Clflushopt,
+    /// Evicts the line, one after the other.
+    Clflush,
+}
 
 impl Hardware {
+    /// The machine's memory, taken to be in `domain`.
+    pub fn new(domain: Domain) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { domain, write_back: WriteBack::of_this_processor(), id: NEXT.fetch_add(1, Ordering::Relaxed), page: page_size(), failure: OnceLock::new() }
+    }
+
     /// Memory that outlives the process but not the machine: nothing to flush.
     pub fn page_cache() -> Self {
-        Self {}
+        Self::new(Domain::PageCache)
+    }
+
+    /// The persistence domain.
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    #[inline]
+    fn flush_lines(&self, lines: Lines<'_>) {
+        match self.domain {
+            Domain::Adr => self.write_back(lines),
+            Domain::Eadr if lines.count > EADR_LINES_KEPT => self.write_back(lines),
+            Domain::Eadr | Domain::PageCache => {}
+            Domain::Msync => self.remember(lines),
+        }
+    }
+
+    #[inline]
+    fn write_back(&self, lines: Lines<'_>) {
+        for line in 0..lines.count {
+            // SAFETY: `lines.count` lines from `lines.first` are mapped (`Lines`).
+            let address = unsafe { lines.first.as_ptr().add(line * LINE) };
+            self.write_back.line(address);
+        }
+    }
+
+    #[cold]
+    fn remember(&self, lines: Lines<'_>) {
+        let first = lines.first.as_ptr().addr();
+        let pages = first / self.page * self.page..(first + lines.count * LINE).next_multiple_of(self.page);
+        let full = PENDING.with_borrow_mut(|pending| {
+            let runs = match pending.iter_mut().position(|(id, _)| *id == self.id) {
+                Some(at) => &mut pending[at].1,
+                None => &mut pending.push_mut((self.id, Vec::new())).1,
+            };
+            match runs.iter_mut().find(|run| pages.start <= run.end && run.start <= pages.end) {
+                Some(run) => *run = run.start.min(pages.start)..run.end.max(pages.end),
+                None => runs.push(pages),
+            }
+            runs.len() > RUNS_MAX
+        });
+        if full {
+            self.synchronise();
+        }
+    }
+
+    #[cold]
+    fn synchronise(&self) {
+        let runs = PENDING.with_borrow_mut(|pending| {
+            let at = pending.iter().position(|(id, _)| *id == self.id)?;
+            Some(pending.swap_remove(at).1)
+        });
+        for run in runs.unwrap_or_default() {
+            if let Err(error) = synchronise(run) {
+                // The first failure stays: afterwards the kernel may report success for pages it has dropped.
+                let _ = self.failure.set(format!("msync: {error}"));
+            }
+        }
     }
 }
 
 impl Medium for Hardware {
     #[inline(always)]
-    fn flush(&self, _lines: Lines<'_>) {}
+    fn flush(&self, lines: Lines<'_>) {
+        if self.domain != Domain::PageCache {
+            self.flush_lines(lines);
+        }
+    }
 
     #[inline(always)]
     fn fence(&self) {
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        match self.domain {
+            Domain::PageCache => compiler_fence(Ordering::SeqCst),
+            Domain::Adr | Domain::Eadr => store_fence(),
+            Domain::Msync => self.synchronise(),
+        }
+    }
+
+    #[inline]
+    fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+}
+
+thread_local! {
+    /// Per medium, the pages this thread has flushed and not fenced: disjoint runs of addresses.
+    static PENDING: RefCell<Vec<(u64, Vec<Range<usize>>)>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(not(miri))]
+fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+#[cfg(not(miri))]
+fn synchronise(run: Range<usize>) -> std::io::Result<()> {
+    let address = std::ptr::without_provenance_mut::<std::ffi::c_void>(run.start);
+    // SAFETY: msync reads and writes no memory of the process, whatever the addresses are; unmapped ones are an error.
+    unsafe { rustix::mm::msync(address, run.len(), rustix::mm::MsyncFlags::SYNC) }.map_err(Into::into)
+}
+
+#[cfg(miri)]
+fn page_size() -> usize {
+    4096
+}
+
+#[cfg(miri)]
+fn synchronise(_run: Range<usize>) -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl WriteBack {
+    fn of_this_processor() -> Self {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        const CLFLUSHOPT: u32 = 1 << 23;
+        const CLWB: u32 = 1 << 24;
+        let features = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
+        if features & CLWB != 0 {
+            Self::Clwb
+        } else if features & CLFLUSHOPT != 0 {
+            Self::Clflushopt
+        } else {
+            Self::Clflush
+        }
+    }
+
+    /// Starts the write-back of the line at `address`. The assembly blocks do not say `nomem`, so the compiler moves no store across them.
+    #[inline(always)]
+    fn line(self, address: *mut u8) {
+        use std::arch::asm;
+        match self {
+            // SAFETY: write-back changes no memory; the address is mapped (the caller has `Lines`); cpuid has told that the instruction exists.
+            Self::Clwb => unsafe { asm!("clwb [{}]", in(reg) address, options(nostack, preserves_flags)) },
+            // SAFETY: as above.
+            Self::Clflushopt => unsafe { asm!("clflushopt [{}]", in(reg) address, options(nostack, preserves_flags)) },
+            // SAFETY: as above; every x86-64 processor has this one.
+            Self::Clflush => unsafe { asm!("clflush [{}]", in(reg) address, options(nostack, preserves_flags)) },
+        }
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn store_fence() {
+    // SAFETY: a store fence has no operands; not saying `nomem` keeps the compiler from moving stores across it.
+    unsafe { std::arch::asm!("sfence", options(nostack, preserves_flags)) }
+}
+
+#[cfg(miri)]
+impl WriteBack {
+    fn of_this_processor() -> Self {
+        Self::Clflush
+    }
+
+    fn line(self, _address: *mut u8) {}
+}
+
+#[cfg(miri)]
+fn store_fence() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("Everleaf relies on the persistency model of x86-64 and on Linux; see docs/persistency-model.md");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Memory, Pm};
+
+    /// Flushes through every domain and every instruction this processor has; that nothing faults is all a test without a power switch can see.
+    #[test]
+    fn every_domain_flushes_and_fences() {
+        for domain in Domain::ALL {
+            let memory = Memory::new(64 << 10).unwrap();
+            // SAFETY: the memory outlives `pm`, which is dropped first, at the end of the iteration.
+            let pm = unsafe { Pm::new(Hardware::new(domain), memory.base(), memory.size()) };
+            for count in [1, 4, 5, 600] {
+                let words = pm.words(crate::Off::<u64>::new(4096), count * 8).unwrap();
+                pm.store(&words[0], 1, Ordering::Relaxed);
+                pm.persist(words);
+            }
+            if domain != Domain::Msync {
+                assert_eq!(pm.medium().failure(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn pages_are_remembered_per_medium_and_runs_merge() {
+        let memory = Memory::new(1 << 20).unwrap();
+        // SAFETY: the memory outlives both, which are dropped first.
+        let (pm, other) = unsafe {
+            (Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()), Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()))
+        };
+        let runs = |pm: &Pm<Hardware>| PENDING.with_borrow(|pending| pending.iter().find(|(id, _)| *id == pm.medium().id).map_or(0, |(_, runs)| runs.len()));
+        for at in [4096u64, 4160, 8192, 40960] {
+            pm.flush(&pm.words(crate::Off::<u64>::new(at), 1).unwrap()[0]);
+        }
+        other.flush(&other.words(crate::Off::<u64>::new(4096), 1).unwrap()[0]);
+        assert_eq!((runs(&pm), runs(&other)), (2, 1));
+        pm.fence();
+        assert_eq!((runs(&pm), runs(&other)), (0, 1));
+        other.fence();
+        for page in 1..2 * RUNS_MAX as u64 {
+            pm.flush(&pm.words(crate::Off::<u64>::new(page % 128 * 8192 + 4096), 1).unwrap()[0]);
+            assert!(runs(&pm) <= RUNS_MAX, "a bounded set");
+        }
+        pm.fence();
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_failed_msync_is_latched() {
+        let hardware = Hardware::new(Domain::Msync);
+        // Two pages in the middle of nowhere: not mapped, so the kernel refuses.
+        PENDING.with_borrow_mut(|pending| pending.push((hardware.id, std::iter::once(1 << 46..(1 << 46) + 8192).collect())));
+        assert_eq!(hardware.failure(), None);
+        hardware.fence();
+        let failure = hardware.failure().expect("latched").to_owned();
+        assert!(failure.starts_with("msync: "), "{failure}");
+        hardware.fence();
+        assert_eq!(hardware.failure(), Some(failure.as_str()));
     }
 }

@@ -1,0 +1,180 @@
+//! Counters: what an operation costs in lines, whatever the machine.
+
+use super::{LINE, Lines, Medium};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The unit in which persistent-memory modules write internally, in bytes.
+const UNIT: usize = 256;
+
+/// Threads that count without meeting each other; more share.
+const SHARDS: usize = 64;
+
+/// A medium below, and counters of what passes.
+pub struct Count<M> {
+    below: M,
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// What passed since the last [`Count::reset`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Words stored, successful exchanges included.
+    pub stores: u64,
+    /// Flush calls.
+    pub flushes: u64,
+    /// Lines in those calls, each as often as it was flushed.
+    pub lines_flushed: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Locked operations: exchanges, successful or not.
+    pub exchanges: u64,
+    /// Different lines stored to, by whatever thread.
+    pub lines_written: u64,
+    /// Different 256-byte units stored to, by whatever thread.
+    pub units_written: u64,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    counts: Counts,
+    lines: HashSet<usize>,
+    /// The line stored to last: most stores go there again.
+    last: Option<usize>,
+}
+
+impl<M: Medium> Count<M> {
+    /// Counts what passes to `below`.
+    pub fn new(below: M) -> Self {
+        Self { below, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    /// The medium below.
+    pub fn below(&self) -> &M {
+        &self.below
+    }
+
+    /// The sum over all threads since the last reset.
+    pub fn totals(&self) -> Counts {
+        let mut totals = Counts::default();
+        let mut lines = HashSet::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            totals.stores += shard.counts.stores;
+            totals.flushes += shard.counts.flushes;
+            totals.lines_flushed += shard.counts.lines_flushed;
+            totals.fences += shard.counts.fences;
+            totals.exchanges += shard.counts.exchanges;
+            lines.extend(&shard.lines);
+        }
+        totals.lines_written = lines.len() as u64;
+        totals.units_written = lines.iter().map(|line| line * LINE / UNIT).collect::<HashSet<_>>().len() as u64;
+        totals
+    }
+
+    /// Starts anew from zero.
+    pub fn reset(&self) {
+        for shard in &self.shards {
+            *shard.lock() = Shard::default();
+        }
+    }
+
+    fn with_shard(&self, count: impl FnOnce(&mut Shard)) {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        count(&mut self.shards[MINE.with(|mine| *mine)].lock());
+    }
+}
+
+impl Shard {
+    fn stored(&mut self, at: usize) {
+        self.counts.stores += 1;
+        let line = at / LINE;
+        if self.last != Some(line) {
+            self.last = Some(line);
+            self.lines.insert(line);
+        }
+    }
+}
+
+impl<M: Medium> Medium for Count<M> {
+    #[inline]
+    fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
+        self.with_shard(|shard| shard.stored(at));
+        self.below.store(at, word, value, order);
+    }
+
+    #[inline]
+    fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
+        let result = self.below.compare_exchange(at, word, current, new);
+        self.with_shard(|shard| {
+            shard.counts.exchanges += 1;
+            if result.is_ok() {
+                shard.stored(at);
+            }
+        });
+        result
+    }
+
+    #[inline]
+    fn flush(&self, lines: Lines<'_>) {
+        self.with_shard(|shard| {
+            shard.counts.flushes += 1;
+            shard.counts.lines_flushed += lines.count as u64;
+        });
+        self.below.flush(lines);
+    }
+
+    #[inline]
+    fn fence(&self) {
+        self.with_shard(|shard| shard.counts.fences += 1);
+        self.below.fence();
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.below.failure()
+    }
+
+    fn allocated(&self, at: usize, length: usize) {
+        self.below.allocated(at, length);
+    }
+
+    fn released(&self, at: usize, length: usize) {
+        self.below.released(at, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Hardware, Memory, Off, Pm};
+
+    #[test]
+    fn threads_are_summed_and_shared_lines_counted_once() {
+        let memory = Memory::new(64 << 10).unwrap();
+        // SAFETY: the memory outlives `pm`, which is dropped first.
+        let pm = unsafe { Pm::new(Count::new(Hardware::page_cache()), memory.base(), memory.size()) };
+        let words = pm.words(Off::<u64>::new(4096), 64).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let pm = &pm;
+                scope.spawn(move || {
+                    // Lines 0 and 1 by everyone, in one unit; a line of one's own in the next.
+                    for word in [0, 8, 32 + thread * 8] {
+                        pm.store(&words[word], 7, Ordering::Relaxed);
+                    }
+                    pm.flush(&words[4..12]);
+                    pm.fence();
+                });
+            }
+        });
+        assert_eq!(pm.compare_exchange(&words[0], 7, 8), Ok(7));
+        assert_eq!(pm.compare_exchange(&words[0], 7, 9), Err(8));
+        let expected = Counts { stores: 13, flushes: 4, lines_flushed: 8, fences: 4, exchanges: 2, lines_written: 6, units_written: 2 };
+        assert_eq!(pm.medium().totals(), expected);
+        pm.medium().reset();
+        assert_eq!(pm.medium().totals(), Counts::default());
+    }
+}

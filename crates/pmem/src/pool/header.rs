@@ -1,0 +1,275 @@
+//! The header of a pool: what it is, how large, and how it was left.
+//!
+//! ```text
+//!    0 +-------+--------+---------------------------+
+//!      | magic | switch | zero                      |  one line
+//!  512 +-------+--------+---------------------------+
+//!      | superblock 0: 16 words, the last a checksum|  two lines
+//! 1024 +--------------------------------------------+
+//!      | superblock 1                               |
+//! 2048 +--------------------------------------------+
+//!      | first block of the root directory          |  see roots.rs
+//! 4096 +--------------------------------------------+
+//!      | zero, up to the end of the first slab      |
+//!      +--------------------------------------------+
+//! ```
+//!
+//! Invariants, whatever image a crash leaves, once the magic is there:
+//! 1. `switch` holds the sequence number of the active superblock, with check bits as in a link (`off.rs`). That superblock is number sequence % 2.
+//! 2. The active superblock carries that sequence number and its own checksum, and is never written.
+//! 3. If it says that the pool is clean, nothing has been stored in the pool since, outside of the inactive superblock.
+//!
+//! Changing the superblock ([`Header::commit`]):
+//! 1. Store the inactive superblock with the next sequence number, flush, fence. A crash leaves it torn, and nobody reads it.
+//! 2. Store `switch`, flush, fence: the commit point, one word.
+//!
+//! Creating ([`Header::create`]):
+//! 1. Store superblock 1, flush, fence. A crash leaves no magic: the creation did not finish, the file holds nothing, and creating it anew stores all of this again.
+//! 2. Store `switch`, then the magic, in one line, flush, fence: the magic is the commit point, and a line keeps the order of its stores.
+//!
+//! Only the process that holds the lock on the file writes here, one thread at a time.
+
+use super::roots::Directory;
+use crate::alloc::Snapshot;
+use crate::word::Word;
+use crate::{Error, Medium, Off, Pm};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// "EVERLEAF".
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EVERLEAF");
+/// The version of the format. A change that older libraries cannot live with raises it.
+pub(crate) const VERSION: u64 = 1;
+/// Feature bits that a library must know to open the pool. None are defined yet.
+pub(crate) const FEATURES: u64 = 0;
+/// The smallest slab, and so the smallest header.
+pub(crate) const SLAB_SIZE_MIN: usize = 4096;
+/// The largest slab.
+pub(crate) const SLAB_SIZE_MAX: usize = 64 << 10;
+
+crate::resident! {
+    /// The first bytes of a pool. See the module documentation.
+    pub(crate) struct Header {
+        magic: Word,
+        switch: Word,
+        zero: [Word; 62],
+        slots: [Slot; 2],
+        zero_too: [Word; 64],
+        pub(super) directory: Directory,
+    }
+}
+
+crate::resident! {
+    /// Room for a superblock.
+    struct Slot {
+        words: [Word; SUPERBLOCK_WORDS],
+        zero: [Word; 64 - SUPERBLOCK_WORDS],
+    }
+}
+
+const SUPERBLOCK_WORDS: usize = 16;
+const _: () = assert!(size_of::<Header>() == SLAB_SIZE_MIN);
+const _: () = assert!(std::mem::offset_of!(Header, slots) == 512 && size_of::<Slot>() == 512);
+const _: () = assert!(std::mem::offset_of!(Header, directory) == 2048);
+
+/// A superblock, as read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    /// One more with every change.
+    pub(crate) sequence: u64,
+    /// [`VERSION`] at creation.
+    pub(crate) version: u64,
+    /// Feature bits that a library may ignore.
+    pub(crate) features_compatible: u64,
+    /// Feature bits that a library must know.
+    pub(crate) features_incompatible: u64,
+    /// Random at creation; nil for pools in memory.
+    pub(crate) uuid: u128,
+    /// Size of the pool in bytes; a multiple of the slab size. The file may be longer.
+    pub(crate) size: u64,
+    /// Size of a slab in bytes.
+    pub(crate) slab_size: u64,
+    /// Whether the pool was closed, and not opened since.
+    pub(crate) clean: bool,
+    /// The number of the domain in which it was opened last; 0 for pools in memory.
+    pub(crate) domain: u64,
+    /// The restart of the machine after which it was opened last; 0 if unknown.
+    pub(crate) boot: u64,
+    /// The dirty-shutdown count of the platform when it was opened last; 0 if there is none.
+    pub(crate) dirty_shutdowns: u64,
+    /// What the allocator left at a clean shutdown.
+    pub(crate) snapshot: Option<Snapshot>,
+}
+
+impl Superblock {
+    /// The sequence number of the superblock after this one.
+    pub(crate) fn next(&self) -> u64 {
+        (self.sequence + 1) % crate::off::SIZE_MAX
+    }
+
+    fn encode(&self) -> [u64; SUPERBLOCK_WORDS] {
+        let snapshot = self.snapshot.unwrap_or(Snapshot { off: 0, length: 0, crc: 0 });
+        let mut words = [
+            self.sequence,
+            self.version,
+            self.features_compatible,
+            self.features_incompatible,
+            self.uuid as u64,
+            (self.uuid >> 64) as u64,
+            self.size,
+            self.slab_size,
+            u64::from(self.clean),
+            self.domain,
+            self.boot,
+            self.dirty_shutdowns,
+            snapshot.off,
+            snapshot.length,
+            u64::from(snapshot.crc),
+            0,
+        ];
+        words[SUPERBLOCK_WORDS - 1] = u64::from(checksum(&words));
+        words
+    }
+
+    fn decode(words: &[u64; SUPERBLOCK_WORDS]) -> Self {
+        let [
+            sequence,
+            version,
+            features_compatible,
+            features_incompatible,
+            uuid_low,
+            uuid_high,
+            size,
+            slab_size,
+            clean,
+            domain,
+            boot,
+            dirty_shutdowns,
+            off,
+            length,
+            crc,
+            _,
+        ] = *words;
+        Self {
+            sequence,
+            version,
+            features_compatible,
+            features_incompatible,
+            uuid: u128::from(uuid_high) << 64 | u128::from(uuid_low),
+            size,
+            slab_size,
+            clean: clean == 1,
+            domain,
+            boot,
+            dirty_shutdowns,
+            snapshot: (off != 0).then_some(Snapshot { off, length, crc: crc as u32 }),
+        }
+    }
+}
+
+/// The switch word that names the superblock with this sequence number.
+fn switch_to(sequence: u64) -> u64 {
+    Off::<()>::new(sequence).link()
+}
+
+/// Of all words but the last.
+fn checksum(words: &[u64; SUPERBLOCK_WORDS]) -> u32 {
+    words[..SUPERBLOCK_WORDS - 1].iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
+}
+
+impl Header {
+    /// Reads the active superblock. `path` and `length`, the size of the file in bytes, are what errors speak of.
+    ///
+    /// # Errors
+    /// Whatever keeps the pool from being used; see [`Error`].
+    pub(crate) fn read(&self, path: &Path, length: u64) -> Result<Superblock, Error> {
+        let magic = self.magic.load(Ordering::Acquire);
+        if magic != MAGIC {
+            let path = path.to_owned();
+            return Err(if magic == 0 && self.is_unfinished() { Error::Unfinished { path } } else { Error::NotAPool { path, magic } });
+        }
+        let active = Off::<()>::from_link(self.switch.load(Ordering::Acquire));
+        let sequence = active.map_err(|_| Error::corrupt(8, "a switch word whose check bits do not match"))?.bytes();
+        let slot = sequence as usize % 2;
+        let at = (512 + 512 * slot) as u64;
+        let words = self.slots[slot].words.each_ref().map(Word::get);
+        let (stored, computed) = (words[SUPERBLOCK_WORDS - 1], checksum(&words));
+        let superblock = Superblock::decode(&words);
+        // The version stands first even in a format whose checksum is another.
+        if superblock.sequence == sequence && superblock.version > VERSION {
+            return Err(newer(path, &superblock));
+        }
+        if stored != u64::from(computed) {
+            return Err(Error::Checksum { path: path.to_owned(), at, stored: stored as u32, computed });
+        }
+        if superblock.sequence != sequence {
+            return Err(Error::corrupt(at, "the active superblock is a stale one"));
+        }
+        if superblock.version == 0 {
+            return Err(Error::corrupt(at, "a format version of 0"));
+        }
+        if superblock.features_incompatible & !FEATURES != 0 {
+            return Err(newer(path, &superblock));
+        }
+        if !superblock.slab_size.is_power_of_two() || !(SLAB_SIZE_MIN as u64..=SLAB_SIZE_MAX as u64).contains(&superblock.slab_size) {
+            return Err(Error::corrupt(at, "an impossible slab size"));
+        }
+        if superblock.size < superblock.slab_size || !superblock.size.is_multiple_of(superblock.slab_size) || superblock.size > crate::off::SIZE_MAX {
+            return Err(Error::corrupt(at, "an impossible pool size"));
+        }
+        if superblock.size > length {
+            return Err(Error::Truncated { path: path.to_owned(), size: superblock.size, length });
+        }
+        Ok(superblock)
+    }
+
+    /// Whether a creation may begin here: all is zero, or what an interrupted creation leaves.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        let zero = |words: &[Word]| words.iter().all(|word| word.get() == 0);
+        let [first, second] = &self.slots;
+        self.magic.get() == 0
+            && [0, switch_to(1)].contains(&self.switch.get())
+            && zero(&self.zero)
+            && zero(&first.words)
+            && zero(&first.zero)
+            && second.words[0].get() <= 1
+            && zero(&second.zero)
+            && zero(&self.zero_too)
+            && self.directory.is_empty()
+    }
+
+    /// Makes the pool that `superblock` describes; its sequence number must be 1. See the module documentation.
+    pub(crate) fn create<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
+        assert!(superblock.sequence == 1 && self.is_unfinished());
+        self.write(pm, superblock);
+        pm.store(&self.switch, switch_to(superblock.sequence), Ordering::Release);
+        pm.store(&self.magic, MAGIC, Ordering::Release);
+        pm.persist(&self.magic);
+    }
+
+    /// Makes `superblock` the active one; its sequence number must be the next. See the module documentation.
+    pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
+        self.write(pm, superblock);
+        pm.store(&self.switch, switch_to(superblock.sequence), Ordering::Release);
+        pm.persist(&self.switch);
+    }
+
+    fn write<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
+        let slot = &self.slots[superblock.sequence as usize % 2].words;
+        for (word, value) in slot.iter().zip(superblock.encode()) {
+            pm.store(word, value, Ordering::Relaxed);
+        }
+        pm.persist(slot);
+    }
+}
+
+#[cold]
+fn newer(path: &Path, superblock: &Superblock) -> Error {
+    Error::NewerVersion {
+        path: path.to_owned(),
+        version: superblock.version,
+        features: superblock.features_incompatible,
+        version_known: VERSION,
+        features_known: FEATURES,
+    }
+}

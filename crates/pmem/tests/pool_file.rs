@@ -1,0 +1,237 @@
+//! Pools in files: what opens, what does not, and how it says so.
+
+#![cfg(not(miri))]
+
+use everleaf_pmem::{Count, Domain, Error, Found, Hardware, Latency, Memory, Off, Pool, PoolOptions, Word};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+fn small() -> PoolOptions {
+    PoolOptions { size_max: 64 << 20, slab_size: 4096, ..PoolOptions::default() }
+}
+
+fn temporary() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.pool");
+    (dir, path)
+}
+
+/// Links a block of one word under `name`.
+fn put(pool: &Pool, name: &str, value: u64) {
+    let block = pool.alloc_words(1).unwrap();
+    pool.store(&block[0], value, Ordering::Relaxed);
+    let block = pool.seal(block);
+    pool.link_root(name, 1, block).unwrap();
+}
+
+fn value(pool: &Pool, name: &str) -> Option<u64> {
+    let root = pool.root(name).unwrap()?;
+    Some(pool.get(Off::<Word>::new(root.off)).unwrap().get())
+}
+
+#[test]
+fn what_is_linked_is_there_after_reopening_elsewhere() {
+    let (_dir, path) = temporary();
+    let uuid = {
+        let pool = Pool::create(&path, &small()).unwrap();
+        assert_eq!(pool.info().found, Found::Absent);
+        put(&pool, "first", 11);
+        put(&pool, "second", 22);
+        pool.close().unwrap();
+        pool.info().uuid
+    };
+    // Something else takes the place where the pool was mapped.
+    let first = Pool::open(&path, &small()).unwrap();
+    let before = first.get(Off::<Word>::new(4096)).unwrap() as *const Word;
+    assert_eq!(first.info().found, Found::Clean);
+    drop(first);
+    let _other = Memory::new(64 << 20).unwrap();
+    let pool = Pool::open(&path, &small()).unwrap();
+    let after = pool.get(Off::<Word>::new(4096)).unwrap() as *const Word;
+    println!("mapped at {before:?}, then at {after:?}");
+    assert_eq!(pool.info().found, Found::Unclean, "it was dropped without being closed");
+    assert_eq!(pool.info().uuid, uuid);
+    assert_eq!((value(&pool, "first"), value(&pool, "second"), value(&pool, "third")), (Some(11), Some(22), None));
+}
+
+#[test]
+fn a_second_opener_is_told_who_has_the_lock() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &small()).unwrap();
+    match Pool::open(&path, &small()).err() {
+        Some(Error::Locked { owner, .. }) => assert_eq!(owner, Some(std::process::id())),
+        other => panic!("{other:?}"),
+    }
+    put(&pool, "name", 5);
+    let seen = Pool::inspect(&path).unwrap();
+    assert_eq!(value(&seen, "name"), Some(5));
+    assert!(matches!(seen.writable(), Err(Error::ReadOnly { .. })));
+    drop((pool, seen));
+    Pool::open(&path, &small()).unwrap();
+}
+
+#[test]
+fn decorators_see_the_hardware() {
+    let (_dir, path) = temporary();
+    let pool: Arc<Pool<Count<Latency<Hardware>>>> = Pool::create_with(&path, &small(), |hardware| Count::new(Latency::new(hardware, 100))).unwrap();
+    assert_eq!(pool.info().domain, Some(Domain::PageCache));
+    pool.medium().reset();
+    let block = pool.alloc_words(8).unwrap();
+    let block = pool.seal(block);
+    pool.link_root("name", 1, block).unwrap();
+    let counts = pool.medium().totals();
+    assert_eq!((counts.flushes, counts.fences), (2, 2), "seal, then one line of the directory");
+}
+
+/// Tests run as root may write what they may not; a file system that is read-only says no to everyone.
+#[test]
+fn a_file_that_cannot_be_written_is_looked_at() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &small()).unwrap();
+    put(&pool, "name", 7);
+    pool.close().unwrap();
+    drop(pool);
+    let mut permissions = fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&path, permissions).unwrap();
+    match Pool::open(&path, &small()) {
+        Err(Error::ReadOnly { .. }) => {}
+        Ok(_) => println!("skipped: this user may write read-only files"),
+        Err(other) => panic!("{other:?}"),
+    }
+    assert_eq!(value(&Pool::inspect(&path).unwrap(), "name"), Some(7));
+}
+
+fn error_of(path: &Path) -> Error {
+    Pool::open(path, &small()).err().expect("must not open")
+}
+
+#[test]
+fn what_is_not_a_pool_is_left_alone() {
+    let (_dir, path) = temporary();
+    assert!(matches!(error_of(&path), Error::Io { .. }), "nothing there");
+    for content in [&b"PK\x03\x04"[..], &[b'x'; 5000], &[b'x'; 4096]] {
+        fs::write(&path, content).unwrap();
+        assert!(matches!(error_of(&path), Error::NotAPool { .. }));
+        assert!(matches!(Pool::create(&path, &small()), Err(Error::NotAPool { .. })));
+        assert!(matches!(Pool::open_or_create(&path, &small()), Err(Error::NotAPool { .. })));
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+    assert!(matches!(Pool::create(Path::new("/dev/null"), &small()), Err(Error::Io { .. })));
+}
+
+#[test]
+fn creation_that_did_not_finish_begins_anew() {
+    let (_dir, path) = temporary();
+    for length in [0, 4096, 1 << 20] {
+        let file = File::create(&path).unwrap();
+        file.set_len(length).unwrap();
+        assert!(matches!(error_of(&path), Error::Unfinished { .. }));
+        let pool = Pool::open_or_create(&path, &small()).unwrap();
+        put(&pool, "name", 1);
+        drop(pool);
+        assert!(matches!(Pool::create(&path, &small()), Err(Error::Exists { .. })));
+        assert_eq!(value(&Pool::open_or_create(&path, &small()).unwrap(), "name"), Some(1));
+    }
+}
+
+#[test]
+fn damage_is_named() {
+    let (_dir, path) = temporary();
+    Pool::create(&path, &small()).unwrap().close().unwrap();
+    let good = fs::read(&path).unwrap();
+    let change = |at: usize, bytes: &[u8]| {
+        fs::write(&path, &good).unwrap();
+        File::options().write(true).open(&path).unwrap().write_all_at(bytes, at as u64).unwrap();
+    };
+    // After creation and close the active superblock is the second one made, at 512.
+    change(512 + 20, &[0xff]);
+    assert!(matches!(error_of(&path), Error::Checksum { at: 512, .. }));
+    for switch in [0, 1, 4] {
+        change(8, &[switch]);
+        assert!(matches!(error_of(&path), Error::Corrupt { at: 8, .. }), "the switch word without its check");
+    }
+    change(512 + 8, &[9]);
+    match error_of(&path) {
+        Error::NewerVersion { version: 9, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    fs::write(&path, &good[..good.len() / 2]).unwrap();
+    match error_of(&path) {
+        Error::Truncated { size, length, .. } => assert_eq!((size, length), (good.len() as u64, good.len() as u64 / 2)),
+        other => panic!("{other:?}"),
+    }
+    fs::write(&path, &good[..100]).unwrap();
+    assert!(matches!(error_of(&path), Error::Truncated { .. }));
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let (_dir, path) = temporary();
+    for options in [PoolOptions { slab_size: 5000, ..small() }, PoolOptions { slab_size: 128 << 10, ..small() }, PoolOptions { size_max: 1 << 50, ..small() }] {
+        assert!(matches!(Pool::create(&path, &options), Err(Error::BadOption { .. })));
+    }
+    assert!(!path.exists());
+    assert!(matches!(Pool::create(&path, &PoolOptions { size_max: 4096, ..small() }), Err(Error::NoSpace { .. })));
+}
+
+#[test]
+fn a_pool_grows_to_its_limit_and_says_so() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &small()).unwrap();
+    let first = pool.get(Off::<Word>::new(4096)).unwrap();
+    let mut sizes = vec![pool.info().size];
+    let mut blocks = 0;
+    let error = loop {
+        match pool.alloc_words(1 << 17) {
+            Ok(block) => {
+                pool.store(&block[0], 1, Ordering::Relaxed);
+                pool.store(&block[block.len() - 1], 1, Ordering::Relaxed);
+                std::mem::forget(block);
+                blocks += 1;
+            }
+            Err(error) => break error,
+        }
+        let size = pool.info().size;
+        if sizes.last() != Some(&size) {
+            sizes.push(size);
+        }
+    };
+    assert_eq!(sizes, [16 << 20, 32 << 20, 64 << 20]);
+    assert!((60..=63).contains(&blocks), "{blocks} MiB of 64");
+    assert!(matches!(error, Error::NoSpace { size_max: 67108864, .. }), "{error:?}");
+    assert!(std::ptr::eq(first, pool.get(Off::<Word>::new(4096)).unwrap()), "growth moves nothing");
+    drop(pool);
+    assert_eq!(
+        Pool::open(&path, &PoolOptions { size_max: 1 << 20, ..small() }).unwrap().info().size,
+        64 << 20,
+        "a smaller size_max only keeps it from growing"
+    );
+}
+
+#[test]
+fn a_closed_pool_refuses_writes() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &small()).unwrap();
+    put(&pool, "name", 3);
+    pool.close().unwrap();
+    assert!(matches!(pool.unlink_root("name"), Err(Error::Closed)));
+    assert!(matches!(pool.close(), Err(Error::Closed)));
+    assert_eq!(value(&pool, "name"), Some(3));
+}
+
+#[test]
+fn every_domain_works_on_an_ordinary_file() {
+    for domain in Domain::ALL {
+        let (_dir, path) = temporary();
+        let options = PoolOptions { domain: Some(domain), ..small() };
+        let pool = Pool::create(&path, &options).unwrap();
+        put(&pool, "name", 9);
+        assert_eq!(pool.info().domain, Some(domain));
+        drop(pool);
+        assert_eq!(value(&Pool::open(&path, &options).unwrap(), "name"), Some(9));
+    }
+}
