@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::record::Record;
-use everleaf_pmem::{Medium, Pm};
+use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Word};
 use std::cmp::Ordering;
 use std::num::NonZeroU64;
 
@@ -13,6 +13,9 @@ use std::num::NonZeroU64;
 pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::fmt::Debug> + Send + Sync + 'static {
     /// Whether the head is the whole key.
     const WHOLE: bool;
+
+    /// The lowest key that there is.
+    const LOWEST: &'static Self;
 
     /// The head: eight bytes from byte `skip` on, big-endian, padded with zeroes.
     fn head(&self, skip: usize) -> u64;
@@ -35,15 +38,40 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
     /// The shortest key above `low` and at most `high`.
     fn separator(low: &Self, high: &Self) -> Self::Owned;
 
-    /// Bytes that the key takes in a separator of a router.
+    /// The bytes that a separator needs beyond its head: none if the head is the key.
     fn bytes(&self) -> &[u8];
 
-    /// A key from such bytes.
-    fn from_bytes(bytes: &[u8]) -> Self::Owned;
+    /// The key of a separator.
+    fn restore(head: u64, bytes: &[u8]) -> Self::Owned;
+
+    /// The head of an entry's key at another `skip`.
+    ///
+    /// # Errors
+    /// A damaged record.
+    fn rehead<M: Medium>(pm: &Pm<M>, skip: usize, head: u64, value: NonZeroU64) -> Result<u64, Error>;
+
+    /// What a leaf keeps of its low fence: the word, and the block that the word links, if it does.
+    ///
+    /// # Errors
+    /// A full pool.
+    fn fence<'p, M: Medium>(&self, pool: &'p Pool<M>) -> Result<NewFence<'p, M>, Error>;
+
+    /// Reads a low fence back, and the offset and size in bytes of its block, if it has one.
+    ///
+    /// # Errors
+    /// A damaged fence.
+    fn read_fence<M: Medium>(pm: &Pm<M>, word: u64) -> Result<(Self::Owned, FenceBlock), Error>;
 }
+
+/// The word that a leaf keeps of its low fence, and the block that the word links, to be sealed.
+pub type NewFence<'p, M> = (u64, Option<Fresh<'p, [Word], M>>);
+
+/// Offset and size in bytes of the block of a fence, if it has one.
+pub type FenceBlock = Option<(Off<Word>, usize)>;
 
 impl Key for u64 {
     const WHOLE: bool = true;
+    const LOWEST: &'static Self = &0;
 
     #[inline(always)]
     fn head(&self, _skip: usize) -> u64 {
@@ -73,13 +101,26 @@ impl Key for u64 {
         &[]
     }
 
-    fn from_bytes(_bytes: &[u8]) -> u64 {
-        0
+    fn restore(head: u64, _bytes: &[u8]) -> u64 {
+        head
+    }
+
+    fn rehead<M: Medium>(_pm: &Pm<M>, _skip: usize, head: u64, _value: NonZeroU64) -> Result<u64, Error> {
+        Ok(head)
+    }
+
+    fn fence<'p, M: Medium>(&self, _pool: &'p Pool<M>) -> Result<NewFence<'p, M>, Error> {
+        Ok((*self, None))
+    }
+
+    fn read_fence<M: Medium>(_pm: &Pm<M>, word: u64) -> Result<(u64, FenceBlock), Error> {
+        Ok((word, None))
     }
 }
 
 impl Key for [u8] {
     const WHOLE: bool = false;
+    const LOWEST: &'static Self = &[];
 
     #[inline]
     fn head(&self, skip: usize) -> u64 {
@@ -120,7 +161,32 @@ impl Key for [u8] {
         self
     }
 
-    fn from_bytes(bytes: &[u8]) -> Vec<u8> {
+    fn restore(_head: u64, bytes: &[u8]) -> Vec<u8> {
         bytes.to_vec()
+    }
+
+    fn rehead<M: Medium>(pm: &Pm<M>, skip: usize, _head: u64, value: NonZeroU64) -> Result<u64, Error> {
+        Ok(Record::read(pm, value.get())?.head(skip))
+    }
+
+    fn fence<'p, M: Medium>(&self, pool: &'p Pool<M>) -> Result<NewFence<'p, M>, Error> {
+        if self.is_empty() {
+            return Ok((0, None));
+        }
+        let record = Record::write(pool, self, &[], 0, 0, 0)?;
+        Ok((record.off().link(), Some(record)))
+    }
+
+    fn read_fence<M: Medium>(pm: &Pm<M>, word: u64) -> Result<(Vec<u8>, FenceBlock), Error> {
+        if word == 0 {
+            return Ok((Vec::new(), None));
+        }
+        let record = Record::read(pm, word)?;
+        if !record.is_intact() {
+            return Err(everleaf_pmem::Error::corrupt(record.off.bytes(), "the low fence of a leaf").into());
+        }
+        let mut key = Vec::with_capacity(record.key_size());
+        record.copy_key(&mut key);
+        Ok((key, Some((record.off, record.size()))))
     }
 }

@@ -4,14 +4,19 @@
 //! [`OrderedIndex`] is what every index offers, for `u64` keys and for byte strings; [`registry`] lists them all, so that whatever runs over the registry (the suites,
 //! the benchmark, the store) knows every index. See `docs/papers.md` for the paper behind each.
 
+mod arena;
+mod counter;
 mod error;
 mod key;
+mod latch;
 pub mod record;
 mod registry;
+pub mod selective;
+mod strings;
 mod volatile;
 
 pub use error::Error;
-pub use key::Key;
+pub use key::{FenceBlock, Key, NewFence};
 pub use registry::{Entry, Recovery, registry};
 
 use std::num::NonZeroU64;

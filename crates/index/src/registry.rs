@@ -1,5 +1,7 @@
 //! The list of every index.
 
+use crate::selective::leaf::LeafLayout;
+use crate::selective::{IsleLeaf, Olc, Selective};
 use crate::{Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Medium, Pool, Reach};
 use std::num::NonZeroU64;
@@ -25,25 +27,67 @@ pub struct Entry<K: Key + ?Sized, M: Medium> {
     pub persistent: bool,
     /// Number of entries of a leaf.
     pub leaf_capacity: usize,
-    /// Creates an empty index and links it as a root of the pool.
-    pub create: Create<K, M>,
-    /// Opens an index again, repairing what a crash left.
-    pub open: Open<K, M>,
+    create: Create<K, M>,
+    open: Open<K, M>,
 }
 
-/// See [`Entry::create`].
-pub type Create<K, M> = fn(&Arc<Pool<M>>, &str) -> Result<Box<dyn OrderedIndex<K>>, Error>;
-/// See [`Entry::open`].
-pub type Open<K, M> = fn(&Arc<Pool<M>>, &str, &Recovery<'_, M>) -> Result<Box<dyn OrderedIndex<K>>, Error>;
+type Create<K, M> = fn(&Entry<K, M>, &Arc<Pool<M>>, &str) -> Result<Box<dyn OrderedIndex<K>>, Error>;
+type Open<K, M> = fn(&Entry<K, M>, &Arc<Pool<M>>, &str, &Recovery<'_, M>) -> Result<Box<dyn OrderedIndex<K>>, Error>;
+
+impl<K: Key + ?Sized, M: Medium> Entry<K, M> {
+    /// The kind word of roots of this index.
+    pub fn kind(&self) -> u64 {
+        kind_of::<K>(self.name)
+    }
+
+    /// Creates an empty index and links it as the root `name` of the pool.
+    ///
+    /// # Errors
+    /// A full pool; a root of that name.
+    pub fn create(&self, pool: &Arc<Pool<M>>, name: &str) -> Result<Box<dyn OrderedIndex<K>>, Error> {
+        (self.create)(self, pool, name)
+    }
+
+    /// Opens the index at the root `name` again, repairing what a crash left.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchIndex`], [`Error::Volatile`], damage.
+    pub fn open(&self, pool: &Arc<Pool<M>>, name: &str, recovery: &Recovery<'_, M>) -> Result<Box<dyn OrderedIndex<K>>, Error> {
+        (self.open)(self, pool, name, recovery)
+    }
+}
+
+/// The kind word of a root: which index, for which keys.
+pub(crate) fn kind_of<K: Key + ?Sized>(name: &str) -> u64 {
+    u64::from(crc32c::crc32c(name.as_bytes())) << 32 | u64::from(K::WHOLE)
+}
 
 /// Every index.
 pub fn registry<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
-    vec![Entry {
-        name: "volatile",
-        summary: "B+-tree in DRAM, the baseline",
-        persistent: false,
-        leaf_capacity: 64,
-        create: |_, _| Ok(Box::new(volatile::Tree::<K>::new())),
-        open: |_, _, _| Err(Error::Volatile("volatile")),
-    }]
+    vec![
+        isle::<K, M, 1, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
+        isle::<K, M, 3, 64>("isle-256", "Isle-Tree with leaves of 256 B"),
+        isle::<K, M, 7, 64>("isle", "Isle-Tree with leaves of 512 B"),
+        isle::<K, M, 15, 64>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
+        isle::<K, M, 31, 64>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
+        Entry {
+            name: "volatile",
+            summary: "B+-tree in DRAM, the baseline",
+            persistent: false,
+            leaf_capacity: 64,
+            create: |_, _, _| Ok(Box::new(volatile::Tree::<K>::new())),
+            open: |_, _, _, _| Err(Error::Volatile("volatile")),
+        },
+    ]
+}
+
+fn isle<K: Key + ?Sized, M: Medium, const LINES: usize, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
+    Entry {
+        name,
+        summary,
+        persistent: true,
+        leaf_capacity: <IsleLeaf<LINES> as LeafLayout<K>>::CAPACITY,
+        create: |entry, pool, root| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::create(pool, root, entry.name)?)),
+        open: |entry, pool, root, recovery| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::open(pool, root, entry.name, recovery)?)),
+    }
 }

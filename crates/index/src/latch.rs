@@ -1,0 +1,107 @@
+//! Version latches: writers lock, readers check.
+//!
+//! A latch is one word: bit 0 locked, bit 1 obsolete, the rest a version that every change raises. A reader takes the version, reads what the latch guards, and checks
+//! that the version is still the same; a writer locks from a version that it has seen, so that it knows nothing has changed since. The version never goes back, so a
+//! place that was given up and taken into use again is told from its former life.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+const LOCKED: u64 = 1;
+const OBSOLETE: u64 = 2;
+const VERSION: u64 = 4;
+const SPINS: u32 = 128;
+
+/// What an optimistic step says when somebody else was faster: start again.
+#[derive(Debug)]
+pub struct Restart;
+
+#[derive(Default, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub(crate) struct Latch(AtomicU64);
+
+impl Latch {
+    /// The version, once nobody holds the lock.
+    #[inline(always)]
+    pub(crate) fn read(&self) -> Result<u64, Restart> {
+        let version = self.0.load(Ordering::Acquire);
+        if version & (LOCKED | OBSOLETE) == 0 { Ok(version) } else { self.wait() }
+    }
+
+    #[cold]
+    fn wait(&self) -> Result<u64, Restart> {
+        for spin in 0u32.. {
+            let version = self.0.load(Ordering::Acquire);
+            if version & OBSOLETE != 0 {
+                // Its replacement is published before it is marked, but let the publisher run if we got here by a stale route.
+                std::hint::spin_loop();
+                return Err(Restart);
+            }
+            if version & LOCKED == 0 {
+                return Ok(version);
+            }
+            if spin < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Whether nothing has changed since `version` was read.
+    #[inline(always)]
+    pub(crate) fn validate(&self, version: u64) -> Result<(), Restart> {
+        // The reads before stay before the load of the version.
+        fence(Ordering::Acquire);
+        if self.0.load(Ordering::Relaxed) == version { Ok(()) } else { Err(Restart) }
+    }
+
+    /// Locks if nothing has changed since `version` was read.
+    #[inline(always)]
+    pub(crate) fn lock_from(&self, version: u64) -> Result<Locked<'_>, Restart> {
+        match self.0.compare_exchange(version, version | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => {
+                // No store under the lock becomes visible before the lock does.
+                fence(Ordering::Release);
+                Ok(Locked { latch: self, version })
+            }
+            Err(_) => Err(Restart),
+        }
+    }
+
+    /// Locks if nobody holds the lock at this moment.
+    pub(crate) fn try_lock(&self) -> Result<Locked<'_>, Restart> {
+        let version = self.0.load(Ordering::Acquire);
+        if version & (LOCKED | OBSOLETE) != 0 { Err(Restart) } else { self.lock_from(version) }
+    }
+
+    /// Begins a new life of what the latch guards. Nobody can reach it.
+    pub(crate) fn revive(&self) {
+        let version = self.0.load(Ordering::Relaxed);
+        debug_assert!(version & LOCKED == 0);
+        self.0.store((version & !OBSOLETE) + VERSION, Ordering::Release);
+    }
+}
+
+/// The lock, held. Dropping it raises the version.
+pub(crate) struct Locked<'a> {
+    latch: &'a Latch,
+    version: u64,
+}
+
+impl Locked<'_> {
+    /// Unlocks what has not been changed: readers need not start again.
+    pub(crate) fn release_unchanged(self) {
+        self.latch.0.store(self.version, Ordering::Release);
+        std::mem::forget(self);
+    }
+
+    /// Unlocks and marks as given up: whoever comes here starts again.
+    pub(crate) fn release_obsolete(self) {
+        self.latch.0.store((self.version + VERSION) | OBSOLETE, Ordering::Release);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.latch.0.store(self.version + VERSION, Ordering::Release);
+    }
+}

@@ -1,0 +1,290 @@
+//! Isle-Tree: sorted within each cache line, unsorted across lines (Wang and Chattopadhyay, "Isle-Tree: A B+-Tree with Intra-Cache Line Sorted Leaves for
+//! Non-volatile Memory").
+//!
+//! ```text
+//! line 0   next leaf | counters of lines, one byte each, in five words | skip | low fence
+//! line l   4 x { head, value }                                              1 <= l <= LINES; a leaf is 64 (LINES + 1) bytes
+//! ```
+//!
+//! Invariants, when the leaf's latch is free:
+//! 1. the entries of a line fill it from its first slot on, in ascending order; the value of every vacant slot is 0, durably;
+//! 2. the counter of a line is the number of its entries;
+//! 3. next is changed under the latch of this leaf, the rest of line 0 but the counters never.
+//!
+//! # Writing
+//!
+//! A change shifts entries within one line, word by word, and then counts: line, flush, fence, counter, flush, fence. A crash leaves a prefix of the line's stores, so
+//! it can leave a pair of neighbours of which one is a copy. *Which* one must show, whatever the user's values are. One of the two words of an entry is unique in its
+//! leaf, its identity: for `u64` keys the head, for byte strings the value (the link of the key's own record). The stores are ordered so that **of two neighbours with
+//! equal identities the right one counts**:
+//!
+//! | step of | identity = head | identity = value |
+//! |---|---|---|
+//! | insert, first copy (into a vacant slot), and appending | head, value | head, value |
+//! | insert, later copies, and the new entry itself | value, head | head, value |
+//! | remove, each copy to the left; also in recovery | head, value | value, head |
+//!
+//! The right column is the paper's order, in which equal values of two live entries look like an interrupted shift; the middle column is ours, for values of any kind.
+//!
+//! Insert, 2 flushes and 2 fences:
+//! 1. shift greater entries to the right and write the new one, in the order above. A crash within: the copy is taken back (or, when the shift was over, the entry
+//!    stays).
+//! 2. persist the line: the commit point. A crash after: one more value than counted, no copy; recovery counts it.
+//! 3. counter + 1, persist.
+//!
+//! Remove, 2 flushes and 2 fences: 1. shift the greater entries to the left, last value := 0. A crash within: recovery finishes the shift. 2. persist the line: commit.
+//! 3. counter - 1, persist. Update, 1 flush and 1 fence: one value word.
+//!
+//! Line before counter, fenced, always: the reverse would leave "one less than counted", which is what a finished removal looks like.
+//!
+//! # Recovery of a line, with c its counter and n its values
+//!
+//! | c, n | copy | what happened | action |
+//! |---|---|---|---|
+//! | c = n | no | nothing | |
+//! | c = n - 1 | no | insert, shift over | c := n |
+//! | c = n - 1 | yes | insert, shifting | shift left over the copy, last value := 0, persist |
+//! | c = n + 1 | no | remove, shift over | c := n |
+//! | c = n | yes | remove, shifting | shift left over the copy, last value := 0, persist; c := n - 1 |
+//!
+//! Everything else is damage. The repair is the same shift as a removal's, persisted before the counter, so a crash within it is one more row of the table.
+
+use super::{Birth, Entry, LeafLayout};
+use crate::{Error, Key};
+use everleaf_pmem::{Medium, Pm, Word, resident};
+use std::cmp::Ordering as Order;
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Entries of a line.
+const SLOTS: usize = 4;
+
+resident! {
+    /// An Isle-Tree leaf of `LINES` lines of entries. See the module documentation.
+    pub struct IsleLeaf<const LINES: usize> {
+        next: Word,
+        counters: [Word; 5],
+        skip: Word,
+        low: Word,
+        lines: [Line; LINES],
+    }
+}
+
+/// Pairs of head and value.
+type Line = [[Word; 2]; SLOTS];
+
+const HEAD: usize = 0;
+const VALUE: usize = 1;
+
+/// The order of the two stores of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    Head,
+    Value,
+}
+
+/// Whether an entry's identity is its head or its value.
+const fn identity<K: Key + ?Sized>() -> usize {
+    if K::WHOLE { HEAD } else { VALUE }
+}
+
+/// The order that makes the right neighbour count when something moves to the left.
+const fn first_to_the_left<K: Key + ?Sized>() -> First {
+    if K::WHOLE { First::Head } else { First::Value }
+}
+
+fn write<M: Medium>(pm: &Pm<M>, slot: &[Word; 2], head: u64, value: u64, first: First) {
+    let stores = [(&slot[HEAD], head), (&slot[VALUE], value)];
+    for (word, value) in if first == First::Head {
+        stores
+    } else {
+        let [head, value] = stores;
+        [value, head]
+    } {
+        pm.store(word, value, Release);
+    }
+}
+
+/// Shifts the entries behind `slot` to the left over it; `count` is the number of entries. The caller persists the line.
+fn shift_left<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, line: &Line, slot: usize, count: usize) {
+    for to in slot..count - 1 {
+        write(pm, &line[to], line[to + 1][HEAD].get(), line[to + 1][VALUE].get(), first_to_the_left::<K>());
+    }
+    pm.store(&line[count - 1][VALUE], 0, Release);
+}
+
+/// Number of entries: values from the first slot on.
+fn values(line: &Line) -> usize {
+    line.iter().take_while(|slot| slot[VALUE].get() != 0).count()
+}
+
+impl<const LINES: usize> IsleLeaf<LINES> {
+    const CHECKED: () = assert!(LINES >= 1 && LINES <= 40, "a counter is a byte of five words");
+
+    #[inline(always)]
+    fn counter(&self, line: usize) -> usize {
+        (self.counters[line / 8].get() >> (line % 8 * 8) & 0xff) as usize
+    }
+
+    /// Counts, durably. The latch makes reading and writing the word one step.
+    fn set_counter<M: Medium>(&self, pm: &Pm<M>, line: usize, count: usize) {
+        let (word, shift) = (&self.counters[line / 8], line % 8 * 8);
+        pm.store(word, word.get() & !(0xff << shift) | (count as u64) << shift, Release);
+        pm.persist(word);
+    }
+
+    fn damage<M: Medium>(&self, pm: &Pm<M>, line: usize, what: &'static str) -> Error {
+        everleaf_pmem::Error::corrupt(pm.offset_of(&self.lines[line]).bytes(), what).into()
+    }
+
+    fn recover_line<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, number: usize) -> Result<(), Error> {
+        let line = &self.lines[number];
+        let (counted, count) = (self.counter(number), values(line));
+        if line[count..].iter().any(|slot| slot[VALUE].get() != 0) {
+            return Err(self.damage(pm, number, "a line of a leaf with a hole"));
+        }
+        let copy = (1..count).find(|&slot| line[slot - 1][identity::<K>()].get() == line[slot][identity::<K>()].get());
+        match (copy, counted.wrapping_sub(count) as isize) {
+            (None, 0) => {}
+            (None, 1 | -1) => self.set_counter(pm, number, count),
+            (Some(right), 0 | -1) => {
+                shift_left::<K, M>(pm, line, right - 1, count);
+                pm.persist(line);
+                if counted == count {
+                    self.set_counter(pm, number, count - 1);
+                }
+            }
+            _ => return Err(self.damage(pm, number, "a line of a leaf whose counter no crash explains")),
+        }
+        Ok(())
+    }
+}
+
+impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
+    const CAPACITY: usize = LINES * SLOTS;
+
+    /// Linear search with hops: a line is left at a vacant slot or a greater key.
+    #[inline(always)]
+    fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
+        let skip = LeafLayout::<K>::skip(self);
+        for (number, line) in self.lines.iter().enumerate() {
+            for (at, slot) in line.iter().enumerate() {
+                let Some(value) = NonZeroU64::new(slot[VALUE].get()) else { break };
+                match key.compare(pm, skip, slot[HEAD].get(), value)? {
+                    Order::Greater => {}
+                    Order::Equal => return Ok(Some((number * SLOTS + at, value))),
+                    Order::Less => break,
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error> {
+        let number = (0..LINES).find(|&line| self.counter(line) < SLOTS).expect("the caller has seen that the leaf is not full");
+        let (line, count) = (&self.lines[number], self.counter(number));
+        let skip = LeafLayout::<K>::skip(self);
+        let mut slot = count;
+        while slot > 0 {
+            let Some(left) = NonZeroU64::new(line[slot - 1][VALUE].get()) else { return Err(self.damage(pm, number, "a counted entry without a value")) };
+            if key.compare(pm, skip, line[slot - 1][HEAD].get(), left)?.is_gt() {
+                break;
+            }
+            slot -= 1;
+        }
+        let first = |to| if K::WHOLE && to != count { First::Value } else { First::Head };
+        for from in (slot..count).rev() {
+            write(pm, &line[from + 1], line[from][HEAD].get(), line[from][VALUE].get(), first(from + 1));
+        }
+        write(pm, &line[slot], key.head(skip), value.get(), first(slot));
+        pm.persist(line);
+        self.set_counter(pm, number, count + 1);
+        Ok(())
+    }
+
+    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) {
+        let word = &self.lines[slot / SLOTS][slot % SLOTS][VALUE];
+        pm.store(word, value.get(), Release);
+        pm.persist(word);
+    }
+
+    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) {
+        let number = slot / SLOTS;
+        let (line, count) = (&self.lines[number], self.counter(number));
+        shift_left::<K, M>(pm, line, slot % SLOTS, count);
+        pm.persist(line);
+        self.set_counter(pm, number, count - 1);
+    }
+
+    fn count(&self) -> usize {
+        (0..LINES).map(|line| self.counter(line)).sum()
+    }
+
+    #[inline(always)]
+    fn entries(&self, out: &mut Vec<Entry>) {
+        for line in &self.lines {
+            for slot in line {
+                let Some(value) = NonZeroU64::new(slot[VALUE].get()) else { break };
+                out.push(Entry { head: slot[HEAD].get(), value });
+            }
+        }
+    }
+
+    fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) {
+        const { Self::CHECKED };
+        assert!(entries.len() <= <Self as LeafLayout<K>>::CAPACITY);
+        let mut counters = [0; 5];
+        for (number, line) in self.lines.iter().enumerate() {
+            let filled = entries.chunks(SLOTS).nth(number).unwrap_or(&[]);
+            counters[number / 8] |= (filled.len() as u64) << (number % 8 * 8);
+            for (at, slot) in line.iter().enumerate() {
+                let (head, value) = filled.get(at).map_or((0, 0), |entry| (entry.head, entry.value.get()));
+                pm.store(&slot[HEAD], head, Relaxed);
+                pm.store(&slot[VALUE], value, Relaxed);
+            }
+        }
+        for (word, counters) in self.counters.iter().zip(counters) {
+            pm.store(word, counters, Relaxed);
+        }
+        pm.store(&self.next, birth.next, Relaxed);
+        pm.store(&self.low, birth.low, Relaxed);
+        pm.store(&self.skip, birth.skip as u64, Relaxed);
+    }
+
+    fn next(&self) -> &Word {
+        &self.next
+    }
+
+    fn low(&self) -> u64 {
+        self.low.get()
+    }
+
+    #[inline(always)]
+    fn skip(&self) -> usize {
+        if K::WHOLE { 0 } else { self.skip.get() as usize }
+    }
+
+    fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
+        (0..LINES).try_for_each(|line| self.recover_line::<K, M>(pm, line))
+    }
+
+    fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
+        for (number, line) in self.lines.iter().enumerate() {
+            let count = values(line);
+            if count != self.counter(number) || line[count..].iter().any(|slot| slot[VALUE].get() != 0) {
+                return Err(self.damage(pm, number, "a line of a leaf whose counter is wrong"));
+            }
+            let mut keys = [const { None }; 2];
+            for slot in &line[..count] {
+                let value = NonZeroU64::new(slot[VALUE].get()).expect("counted values are not 0");
+                let mut key = K::Owned::default();
+                K::read(pm, slot[HEAD].get(), value, &mut key)?;
+                keys = [keys[1].take(), Some(key)];
+                if keys[0].is_some() && keys[0] >= keys[1] {
+                    return Err(self.damage(pm, number, "a line of a leaf out of order"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

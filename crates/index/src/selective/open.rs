@@ -1,0 +1,360 @@
+//! Creating, opening, filling and checking a tree.
+
+use super::leaf::{self, Birth, Entry, LeafLayout};
+use super::router::Router;
+use super::{Latches, Selective, TreeRoot};
+use crate::counter::Counter;
+use crate::latch::Latch;
+use crate::registry::{Recovery, kind_of};
+use crate::{Error, Key, Stats};
+use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word};
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+
+/// Leaves that one recovery thread takes at a time.
+const BATCH: usize = 256;
+
+/// A leaf as recovery has found it.
+struct Found<K: Key + ?Sized> {
+    low: K::Owned,
+    off: u64,
+    skip: usize,
+    count: usize,
+}
+
+impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
+    /// Creates an empty tree and links it as a root of the pool.
+    ///
+    /// # Errors
+    /// A full pool, or a root of that name.
+    pub fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
+        let leaf = pool.alloc::<L>()?;
+        leaf.build(pool, &Birth { next: 0, low: 0, skip: 0 }, &[]);
+        let root = pool.alloc::<TreeRoot>()?;
+        let first = leaf.off();
+        pool.store(&root.first, first.link(), Relaxed);
+        root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
+        let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
+        // Released before the root is linked: a crash in between leaves both unreachable, which is free.
+        let leaf = leaf.release();
+        let root = pool.link_root(name, kind_of::<K>(kind), root)?;
+        Ok(Self::assemble(pool, root, vec![Found { low: K::Owned::default(), off: leaf.bytes(), skip: 0, count: 0 }]))
+    }
+
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, found: Vec<Found<K>>) -> Self {
+        let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new(size_of::<L>()));
+        keys.add(found.iter().map(|leaf| leaf.count as i64).sum());
+        leaves.add(found.len() as i64);
+        for leaf in &found {
+            latches.begin(leaf.off);
+        }
+        let router = R::build(found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect());
+        Self { pool: pool.clone(), root, head: Latch::default(), latches, router, keys, leaves, _key: PhantomData }
+    }
+
+    /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchIndex`]; damage.
+    pub fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
+        let missing = || Error::NoSuchIndex { name: name.to_owned(), kind };
+        let root = pool.root(name)?.ok_or_else(missing)?;
+        if root.kind != kind_of::<K>(kind) {
+            return Err(missing());
+        }
+        let root = Off::<TreeRoot>::new(root.off);
+        let first = pool.at(root, "the root block of a tree does not lie in the pool")?.first.get();
+        if let Some(reach) = recovery.reach {
+            reach.mark(root, size_of::<TreeRoot>())?;
+        }
+        let found = walk::<K, L, M>(pool, first, recovery)?;
+        if *found[0].low.borrow() != *K::LOWEST {
+            return Err(everleaf_pmem::Error::corrupt(found[0].off, "a first leaf that is not lowest").into());
+        }
+        for (at, leaf) in found.iter().enumerate() {
+            let shared = match found.get(at + 1) {
+                Some(next) if next.low <= leaf.low => {
+                    return Err(everleaf_pmem::Error::corrupt(next.off, "a leaf whose low fence is not above the one before").into());
+                }
+                Some(next) => leaf.low.borrow().shared(next.low.borrow()),
+                None => 0,
+            };
+            if leaf.skip > shared {
+                return Err(everleaf_pmem::Error::corrupt(leaf.off, "a leaf that leaves out more bytes than its keys share").into());
+            }
+        }
+        Ok(Self::assemble(pool, root, found))
+    }
+
+    /// Reads the list of leaves in order, while nobody writes.
+    fn for_each_leaf(&self, mut visit: impl FnMut(Off<L>, &L) -> Result<(), Error>) -> Result<(), Error> {
+        let mut next = Off::<L>::from_link(self.root().first.get())?;
+        for _ in 0..=self.pool.length() / size_of::<L>() {
+            if next.is_null() {
+                return Ok(());
+            }
+            let leaf = self.pool.at(next, "a leaf does not lie in the pool")?;
+            visit(next, leaf)?;
+            next = Off::from_link(leaf.next().get())?;
+        }
+        Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of leaves that does not end").into())
+    }
+
+    pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
+        visit(self.root.bytes(), size_of::<TreeRoot>())?;
+        self.for_each_leaf(|off, leaf| {
+            visit(off.bytes(), size_of::<L>())?;
+            match K::read_fence(&self.pool, leaf.low())?.1 {
+                Some((fence, size)) => visit(fence.bytes(), size),
+                None => Ok(()),
+            }
+        })
+    }
+
+    pub(super) fn check_all(&self) -> Result<Stats, Error> {
+        let corrupt = |off: u64, what| Error::from(everleaf_pmem::Error::corrupt(off, what));
+        let mut routed = Vec::new();
+        self.router.check(&mut |fences, leaf| routed.push((fences.low.clone(), fences.high.clone(), leaf))).map_err(|what| corrupt(0, what))?;
+        let mut routed = routed.into_iter();
+        let (mut keys, mut leaves, mut entries) = (0, 0, Vec::new());
+        self.for_each_leaf(|off, leaf| {
+            let Some((low, high, known)) = routed.next() else { return Err(corrupt(off.bytes(), "a leaf that the router does not know")) };
+            if known != off.bytes() || K::read_fence(&self.pool, leaf.low())?.0 != low {
+                return Err(corrupt(off.bytes(), "a leaf that is not where the router says"));
+            }
+            leaf.check(&self.pool)?;
+            entries.clear();
+            leaf.entries(&mut entries);
+            leaf::sort::<K, M>(&self.pool, &mut entries)?;
+            let mut previous = None;
+            for entry in &entries {
+                let mut key = K::Owned::default();
+                K::read(&self.pool, entry.head, entry.value, &mut key)?;
+                let at_home = key >= low && high.as_ref().is_none_or(|high| key < *high) && key.borrow().head(leaf.skip()) == entry.head;
+                if !at_home || previous.is_some_and(|previous| previous >= key) {
+                    return Err(corrupt(off.bytes(), "a leaf with a key that does not belong there"));
+                }
+                previous = Some(key);
+            }
+            keys += entries.len() as u64;
+            leaves += 1;
+            Ok(())
+        })?;
+        if routed.next().is_some() {
+            return Err(corrupt(0, "a leaf of the router that is not in the list"));
+        }
+        let stats = crate::OrderedIndex::<K>::stats(self);
+        if (stats.keys, stats.leaves) != (keys, leaves) {
+            return Err(corrupt(0, "counts that differ from what is there"));
+        }
+        Ok(stats)
+    }
+
+    /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
+    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+        let held = self.hold(K::LOWEST);
+        let not_empty = |lock: crate::latch::Locked<'_>| {
+            lock.release_unchanged();
+            Err(Error::NotEmpty { keys: self.keys.get() })
+        };
+        if held.leaf.count() != 0 || held.leaf.next().get() != 0 {
+            return not_empty(held.lock);
+        }
+        let head = loop {
+            if let Ok(head) = self.head.try_lock() {
+                break head;
+            }
+        };
+        let mut chain = match Chain::<K, L, M>::build(&self.pool, entries) {
+            Ok(chain) if chain.leaves.is_empty() => {
+                head.release_unchanged();
+                held.lock.release_unchanged();
+                return Ok(());
+            }
+            Ok(chain) => chain,
+            Err(error) => {
+                head.release_unchanged();
+                held.lock.release_unchanged();
+                return Err(error);
+            }
+        };
+        let (leaves, fences) = self.pool.fence_all((std::mem::take(&mut chain.leaves), std::mem::take(&mut chain.fences)));
+        for leaf in &leaves {
+            self.latches.begin(leaf.off().bytes());
+        }
+        for fence in fences {
+            fence.release();
+        }
+        let mut leaves = leaves.into_iter();
+        let first = leaves.next().expect("a chain that is not empty");
+        let rest: Vec<Off<L>> = leaves.map(Durable::release).collect();
+        let first = self.pool.link(&self.root().first, first).bytes();
+        drop(head);
+        // From the last to the first, so that the latched leaf keeps the range that is still to be given away.
+        for (leaf, low) in rest.iter().zip(&chain.lows).rev() {
+            self.router.split(held.off, held.off, K::LOWEST, low.borrow(), leaf.bytes());
+        }
+        self.router.replace(held.off, first, K::LOWEST);
+        held.lock.release_obsolete();
+        self.keys.add(chain.count as i64);
+        self.leaves.add(rest.len() as i64);
+        self.pool.retire(Off::<L>::new(held.off), &self.pool.pin());
+        Ok(())
+    }
+}
+
+/// Leaves for a bulk load: flushed, linked with each other, and reachable for nobody.
+struct Chain<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
+    leaves: Vec<Flushed<'p, L, M>>,
+    fences: Vec<Flushed<'p, [Word], M>>,
+    /// Low fences of all leaves but the first.
+    lows: Vec<K::Owned>,
+    count: u64,
+}
+
+/// The last leaf of a chain, which waits for the next one to be linked.
+struct Pending<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
+    leaf: Fresh<'p, L, M>,
+    low_word: u64,
+    low: K::Owned,
+    entries: Vec<(K::Owned, NonZeroU64)>,
+}
+
+impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
+    fn build(pool: &'p Pool<M>, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<Self, Error> {
+        // Room for a quarter more, so that the first insert into each leaf does not split it.
+        let fill = (L::CAPACITY * 3 / 4).max(1);
+        let mut chain = Self { leaves: Vec::new(), fences: Vec::new(), lows: Vec::new(), count: 0 };
+        let mut last: Option<Pending<'p, K, L, M>> = None;
+        loop {
+            let chunk: Vec<_> = entries.take(fill).collect();
+            if chunk.is_empty() {
+                break;
+            }
+            let mut previous = last.as_ref().and_then(|last| last.entries.last());
+            for entry in &chunk {
+                if previous.is_some_and(|previous| previous.0 >= entry.0) {
+                    return Err(Error::Unsorted { position: chain.count });
+                }
+                previous = Some(entry);
+                chain.count += 1;
+            }
+            let next = chain.begin(pool, last.as_ref(), chunk)?;
+            if let Some(before) = last.replace(next) {
+                let next = last.as_ref().expect("just put there");
+                chain.finish(pool, before, Some(next));
+            }
+        }
+        if let Some(last) = last {
+            chain.finish(pool, last, None);
+        }
+        Ok(chain)
+    }
+
+    fn begin(&mut self, pool: &'p Pool<M>, before: Option<&Pending<'p, K, L, M>>, entries: Vec<(K::Owned, NonZeroU64)>) -> Result<Pending<'p, K, L, M>, Error> {
+        let leaf = pool.alloc::<L>()?;
+        let Some((below, _)) = before.and_then(|before| before.entries.last()) else {
+            return Ok(Pending { leaf, low_word: 0, low: K::LOWEST.to_owned(), entries });
+        };
+        let low = K::separator(below.borrow(), entries[0].0.borrow());
+        let (low_word, fence) = low.borrow().fence(pool)?;
+        self.fences.extend(fence.map(Fresh::flush));
+        self.lows.push(low.clone());
+        Ok(Pending { leaf, low_word, low, entries })
+    }
+
+    fn finish(&mut self, pool: &Pool<M>, last: Pending<'p, K, L, M>, next: Option<&Pending<'p, K, L, M>>) {
+        let skip = next.map_or(0, |next| last.low.borrow().shared(next.low.borrow()));
+        let entries: Vec<Entry> = last.entries.iter().map(|(key, value)| Entry { head: key.borrow().head(skip), value: *value }).collect();
+        last.leaf.build(pool, &Birth { next: next.map_or(0, |next| next.leaf.off().link()), low: last.low_word, skip }, &entries);
+        self.leaves.push(last.leaf.flush());
+    }
+}
+
+/// Walks the list of leaves from `first` and recovers each.
+fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64, recovery: &Recovery<'_, M>) -> Result<Vec<Found<K>>, Error> {
+    if recovery.threads <= 1 {
+        let mut found = Vec::new();
+        follow::<K, L, M>(pool, first, &mut |off| {
+            found.push(recover::<K, L, M>(pool, off, recovery)?);
+            Ok(())
+        })?;
+        return Ok(found);
+    }
+    // One thread follows the list and the others recover what it has passed.
+    let (batches, work) = mpsc::channel::<(usize, Vec<Off<L>>)>();
+    let work = parking_lot::Mutex::new(work);
+    let worker = || {
+        let mut done = Vec::new();
+        loop {
+            let batch = work.lock().recv();
+            let Ok((number, batch)) = batch else { return Ok::<_, Error>(done) };
+            let found = batch.into_iter().map(|off| recover::<K, L, M>(pool, off, recovery)).collect::<Result<Vec<_>, Error>>()?;
+            done.push((number, found));
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..recovery.threads).map(|_| scope.spawn(worker)).collect();
+        let (mut batch, mut number) = (Vec::with_capacity(BATCH), 0);
+        let followed = follow::<K, L, M>(pool, first, &mut |off| {
+            batch.push(off);
+            if batch.len() == BATCH {
+                // A worker that has failed says so itself.
+                let _ = batches.send((number, std::mem::replace(&mut batch, Vec::with_capacity(BATCH))));
+                number += 1;
+            }
+            Ok(())
+        });
+        let _ = batches.send((number, batch));
+        drop(batches);
+        let mut done = Vec::new();
+        for worker in workers {
+            match worker.join() {
+                Ok(result) => done.extend(result?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        followed?;
+        done.sort_unstable_by_key(|(number, _)| *number);
+        Ok(done.into_iter().flat_map(|(_, found)| found).collect())
+    })
+}
+
+/// Calls `visit` with each leaf of the list from `first`, before its successor is looked up.
+fn follow<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64, visit: &mut dyn FnMut(Off<L>) -> Result<(), Error>) -> Result<(), Error> {
+    let mut next = Off::<L>::from_link(first)?;
+    if next.is_null() {
+        return Err(everleaf_pmem::Error::corrupt(first, "a tree without leaves").into());
+    }
+    for _ in 0..=pool.length() / size_of::<L>() {
+        if next.is_null() {
+            return Ok(());
+        }
+        let leaf = pool.at(next, "a leaf does not lie in the pool")?;
+        visit(next)?;
+        next = Off::from_link(leaf.next().get())?;
+    }
+    Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of leaves that does not end").into())
+}
+
+fn recover<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, off: Off<L>, recovery: &Recovery<'_, M>) -> Result<Found<K>, Error> {
+    let leaf = pool.at(off, "a leaf does not lie in the pool")?;
+    let (low, fence) = K::read_fence(pool, leaf.low())?;
+    if let Some(reach) = recovery.reach {
+        reach.mark(off, size_of::<L>())?;
+        if let Some((fence, size)) = fence {
+            reach.mark(fence, size)?;
+        }
+    }
+    leaf.recover(pool)?;
+    let mut entries = Vec::with_capacity(L::CAPACITY);
+    leaf.entries(&mut entries);
+    for entry in &entries {
+        (recovery.trace)(entry.value)?;
+    }
+    Ok(Found { low, off: off.bytes(), skip: leaf.skip(), count: entries.len() })
+}

@@ -1,0 +1,638 @@
+//! The default router: a B+-tree in DRAM with optimistic lock coupling (Leis et al., "The ART of Practical Synchronization", DaMoN 2016).
+//!
+//! ```text
+//! node   latch | shape: count, level, skip | high fence | heads[FANOUT] | children[FANOUT] | tails[FANOUT]
+//! ```
+//!
+//! Entry i is a child and the lowest key that belongs under it: `low(i) <= key < low(i + 1)`, and for the last entry `key < high`. Entry 0's low is the low fence of
+//! the node. All keys between the fences begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every comparison; the
+//! *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
+//!
+//! Invariants, whenever a node's latch is free:
+//! 1. lows ascend strictly, and lie between the fences;
+//! 2. the fences of a child are the lows beside its entry: ranges tile the key space;
+//! 3. an inner child (level above 0) is the number of a node one level below; a child at level 0 is whatever the tree above says a leaf is.
+//!
+//! Readers lock nothing: they read a node between two looks at its latch, and the parent's latch is looked at again after the child's version is known, so a chain of
+//! validated steps is a path that existed. Writers lock one node, or parent and children, always from versions that they have seen; who comes too late starts again.
+//! Full nodes are split on the way down, so a split never travels up.
+
+use super::{Fences, Route, Router, Target};
+use crate::Key;
+use crate::arena::Arena;
+use crate::latch::{Latch, Locked, Restart};
+use crate::strings::Strings;
+use everleaf_pmem::probe;
+use parking_lot::Mutex;
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// See the module documentation.
+pub struct Olc<K: ?Sized, const FANOUT: usize> {
+    nodes: Arena<Node<FANOUT>>,
+    strings: Strings,
+    /// Guarded by `root_latch`.
+    root: AtomicU32,
+    root_latch: Latch,
+    free: Mutex<Free>,
+    _key: PhantomData<fn(&K)>,
+}
+
+#[derive(Default)]
+struct Free {
+    /// Lowest number that was never used.
+    next: u32,
+    numbers: Vec<u32>,
+}
+
+#[repr(align(64))]
+struct Node<const FANOUT: usize> {
+    latch: Latch,
+    shape: AtomicU64,
+    high_head: AtomicU64,
+    high_tail: AtomicU32,
+    heads: [AtomicU64; FANOUT],
+    children: [AtomicU64; FANOUT],
+    tails: [AtomicU32; FANOUT],
+}
+
+impl<const FANOUT: usize> Default for Node<FANOUT> {
+    fn default() -> Self {
+        Self {
+            latch: Latch::default(),
+            shape: AtomicU64::new(0),
+            high_head: AtomicU64::new(0),
+            high_tail: AtomicU32::new(0),
+            heads: [const { AtomicU64::new(0) }; FANOUT],
+            children: [const { AtomicU64::new(0) }; FANOUT],
+            tails: [const { AtomicU32::new(0) }; FANOUT],
+        }
+    }
+}
+
+/// Count, level, skip and whether there is a high fence, in one word.
+#[derive(Clone, Copy)]
+struct Shape {
+    count: usize,
+    level: u8,
+    skip: usize,
+    bounded: bool,
+}
+
+impl Shape {
+    #[inline(always)]
+    fn unpack(word: u64) -> Self {
+        Self { count: (word & 0xffff) as usize, level: (word >> 16) as u8, bounded: word >> 24 & 1 == 1, skip: (word >> 32) as usize }
+    }
+
+    fn pack(self) -> u64 {
+        self.count as u64 | u64::from(self.level) << 16 | u64::from(self.bounded) << 24 | (self.skip as u64) << 32
+    }
+}
+
+impl<const FANOUT: usize> Node<FANOUT> {
+    #[inline(always)]
+    fn shape(&self) -> Shape {
+        let mut shape = Shape::unpack(self.shape.load(Relaxed));
+        // Numbers may be followed into a node that is being rewritten: whatever is found, slots stay within bounds.
+        shape.count = shape.count.clamp(1, FANOUT);
+        shape
+    }
+
+    /// Brings the lines that a search reads closer.
+    #[inline(always)]
+    fn prefetch(&self) {
+        probe::prefetch(&self.latch);
+        for line in self.heads.chunks(8) {
+            probe::prefetch(&line[0]);
+        }
+    }
+}
+
+/// An entry taken out of its node: low and child.
+type Entry<K> = (<K as ToOwned>::Owned, u64);
+
+impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
+    fn node(&self, number: u32) -> &Node<FANOUT> {
+        self.nodes.get(number as usize).expect("the number of a node in use")
+    }
+
+    /// The node a reader was sent to, by a number that may be out of date.
+    #[inline(always)]
+    fn child(&self, number: u64) -> Result<&Node<FANOUT>, Restart> {
+        self.nodes.get(number as usize).ok_or(Restart)
+    }
+
+    /// The last slot whose low is not above the target.
+    #[inline(always)]
+    fn search(&self, node: &Node<FANOUT>, shape: Shape, target: Target<'_, K>) -> usize {
+        let (key, at_equal) = match target {
+            Target::At(key) => (key, true),
+            Target::Below(key) => (key, false),
+            Target::Last => return shape.count - 1,
+        };
+        let head = key.head(shape.skip);
+        let (mut slot, mut count) = (0, shape.count);
+        while count > 1 {
+            let half = count / 2;
+            let middle = slot + half;
+            let low = node.heads[middle].load(Relaxed);
+            let goes_right = if K::WHOLE {
+                if at_equal { low <= head } else { low < head }
+            } else if low != head {
+                low < head
+            } else {
+                let order = self.strings.compare(key.bytes(), node.tails[middle].load(Relaxed));
+                if at_equal { order.is_ge() } else { order.is_gt() }
+            };
+            slot = if goes_right { middle } else { slot };
+            count -= half;
+        }
+        slot
+    }
+
+    /// Goes down to level `level`, calling `visit` with each node on the way, its number and version, and the slot taken; the last call is for the node at that level.
+    #[inline(always)]
+    fn descend(&self, target: Target<'_, K>, mut visit: impl FnMut(Step<'_, FANOUT>) -> Result<(), Restart>) -> Result<(), Restart> {
+        let root_version = self.root_latch.read()?;
+        let mut number = self.root.load(Relaxed);
+        let mut node = self.child(u64::from(number))?;
+        let mut version = node.latch.read()?;
+        self.root_latch.validate(root_version)?;
+        loop {
+            let shape = node.shape();
+            let slot = self.search(node, shape, target);
+            visit(Step { node, number, version, slot, shape })?;
+            if shape.level == 0 {
+                return Ok(());
+            }
+            let child = node.children[slot].load(Relaxed);
+            let below = self.child(child)?;
+            below.prefetch();
+            let below_version = below.latch.read()?;
+            node.latch.validate(version)?;
+            (number, node, version) = (child as u32, below, below_version);
+        }
+    }
+
+    fn separator(&self, head: u64, tail: u32) -> K::Owned {
+        let mut bytes = Vec::new();
+        if !K::WHOLE {
+            self.strings.read(tail, &mut bytes);
+        }
+        K::restore(head, &bytes)
+    }
+
+    fn low(&self, node: &Node<FANOUT>, slot: usize) -> K::Owned {
+        self.separator(node.heads[slot].load(Relaxed), node.tails[slot].load(Relaxed))
+    }
+
+    fn high(&self, node: &Node<FANOUT>, shape: Shape) -> Option<K::Owned> {
+        shape.bounded.then(|| self.separator(node.high_head.load(Relaxed), node.high_tail.load(Relaxed)))
+    }
+
+    /// The fences of the child at `slot`; to be validated when the node is not locked.
+    fn fences_at(&self, node: &Node<FANOUT>, shape: Shape, slot: usize) -> Fences<K> {
+        let high = if slot + 1 < shape.count { Some(self.low(node, slot + 1)) } else { self.high(node, shape) };
+        Fences { low: self.low(node, slot), high }
+    }
+
+    fn entries(&self, node: &Node<FANOUT>) -> Vec<Entry<K>> {
+        (0..node.shape().count).map(|slot| (self.low(node, slot), node.children[slot].load(Relaxed))).collect()
+    }
+
+    /// A node nobody can reach.
+    fn take(&self) -> (u32, &Node<FANOUT>) {
+        let mut free = self.free.lock();
+        let number = free.numbers.pop().unwrap_or_else(|| {
+            free.next += 1;
+            free.next - 1
+        });
+        let node = self.nodes.get_or_make(number as usize, |count| (0..count).map(|_| Node::default()).collect());
+        node.latch.revive();
+        (number, node)
+    }
+
+    fn give_back(&self, number: u32, lock: Locked<'_>) {
+        self.clear(self.node(number));
+        lock.release_obsolete();
+        self.free.lock().numbers.push(number);
+    }
+
+    fn clear(&self, node: &Node<FANOUT>) {
+        let shape = node.shape();
+        if !K::WHOLE {
+            for tail in &node.tails[..shape.count] {
+                self.strings.remove(tail.swap(0, Relaxed));
+            }
+            self.strings.remove(node.high_tail.swap(0, Relaxed));
+        }
+    }
+
+    /// Fills an empty node, of which the caller holds the lock or knows that nobody can reach it.
+    fn fill(&self, node: &Node<FANOUT>, level: u8, entries: &[Entry<K>], high: Option<&K>) {
+        let low: &K = entries[0].0.borrow();
+        let shape = Shape { count: entries.len(), level, skip: high.map_or(0, |high| low.shared(high)), bounded: high.is_some() };
+        for (slot, (low, child)) in entries.iter().enumerate() {
+            self.put(node, shape.skip, slot, low.borrow(), *child);
+        }
+        if let Some(high) = high {
+            node.high_head.store(high.head(shape.skip), Relaxed);
+            node.high_tail.store(self.strings.add(high.bytes()), Relaxed);
+        }
+        node.shape.store(shape.pack(), Relaxed);
+    }
+
+    fn put(&self, node: &Node<FANOUT>, skip: usize, slot: usize, low: &K, child: u64) {
+        node.heads[slot].store(low.head(skip), Relaxed);
+        node.tails[slot].store(self.strings.add(low.bytes()), Relaxed);
+        node.children[slot].store(child, Relaxed);
+    }
+
+    fn copy_slot(node: &Node<FANOUT>, from: usize, to: usize) {
+        node.heads[to].store(node.heads[from].load(Relaxed), Relaxed);
+        node.tails[to].store(node.tails[from].load(Relaxed), Relaxed);
+        node.children[to].store(node.children[from].load(Relaxed), Relaxed);
+    }
+
+    fn set_count(node: &Node<FANOUT>, count: usize) {
+        node.shape.store(Shape { count, ..node.shape() }.pack(), Relaxed);
+    }
+
+    /// Adds an entry behind `slot` of a locked node that is not full.
+    fn insert_behind(&self, node: &Node<FANOUT>, slot: usize, low: &K, child: u64) {
+        let shape = node.shape();
+        for from in (slot + 1..shape.count).rev() {
+            Self::copy_slot(node, from, from + 1);
+        }
+        self.put(node, shape.skip, slot + 1, low, child);
+        Self::set_count(node, shape.count + 1);
+    }
+
+    /// Removes the entry at `slot` of a locked node; what was under it belongs to the entry before.
+    fn remove_at(&self, node: &Node<FANOUT>, slot: usize) {
+        let count = node.shape().count;
+        self.strings.remove(node.tails[slot].load(Relaxed));
+        for from in slot + 1..count {
+            Self::copy_slot(node, from, from - 1);
+        }
+        // The last slot's tail now belongs to the slot before it.
+        node.tails[count - 1].store(0, Relaxed);
+        Self::set_count(node, count - 1);
+    }
+
+    /// Splits the full node `number`, under `parent` (a node that is not full, and the slot) or under a new root.
+    fn split(&self, number: u32, version: u64, parent: Option<(&Node<FANOUT>, u64, usize)>) -> Result<(), Restart> {
+        let node = self.node(number);
+        let above = match parent {
+            Some((parent, version, _)) => parent.latch.lock_from(version)?,
+            None => self.root_latch.try_lock()?,
+        };
+        let _lock = match node.latch.lock_from(version) {
+            Ok(lock) if parent.is_some() || self.root.load(Relaxed) == number => lock,
+            Ok(lock) => {
+                lock.release_unchanged();
+                above.release_unchanged();
+                return Err(Restart);
+            }
+            Err(Restart) => {
+                above.release_unchanged();
+                return Err(Restart);
+            }
+        };
+        let (shape, entries) = (node.shape(), self.entries(node));
+        let high = self.high(node, shape);
+        let (left, right) = entries.split_at(entries.len() / 2);
+        let separator: &K = right[0].0.borrow();
+        let (right_number, right_node) = self.take();
+        self.fill(right_node, shape.level, right, high.as_ref().map(Borrow::borrow));
+        self.clear(node);
+        self.fill(node, shape.level, left, Some(separator));
+        match parent {
+            Some((parent, _, slot)) => self.insert_behind(parent, slot, separator, u64::from(right_number)),
+            None => {
+                let (root_number, root) = self.take();
+                let entries = [(left[0].0.clone(), u64::from(number)), (right[0].0.clone(), u64::from(right_number))];
+                self.fill(root, shape.level + 1, &entries, None);
+                self.root.store(root_number, Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// One attempt of [`Router::split`]: locks the node above the leaf, splitting full nodes on the way.
+    fn try_insert(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) -> Result<(), Restart> {
+        let mut parent = None;
+        self.descend(Target::At(low), |step| {
+            if step.shape.count == FANOUT {
+                step.node.latch.validate(step.version)?;
+                self.split(step.number, step.version, parent)?;
+                return Err(Restart);
+            }
+            if step.shape.level == 0 {
+                let _lock = step.node.latch.lock_from(step.version)?;
+                assert_eq!(step.node.children[step.slot].load(Relaxed), old, "the leaf is latched, so its entry stands");
+                step.node.children[step.slot].store(left, Relaxed);
+                self.insert_behind(step.node, step.slot, separator, right);
+            } else {
+                parent = Some((self.node(step.number), step.version, step.slot));
+            }
+            Ok(())
+        })
+    }
+
+    /// Merges one sparse node on the path to `key` with a neighbour, or takes away a root with one child. Whether there was any.
+    fn try_tidy(&self, key: &K) -> Result<bool, Restart> {
+        let mut parent: Option<(&Node<FANOUT>, u64, usize, usize)> = None;
+        let mut changed = false;
+        let walked = self.descend(Target::At(key), |step| {
+            match parent {
+                None if step.shape.level > 0 && step.shape.count == 1 => {
+                    step.node.latch.validate(step.version)?;
+                    changed = self.drop_root(step.number, step.version)?;
+                }
+                Some((above, version, slot, count)) if step.shape.count <= FANOUT / 4 && count > 1 => {
+                    step.node.latch.validate(step.version)?;
+                    changed = self.merge_under(above, version, if slot + 1 < count { slot } else { slot - 1 })?;
+                }
+                _ => {}
+            }
+            // A change makes what was read here out of date; the caller starts again.
+            if changed {
+                return Err(Restart);
+            }
+            parent = Some((self.node(step.number), step.version, step.slot, step.shape.count));
+            Ok(())
+        });
+        if changed { Ok(true) } else { walked.map(|()| false) }
+    }
+
+    fn drop_root(&self, number: u32, version: u64) -> Result<bool, Restart> {
+        let above = self.root_latch.try_lock()?;
+        let node = self.node(number);
+        match node.latch.lock_from(version) {
+            Ok(lock) if self.root.load(Relaxed) == number => {
+                self.root.store(node.children[0].load(Relaxed) as u32, Relaxed);
+                self.give_back(number, lock);
+                Ok(true)
+            }
+            _ => {
+                above.release_unchanged();
+                Err(Restart)
+            }
+        }
+    }
+
+    /// Merges the children at `slot` and `slot + 1` of `parent`, if they fit into three quarters of a node.
+    fn merge_under(&self, parent: &Node<FANOUT>, version: u64, slot: usize) -> Result<bool, Restart> {
+        let above = parent.latch.lock_from(version)?;
+        let numbers = [slot, slot + 1].map(|slot| parent.children[slot].load(Relaxed) as u32);
+        let [left, right] = numbers.map(|number| self.node(number));
+        let locks = left.latch.try_lock().and_then(|left_lock| match right.latch.try_lock() {
+            Ok(right_lock) => Ok((left_lock, right_lock)),
+            Err(Restart) => {
+                left_lock.release_unchanged();
+                Err(Restart)
+            }
+        });
+        let Ok((left_lock, right_lock)) = locks else {
+            above.release_unchanged();
+            return Err(Restart);
+        };
+        let (mut entries, shape, right_shape) = (self.entries(left), left.shape(), right.shape());
+        if entries.len() + right_shape.count > (FANOUT * 3 / 4).max(2) {
+            right_lock.release_unchanged();
+            left_lock.release_unchanged();
+            above.release_unchanged();
+            return Ok(false);
+        }
+        entries.extend(self.entries(right));
+        let high = self.high(right, right_shape);
+        self.clear(left);
+        self.fill(left, shape.level, &entries, high.as_ref().map(Borrow::borrow));
+        self.give_back(numbers[1], right_lock);
+        self.remove_at(parent, slot + 1);
+        Ok(true)
+    }
+}
+
+/// A step of a descent, not validated yet.
+struct Step<'a, const FANOUT: usize> {
+    node: &'a Node<FANOUT>,
+    number: u32,
+    version: u64,
+    slot: usize,
+    shape: Shape,
+}
+
+/// Two neighbouring leaves under one locked node.
+pub struct Neighbours<'a, K: Key + ?Sized, const FANOUT: usize> {
+    router: &'a Olc<K, FANOUT>,
+    node: &'a Node<FANOUT>,
+    lock: Locked<'a>,
+    slot: usize,
+}
+
+impl<K: Key + ?Sized, const FANOUT: usize> super::Neighbours<K> for Neighbours<'_, K, FANOUT> {
+    fn leaves(&self) -> [u64; 2] {
+        [self.slot, self.slot + 1].map(|slot| self.node.children[slot].load(Relaxed))
+    }
+
+    fn before(&self) -> Option<u64> {
+        Some(self.node.children[self.slot.checked_sub(1)?].load(Relaxed))
+    }
+
+    fn fences(&self) -> [Fences<K>; 2] {
+        let shape = self.node.shape();
+        [self.slot, self.slot + 1].map(|slot| self.router.fences_at(self.node, shape, slot))
+    }
+
+    fn join(self, leaf: u64) {
+        let low = self.router.low(self.node, self.slot);
+        self.node.children[self.slot].store(leaf, Relaxed);
+        self.router.remove_at(self.node, self.slot + 1);
+        drop(self.lock);
+        // Tidying is not owed: whoever is in the way will tidy, or a later merge.
+        while matches!(self.router.try_tidy(low.borrow()), Ok(true)) {}
+    }
+
+    fn release(self) {
+        self.lock.release_unchanged();
+    }
+}
+
+impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
+    type Neighbours<'a> = Neighbours<'a, K, FANOUT>;
+
+    fn build(mut entries: Vec<Entry<K>>) -> Self {
+        assert!(!entries.is_empty());
+        let router = Self {
+            nodes: Arena::new(4),
+            strings: Strings::new(),
+            root: AtomicU32::new(0),
+            root_latch: Latch::default(),
+            free: Mutex::default(),
+            _key: PhantomData,
+        };
+        let fill = (FANOUT * 3 / 4).max(2);
+        for level in 0.. {
+            let mut above = Vec::with_capacity(entries.len().div_ceil(fill));
+            let mut rest = &entries[..];
+            while !rest.is_empty() {
+                let (chunk, after) = rest.split_at(fill.min(rest.len()));
+                let (number, node) = router.take();
+                router.fill(node, level, chunk, after.first().map(|(low, _)| low.borrow()));
+                above.push((chunk[0].0.clone(), u64::from(number)));
+                rest = after;
+            }
+            if let [(_, root)] = above[..] {
+                router.root.store(root as u32, Relaxed);
+                break;
+            }
+            entries = above;
+        }
+        router
+    }
+
+    #[inline(always)]
+    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        let mut route = Route::default();
+        self.descend(target, |step| {
+            if step.shape.level == 0 {
+                route = Route { leaf: step.node.children[step.slot].load(Relaxed), node: step.number, version: step.version, slot: step.slot };
+            }
+            Ok(())
+        })?;
+        Ok(route)
+    }
+
+    #[inline(always)]
+    fn validate(&self, route: &Route) -> Result<(), Restart> {
+        self.child(u64::from(route.node))?.latch.validate(route.version)
+    }
+
+    fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {
+        let node = self.child(u64::from(route.node))?;
+        let fences = self.fences_at(node, node.shape(), route.slot.min(FANOUT - 1));
+        self.validate(route)?;
+        Ok(fences)
+    }
+
+    fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) {
+        while self.try_insert(old, left, low, separator, right).is_err() {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn replace(&self, old: u64, leaf: u64, low: &K) {
+        let attempt = || {
+            let route = self.find(Target::At(low))?;
+            let node = self.child(u64::from(route.node))?;
+            let _lock = node.latch.lock_from(route.version)?;
+            assert_eq!(node.children[route.slot].swap(leaf, Relaxed), old, "the leaf is latched, so its entry stands");
+            Ok::<_, Restart>(())
+        };
+        while attempt().is_err() {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn neighbours(&self, key: &K) -> Result<Option<Neighbours<'_, K, FANOUT>>, Restart> {
+        let route = self.find(Target::At(key))?;
+        let node = self.child(u64::from(route.node))?;
+        let lock = node.latch.lock_from(route.version)?;
+        let count = node.shape().count;
+        if count < 2 {
+            lock.release_unchanged();
+            return Ok(None);
+        }
+        Ok(Some(Neighbours { router: self, node, lock, slot: route.slot.min(count - 2) }))
+    }
+
+    fn depth(&self) -> u32 {
+        u32::from(self.node(self.root.load(Relaxed)).shape().level) + 1
+    }
+
+    fn check(&self, visit: &mut dyn FnMut(&Fences<K>, u64)) -> Result<(), &'static str> {
+        let mut pending = vec![(self.root.load(Relaxed), None, None::<K::Owned>)];
+        while let Some((number, level, high)) = pending.pop() {
+            let node = self.node(number);
+            let shape = node.shape();
+            if level.is_some_and(|level: u8| level != shape.level) {
+                return Err("a node of the router on the wrong level");
+            }
+            if self.high(node, shape) != high {
+                return Err("a node of the router whose high fence is not the next low");
+            }
+            let mut below = Vec::new();
+            for slot in 0..shape.count {
+                let fences = self.fences_at(node, shape, slot);
+                if fences.high.as_ref().is_some_and(|high| *high <= fences.low) {
+                    return Err("separators of the router that do not ascend");
+                }
+                let child = node.children[slot].load(Relaxed);
+                match shape.level.checked_sub(1) {
+                    None => visit(&fences, child),
+                    Some(level) => below.push((child as u32, Some(level), fences.high)),
+                }
+            }
+            pending.extend(below.into_iter().rev());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Neighbours as _;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Splits and joins ranges at random; a leaf's number stands for the leaf.
+    fn against_model<K: Key + ?Sized>(key: impl Fn(u64) -> K::Owned) {
+        let router = Olc::<K, 4>::build(vec![(key(0), 1)]);
+        let mut model = BTreeMap::from([(key(0), 1u64)]);
+        let (mut state, mut next) = (7u64, 2);
+        for step in 0..4000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = key((state >> 33) % 1000);
+            let (low, leaf) = model.range::<K::Owned, _>(..=at.clone()).next_back().map(|(low, leaf)| (low.clone(), *leaf)).unwrap();
+            let route = router.find(Target::At(at.borrow())).unwrap();
+            assert_eq!(route.leaf, leaf);
+            if at != low && (step / 1000) % 2 == 0 {
+                Router::split(&router, leaf, next, low.borrow(), at.borrow(), next + 1);
+                model.insert(low, next);
+                model.insert(at, next + 1);
+                next += 2;
+            } else if let Some(pair) = router.neighbours(at.borrow()).unwrap() {
+                let [left, right] = pair.fences();
+                assert_eq!(left.high.as_ref(), Some(&right.low));
+                assert_eq!(pair.leaves(), [&left.low, &right.low].map(|low| *model.get::<K::Owned>(low).unwrap()));
+                pair.join(next);
+                model.remove::<K::Owned>(&right.low);
+                model.insert(left.low, next);
+                next += 1;
+            }
+            if step % 100 == 0 {
+                let mut found = Vec::new();
+                router.check(&mut |fences, leaf| found.push((fences.low.clone(), leaf))).unwrap();
+                assert_eq!(found, model.clone().into_iter().collect::<Vec<_>>());
+                let rebuilt = Olc::<K, 4>::build(found.clone());
+                let mut again = Vec::new();
+                rebuilt.check(&mut |fences, leaf| again.push((fences.low.clone(), leaf))).unwrap();
+                assert_eq!(again, found);
+            }
+        }
+    }
+
+    #[test]
+    fn integers_route_like_a_model() {
+        against_model::<u64>(|n| n * 3);
+    }
+
+    #[test]
+    fn byte_strings_route_like_a_model() {
+        against_model::<[u8]>(|n| if n == 0 { Vec::new() } else { format!("user:{:05}:{}", n / 10, "x".repeat((n % 10) as usize)).into_bytes() });
+    }
+}

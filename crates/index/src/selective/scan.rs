@@ -1,0 +1,59 @@
+//! Scans: leaf by leaf, each read undisturbed as a whole, found through the router by its fences.
+
+use super::leaf::{self, LeafLayout};
+use super::router::{Fences, Router, Target};
+use super::{Restart, Selective};
+use crate::{Direction, Error, Key, Visit};
+use everleaf_pmem::Medium;
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+
+impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
+    pub(super) fn scan_leaves(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
+        let mut from: Bound<K::Owned> = from.map(K::to_owned);
+        let (mut entries, mut key) = (Vec::with_capacity(L::CAPACITY), K::Owned::default());
+        loop {
+            // Records that the leaf links stay readable while the guard lives.
+            let _guard = self.pool.pin();
+            let target = match (&from, direction) {
+                (Bound::Included(key), _) | (Bound::Excluded(key), Direction::Forward) => Target::At(key.borrow()),
+                (Bound::Excluded(key), Direction::Reverse) => Target::Below(key.borrow()),
+                (Bound::Unbounded, Direction::Forward) => Target::Below(K::LOWEST),
+                (Bound::Unbounded, Direction::Reverse) => Target::Last,
+            };
+            let Fences { low, high } = self.read(target, |leaf, route| {
+                entries.clear();
+                leaf.entries(&mut entries);
+                // The sort reads records by heads that are equal; what it says of a disturbed leaf does not count.
+                let sorted = leaf::sort::<K, M>(&self.pool, &mut entries);
+                let fences = self.router.fences(route)?;
+                Ok::<_, Restart>(sorted.map(|()| fences))
+            })?;
+            if direction == Direction::Reverse {
+                entries.reverse();
+            }
+            for entry in &entries {
+                K::read(&self.pool, entry.head, entry.value, &mut key)?;
+                if is_beyond(&key, &from, direction) && visit(key.borrow(), entry.value) == ControlFlow::Break(()) {
+                    return Ok(());
+                }
+            }
+            from = match (direction, high) {
+                (Direction::Forward, Some(high)) => Bound::Included(high),
+                (Direction::Reverse, _) if *low.borrow() != *K::LOWEST => Bound::Excluded(low),
+                _ => return Ok(()),
+            };
+        }
+    }
+}
+
+/// Whether the scan, having begun at `from`, visits `key`.
+fn is_beyond<T: Ord>(key: &T, from: &Bound<T>, direction: Direction) -> bool {
+    match (from, direction) {
+        (Bound::Unbounded, _) => true,
+        (Bound::Included(bound), Direction::Forward) => key >= bound,
+        (Bound::Excluded(bound), Direction::Forward) => key > bound,
+        (Bound::Included(bound), Direction::Reverse) => key <= bound,
+        (Bound::Excluded(bound), Direction::Reverse) => key < bound,
+    }
+}

@@ -1,0 +1,132 @@
+//! Byte strings in DRAM that optimistic readers may read while they change.
+//!
+//! A string is its length and its bytes, in atomic words of an [`Arena`], named by the number of its first word. A reader that comes too late finds some other string
+//! there, or a mixture, and its version check finds out. Number 0 is the empty string.
+
+use crate::arena::Arena;
+use parking_lot::Mutex;
+use std::cmp::Ordering as Order;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) struct Strings {
+    words: Arena<AtomicU64>,
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    /// First word that was never used.
+    next: usize,
+    /// Freed strings by their size in words.
+    by_size: HashMap<usize, Vec<u32>>,
+}
+
+fn size_in_words(length: usize) -> usize {
+    1 + length.div_ceil(8)
+}
+
+impl Strings {
+    pub(crate) fn new() -> Self {
+        Self { words: Arena::new(64), free: Mutex::new(Free { next: 1, by_size: HashMap::new() }) }
+    }
+
+    /// Keeps a copy of `bytes`.
+    pub(crate) fn add(&self, bytes: &[u8]) -> u32 {
+        if bytes.is_empty() {
+            return 0;
+        }
+        let size = size_in_words(bytes.len());
+        let number = self.take(size);
+        let words = self.rest(number);
+        words[0].store(bytes.len() as u64, Ordering::Relaxed);
+        for (word, chunk) in words[1..].iter().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_be_bytes(padded), Ordering::Relaxed);
+        }
+        number
+    }
+
+    fn take(&self, size: usize) -> u32 {
+        let mut free = self.free.lock();
+        if let Some(number) = free.by_size.get_mut(&size).and_then(Vec::pop) {
+            return number;
+        }
+        while self.words.left_in_chunk(free.next) < size {
+            free.next += self.words.left_in_chunk(free.next);
+        }
+        let number = free.next;
+        free.next += size;
+        self.words.get_or_make(number, |count| (0..count).map(|_| AtomicU64::new(0)).collect());
+        u32::try_from(number).expect("separators of a router take less than 32 GiB")
+    }
+
+    /// Gives a string back. Its number may name another one at once.
+    pub(crate) fn remove(&self, number: u32) {
+        if number != 0 {
+            let size = size_in_words(self.rest(number)[0].load(Ordering::Relaxed) as usize);
+            self.free.lock().by_size.entry(size).or_default().push(number);
+        }
+    }
+
+    fn rest(&self, number: u32) -> &[AtomicU64] {
+        self.words.rest_of_chunk(number as usize).unwrap_or(&[])
+    }
+
+    /// Length and words of a string; whatever the number, no more words than there are.
+    fn string(&self, number: u32) -> (usize, &[AtomicU64]) {
+        match self.rest(number) {
+            [length, words @ ..] if number != 0 => ((length.load(Ordering::Relaxed) as usize).min(words.len() * 8), words),
+            _ => (0, &[]),
+        }
+    }
+
+    /// Copies a string to `out`.
+    pub(crate) fn read(&self, number: u32, out: &mut Vec<u8>) {
+        let (length, words) = self.string(number);
+        out.clear();
+        for word in &words[..length.div_ceil(8)] {
+            out.extend_from_slice(&word.load(Ordering::Relaxed).to_be_bytes());
+        }
+        out.truncate(length);
+    }
+
+    /// Compares `bytes` with a string, bytewise.
+    pub(crate) fn compare(&self, bytes: &[u8], number: u32) -> Order {
+        let (length, words) = self.string(number);
+        let common = length.min(bytes.len());
+        for (chunk, word) in bytes[..common].chunks(8).zip(words) {
+            let other = word.load(Ordering::Relaxed).to_be_bytes();
+            let order = chunk.cmp(&other[..chunk.len()]);
+            if order.is_ne() {
+                return order;
+            }
+        }
+        bytes.len().cmp(&length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_come_back_and_compare() {
+        let strings = Strings::new();
+        let samples: Vec<Vec<u8>> = (0..200).map(|n: usize| (0..n * 3 % 97).map(|i| (i * n % 5) as u8).collect()).collect();
+        let numbers: Vec<u32> = samples.iter().map(|sample| strings.add(sample)).collect();
+        let mut out = Vec::new();
+        for (sample, &number) in samples.iter().zip(&numbers) {
+            strings.read(number, &mut out);
+            assert_eq!(&out, sample);
+            for other in &samples {
+                assert_eq!(strings.compare(other, number), other.cmp(sample));
+            }
+        }
+        strings.remove(numbers[7]);
+        assert_eq!(strings.add(&vec![9; samples[7].len()]), numbers[7], "freed space is used again");
+        strings.read(u32::MAX, &mut out);
+        assert!(out.is_empty());
+    }
+}
