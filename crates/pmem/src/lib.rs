@@ -22,7 +22,7 @@ pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
 pub use epoch::Guard;
 pub use error::Error;
 pub use map::Memory;
-pub use medium::{Count, Counts, Domain, Hardware, LINE, Latency, Lines, Medium};
+pub use medium::{Count, Counts, Crash, CrashOptions, Domain, Done, Event, Fault, Hardware, Image, LINE, Latency, Life, Lines, Medium, Seen};
 pub use off::Off;
 pub use pm::Pm;
 pub use pool::{Found, Info, Pool, PoolOptions, ROOT_NAME_SIZE_MAX, Root};

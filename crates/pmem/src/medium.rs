@@ -7,11 +7,13 @@
 //! least up to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
 
 mod count;
+mod crash;
 mod domain;
 mod hardware;
 mod latency;
 
 pub use count::{Count, Counts};
+pub use crash::{Crash, CrashOptions, Done, Event, Fault, Image, Life, Seen};
 pub use domain::Domain;
 pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;

@@ -1,0 +1,409 @@
+//! The crash checker's medium: every image that a crash may leave, and a place to recover each of them.
+//!
+//! **The model** is that of the module above, per line and per thread:
+//!
+//! ```text
+//!   store     appends (old, new) to the log of its line                      line:    s1 s2 s3 s4 s5 ...   stores since the last durable one
+//!   flush     notes, for this thread, how long the line's log is                            ^ flushed: at most this far after the next fence
+//!   fence     this thread's noted prefixes become durable and leave the log  crash:   s1 .. sk  for any k, each line for itself
+//!   exchange  as fence, even if it fails; then stores. Its own store is not durable
+//! ```
+//!
+//! A crash keeps of every line some prefix of its log. So the images of one moment are as many as the product of (stores in the log + 1) over the lines.
+//!
+//! **Crash points** are the moments just before a fence or exchange that makes something durable, and the end of an operation. Between two such moments the set of
+//! images only grows and what is promised only becomes stricter, so nothing is missed by not looking in between (one thread; of several threads the same holds for
+//! one schedule). In a domain where stores are durable at once ([`CrashOptions::stores_are_durable`]) there is one image per moment, and every store is a point.
+//!
+//! **Lives.** At a crash point the observer is called, *inside* the fence of the suspended operation, once for each image. The image lies in the memory itself; the
+//! observer starts a new [`Life`] on it: opens a pool over the same memory, recovers, looks around, changes what it likes. When that life is dropped, all of it is
+//! undone from its log; the next image follows; at last the suspended operation goes on as if nothing had been. A life has crash points of its own, so a recovery
+//! can be crashed too, to any depth. Consecutive images differ by one store (reflected Gray code), so an image costs one store to make.
+//!
+//! **Blocks that nobody can reach.** A block that was allocated and is not linked yet ([`Medium::allocated`], [`Medium::released`]) is reached by no recovery unless
+//! a link to it is already in the image. So images that differ only there are equal to whoever recovers them, and of all states of such blocks only {all, none,
+//! some random ones} are shown, *unless* the observer answers that it reached one ([`Seen::reached_hidden`]): then, for that state of everything else, they are
+//! enumerated in full. What this could miss is a recovery that depends on unreachable bytes in some states of them and neither in none, all nor the random ones;
+//! [`CrashOptions::hidden_in_full`] turns the shortcut off, and a test compares both.
+//!
+//! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler fit in. Observers run under the life's lock.
+
+mod images;
+mod log;
+
+pub use images::{Event, Image, Seen};
+
+use super::{LINE, Lines, Medium};
+use crate::{Memory, WORD};
+use log::Log;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How a life is watched.
+#[derive(Clone, Debug)]
+pub struct CrashOptions {
+    /// Whether the cache is in the persistence domain: a store is durable at once, and flushes mean nothing. Default no.
+    pub stores_are_durable: bool,
+    /// Show every image of a crash point that has at most so many, and samples of one that has more. Default 4096.
+    pub images_max: u64,
+    /// Number of random images in a sample, besides none, all, each line alone, all but one line. Default 32.
+    pub sample_count: u32,
+    /// Show all states of unreachable blocks too. Default no; see the module documentation.
+    pub hidden_in_full: bool,
+    /// Seed of every random choice. Default 0.
+    pub seed: u64,
+    /// A life with more stores than this panics: it would never end. Default 1 M.
+    pub stores_max: u64,
+}
+
+impl Default for CrashOptions {
+    fn default() -> Self {
+        Self { stores_are_durable: false, images_max: 4096, sample_count: 32, hidden_in_full: false, seed: 0, stores_max: 1 << 20 }
+    }
+}
+
+/// A defect to plant, so that a checker can show that it would find it. Flushes and fences are counted from 1 since [`Life::begin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The n-th flush of each operation does nothing.
+    DropFlush(u64),
+    /// The n-th fence of each operation does nothing.
+    DropFence(u64),
+}
+
+/// How much a life has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Number of stores, successful exchanges included.
+    pub stores: u64,
+    /// Number of flushes, each of any number of lines.
+    pub flushes: u64,
+    /// Number of fences.
+    pub fences: u64,
+}
+
+impl Done {
+    fn since(self, earlier: Self) -> Self {
+        Self { stores: self.stores - earlier.stores, flushes: self.flushes - earlier.flushes, fences: self.fences - earlier.fences }
+    }
+}
+
+/// The medium. A handle: clones are the same medium, on the same memory.
+#[derive(Clone)]
+pub struct Crash {
+    level: Arc<Level>,
+}
+
+/// One life, or the ground under the first.
+struct Level {
+    memory: Arc<Memory>,
+    state: Mutex<State>,
+    /// The buffers of ended lives, for the next: lives are many and short.
+    spare: Arc<Mutex<Vec<State>>>,
+}
+
+type Observer = Box<dyn FnMut(&Image<'_>) -> Seen + Send>;
+
+/// What a level knows.
+struct State {
+    options: CrashOptions,
+    fault: Option<Fault>,
+    stage: Stage,
+    /// Hash of the whole memory: the sum of the hashes of its words, so that a store changes it in O(1).
+    hash: u64,
+    counts: Done,
+    /// The counts when the operation under way began.
+    begun: Done,
+    /// Number of crash points so far.
+    points: u64,
+    /// Every change of this life, in order: (number of the word, what it held).
+    undo: Vec<(u32, u64)>,
+    log: Log,
+    /// Blocks handed out and not linked: (offset, length).
+    hidden: Vec<(usize, usize)>,
+    observer: Option<Observer>,
+    images: images::Buffers,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Below the first life: everything is durable, nothing is undone.
+    Ground,
+    /// Stores are logged.
+    Watched,
+    /// Stores are undone at the end of the life, but the life has no crash points any more.
+    Unwatched,
+    /// The life is over; a store is a bug of whoever makes it.
+    Over,
+}
+
+impl State {
+    fn new(line_count: usize, stage: Stage) -> Self {
+        Self {
+            options: CrashOptions::default(),
+            fault: None,
+            stage,
+            hash: 0,
+            counts: Done::default(),
+            begun: Done::default(),
+            points: 0,
+            undo: Vec::new(),
+            log: Log::new(line_count),
+            hidden: Vec::new(),
+            observer: None,
+            images: images::Buffers::default(),
+        }
+    }
+
+    /// Notes that the word at `at` went from `old` to `new`.
+    #[inline]
+    fn record(&mut self, at: usize, old: u64, new: u64) {
+        assert!(self.stage != Stage::Over, "a store at {at:#x} through a medium whose life is over");
+        self.counts.stores += 1;
+        // A store that changes nothing leaves the same image as no store.
+        if old == new {
+            return;
+        }
+        self.hash = rehash(self.hash, at / WORD, old, new);
+        if self.stage == Stage::Ground {
+            return;
+        }
+        assert!(self.counts.stores <= self.options.stores_max, "more than {} stores: this does not end", self.options.stores_max);
+        self.undo.push(((at / WORD) as u32, old));
+        if self.stage == Stage::Watched && !self.options.stores_are_durable {
+            self.log.store(at, old, new);
+        }
+    }
+
+    /// The n-th flush and the n-th fence of the operation under way.
+    fn done(&self) -> Done {
+        self.counts.since(self.begun)
+    }
+}
+
+/// The hash of a memory in which word number `word` changed from `old` to `new`.
+#[inline]
+fn rehash(hash: u64, word: usize, old: u64, new: u64) -> u64 {
+    hash.wrapping_sub(word_hash(word, old)).wrapping_add(word_hash(word, new))
+}
+
+/// A zero word hashes to 0, so that memory never written costs nothing to hash.
+#[inline]
+fn word_hash(word: usize, value: u64) -> u64 {
+    if value == 0 {
+        return 0;
+    }
+    let product = u128::from(value ^ 0xa076_1d64_78bd_642f) * u128::from((word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mixed = (product as u64) ^ ((product >> 64) as u64);
+    let product = u128::from(mixed ^ 0xe703_7ed1_a0b4_28db) * u128::from(value | 1 << 63);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+impl Crash {
+    /// The ground: a medium over `memory` on which everything is durable at once and nothing is watched. Build what lives start from here.
+    pub fn new(memory: &Arc<Memory>) -> Self {
+        let words = memory.words();
+        assert!(words.len() <= u32::MAX as usize, "the checker is for small memory");
+        let mut state = State::new(words.len() * WORD / LINE, Stage::Ground);
+        state.hash = words.iter().enumerate().fold(0, |hash, (number, word)| rehash(hash, number, 0, word.load(Ordering::Relaxed)));
+        Self { level: Arc::new(Level { memory: Arc::clone(memory), state: Mutex::new(state), spare: Arc::default() }) }
+    }
+
+    /// Starts a life on what the memory holds now. The level below must rest until the life is dropped.
+    pub fn live(&self, options: CrashOptions) -> Life {
+        let hash = self.level.state.lock().hash;
+        self.level.live(hash, options)
+    }
+
+    /// How much this level has done.
+    pub fn counts(&self) -> Done {
+        self.level.state.lock().counts
+    }
+
+    /// Hash of the memory.
+    pub fn hash(&self) -> u64 {
+        self.level.state.lock().hash
+    }
+}
+
+impl Level {
+    fn live(self: &Arc<Self>, hash: u64, options: CrashOptions) -> Life {
+        let spare = self.spare.lock().pop();
+        let mut state = spare.unwrap_or_else(|| State::new(self.memory.words().len() * WORD / LINE, Stage::Over));
+        (state.hash, state.options, state.stage) = (hash, options, Stage::Watched);
+        (state.fault, state.counts, state.begun, state.points) = (None, Done::default(), Done::default(), 0);
+        let level = Level { memory: Arc::clone(&self.memory), state: Mutex::new(state), spare: Arc::clone(&self.spare) };
+        Life { crash: Crash { level: Arc::new(level) } }
+    }
+
+    /// Shows every image of this moment to the observer, if there is one.
+    fn crash_point(self: &Arc<Self>, state: &mut State, event: Event) {
+        if state.stage != Stage::Watched {
+            return;
+        }
+        if let Some(mut observer) = state.observer.take() {
+            state.points += 1;
+            images::enumerate(self, state, event, &mut observer);
+            state.observer = Some(observer);
+        }
+    }
+
+    /// This thread's flushed prefixes become durable.
+    fn retire(self: &Arc<Self>, state: &mut State, event: Event) {
+        if state.log.retires() {
+            self.crash_point(state, event);
+            state.log.retire();
+        }
+    }
+}
+
+/// From the moment a pool is opened to a crash. All that happened in it is undone when it is dropped.
+///
+/// Pools on its medium must be dropped before it.
+pub struct Life {
+    crash: Crash,
+}
+
+impl Life {
+    /// The medium for pools of this life.
+    pub fn medium(&self) -> Crash {
+        self.crash.clone()
+    }
+
+    /// Calls `observer` for every image of every crash point from now on. It must not use this life, but may start others from the image.
+    pub fn observe(&self, observer: impl FnMut(&Image<'_>) -> Seen + Send + 'static) {
+        self.crash.level.state.lock().observer = Some(Box::new(observer));
+    }
+
+    /// No crash points from now on, until the next [`Life::observe`]; stores are logged still.
+    pub fn look_away(&self) {
+        self.crash.level.state.lock().observer = None;
+    }
+
+    /// No crash points any more in this life, which makes its stores cheaper.
+    pub fn unwatch(&self) {
+        let mut state = self.crash.level.state.lock();
+        state.observer = None;
+        state.stage = Stage::Unwatched;
+        state.log.clear();
+    }
+
+    /// Plants a defect, or takes it away.
+    pub fn plant(&self, fault: Option<Fault>) {
+        self.crash.level.state.lock().fault = fault;
+    }
+
+    /// An operation begins: [`Fault`]s count from here.
+    pub fn begin(&self) {
+        let mut state = self.crash.level.state.lock();
+        state.begun = state.counts;
+    }
+
+    /// The operation has returned: a crash point.
+    pub fn end(&self) {
+        let level = &self.crash.level;
+        level.crash_point(&mut level.state.lock(), Event::End);
+    }
+
+    /// How much was done since [`Life::begin`].
+    pub fn done(&self) -> Done {
+        self.crash.level.state.lock().done()
+    }
+
+    /// Number of crash points so far.
+    pub fn points(&self) -> u64 {
+        self.crash.level.state.lock().points
+    }
+
+    /// Offsets of the words that this life changed, in order, in bytes.
+    pub fn changes(&self) -> Vec<usize> {
+        self.crash.level.state.lock().undo.iter().map(|(word, _)| *word as usize * WORD).collect()
+    }
+}
+
+impl std::ops::Deref for Life {
+    type Target = Crash;
+    fn deref(&self) -> &Crash {
+        &self.crash
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        let level = &self.crash.level;
+        let mut state = State::take(&mut level.state.lock());
+        let words = level.memory.words();
+        for (word, old) in state.undo.drain(..).rev() {
+            words[word as usize].store(old, Ordering::Relaxed);
+        }
+        state.log.clear();
+        state.hidden.clear();
+        state.observer = None;
+        level.spare.lock().push(state);
+    }
+}
+
+impl State {
+    /// Takes the state of an ended life, leaving one that refuses stores.
+    fn take(state: &mut State) -> State {
+        std::mem::replace(state, State::new(0, Stage::Over))
+    }
+}
+
+impl Medium for Crash {
+    fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
+        let mut state = self.level.state.lock();
+        if state.options.stores_are_durable {
+            self.level.crash_point(&mut state, Event::Store);
+        }
+        let old = word.load(Ordering::Relaxed);
+        word.store(value, order);
+        state.record(at, old, value);
+    }
+
+    fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
+        let mut state = self.level.state.lock();
+        if state.options.stores_are_durable {
+            self.level.crash_point(&mut state, Event::Exchange);
+        } else {
+            self.level.retire(&mut state, Event::Exchange);
+        }
+        let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
+        if result.is_ok() {
+            state.record(at, current, new);
+        }
+        result
+    }
+
+    fn flush(&self, lines: Lines<'_>) {
+        let mut state = self.level.state.lock();
+        state.counts.flushes += 1;
+        if state.stage == Stage::Watched && state.fault != Some(Fault::DropFlush(state.done().flushes)) {
+            state.log.flush(lines.at() / LINE, lines.count());
+        }
+    }
+
+    fn fence(&self) {
+        let mut state = self.level.state.lock();
+        state.counts.fences += 1;
+        if state.fault != Some(Fault::DropFence(state.done().fences)) {
+            self.level.retire(&mut state, Event::Fence);
+        }
+    }
+
+    fn allocated(&self, at: usize, length: usize) {
+        let mut state = self.level.state.lock();
+        if state.stage == Stage::Watched {
+            state.hidden.push((at, length));
+        }
+    }
+
+    fn released(&self, at: usize, _length: usize) {
+        self.level.state.lock().hidden.retain(|(start, _)| *start != at);
+    }
+}
+
+#[cfg(test)]
+mod tests;

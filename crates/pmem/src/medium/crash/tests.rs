@@ -1,0 +1,300 @@
+use super::*;
+use crate::{Off, Pm, Word};
+use std::collections::BTreeSet;
+
+const SIZE: usize = 4096;
+
+/// A life and words to write in it: word i of line l is `word(pm, l, i)`.
+fn pm(memory: &Memory, crash: Crash) -> Pm<Crash> {
+    // SAFETY: each test keeps its memory until the end.
+    unsafe { Pm::new(crash, memory.base(), memory.size()) }
+}
+
+fn word(pm: &Pm<Crash>, line: u64, word: u64) -> &Word {
+    pm.get(Off::new(line * 64 + word * 8)).unwrap()
+}
+
+fn store(pm: &Pm<Crash>, line: u64, index: u64, value: u64) {
+    pm.store(word(pm, line, index), value, Ordering::Release);
+}
+
+/// The images shown, each as the words of lines 1 to 3 that are not zero, with the event and the point.
+type Shown = Arc<Mutex<Vec<(u64, Event, Vec<(usize, u64)>)>>>;
+
+fn watch(memory: &Arc<Memory>, life: &Life) -> Shown {
+    let shown = Shown::default();
+    let (sink, memory) = (Arc::clone(&shown), Arc::clone(memory));
+    life.observe(move |image| {
+        sink.lock().push((image.point, image.event, content(&memory)));
+        Seen::default()
+    });
+    shown
+}
+
+fn content(memory: &Memory) -> Vec<(usize, u64)> {
+    let words = memory.words().iter().enumerate().map(|(at, word)| (at, word.load(Ordering::Relaxed)));
+    words.filter(|(_, value)| *value != 0).collect()
+}
+
+fn images(shown: &Shown, point: u64) -> BTreeSet<Vec<(usize, u64)>> {
+    shown.lock().iter().filter(|(at, ..)| *at == point).map(|(.., content)| content.clone()).collect()
+}
+
+/// Enumerates a product of prefixes by hand.
+fn products(lines: &[&[(usize, u64)]]) -> BTreeSet<Vec<(usize, u64)>> {
+    let mut all = BTreeSet::from([Vec::new()]);
+    for line in lines {
+        let with = |base: &Vec<(usize, u64)>| (0..=line.len()).map(|kept| apply(base, &line[..kept])).collect::<Vec<_>>();
+        all = all.iter().flat_map(with).collect();
+    }
+    all
+}
+
+fn apply(base: &[(usize, u64)], stores: &[(usize, u64)]) -> Vec<(usize, u64)> {
+    let mut map: std::collections::BTreeMap<_, _> = base.iter().copied().collect();
+    map.extend(stores.iter().copied());
+    map.into_iter().collect()
+}
+
+#[test]
+fn a_crash_keeps_any_prefix_of_each_line() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let shown = watch(&memory, &life);
+    let pm = pm(&memory, life.medium());
+    for (line, index, value) in [(1, 0, 1), (2, 0, 2), (1, 1, 3), (1, 0, 4), (3, 7, 5)] {
+        store(&pm, line, index, value);
+    }
+    pm.flush(word(&pm, 2, 0));
+    pm.fence();
+    let expected = products(&[&[(8, 1), (9, 3), (8, 4)], &[(16, 2)], &[(31, 5)]]);
+    assert_eq!(expected.len(), 4 * 2 * 2);
+    assert_eq!(images(&shown, 1), expected);
+    assert_eq!(shown.lock().len(), 16, "no image twice");
+    assert_eq!(content(&memory), [(8, 4), (9, 3), (16, 2), (31, 5)], "and back");
+    life.end();
+    assert!(images(&shown, 2).iter().all(|image| image.contains(&(16, 2))), "line 2 is durable");
+    assert_eq!(images(&shown, 2).len(), 8);
+}
+
+#[test]
+fn a_flush_covers_what_was_stored_before_it() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let pm = pm(&memory, life.medium());
+    store(&pm, 1, 0, 1);
+    pm.flush(word(&pm, 1, 0));
+    store(&pm, 1, 1, 2);
+    pm.fence();
+    let shown = watch(&memory, &life);
+    life.end();
+    assert_eq!(images(&shown, 1), BTreeSet::from([vec![(8, 1)], vec![(8, 1), (9, 2)]]));
+    pm.fence();
+    life.end();
+    assert_eq!(images(&shown, 2).len(), 2, "a fence without a flush orders nothing, and is no crash point");
+}
+
+#[test]
+fn a_fence_of_another_thread_makes_nothing_durable() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let pm = pm(&memory, life.medium());
+    store(&pm, 1, 0, 1);
+    store(&pm, 2, 0, 2);
+    pm.flush(word(&pm, 1, 0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| pm.persist(word(&pm, 2, 0)));
+    });
+    let shown = watch(&memory, &life);
+    life.end();
+    assert_eq!(images(&shown, 1), BTreeSet::from([vec![(16, 2)], vec![(8, 1), (16, 2)]]), "but its flush of another's store does");
+}
+
+#[test]
+fn an_exchange_completes_earlier_flushes_and_not_its_own_store() {
+    for expected in [0, 7] {
+        let memory = Memory::new(SIZE).unwrap();
+        let life = Crash::new(&memory).live(CrashOptions::default());
+        let pm = pm(&memory, life.medium());
+        store(&pm, 1, 0, 1);
+        pm.flush(word(&pm, 1, 0));
+        let shown = watch(&memory, &life);
+        assert_eq!(pm.compare_exchange(word(&pm, 2, 0), expected, 9).is_ok(), expected == 0);
+        assert_eq!(images(&shown, 1), BTreeSet::from([vec![], vec![(8, 1)]]));
+        assert_eq!(shown.lock()[0].1, Event::Exchange);
+        life.end();
+        let own = if expected == 0 { BTreeSet::from([vec![(8, 1)], vec![(8, 1), (16, 9)]]) } else { BTreeSet::from([vec![(8, 1)]]) };
+        assert_eq!(images(&shown, 2), own);
+    }
+}
+
+#[test]
+fn a_durable_cache_leaves_one_image_per_store() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { stores_are_durable: true, ..CrashOptions::default() });
+    let shown = watch(&memory, &life);
+    let pm = pm(&memory, life.medium());
+    store(&pm, 1, 0, 1);
+    store(&pm, 2, 0, 2);
+    pm.compare_exchange(word(&pm, 1, 0), 1, 3).unwrap();
+    life.end();
+    let seen: Vec<_> = shown.lock().iter().map(|(.., content)| content.clone()).collect();
+    assert_eq!(seen, [vec![], vec![(8, 1)], vec![(8, 1), (16, 2)], vec![(8, 3), (16, 2)]]);
+}
+
+#[test]
+fn a_life_is_undone_and_the_suspended_operation_goes_on() {
+    let memory = Memory::new(SIZE).unwrap();
+    let ground = Crash::new(&memory);
+    store(&pm(&memory, ground.clone()), 4, 0, 44);
+    let before = ground.hash();
+    let life = ground.live(CrashOptions::default());
+    let outer = pm(&memory, life.medium());
+    store(&outer, 1, 0, 1);
+    store(&outer, 2, 0, 2);
+    let (inner_memory, nested) = (Arc::clone(&memory), Arc::new(Mutex::new(Vec::new())));
+    let sink = Arc::clone(&nested);
+    life.observe(move |image| {
+        let image_content = content(&inner_memory);
+        let second = image.live(CrashOptions::default());
+        assert_eq!(second.hash(), image.hash());
+        let (sink, deep_memory) = (Arc::clone(&sink), Arc::clone(&inner_memory));
+        second.observe(move |image| {
+            let third = image.live(CrashOptions::default());
+            let deep = content(&deep_memory);
+            let pm = pm(&deep_memory, third.medium());
+            store(&pm, 6, 0, 66);
+            pm.persist(word(&pm, 6, 0));
+            drop(third);
+            assert_eq!(content(&deep_memory), deep);
+            sink.lock().push(deep);
+            Seen::default()
+        });
+        let pm = pm(&inner_memory, second.medium());
+        store(&pm, 1, 0, 11);
+        store(&pm, 3, 0, 33);
+        pm.persist(word(&pm, 1, 0));
+        drop(second);
+        assert_eq!(content(&inner_memory), image_content);
+        Seen::default()
+    });
+    outer.persist(word(&outer, 1, 0));
+    // Four images, and in each the recovery was crashed in four states.
+    let nested: BTreeSet<_> = nested.lock().iter().cloned().collect();
+    let nested_wanted: BTreeSet<_> = products(&[&[(8, 1)], &[(16, 2)]])
+        .iter()
+        .flat_map(|image| products(&[&[(8, 11)], &[(24, 33)]]).into_iter().map(move |more| apply(&apply(image, &more), &[(32, 44)])))
+        .collect();
+    assert_eq!(nested, nested_wanted);
+    assert_eq!(content(&memory), [(8, 1), (16, 2), (32, 44)]);
+    assert_ne!(life.hash(), before);
+    assert_eq!(life.changes(), [64, 128]);
+    drop(outer);
+    drop(life);
+    assert_eq!((content(&memory), ground.hash()), (vec![(32, 44)], before));
+    assert_eq!(Crash::new(&memory).hash(), before, "the hash kept up");
+}
+
+#[test]
+fn hidden_blocks_are_shown_in_full_only_when_reached() {
+    for (reached, in_full, wanted) in [(false, false, 3 * 3), (true, false, 27), (false, true, 27)] {
+        let memory = Memory::new(SIZE).unwrap();
+        let life = Crash::new(&memory).live(CrashOptions { hidden_in_full: in_full, ..CrashOptions::default() });
+        let pm = pm(&memory, life.medium());
+        life.medium().allocated(128, 128);
+        for (line, index, value) in [(1, 0, 1), (1, 1, 2), (2, 0, 3), (2, 1, 4), (3, 0, 5), (3, 1, 6)] {
+            store(&pm, line, index, value);
+        }
+        let count = Arc::new(Mutex::new((0, BTreeSet::new())));
+        let sink = Arc::clone(&count);
+        life.observe(move |image| {
+            assert!(image.is_hidden(130) && !image.is_hidden(64) && image.hides());
+            let mut sink = sink.lock();
+            sink.0 += 1;
+            sink.1.insert(image.hash());
+            Seen { reached_hidden: reached }
+        });
+        life.end();
+        let shown = std::mem::take(&mut *count.lock());
+        if in_full || !reached {
+            assert_eq!(shown.0, wanted);
+        } else {
+            assert_eq!(shown.1.len(), wanted, "every state of the three lines");
+        }
+        life.medium().released(128, 128);
+        let shown = watch(&memory, &life);
+        life.end();
+        assert_eq!(shown.lock().len(), 27, "linked: ordinary memory");
+    }
+}
+
+#[test]
+fn large_products_are_sampled() {
+    let memory = Memory::new(SIZE).unwrap();
+    let options = CrashOptions { images_max: 100, sample_count: 5, ..CrashOptions::default() };
+    let run = |seed| {
+        let life = Crash::new(&memory).live(CrashOptions { seed, ..options.clone() });
+        let pm = pm(&memory, life.medium());
+        for at in 0..24 {
+            store(&pm, 1 + at / 8, at % 8, at + 1);
+        }
+        let shown = watch(&memory, &life);
+        life.end();
+        let shown = shown.lock().iter().map(|(.., content)| content.clone()).collect::<Vec<_>>();
+        assert_eq!(content(&memory).len(), 24);
+        shown
+    };
+    let shown = run(1);
+    assert_eq!(shown.len(), 1 + 3 + 1 + 3 + 5);
+    assert!(shown.contains(&vec![]) && shown.iter().any(|image| image.len() == 24));
+    for line in 1..=3 {
+        assert!(shown.iter().any(|image| image.len() == 8 && image[0].0 == line * 8), "line {line} alone");
+        assert!(shown.iter().any(|image| image.len() == 16 && image.iter().all(|(at, _)| at / 8 != line)), "all but line {line}");
+    }
+    assert_eq!(shown, run(1), "a seed replays");
+    assert_ne!(shown, run(2));
+}
+
+#[test]
+fn faults_drop_the_nth_flush_or_fence_of_each_operation() {
+    for (fault, durable) in [(Fault::DropFlush(2), vec![(8, 1)]), (Fault::DropFence(1), vec![(8, 1), (16, 2)]), (Fault::DropFence(2), vec![(8, 1)])] {
+        let memory = Memory::new(SIZE).unwrap();
+        let life = Crash::new(&memory).live(CrashOptions::default());
+        life.plant(Some(fault));
+        let pm = pm(&memory, life.medium());
+        for line in [1, 2] {
+            pm.persist(word(&pm, line, 0));
+        }
+        life.begin();
+        for line in [1, 2] {
+            store(&pm, line, 0, line);
+            pm.persist(word(&pm, line, 0));
+        }
+        assert_eq!(life.done(), Done { stores: 2, flushes: 2, fences: 2 });
+        let shown = watch(&memory, &life);
+        life.end();
+        assert!(images(&shown, 1).contains(&durable), "{fault:?} {:?}", images(&shown, 1));
+        assert_eq!(images(&shown, 1).iter().map(Vec::len).min(), Some(durable.len()));
+    }
+}
+
+#[test]
+#[should_panic(expected = "whose life is over")]
+fn a_store_after_the_end_of_a_life_is_a_bug() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let pm = pm(&memory, life.medium());
+    drop(life);
+    store(&pm, 1, 0, 1);
+}
+
+#[test]
+#[should_panic(expected = "this does not end")]
+fn a_life_without_end_is_ended() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { stores_max: 1000, ..CrashOptions::default() });
+    let pm = pm(&memory, life.medium());
+    for value in 1.. {
+        store(&pm, 1, 0, value);
+    }
+}
