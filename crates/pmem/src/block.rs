@@ -133,6 +133,18 @@ impl<M: Medium> Pool<M> {
         Ok(Fresh::new(self, memory))
     }
 
+    /// A fresh block for a `T`, all of whose words are 0: durably so once it is sealed, which is not the same as memory that merely reads as 0.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn alloc_zeroed<T: Resident>(&self) -> Result<Fresh<'_, T, M>, Error> {
+        let block = self.alloc::<T>()?;
+        for word in self.words(block.off(), size_of::<T>() / crate::WORD).expect("a block lies in the pool") {
+            self.store(word, 0, Ordering::Relaxed);
+        }
+        Ok(block)
+    }
+
     /// A fresh block of `count` words. Its content is arbitrary.
     ///
     /// # Errors

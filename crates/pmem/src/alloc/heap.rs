@@ -1,0 +1,388 @@
+//! The allocator's state, all of it volatile: which slabs and blocks are free.
+//!
+//! Nothing here touches the pool's memory or knows its medium. Locks, in this order: `growing`, `caches`, one of a class, `runs`. Those of a class and of
+//! the runs are held for a few dozen instructions per batch of blocks.
+
+use super::cache::{Batch, Cache};
+use super::class::{Classes, FIRST};
+use super::runs::Runs;
+use super::table::{Table, Use};
+use crate::{Error, local};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module documentation.
+pub(super) struct Heap {
+    /// Distinguishes this pool from all others of the process.
+    pub(super) id: u64,
+    slab_bits: u32,
+    pub(super) classes: &'static Classes,
+    uses: Table,
+    bins: Box<[Mutex<Bin>]>,
+    runs: Mutex<Runs>,
+    /// Held while the pool grows, so that threads which run out of space together grow it once.
+    pub(super) growing: Mutex<()>,
+    /// The caches of all threads.
+    pub(super) caches: Mutex<Vec<Arc<Cache>>>,
+    recovering: AtomicBool,
+}
+
+/// The slabs of one class.
+#[derive(Default)]
+struct Bin {
+    slabs: Vec<Slab>,
+    /// Places of `slabs` that are not in use.
+    vacant: Vec<u32>,
+    /// Places of the slabs that have free blocks.
+    partial: Vec<u32>,
+}
+
+/// A slab of blocks.
+struct Slab {
+    number: u32,
+    /// Number of free blocks that no thread has in its cache.
+    free_count: u32,
+    /// Place in `partial`, if `free_count` is not 0.
+    partial_place: u32,
+    /// One bit per such block.
+    free: Box<[u64]>,
+}
+
+/// What lies at an offset, as far as the table of slabs says.
+pub(super) enum Block {
+    /// A block of a class.
+    Small { class: u8 },
+    /// A run of slabs.
+    Run { slab: u32, count: u32 },
+}
+
+/// A slab in use, or a run of them, as a snapshot, a recovery or an inventory found it.
+pub(super) enum Found {
+    /// Blocks of a class; one bit per block in use.
+    Blocks { class: u8, used: Box<[u64]> },
+    /// A run of slabs.
+    Run { count: u32 },
+}
+
+impl Heap {
+    /// The heap of a pool of `length` bytes: all free, or, while it is `recovering`, not known yet.
+    pub(super) fn new(slab_size: usize, length: usize, recovering: bool) -> Self {
+        let classes = Classes::of_slab(slab_size);
+        let heap = Self {
+            id: local::unique(),
+            slab_bits: slab_size.trailing_zeros(),
+            classes,
+            uses: Table::new(),
+            bins: (0..classes.count()).map(|_| Mutex::default()).collect(),
+            runs: Mutex::new(Runs::new()),
+            growing: Mutex::new(()),
+            caches: Mutex::default(),
+            recovering: AtomicBool::new(recovering),
+        };
+        match recovering {
+            true => heap.runs.lock().start_at(heap.slabs_in(length)),
+            false => heap.extend(length),
+        }
+        heap
+    }
+
+    pub(super) fn is_recovering(&self) -> bool {
+        self.recovering.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn slab_size(&self) -> usize {
+        1 << self.slab_bits
+    }
+
+    /// Offset of a slab in the pool, in bytes.
+    pub(super) fn offset(&self, slab: u32) -> u64 {
+        u64::from(slab) << self.slab_bits
+    }
+
+    /// Number of slabs, the header's included.
+    pub(super) fn slab_count(&self) -> u32 {
+        self.runs.lock().end()
+    }
+
+    /// Number of slabs in `length` bytes, the header's included.
+    pub(super) fn slabs_in(&self, length: usize) -> u32 {
+        u32::try_from(length >> self.slab_bits).unwrap_or(u32::MAX)
+    }
+
+    /// The slab in which `off` lies, and how far in.
+    #[inline]
+    pub(super) fn split(&self, off: u64) -> Option<(u32, usize)> {
+        Some((u32::try_from(off >> self.slab_bits).ok()?, off as usize & (self.slab_size() - 1)))
+    }
+
+    /// What has been handed out at `off`; `None` if nothing can have been.
+    #[inline]
+    pub(super) fn locate(&self, off: u64) -> Option<Block> {
+        let (slab, within) = self.split(off)?;
+        match self.uses.get(slab) {
+            Use::Blocks { class, .. } => self.classes.get(class).index(within).map(|_| Block::Small { class }),
+            Use::Run { count } => (within == FIRST).then_some(Block::Run { slab, count }),
+            Use::None => None,
+        }
+    }
+
+    /// The pool is now `length` bytes long.
+    pub(super) fn extend(&self, length: usize) {
+        self.runs.lock().extend(self.slabs_in(length));
+    }
+
+    /// Takes `count` neighbouring slabs, for [`Heap::add_slab`] or [`Heap::add_run`].
+    pub(super) fn take_slabs(&self, count: u32) -> Option<u32> {
+        self.runs.lock().take(count)
+    }
+
+    /// Gives slabs back that were taken and not used.
+    pub(super) fn give_slabs(&self, slab: u32, count: u32) {
+        self.runs.lock().give(slab, count);
+    }
+
+    /// Makes `slab` a run of `count` slabs. Its header is durable.
+    pub(super) fn add_run(&self, slab: u32, count: u32) {
+        self.uses.set(slab, Use::Run { count });
+    }
+
+    /// Frees a run of slabs; what is not there, as a damaged pool may ask, is left alone.
+    pub(super) fn free_run(&self, slab: u32, count: u32) {
+        if self.uses.clear(slab, Use::Run { count }) {
+            self.give_slabs(slab, count);
+        }
+    }
+
+    /// Makes `slab` one of free blocks of `class`. Its header is durable.
+    pub(super) fn add_slab(&self, class: u8, slab: u32) {
+        let all = self.classes.get(class).all();
+        self.bins[class as usize].lock().add(&self.uses, class, slab, all);
+    }
+
+    /// Takes up to `count` free blocks of `class`, those of one slab next to each other, the lowest to be popped first. None, if no slab has any.
+    pub(super) fn take(&self, class: u8, count: usize) -> Batch {
+        let shape = self.classes.get(class);
+        let mut taken = [(0, 0); super::class::CACHED_MAX];
+        let mut found = 0;
+        let mut bin = self.bins[class as usize].lock();
+        while found < count
+            && let Some(&place) = bin.partial.last()
+        {
+            let slab = &mut bin.slabs[place as usize];
+            'slab: for (word, bits) in slab.free.iter_mut().enumerate() {
+                while *bits != 0 {
+                    if found == count {
+                        break 'slab;
+                    }
+                    taken[found] = (slab.number, word * 64 + bits.trailing_zeros() as usize);
+                    *bits &= *bits - 1;
+                    slab.free_count -= 1;
+                    found += 1;
+                }
+            }
+            if slab.free_count == 0 {
+                bin.partial.pop();
+            }
+        }
+        drop(bin);
+        let mut batch = Batch::new();
+        for (slab, index) in taken[..found].iter().rev() {
+            batch.push(self.offset(*slab) + shape.within(*index) as u64);
+        }
+        batch
+    }
+
+    /// Gives `blocks` of `class` back. A slab that becomes empty is given up, unless it is the only one of its class with free blocks.
+    pub(super) fn give(&self, class: u8, blocks: &[u64]) {
+        if blocks.is_empty() {
+            return;
+        }
+        let shape = self.classes.get(class);
+        let mut bin = self.bins[class as usize].lock();
+        for block in blocks {
+            let Some((number, within)) = self.split(*block) else { continue };
+            // A block freed twice, as a damaged pool may ask, can find its slab gone.
+            let Use::Blocks { class: found, place } = self.uses.get(number) else { continue };
+            let Some(index) = shape.index(within).filter(|_| found == class) else { continue };
+            let slab = &mut bin.slabs[place as usize];
+            let (word, bit) = (index / 64, 1 << (index % 64));
+            if slab.free[word] & bit != 0 {
+                continue;
+            }
+            slab.free[word] |= bit;
+            slab.free_count += 1;
+            if slab.free_count == 1 {
+                bin.mark_partial(place);
+            } else if slab.free_count == shape.count && bin.partial.len() > 1 {
+                bin.remove(&self.uses, place);
+                self.give_slabs(number, 1);
+            }
+        }
+    }
+
+    /// Gives up every slab that has only free blocks.
+    pub(super) fn release_empty(&self) {
+        for (class, bin) in self.bins.iter().enumerate() {
+            let count = self.classes.get(class as u8).count;
+            let mut bin = bin.lock();
+            let empty: Vec<_> = bin.partial.iter().copied().filter(|place| bin.slabs[*place as usize].free_count == count).collect();
+            for place in empty {
+                let number = bin.slabs[place as usize].number;
+                bin.remove(&self.uses, place);
+                self.give_slabs(number, 1);
+            }
+        }
+    }
+
+    /// Takes over what was found, in ascending order without overlap; all other slabs are free.
+    pub(super) fn restore(&self, found: impl Iterator<Item = (u32, Found)>) {
+        let mut runs = self.runs.lock();
+        let end = runs.end();
+        let mut next = 1;
+        for (slab, found) in found {
+            if slab > next {
+                runs.give(next, slab - next);
+            }
+            next = slab + 1;
+            match found {
+                Found::Run { count } => {
+                    self.add_run(slab, count);
+                    next = slab + count;
+                }
+                Found::Blocks { class, mut used } => {
+                    let shape = self.classes.get(class);
+                    for (word, bits) in used.iter_mut().enumerate() {
+                        *bits = !*bits & shape.all_in(word);
+                    }
+                    self.bins[class as usize].lock().add(&self.uses, class, slab, used);
+                }
+            }
+        }
+        if end > next {
+            runs.give(next, end - next);
+        }
+        drop(runs);
+        self.recovering.store(false, Ordering::Release);
+    }
+
+    /// What is in use, by slab. Exact when no operation is under way. What is `retired` does not count.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when a block is free twice, or the slabs in use and the free ones do not add up to the pool: only a damaged pool, or a bug, brings that about.
+    pub(super) fn inventory(&self, retired: &[u64]) -> Result<BTreeMap<u32, Found>, Error> {
+        let caches = self.caches.lock();
+        let mut held = BTreeMap::new();
+        for (class, bin) in self.bins.iter().enumerate() {
+            let shape = self.classes.get(class as u8);
+            for slab in bin.lock().slabs.iter().filter(|slab| slab.number != 0) {
+                let used = slab.free.iter().enumerate().map(|(word, free)| !free & shape.all_in(word)).collect();
+                held.insert(slab.number, Found::Blocks { class: class as u8, used });
+            }
+        }
+        for cache in caches.iter() {
+            for class in 0..self.classes.count() as u8 {
+                for block in cache.blocks(self.classes.get(class)) {
+                    self.take_out(&mut held, block, Some(class))?;
+                }
+            }
+        }
+        self.add_runs(&mut held)?;
+        for block in retired {
+            self.take_out(&mut held, *block, None)?;
+        }
+        Ok(held)
+    }
+
+    /// Notes in `held` that `block` is not in use: free in a cache of `class`, or retired.
+    fn take_out(&self, held: &mut BTreeMap<u32, Found>, block: u64, cached: Option<u8>) -> Result<(), Error> {
+        let twice = || Error::corrupt(block, "a block that is free twice");
+        let (number, within) = self.split(block).ok_or_else(twice)?;
+        match held.get_mut(&number).ok_or_else(twice)? {
+            Found::Blocks { class, used } => {
+                let index = self.classes.get(*class).index(within).filter(|_| cached.is_none_or(|cached| cached == *class)).ok_or_else(twice)?;
+                let (word, bit) = (index / 64, 1 << (index % 64));
+                if used[word] & bit == 0 {
+                    return Err(twice());
+                }
+                used[word] &= !bit;
+            }
+            Found::Run { .. } if within == FIRST && cached.is_none() => {
+                held.remove(&number);
+            }
+            Found::Run { .. } => return Err(twice()),
+        }
+        Ok(())
+    }
+
+    /// Adds the runs in use to the slabs of blocks in `held`, and checks that with the free runs they are the whole pool, without overlap.
+    fn add_runs(&self, held: &mut BTreeMap<u32, Found>) -> Result<(), Error> {
+        let runs = self.runs.lock();
+        let mut free = runs.iter().peekable();
+        let mut next = 1;
+        while next < runs.end() {
+            if let Some((_, count)) = free.next_if(|(start, _)| *start == next) {
+                if held.range(next..next + count).next().is_some() {
+                    return Err(Error::corrupt(self.offset(next), "slabs that are free and in use"));
+                }
+                next += count;
+                continue;
+            }
+            match self.uses.get(next) {
+                Use::Blocks { .. } if held.contains_key(&next) => next += 1,
+                Use::Run { count } => {
+                    let end = next + count;
+                    if held.range(next..end).next().is_some() || free.peek().is_some_and(|(start, _)| *start < end) || end > runs.end() {
+                        return Err(Error::corrupt(self.offset(next), "a run of slabs that are in use otherwise"));
+                    }
+                    held.insert(next, Found::Run { count });
+                    next = end;
+                }
+                _ => return Err(Error::corrupt(self.offset(next), "a slab that is neither free nor in use")),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bin {
+    fn add(&mut self, uses: &Table, class: u8, number: u32, free: Box<[u64]>) {
+        let free_count = free.iter().map(|bits| bits.count_ones()).sum();
+        let slab = Slab { number, free_count, partial_place: 0, free };
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                self.slabs[place as usize] = slab;
+                place
+            }
+            None => {
+                self.slabs.push(slab);
+                self.slabs.len() as u32 - 1
+            }
+        };
+        uses.set(number, Use::Blocks { class, place });
+        if free_count > 0 {
+            self.mark_partial(place);
+        }
+    }
+
+    /// Enters a slab into the list of those with free blocks.
+    fn mark_partial(&mut self, place: u32) {
+        self.slabs[place as usize].partial_place = self.partial.len() as u32;
+        self.partial.push(place);
+    }
+
+    /// Removes a slab whose blocks are all free.
+    fn remove(&mut self, uses: &Table, place: u32) {
+        let slab = &mut self.slabs[place as usize];
+        uses.set(slab.number, Use::None);
+        let partial_place = slab.partial_place as usize;
+        slab.number = 0;
+        slab.free = Box::default();
+        self.vacant.push(place);
+        self.partial.swap_remove(partial_place);
+        if let Some(moved) = self.partial.get(partial_place) {
+            self.slabs[*moved as usize].partial_place = partial_place as u32;
+        }
+    }
+}

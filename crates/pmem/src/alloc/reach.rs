@@ -1,0 +1,199 @@
+//! What is reachable: found by the indexes, taken over after a crash, compared with the allocator's state in an audit.
+
+use super::Header;
+use super::class::{Class, FIRST};
+use super::heap::Found;
+use crate::{Error, Medium, Off, Pool};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of blocks found reachable, marked by any number of threads. It serves recovery ([`Pool::adopt`]) and audit ([`Pool::audit`]).
+pub struct Reach<'p, M: Medium> {
+    pool: &'p Pool<M>,
+    /// By number of the slab.
+    slabs: Box<[Marks]>,
+}
+
+/// What has been marked in a slab.
+#[derive(Default)]
+struct Marks {
+    /// One of the values below.
+    claim: AtomicU64,
+    /// One bit per block, once one is marked.
+    blocks: OnceLock<Box<[AtomicU64]>>,
+}
+
+/// Nothing is marked in the slab.
+const UNCLAIMED: u64 = 0;
+/// The slab is the second or a later one of a run.
+const INNER: u64 = 1;
+/// Plus the class: a block of the class is marked in the slab.
+const BLOCKS: u64 = 2;
+/// Plus the number of slabs: the slab is the first of a run that is marked.
+const RUN: u64 = 1 << 32;
+
+/// How the space of a pool is used, as [`Pool::audit`] found it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Number of blocks that are allocated and reachable.
+    pub reachable: usize,
+    /// Number of blocks that are allocated, yet not reachable.
+    pub leaked: usize,
+    /// Where one of the leaked blocks lies, in bytes from the start of the pool.
+    pub leaked_at: Option<u64>,
+    /// Number of blocks that are retired: they become free once no thread can hold them.
+    pub retired: usize,
+}
+
+impl<M: Medium> Pool<M> {
+    /// An empty set of reachable blocks.
+    pub fn reach(&self) -> Reach<'_, M> {
+        Reach { pool: self, slabs: (0..self.alloc.heap.slab_count()).map(|_| Marks::default()).collect() }
+    }
+
+    /// Ends the recovery: what `reach` holds is allocated, everything else is free. In a pool that needs no recovery, `reach` is only compared with what is allocated.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when a block of `reach` is free in a pool that needs no recovery.
+    ///
+    /// # Panics
+    /// When `reach` is of another pool.
+    pub fn adopt(&self, reach: Reach<'_, M>) -> Result<(), Error> {
+        assert!(std::ptr::eq(self, reach.pool), "blocks of another pool");
+        if !self.needs_recovery() {
+            return self.audit(&reach).map(drop);
+        }
+        let heap = &self.alloc.heap;
+        let found = reach.slabs.iter().enumerate().filter_map(|(slab, marks)| {
+            let found = match marks.claim.load(Ordering::Acquire) {
+                UNCLAIMED | INNER => return None,
+                claim if claim >= RUN => Found::Run { count: (claim - RUN) as u32 },
+                claim => {
+                    let class = (claim - BLOCKS) as u8;
+                    Found::Blocks { class, used: marks.words(heap.classes.get(class)) }
+                }
+            };
+            Some((slab as u32, found))
+        });
+        heap.restore(found);
+        Ok(())
+    }
+
+    /// Compares `reach` with what is allocated. No other operation may be under way.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when a reachable block is free or retired, or the allocator's state is damaged.
+    pub fn audit(&self, reach: &Reach<'_, M>) -> Result<Usage, Error> {
+        let heap = &self.alloc.heap;
+        let retired = self.epochs.retired();
+        let held = heap.inventory(&retired)?;
+        let mut usage = Usage { retired: retired.len(), ..Usage::default() };
+        let mut leak = |count: u32, at: u64| {
+            if count > 0 {
+                usage.leaked += count as usize;
+                usage.leaked_at.get_or_insert(at);
+            }
+        };
+        for (&slab, held) in &held {
+            let (claim, at) = (reach.slabs.get(slab as usize).map_or(UNCLAIMED, |marks| marks.claim.load(Ordering::Acquire)), heap.offset(slab));
+            match held {
+                Found::Run { count } => match claim {
+                    UNCLAIMED => leak(1, at + FIRST as u64),
+                    claim if claim == RUN + u64::from(*count) => usage.reachable += 1,
+                    _ => return Err(Error::corrupt(at, "a reachable block where the allocator has another")),
+                },
+                Found::Blocks { class, used } => {
+                    let shape = heap.classes.get(*class);
+                    if claim != UNCLAIMED && claim != BLOCKS + u64::from(*class) {
+                        return Err(Error::corrupt(at, "a reachable block where the allocator has blocks of another size"));
+                    }
+                    let marked = reach.slabs.get(slab as usize).map_or_else(|| vec![0; used.len()].into_boxed_slice(), |marks| marks.words(shape));
+                    for (word, (used, marked)) in used.iter().zip(&marked).enumerate() {
+                        let block = |bits: u64| at + shape.within(word * 64 + bits.trailing_zeros() as usize) as u64;
+                        if marked & !used != 0 {
+                            return Err(Error::corrupt(block(marked & !used), "a reachable block that is free or retired"));
+                        }
+                        usage.reachable += marked.count_ones() as usize;
+                        let leaked = used & !marked;
+                        leak(leaked.count_ones(), if leaked == 0 { 0 } else { block(leaked) });
+                    }
+                }
+            }
+        }
+        let free = |(slab, marks): &(usize, &Marks)| marks.claim.load(Ordering::Acquire) > INNER && !held.contains_key(&(*slab as u32));
+        match reach.slabs.iter().enumerate().find(free) {
+            Some((slab, _)) => Err(Error::corrupt(heap.offset(slab as u32), "a reachable block in a slab that is free, or retired")),
+            None => Ok(usage),
+        }
+    }
+}
+
+impl Marks {
+    /// The bits of all blocks.
+    fn words(&self, class: &Class) -> Box<[u64]> {
+        match self.blocks.get() {
+            Some(blocks) => blocks.iter().map(|bits| bits.load(Ordering::Acquire)).collect(),
+            None => vec![0; class.bitmap_words()].into_boxed_slice(),
+        }
+    }
+}
+
+impl<M: Medium> Reach<'_, M> {
+    /// Marks the block of `size` bytes at `off` as reachable.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when no block of that size can lie there, or it is marked already.
+    pub fn mark<T: ?Sized>(&self, off: Off<T>, size: usize) -> Result<(), Error> {
+        let at = off.bytes();
+        let heap = &self.pool.alloc.heap;
+        let outside = || Error::corrupt(at, "a block outside the pool's slabs");
+        let (slab, within) = heap.split(at).filter(|(slab, _)| *slab > 0).ok_or_else(outside)?;
+        let marks = self.slabs.get(slab as usize).ok_or_else(outside)?;
+        match heap.classes.of(size) {
+            Some(number) => {
+                let class = heap.classes.get(number);
+                let index = class.index(within).ok_or_else(|| Error::corrupt(at, "a block that begins inside another"))?;
+                self.claim_blocks(slab, marks, number)?;
+                let blocks = marks.blocks.get_or_init(|| (0..class.bitmap_words()).map(|_| AtomicU64::new(0)).collect());
+                let bit = 1 << (index % 64);
+                match blocks[index / 64].fetch_or(bit, Ordering::AcqRel) & bit {
+                    0 => Ok(()),
+                    _ => Err(Error::corrupt(at, "a block that is reachable twice")),
+                }
+            }
+            None if within == FIRST => {
+                let count = size.checked_add(FIRST).map(|bytes| bytes.div_ceil(heap.slab_size())).ok_or_else(outside)?;
+                self.claim_run(slab, count)
+            }
+            None => Err(Error::corrupt(at, "a large block that does not begin a slab")),
+        }
+    }
+
+    fn claim_blocks(&self, slab: u32, marks: &Marks, class: u8) -> Result<(), Error> {
+        let claim = BLOCKS + u64::from(class);
+        let found = marks.claim.load(Ordering::Acquire);
+        if found == claim {
+            return Ok(());
+        }
+        if found == UNCLAIMED {
+            self.pool.expect_header(slab, Header::Blocks(self.pool.alloc.heap.classes.get(class).size))?;
+        }
+        match marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire) {
+            Err(found) if found != claim => Err(Error::corrupt(self.pool.alloc.heap.offset(slab), "a slab with blocks of two sizes")),
+            _ => Ok(()),
+        }
+    }
+
+    fn claim_run(&self, slab: u32, count: usize) -> Result<(), Error> {
+        let at = self.pool.alloc.heap.offset(slab);
+        let run = self.slabs[slab as usize..].get(..count).ok_or_else(|| Error::corrupt(at, "a large block that reaches beyond the pool"))?;
+        self.pool.expect_header(slab, Header::Run(count as u32))?;
+        for (place, marks) in run.iter().enumerate() {
+            let claim = if place == 0 { RUN + count as u64 } else { INNER };
+            if marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                return Err(Error::corrupt(at, "a large block that overlaps another block"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! Free runs of whole slabs: best fit, neighbours merged at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The free runs of a pool. No two of them touch.
+pub(super) struct Runs {
+    /// Length by number of the first slab.
+    by_start: BTreeMap<u32, u32>,
+    /// The same, as (length, first slab).
+    by_count: BTreeSet<(u32, u32)>,
+    /// Number of slabs in the pool.
+    end: u32,
+}
+
+impl Runs {
+    /// The runs of a pool of no slab but the header.
+    pub(super) fn new() -> Self {
+        Self { by_start: BTreeMap::new(), by_count: BTreeSet::new(), end: 1 }
+    }
+
+    /// Number of slabs in the pool, free or not.
+    pub(super) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// The pool now has `end` slabs; those that it did not have before are free.
+    pub(super) fn extend(&mut self, end: u32) {
+        if end > self.end {
+            self.give(self.end, end - self.end);
+            self.end = end;
+        }
+    }
+
+    /// The pool has `end` slabs; who uses them will be told by [`Runs::give`].
+    pub(super) fn start_at(&mut self, end: u32) {
+        self.end = end;
+    }
+
+    /// Takes `count` slabs: from the shortest run that has so many, the first of that length.
+    pub(super) fn take(&mut self, count: u32) -> Option<u32> {
+        let (length, start) = *self.by_count.range((count, 0)..).next()?;
+        self.remove(start, length);
+        if length > count {
+            self.insert(start + count, length - count);
+        }
+        Some(start)
+    }
+
+    /// Gives back `count` slabs from `start`, which are not free.
+    pub(super) fn give(&mut self, start: u32, count: u32) {
+        let (mut start, mut count) = (start, count);
+        if let Some((&before, &length)) = self.by_start.range(..start).next_back()
+            && before + length == start
+        {
+            self.remove(before, length);
+            (start, count) = (before, length + count);
+        }
+        if let Some(&length) = self.by_start.get(&(start + count)) {
+            self.remove(start + count, length);
+            count += length;
+        }
+        self.insert(start, count);
+    }
+
+    /// The runs in order: first slab and length.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.by_start.iter().map(|(start, count)| (*start, *count))
+    }
+
+    fn insert(&mut self, start: u32, count: u32) {
+        self.by_start.insert(start, count);
+        self.by_count.insert((count, start));
+    }
+
+    fn remove(&mut self, start: u32, count: u32) {
+        self.by_start.remove(&start);
+        self.by_count.remove(&(count, start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn runs_agree_with_a_plain_map_of_slabs(steps in proptest::collection::vec((any::<bool>(), 1u32..9, any::<proptest::sample::Index>()), 0..80)) {
+            let mut runs = Runs::new();
+            runs.extend(24);
+            let mut free = [true; 24];
+            free[0] = false;
+            let mut taken: Vec<(u32, u32)> = Vec::new();
+            for (take, count, which) in steps {
+                if take {
+                    let longest = free.split(|free| !free).map(<[bool]>::len).max().unwrap_or(0);
+                    let found = runs.take(count);
+                    prop_assert_eq!(found.is_some(), longest >= count as usize);
+                    if let Some(start) = found {
+                        prop_assert!(free[start as usize..][..count as usize].iter().all(|free| *free));
+                        free[start as usize..][..count as usize].fill(false);
+                        taken.push((start, count));
+                    }
+                } else if !taken.is_empty() {
+                    let (start, count) = taken.swap_remove(which.index(taken.len()));
+                    runs.give(start, count);
+                    free[start as usize..][..count as usize].fill(true);
+                }
+                let listed: Vec<_> = runs.iter().collect();
+                prop_assert!(listed.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0), "runs touch: {:?}", listed);
+                prop_assert_eq!(listed.iter().map(|run| run.1 as usize).sum::<usize>(), free.iter().filter(|free| **free).count());
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The allocator's state as it outlives a clean shutdown.
+//!
+//! ```text
+//! word  0       1            2              3...
+//!      +-------+------------+--------------+---------+-----
+//!      | magic | slab size  | slab count   | entries | ...
+//!      +-------+------------+--------------+---------+-----
+//! entry     bits 0-31 slab, 32-39 kind, 40-63 size of the blocks in bytes; in ascending order of slabs; slabs without entry are free
+//!   PARTLY  the slab holds blocks; words with one bit per block follow, set for those in use
+//!   FULL    the slab holds blocks, all in use
+//!   RUN     a run of slabs begins here; a word with their number follows
+//! ```
+//!
+//! A snapshot lies in free slabs, which are free again as soon as it has been read. Its place, length and CRC-32C stand in the superblock. What is not as described, in
+//! any detail, is not believed; the pool is then recovered by reachability.
+
+use super::heap::{Found, Heap};
+use crate::word::WORD;
+use crate::{Medium, Off, Pm, Word};
+use std::sync::atomic::Ordering;
+
+/// Where the allocator's state lies after a clean shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// Where it begins, in bytes.
+    pub(crate) off: u64,
+    /// Its length in bytes.
+    pub(crate) length: u64,
+    /// CRC-32C of its bytes.
+    pub(crate) crc: u32,
+}
+
+const MAGIC: u64 = u64::from_be_bytes(*b"everfre1");
+const PARTLY: u8 = 1;
+const FULL: u8 = 2;
+const RUN: u8 = 3;
+
+fn entry(slab: u32, kind: u8, size: u32) -> u64 {
+    u64::from(slab) | u64::from(kind) << 32 | u64::from(size) << 40
+}
+
+/// Writes the state of `heap` durably into free slabs; `None` when there are not enough in a row, or the state is not sound. `retired` blocks are free.
+pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64]) -> Option<Snapshot> {
+    let held = heap.inventory(retired).ok()?;
+    let slab_count = heap.slab_count();
+    let mut words = vec![MAGIC, heap.slab_size() as u64, u64::from(slab_count)];
+    let mut used_until = 1;
+    // Number of slabs, and the first: the shortest row of free slabs is not looked for, the longest will do.
+    let mut free = (0, 0);
+    for (slab, held) in held {
+        let count = match held {
+            Found::Run { count } => {
+                words.extend([entry(slab, RUN, 0), u64::from(count)]);
+                count
+            }
+            Found::Blocks { class, used } => {
+                let shape = heap.classes.get(class);
+                if used.iter().all(|bits| *bits == 0) {
+                    continue;
+                }
+                match used == shape.all() {
+                    true => words.push(entry(slab, FULL, shape.size)),
+                    false => {
+                        words.push(entry(slab, PARTLY, shape.size));
+                        words.extend(used);
+                    }
+                }
+                1
+            }
+        };
+        free = free.max((slab - used_until, used_until));
+        used_until = slab + count;
+    }
+    free = free.max((slab_count.saturating_sub(used_until), used_until));
+
+    let length = words.len() * WORD;
+    if length > free.0 as usize * heap.slab_size() {
+        return None;
+    }
+    let off = heap.offset(free.1);
+    let target = pm.words(Off::<Word>::new(off), words.len())?;
+    for (word, value) in target.iter().zip(&words) {
+        pm.store(word, *value, Ordering::Relaxed);
+    }
+    pm.persist(target);
+    Some(Snapshot { off, length: length as u64, crc: checksum(words.into_iter()) })
+}
+
+/// Takes over the state in `snapshot`; `None`, with `heap` unchanged, when it is not sound.
+pub(super) fn restore<M: Medium>(pm: &Pm<M>, heap: &Heap, snapshot: &Snapshot) -> Option<()> {
+    let length = usize::try_from(snapshot.length).ok().filter(|length| length.is_multiple_of(WORD))?;
+    let words = pm.words(Off::<Word>::new(snapshot.off), length / WORD)?;
+    if checksum(words.iter().map(Word::get)) != snapshot.crc {
+        return None;
+    }
+    // Read once more to check every entry, then to take them over: nobody else writes the pool while it is opened, and if somebody does, the heap is none the worse
+    // for it than for a snapshot that lies.
+    let entries = Entries::new(words, heap)?;
+    let mut sound = entries.clone();
+    while sound.next().is_some() {}
+    if !sound.rest.is_empty() {
+        return None;
+    }
+    heap.restore(entries);
+    Some(())
+}
+
+/// Reads the entries of a snapshot, up to the first that is not sound.
+#[derive(Clone)]
+struct Entries<'p> {
+    heap: &'p Heap,
+    rest: &'p [Word],
+    /// The next entry must be of this slab, or a later one.
+    next: u32,
+    slab_count: u32,
+}
+
+impl<'p> Entries<'p> {
+    fn new(words: &'p [Word], heap: &'p Heap) -> Option<Self> {
+        let (head, rest) = words.split_first_chunk::<3>()?;
+        let [magic, slab_size, slab_count] = head.each_ref().map(Word::get);
+        let slab_count = u32::try_from(slab_count).ok()?;
+        let fits = magic == MAGIC && slab_size == heap.slab_size() as u64 && slab_count <= heap.slab_count();
+        fits.then_some(Self { heap, rest, next: 1, slab_count })
+    }
+
+    fn entry(&self) -> Option<(&'p [Word], u32, u32, Found)> {
+        let (head, rest) = self.rest.split_first()?;
+        let head = head.get();
+        let slab = head as u32;
+        let room = self.slab_count.checked_sub(slab).filter(|room| *room > 0 && slab >= self.next)?;
+        if (head >> 32) as u8 == RUN {
+            let (count, rest) = rest.split_first()?;
+            let count = u32::try_from(count.get()).ok().filter(|count| (1..=room).contains(count))?;
+            return Some((rest, slab, count, Found::Run { count }));
+        }
+        let class = self.heap.classes.exact((head >> 40) as usize)?;
+        let shape = self.heap.classes.get(class);
+        match (head >> 32) as u8 {
+            FULL => Some((rest, slab, 1, Found::Blocks { class, used: shape.all() })),
+            PARTLY => {
+                let (used, rest) = rest.split_at_checked(shape.bitmap_words())?;
+                let used: Box<[u64]> = used.iter().map(Word::get).collect();
+                let sound = used.iter().enumerate().all(|(word, bits)| bits & !shape.all_in(word) == 0);
+                sound.then_some((rest, slab, 1, Found::Blocks { class, used }))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = (u32, Found);
+
+    fn next(&mut self) -> Option<(u32, Found)> {
+        let (rest, slab, count, found) = self.entry()?;
+        self.rest = rest;
+        self.next = slab + count;
+        Some((slab, found))
+    }
+}
+
+pub(super) fn checksum(words: impl Iterator<Item = u64>) -> u32 {
+    let mut bytes = [0u8; 4096];
+    let mut filled = 0;
+    let mut crc = 0;
+    for word in words {
+        bytes[filled..][..WORD].copy_from_slice(&word.to_le_bytes());
+        filled += WORD;
+        if filled == bytes.len() {
+            crc = crc32c::crc32c_append(crc, &bytes);
+            filled = 0;
+        }
+    }
+    crc32c::crc32c_append(crc, &bytes[..filled])
+}

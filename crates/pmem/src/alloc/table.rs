@@ -1,0 +1,102 @@
+//! What each slab of a pool is used for, readable without a lock.
+//!
+//! One word per slab, in chunks of doubling length, so that the table grows with the pool and never moves.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of slabs in the first chunk.
+const FIRST: u32 = 16;
+const CHUNKS: usize = (u32::BITS - FIRST.trailing_zeros() + 1) as usize;
+
+/// What a slab is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Nothing; or it is the second or a later slab of a run.
+    None,
+    /// Blocks of a class; the slab's own state is number `place` of that class's list.
+    Blocks { class: u8, place: u32 },
+    /// It is the first of a run of `count` slabs.
+    Run { count: u32 },
+}
+
+impl Use {
+    fn pack(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Blocks { class, place } => 1 | u64::from(class) << 8 | u64::from(place) << 32,
+            Self::Run { count } => 2 | u64::from(count) << 32,
+        }
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> Self {
+        match word & 0xff {
+            1 => Self::Blocks { class: (word >> 8) as u8, place: (word >> 32) as u32 },
+            2 => Self::Run { count: (word >> 32) as u32 },
+            _ => Self::None,
+        }
+    }
+}
+
+/// The uses of all slabs.
+pub(super) struct Table([OnceLock<Box<[AtomicU64]>>; CHUNKS]);
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self([const { OnceLock::new() }; CHUNKS])
+    }
+
+    /// Chunk, and place in it. Chunk 0 holds the slabs below [`FIRST`], chunk n those from `FIRST` << (n - 1) on.
+    #[inline]
+    fn place(slab: u32) -> (usize, usize) {
+        match (slab / FIRST).checked_ilog2() {
+            None => (0, slab as usize),
+            Some(power) => (power as usize + 1, (slab - (FIRST << power)) as usize),
+        }
+    }
+
+    /// What `slab` is used for.
+    #[inline]
+    pub(super) fn get(&self, slab: u32) -> Use {
+        let (chunk, place) = Self::place(slab);
+        self.0[chunk].get().map_or(Use::None, |chunk| Use::unpack(chunk[place].load(Ordering::Acquire)))
+    }
+
+    /// Sets what `slab` is used for.
+    pub(super) fn set(&self, slab: u32, used: Use) {
+        self.word(slab).store(used.pack(), Ordering::Release);
+    }
+
+    /// Sets `slab` unused if it is used as `current`; tells whether it was.
+    pub(super) fn clear(&self, slab: u32, current: Use) -> bool {
+        self.word(slab).compare_exchange(current.pack(), Use::None.pack(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn word(&self, slab: u32) -> &AtomicU64 {
+        let (chunk, place) = Self::place(slab);
+        let length = FIRST << chunk.saturating_sub(1);
+        &self.0[chunk].get_or_init(|| (0..length).map(|_| AtomicU64::new(0)).collect())[place]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slab_has_a_word_of_its_own() {
+        let table = Table::new();
+        for slab in 0..1000 {
+            assert_eq!(table.get(slab), Use::None);
+            table.set(slab, Use::Run { count: slab });
+        }
+        for slab in 0..1000 {
+            assert_eq!(table.get(slab), Use::Run { count: slab });
+            table.set(slab, Use::Blocks { class: slab as u8, place: slab });
+            assert!(!table.clear(slab, Use::Run { count: slab }));
+            assert!(table.clear(slab, Use::Blocks { class: slab as u8, place: slab }));
+        }
+        assert_eq!(Table::place(u32::MAX).0, CHUNKS - 1);
+    }
+}

@@ -1,0 +1,514 @@
+//! The allocator as a whole, over pools in anonymous memory.
+
+use super::*;
+use crate::epoch::Epochs;
+use crate::medium::Lines;
+use crate::{LINE, PoolOptions, WORD};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Barrier, mpsc};
+
+/// A medium that counts.
+#[derive(Default)]
+struct Tally {
+    flushes: AtomicUsize,
+    fences: AtomicUsize,
+}
+
+impl Medium for Tally {
+    fn flush(&self, lines: Lines<'_>) {
+        self.flushes.fetch_add(lines.count(), Ordering::Relaxed);
+    }
+    fn fence(&self) {
+        self.fences.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+type TestPool = Arc<Pool<Tally>>;
+
+fn pool(slab_size: usize, slabs: usize) -> TestPool {
+    Pool::anonymous(Tally::default(), PoolOptions { size_max: slab_size * slabs, slab_size, ..PoolOptions::default() }).unwrap()
+}
+
+/// The pool as if it had been closed and opened again.
+fn reopened(mut pool: TestPool, start: Start) -> TestPool {
+    let slab_size = pool.alloc.slab_size();
+    let alloc = Allocator::new(&pool, slab_size, start);
+    let pool_mut = Arc::get_mut(&mut pool).unwrap();
+    pool_mut.alloc = alloc;
+    pool_mut.epochs = Epochs::new();
+    pool
+}
+
+fn mark_all<'p>(pool: &'p TestPool, blocks: &BTreeMap<u64, usize>) -> Reach<'p, Tally> {
+    let reach = pool.reach();
+    for (&at, &size) in blocks {
+        reach.mark(Off::<u8>::new(at), size).unwrap();
+    }
+    reach
+}
+
+/// Checks that exactly `blocks` are allocated.
+fn expect_exactly(pool: &TestPool, blocks: &BTreeMap<u64, usize>) {
+    let usage = pool.audit(&mark_all(pool, blocks)).unwrap();
+    assert_eq!((usage.reachable, usage.leaked, usage.leaked_at), (blocks.len(), 0, None));
+}
+
+/// Allocates blocks of `size` until there is no space.
+fn fill(pool: &TestPool, size: usize) -> Vec<u64> {
+    let blocks = std::iter::from_fn(|| match pool.allocate(size) {
+        Ok(off) => Some(off.bytes()),
+        Err(Error::NoSpace { .. }) => None,
+        Err(error) => panic!("{error}"),
+    });
+    blocks.collect()
+}
+
+fn free(pool: &TestPool, block: u64) {
+    pool.free(Off::<u8>::new(block));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate(usize),
+    Free(prop::sample::Index),
+    Retire(prop::sample::Index),
+    Collect,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![4 => 1usize..600, 2 => prop::sample::select(vec![64, 256, 512, 1024, 2048, 4096]), 2 => 1usize..9000, 1 => 1usize..200_000];
+    let step = prop_oneof![
+        6 => size.prop_map(Step::Allocate),
+        3 => any::<prop::sample::Index>().prop_map(Step::Free),
+        2 => any::<prop::sample::Index>().prop_map(Step::Retire),
+        1 => Just(Step::Collect),
+    ];
+    prop::collection::vec(step, 0..if cfg!(miri) { 20 } else { 300 })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 300 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Blocks handed out are disjoint, aligned and inside the pool; and what is allocated survives a clean shutdown and a crash.
+    #[test]
+    fn blocks_agree_with_a_set_of_intervals(steps in steps(), small in any::<bool>()) {
+        let slab_size: usize = if small { 4 << 10 } else { 64 << 10 };
+        let pool = pool(slab_size, 40);
+        let mut blocks: BTreeMap<u64, usize> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Allocate(size) => match pool.allocate(size) {
+                    Ok(off) => {
+                        let at = off.bytes();
+                        prop_assert!(at.is_multiple_of(1 << size.trailing_zeros().clamp(3, 6)));
+                        prop_assert!(at >= (slab_size + LINE) as u64 && at + size as u64 <= pool.length() as u64);
+                        let before = blocks.range(..at).next_back();
+                        prop_assert!(before.is_none_or(|(other, size)| other + *size as u64 <= at));
+                        let after = blocks.range(at..).next();
+                        prop_assert!(after.is_none_or(|(other, _)| at + size as u64 <= *other));
+                        blocks.insert(at, size);
+                    }
+                    Err(Error::NoSpace { .. }) => {}
+                    Err(error) => return Err(TestCaseError::fail(error.to_string())),
+                },
+                Step::Collect => pool.collect(),
+                Step::Free(index) | Step::Retire(index) if blocks.is_empty() => _ = index,
+                Step::Free(index) => {
+                    let at = *blocks.keys().nth(index.index(blocks.len())).unwrap();
+                    blocks.remove(&at);
+                    free(&pool, at);
+                }
+                Step::Retire(index) => {
+                    let at = *blocks.keys().nth(index.index(blocks.len())).unwrap();
+                    blocks.remove(&at);
+                    pool.retire(Off::<u8>::new(at), &pool.pin());
+                }
+            }
+        }
+        expect_exactly(&pool, &blocks);
+
+        let snapshot = pool.snapshot();
+        let start = snapshot.map_or(Start::Unclean, Start::Clean);
+        let pool = reopened(pool, start);
+        if pool.needs_recovery() {
+            prop_assert!(snapshot.is_none());
+            pool.adopt(mark_all(&pool, &blocks)).unwrap();
+        }
+        expect_exactly(&pool, &blocks);
+
+        let pool = reopened(pool, Start::Unclean);
+        pool.adopt(mark_all(&pool, &blocks)).unwrap();
+        expect_exactly(&pool, &blocks);
+
+        // What is free can be handed out, and does not overlap what is not.
+        let more = fill(&pool, 64);
+        for at in &more {
+            prop_assert!(blocks.range(..=*at).next_back().is_none_or(|(other, size)| other + *size as u64 <= *at));
+            prop_assert!(blocks.range(*at..).next().is_none_or(|(other, _)| at + 64 <= *other));
+        }
+        blocks.extend(more.iter().map(|at| (*at, 64)));
+        expect_exactly(&pool, &blocks);
+    }
+
+    /// A snapshot that lies, even with a sound checksum, is refused, or read as some state that is sound in itself.
+    #[test]
+    fn a_hostile_snapshot_is_refused_or_sound(changes in prop::collection::vec((any::<prop::sample::Index>(), word()), 1..4), fix_checksum in prop::bool::weighted(0.9)) {
+        let pool = pool(4 << 10, 24);
+        for size in [32, 64, 64, 300, 1000, 5000, 9000] {
+            pool.allocate(size).unwrap();
+        }
+        fill(&pool, 256).into_iter().step_by(2).for_each(|at| free(&pool, at));
+        pool.free(pool.allocate(8000).unwrap_or(Off::NULL));
+        let runs: Vec<u64> = fill(&pool, 4000);
+        runs.iter().for_each(|at| free(&pool, *at));
+        let mut snapshot = pool.snapshot();
+        if let Some(snapshot) = &mut snapshot {
+            let words = pool.words(Off::<Word>::new(snapshot.off), snapshot.length as usize / WORD).unwrap();
+            for (index, value) in &changes {
+                pool.store(&words[index.index(words.len())], *value, Ordering::Relaxed);
+            }
+            if fix_checksum {
+                snapshot.crc = snapshot::checksum(words.iter().map(Word::get));
+            }
+        }
+        let pool = reopened(pool, snapshot.map_or(Start::Unclean, Start::Clean));
+        if pool.needs_recovery() {
+            pool.adopt(pool.reach()).unwrap();
+        }
+        let usage = pool.audit(&pool.reach()).unwrap();
+        let more = fill(&pool, 64);
+        prop_assert_eq!(pool.audit(&pool.reach()).unwrap().leaked, usage.leaked + more.len());
+    }
+
+    /// Neither the place nor the length nor the checksum of a snapshot is believed.
+    #[test]
+    fn a_snapshot_anywhere_is_refused(off in word(), length in word(), crc in any::<u32>()) {
+        let pool = reopened(pool(4 << 10, 8), Start::Clean(Snapshot { off, length, crc }));
+        prop_assert!(pool.needs_recovery());
+    }
+
+    /// Nothing that an index may claim to reach brings more than an error.
+    #[test]
+    fn hostile_marks_are_refused_or_sound(marks in prop::collection::vec((word(), prop_oneof![word(), 0u64..5000]), 0..40), headers in prop::collection::vec((1u32..12, any::<bool>(), any::<u16>()), 0..12)) {
+        let pool = pool(4 << 10, 12);
+        for (slab, run, extent) in headers {
+            let classes = pool.alloc.heap.classes;
+            let size = classes.get((extent % classes.count() as u16) as u8).size;
+            pool.write_header(slab, if run { Header::Run(u32::from(extent) % 14) } else { Header::Blocks(size) });
+        }
+        let pool = reopened(pool, Start::Unclean);
+        let reach = pool.reach();
+        let mut reached = 0;
+        for (at, size) in marks {
+            reached += usize::from(reach.mark(Off::<u8>::new(at), size as usize).is_ok());
+        }
+        for slab in 1..12 {
+            for (within, size) in [(64, 4032), (64, 40), (64, 8000), (256, 256), (64, 64)] {
+                reached += usize::from(reach.mark(Off::<u8>::new(slab * 4096 + within), size).is_ok());
+            }
+        }
+        pool.adopt(reach).unwrap();
+        prop_assert_eq!(pool.audit(&pool.reach()).unwrap().leaked, reached);
+    }
+}
+
+/// Words that are likely to get further than random ones.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        0u64..64,
+        (0u64..100_000).prop_map(|at| at & !7),
+        (0u64..30, 0u64..4, prop::sample::select(vec![0u64, 32, 64, 256, 320, 1024, 4096])).prop_map(|(slab, kind, size)| slab | kind << 32 | size << 40),
+    ]
+}
+
+#[test]
+fn a_slab_costs_one_flush_and_one_fence_and_a_block_none() {
+    let pool = pool(64 << 10, 64);
+    let before = (pool.medium().flushes.load(Ordering::Relaxed), pool.medium().fences.load(Ordering::Relaxed));
+    let per_slab = (64 << 10) / 64 - 1;
+    let blocks: Vec<u64> = (0..10 * per_slab).map(|_| pool.allocate(64).unwrap().bytes()).collect();
+    pool.allocate(1 << 20).unwrap();
+    for at in blocks {
+        free(&pool, at);
+    }
+    for _ in 0..per_slab {
+        pool.allocate(64).unwrap();
+    }
+    let after = (pool.medium().flushes.load(Ordering::Relaxed), pool.medium().fences.load(Ordering::Relaxed));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (11, 11));
+}
+
+#[test]
+fn a_full_pool_can_be_emptied_and_filled_again() {
+    let pool = pool(4 << 10, 24);
+    for round in 0..3 {
+        for size in [64, 1024, 40, 480, 4032] {
+            let blocks = fill(&pool, size);
+            let shape = pool.alloc.heap.classes.of(size).map_or(1, |class| pool.alloc.heap.classes.get(class).count as usize);
+            assert_eq!(blocks.len(), 23 * shape, "{size} in round {round}");
+            blocks.iter().for_each(|at| free(&pool, *at));
+        }
+        // All of it in one piece.
+        let whole = pool.allocate(23 * (4 << 10) - LINE).unwrap();
+        assert!(matches!(pool.allocate(8), Err(Error::NoSpace { .. })));
+        pool.free(whole);
+    }
+    assert!(matches!(pool.allocate(usize::MAX), Err(Error::TooLarge { .. })));
+    assert!(matches!(pool.allocate(1 << 40), Err(Error::NoSpace { .. })));
+}
+
+#[test]
+fn retired_blocks_are_found_when_space_runs_out() {
+    let pool = pool(4 << 10, 24);
+    let blocks = fill(&pool, 64);
+    for at in &blocks {
+        pool.retire(Off::<u8>::new(*at), &pool.pin());
+    }
+    assert_eq!(fill(&pool, 64).len(), blocks.len());
+}
+
+#[test]
+fn a_freed_block_is_reused_first() {
+    let pool = pool(64 << 10, 4);
+    let first = pool.allocate(100).unwrap();
+    let second = pool.allocate(100).unwrap();
+    assert_eq!(second.bytes(), first.bytes() + 112);
+    pool.free(first);
+    assert_eq!(pool.allocate(100).unwrap(), first);
+}
+
+#[test]
+fn what_is_no_block_cannot_be_freed() {
+    let pool = pool(4 << 10, 8);
+    let block = pool.allocate(200).unwrap().bytes();
+    let run = pool.allocate(6000).unwrap().bytes();
+    for at in [0, 8, 64, 4096, block + 8, block - 64, run + 64, run + 4096, 7 * 4096 + 64, 8 * 4096 + 64, u64::MAX, 1 << 47] {
+        free(&pool, at);
+    }
+    expect_exactly(&pool, &BTreeMap::from([(block, 200), (run, 6000)]));
+    free(&pool, run);
+    free(&pool, run);
+    expect_exactly(&pool, &BTreeMap::from([(block, 200)]));
+}
+
+#[test]
+fn marks_are_checked() {
+    let pool = pool(4 << 10, 16);
+    let small = pool.allocate(100).unwrap();
+    let large = pool.allocate(9000).unwrap();
+    let pool = reopened(pool, Start::Unclean);
+    let reach = pool.reach();
+    let what = |off: u64, size: usize| match reach.mark(Off::<u8>::new(off), size) {
+        Ok(()) => "",
+        Err(Error::Corrupt { what, .. }) => what,
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(what(0, 100), "a block outside the pool's slabs");
+    assert_eq!(what(16 << 12, 100), "a block outside the pool's slabs");
+    assert_eq!(what(u64::MAX - 63, 100), "a block outside the pool's slabs");
+    assert_eq!(what(small.bytes() + 8, 100), "a block that begins inside another");
+    assert_eq!(what(small.bytes(), 60), "a slab header that does not fit a block in the slab");
+    assert_eq!(what(small.bytes(), 100), "");
+    assert_eq!(what(small.bytes(), 100), "a block that is reachable twice");
+    assert_eq!(what(small.bytes(), 60), "a slab with blocks of two sizes");
+    assert_eq!(what(large.bytes(), 100), "a slab header that does not fit a block in the slab");
+    assert_eq!(what(large.bytes(), 5000), "a slab header that does not fit a block in the slab");
+    assert_eq!(what(large.bytes(), 100_000), "a large block that reaches beyond the pool");
+    assert_eq!(what(large.bytes(), usize::MAX), "a block outside the pool's slabs");
+    assert_eq!(what(large.bytes() + 8, 9000), "a large block that does not begin a slab");
+    assert_eq!(what(large.bytes(), 9000), "");
+    assert_eq!(what(large.bytes(), 9000), "a large block that overlaps another block");
+    pool.adopt(reach).unwrap();
+    expect_exactly(&pool, &BTreeMap::from([(small.bytes(), 100), (large.bytes(), 9000)]));
+}
+
+#[test]
+fn an_audit_finds_leaks_and_blocks_that_are_free_but_reachable() {
+    let pool = pool(4 << 10, 16);
+    let kept = pool.allocate(100).unwrap();
+    let leaked = pool.allocate(100).unwrap();
+    let run = pool.allocate(5000).unwrap();
+    let reach = pool.reach();
+    reach.mark(kept, 100).unwrap();
+    let usage = pool.audit(&reach).unwrap();
+    assert_eq!(usage, Usage { reachable: 1, leaked: 2, leaked_at: Some(leaked.bytes()), retired: 0 });
+
+    reach.mark(leaked, 100).unwrap();
+    reach.mark(run, 5000).unwrap();
+    assert_eq!(pool.audit(&reach).unwrap(), Usage { reachable: 3, ..Usage::default() });
+    pool.retire(run, &pool.pin());
+    assert!(matches!(pool.audit(&reach), Err(Error::Corrupt { at, .. }) if at == run.bytes() - 64));
+    pool.free(kept);
+    assert!(matches!(pool.audit(&reach), Err(Error::Corrupt { at, .. }) if at == kept.bytes()));
+}
+
+#[test]
+fn threads_share_a_pool_without_sharing_blocks() {
+    let (threads, rounds, slabs) = if cfg!(miri) { (2, 30, 24) } else { (4, 20_000, 256) };
+    let pool = pool(4 << 10, slabs);
+    let sum: usize = std::thread::scope(|scope| {
+        let mut senders = Vec::new();
+        let mut receivers = Vec::new();
+        for _ in 0..threads {
+            let (sender, receiver) = mpsc::channel::<(u64, usize, u64)>();
+            senders.push(sender);
+            receivers.push(receiver);
+        }
+        let workers = receivers.into_iter().enumerate().map(|(me, receiver)| {
+            let (pool, senders) = (&pool, senders.clone());
+            scope.spawn(move || {
+                let mut state = me as u64 + 1;
+                let mut done = 0;
+                for round in 0..rounds {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let size = if state >> 60 == 0 { 5000 } else { (state >> 33) as usize % 700 + 8 };
+                    if let Ok(off) = pool.allocate(size) {
+                        let tag = (me as u64) << 32 | round;
+                        for word in pool.words(off, size / WORD).unwrap() {
+                            pool.store(word, tag, Ordering::Relaxed);
+                        }
+                        senders[(state >> 40) as usize % threads].send((off.bytes(), size, tag)).unwrap();
+                    }
+                    for (at, size, tag) in receiver.try_iter().take(2) {
+                        assert!(pool.words(Off::<u8>::new(at), size / WORD).unwrap().iter().all(|word| word.get() == tag), "two owners of a block");
+                        match tag % 3 {
+                            0 => pool.retire(Off::<u8>::new(at), &pool.pin()),
+                            _ => free(pool, at),
+                        }
+                        done += 1;
+                    }
+                }
+                drop(senders);
+                for (at, ..) in receiver {
+                    free(pool, at);
+                    done += 1;
+                }
+                done
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        drop(senders);
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    assert!(sum > 0);
+    // The threads are gone; nothing may have stayed in what they had at hand.
+    pool.collect();
+    assert_eq!(pool.audit(&pool.reach()).unwrap(), Usage::default());
+    assert!(pool.allocate((slabs - 1) * (4 << 10) - LINE).is_ok());
+}
+
+#[test]
+fn threads_mark_together() {
+    let pool = pool(4 << 10, 64);
+    let blocks: Vec<u64> = if cfg!(miri) { fill(&pool, 500) } else { fill(&pool, 48) };
+    let size = if cfg!(miri) { 500 } else { 48 };
+    let pool = reopened(pool, Start::Unclean);
+    let reach = pool.reach();
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            let (reach, blocks, refused) = (&reach, &blocks, &refused);
+            // The two threads overlap in every third block.
+            scope.spawn(move || {
+                for (_, at) in blocks.iter().enumerate().filter(|(index, _)| index % 3 == 2 || index % 3 == half) {
+                    refused.fetch_add(usize::from(reach.mark(Off::<u8>::new(*at), size).is_err()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(refused.into_inner(), blocks.len() / 3);
+    pool.adopt(reach).unwrap();
+    expect_exactly(&pool, &blocks.iter().map(|at| (*at, size)).collect());
+}
+
+#[test]
+fn a_pinned_reader_keeps_retired_blocks_from_being_reused() {
+    let pool = pool(4 << 10, 16);
+    let block = pool.allocate(1000).unwrap();
+    let (pinned, may_leave, left) = (Barrier::new(2), AtomicBool::new(false), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let guard = pool.pin();
+            pinned.wait();
+            while !may_leave.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            drop(guard);
+            left.wait();
+        });
+        pinned.wait();
+        pool.retire(block, &pool.pin());
+        pool.collect();
+        assert_eq!(pool.audit(&pool.reach()).unwrap().retired, 1);
+        let others: BTreeSet<u64> = fill(&pool, 1000).into_iter().collect();
+        assert!(!others.contains(&block.bytes()));
+        may_leave.store(true, Ordering::Release);
+        left.wait();
+    });
+    pool.collect();
+    assert_eq!(pool.audit(&pool.reach()).unwrap().retired, 0);
+    assert_eq!(pool.allocate(1000).unwrap(), block);
+}
+
+#[test]
+fn a_thread_that_ends_leaves_its_blocks_and_its_retired_ones() {
+    let pool = pool(64 << 10, 4);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let [kept, retired] = [pool.allocate(64).unwrap(), pool.allocate(64).unwrap()];
+            pool.retire(retired, &pool.pin());
+            pool.free(kept);
+        });
+        // Only joining waits for what a thread does as it ends.
+        thread.join().unwrap();
+    });
+    pool.collect();
+    assert_eq!(pool.audit(&pool.reach()).unwrap(), Usage::default());
+    assert_eq!(pool.alloc.heap.caches.lock().len(), 1, "but for the cache of this thread");
+    assert!(pool.allocate(3 * (64 << 10) - LINE).is_ok());
+}
+
+#[test]
+fn a_pool_goes_away_with_garbage_pending() {
+    let pool = pool(64 << 10, 4);
+    let guard = pool.pin();
+    for _ in 0..200 {
+        pool.retire(pool.allocate(64).unwrap(), &guard);
+    }
+    let heap = Arc::downgrade(&pool.alloc.heap);
+    drop(pool);
+    assert_eq!(heap.strong_count(), 0);
+    drop(guard);
+}
+
+#[test]
+fn zeroed_blocks_are_zero_and_flushed_whole() {
+    let pool = pool(64 << 10, 4);
+    let block = pool.alloc::<[Word; 32]>().unwrap();
+    for word in block.iter() {
+        pool.store(word, 7, Ordering::Relaxed);
+    }
+    let at = block.off();
+    drop(block);
+    let block = pool.alloc_zeroed::<[Word; 32]>().unwrap();
+    assert_eq!(block.off(), at);
+    assert!(block.iter().all(|word| word.get() == 0));
+    let before = pool.medium().flushes.load(Ordering::Relaxed);
+    drop(pool.seal(block));
+    assert_eq!(pool.medium().flushes.load(Ordering::Relaxed) - before, 4);
+}
+
+#[test]
+fn a_snapshot_of_a_full_pool_does_not_fit() {
+    let pool = pool(4 << 10, 16);
+    let blocks = fill(&pool, 4000);
+    assert_eq!(pool.snapshot(), None);
+    free(&pool, blocks[3]);
+    let snapshot = pool.snapshot().unwrap();
+    let pool = reopened(pool, Start::Clean(snapshot));
+    assert!(!pool.needs_recovery());
+    assert_eq!(fill(&pool, 4000), [blocks[3]]);
+}
