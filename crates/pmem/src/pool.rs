@@ -16,31 +16,26 @@
 //!
 //! Dropping a pool without closing it is, for the next open, the same as a crash.
 
+mod backing;
 mod header;
 mod roots;
+#[cfg(test)]
+mod tests;
 
 pub use roots::ROOT_NAME_SIZE_MAX;
 
 use crate::alloc::{Allocator, Start};
 use crate::epoch::Epochs;
-use crate::map::{self, Mapping, Memory, Sharing};
+use crate::map::{Memory, Sharing};
 use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Pm};
+use backing::{Backing, map_file};
 use header::{Header, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
 use parking_lot::Mutex;
-use std::fs::File;
-use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-
-/// The first size of a pool, and its smallest step, in bytes.
-const STEP_MIN: usize = 16 << 20;
-/// The largest step of growth unless a larger block is wanted, in bytes.
-const STEP_MAX: usize = 1 << 30;
 
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
@@ -244,13 +239,12 @@ impl<M: Medium> Pool<M> {
 
     fn start(backing: Backing, medium: M, options: &PoolOptions, mode: Mode, domain: Option<Domain>) -> Result<Arc<Self>, Error> {
         check_options(options)?;
-        // SAFETY: every backing has mapped a header's length at least, and lives as long as the pool; memory in use by a pool is accessed as atomics only.
+        // SAFETY: every backing has a header's length at least, and lives as long as the pool; memory in use by a pool is accessed as atomics only.
         let pm = unsafe { Pm::new(medium, backing.base(), size_of::<Header>()) };
         let header = pm.head::<Header>();
         let size_max = options.size_max.min(backing.size_max());
         let (superblock, start, found) = match (mode, header.read(backing.path(), backing.length()?)) {
             (Mode::Open | Mode::OpenOrCreate | Mode::Inspect, Ok(superblock)) => {
-                backing.map_to(superblock.size as usize)?;
                 let found = if superblock.clean { Found::Clean } else { Found::Unclean };
                 let (superblock, start) = open(&pm, &backing, superblock, options, mode, domain)?;
                 (superblock, start, found)
@@ -261,9 +255,9 @@ impl<M: Medium> Pool<M> {
             (Mode::Create, Ok(_)) => return Err(Error::Exists { path: backing.path().to_owned() }),
             (_, Err(error)) => return Err(error),
         };
-        // SAFETY: as above; `open` and `create` have mapped that much.
+        // SAFETY: as above; `Header::read` and `create` have seen to it that the backing has that much.
         unsafe { pm.extend(superblock.size as usize) };
-        Ok(Arc::new(Self {
+        let pool = Self {
             alloc: Allocator::new(&pm, superblock.slab_size as usize, start),
             pm,
             epochs: Epochs::new(),
@@ -275,7 +269,9 @@ impl<M: Medium> Pool<M> {
             domain,
             found,
             backing,
-        }))
+        };
+        pool.durable()?;
+        Ok(Arc::new(pool))
     }
 
     /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on.
@@ -294,6 +290,11 @@ impl<M: Medium> Pool<M> {
         *superblock = closed;
         self.state.store(CLOSED, Ordering::Release);
         self.backing.synchronise_header()?;
+        self.durable()
+    }
+
+    /// Whether what has been fenced so far is durable.
+    fn durable(&self) -> Result<(), Error> {
         self.medium().failure().map_or(Ok(()), |why| Err(Error::WriteBack { why: why.to_owned() }))
     }
 
@@ -355,9 +356,8 @@ impl<M: Medium> Pool<M> {
     ///
     /// 1. Allocate space on the file system, and, where the domain outlives the machine, make the file's new length durable. A crash leaves a file longer than its pool,
     ///    which is harmless; the other order would leave a pool longer than its file.
-    /// 2. Map it.
-    /// 3. Commit a superblock with the new size: the commit point. Nothing is stored in the new space before.
-    /// 4. Let offsets reach it.
+    /// 2. Commit a superblock with the new size: the commit point. Nothing is stored in the new space before.
+    /// 3. Let offsets reach it.
     ///
     /// # Errors
     /// [`Error::NoSpace`] when the pool may not grow so far, or the file system is full; and those of [`Pool::writable`].
@@ -369,13 +369,12 @@ impl<M: Medium> Pool<M> {
         if self.domain.is_some_and(Domain::survives_power_failure) {
             self.backing.synchronise()?;
         }
-        self.backing.map_to(grown_size)?;
         let grown = Superblock { sequence: superblock.next(), size: grown_size as u64, ..*superblock };
         self.header().commit(&self.pm, &grown);
         *superblock = grown;
-        // SAFETY: `map_to` has mapped that much, for as long as the backing lives, which is longer than `pm`.
+        // SAFETY: the backing has that much now, and lives longer than `pm`.
         unsafe { self.pm.extend(grown_size) };
-        Ok(())
+        self.durable()
     }
 }
 
@@ -399,6 +398,7 @@ fn open<M: Medium>(
     if !found.clean && !options.accept_dirty_shutdown {
         check_survival(&found, &opened, backing.path())?;
     }
+    backing.fill_holes(found.size as usize)?;
     if domain.is_some_and(Domain::survives_power_failure) {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         backing.synchronise()?;
@@ -416,7 +416,6 @@ fn open<M: Medium>(
 fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_max: usize, domain: Option<Domain>) -> Result<Superblock, Error> {
     let header = pm.head::<Header>();
     let size = backing.make_room(0, 2 * options.slab_size, options.slab_size, size_max)?;
-    backing.map_to(size)?;
     backing.synchronise()?;
     let created = Superblock {
         sequence: 1,
@@ -469,155 +468,4 @@ fn check_options(options: &PoolOptions) -> Result<(), Error> {
         return Err(Error::BadOption { name: "size_max", value: options.size_max as u64, expected: "at most 2^48" });
     }
     Ok(())
-}
-
-/// Opens and locks the file, and maps its header at least.
-fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
-    check_options(options)?;
-    let inspect = mode == Mode::Inspect;
-    let file = File::options().read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false).open(path);
-    let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-    let file = file.map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
-        _ => io_error("open")(source),
-    })?;
-    if !inspect {
-        file.try_lock().map_err(|error| match error {
-            std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
-            std::fs::TryLockError::Error(source) => io_error("lock")(source),
-        })?;
-    }
-    let metadata = file.metadata().map_err(io_error("look at"))?;
-    if !metadata.is_file() {
-        return Err(io_error("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
-    }
-    let length = metadata.len();
-    if length == 0 && matches!(mode, Mode::Open | Mode::Inspect) {
-        return Err(Error::Unfinished { path: path.to_owned() });
-    }
-    if length > 0 && length < size_of::<Header>() as u64 {
-        return Err(too_short(path, &file, length));
-    }
-    if length == 0 {
-        map::allocate(&file, 0, size_of::<Header>()).map_err(|_| Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max })?;
-    }
-    let address_space = usize::try_from(length.min(crate::off::SIZE_MAX)).unwrap_or(usize::MAX).max(options.size_max);
-    Mapping::new(file, path, size_of::<Header>(), address_space, inspect)
-}
-
-/// What is wrong with a file that has no room for a header.
-fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
-    let mut bytes = [0; 8];
-    let start = &mut bytes[..length.min(8) as usize];
-    if let Err(source) = io::Read::read_exact(&mut file, start) {
-        return Error::Io { action: "read", path: path.to_owned(), source };
-    }
-    let magic = u64::from_le_bytes(bytes);
-    if magic == header::MAGIC {
-        Error::Truncated { path: path.to_owned(), size: size_of::<Header>() as u64, length }
-    } else {
-        Error::NotAPool { path: path.to_owned(), magic }
-    }
-}
-
-/// The process that holds the lock on `file`, from the kernel's list: `1: FLOCK  ADVISORY  WRITE 3061 fe:00:1835050 0 EOF`.
-fn owner_of_lock(file: &File) -> Option<u32> {
-    let metadata = file.metadata().ok()?;
-    let (device, inode) = (metadata.dev(), metadata.ino());
-    let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let line = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line.len() > 5 && line[1] == "FLOCK" && line[5] == place)?;
-    line[4].parse().ok()
-}
-
-/// The memory of a pool.
-enum Backing {
-    Memory(Arc<Memory>),
-    File(Mapping),
-}
-
-impl Backing {
-    fn base(&self) -> NonNull<u8> {
-        match self {
-            Self::Memory(memory) => memory.base(),
-            Self::File(mapping) => mapping.base(),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Memory(_) => Path::new("(memory)"),
-            Self::File(mapping) => mapping.path(),
-        }
-    }
-
-    /// Bytes that are there.
-    fn length(&self) -> Result<u64, Error> {
-        match self {
-            Self::Memory(memory) => Ok(memory.size() as u64),
-            Self::File(mapping) => Ok(mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.len()),
-        }
-    }
-
-    /// Bytes to which a pool may grow here.
-    fn size_max(&self) -> usize {
-        match self {
-            Self::Memory(memory) => memory.size(),
-            Self::File(mapping) => mapping.reserved(),
-        }
-    }
-
-    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken, as little as possible if space is
-    /// scarce.
-    fn make_room(&self, size: usize, wanted: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
-        let no_space = || Error::NoSpace { wanted, size, size_max };
-        let room = size_max.saturating_sub(size) & !(slab_size - 1);
-        let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(no_space)?;
-        let mut step = size.clamp(STEP_MIN, STEP_MAX).max(least).min(room) & !(slab_size - 1);
-        let Self::File(mapping) = self else { return Ok(size + step) };
-        loop {
-            match map::allocate(mapping.file(), size, size + step) {
-                Ok(()) => return Ok(size + step),
-                Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(mapping.error("allocate space for", error)),
-                Err(_) if step == least => return Err(no_space()),
-                Err(_) => step = (step / 2).max(least) & !(slab_size - 1),
-            }
-        }
-    }
-
-    fn map_to(&self, size: usize) -> Result<(), Error> {
-        match self {
-            Self::Memory(_) => Ok(()),
-            Self::File(mapping) => mapping.map_to(size),
-        }
-    }
-
-    fn synchronise(&self) -> Result<(), Error> {
-        match self {
-            Self::Memory(_) => Ok(()),
-            Self::File(mapping) => mapping.synchronise(),
-        }
-    }
-
-    fn synchronise_header(&self) -> Result<(), Error> {
-        match self {
-            Self::Memory(_) => Ok(()),
-            Self::File(mapping) => mapping.synchronise_head(size_of::<Header>()),
-        }
-    }
-
-    /// Makes the file's name durable.
-    fn synchronise_directory(&self) -> Result<(), Error> {
-        let Self::File(mapping) = self else { return Ok(()) };
-        let parent = mapping.path().parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(parent).and_then(|directory| directory.sync_all()).map_err(|error| mapping.error("synchronise the directory of", error))
-    }
-
-    /// A random UUID (version 4) for files; nil for memory, so that what is done there can be repeated exactly.
-    fn new_uuid(&self) -> Result<u128, Error> {
-        let Self::File(mapping) = self else { return Ok(0) };
-        let mut bytes = [0; 16];
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|error| mapping.error("name", error))?;
-        Ok(u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62)
-    }
 }

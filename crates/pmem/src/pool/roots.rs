@@ -180,7 +180,8 @@ impl<M: Medium> Pool<M> {
         match free {
             Some(entry) => {
                 entry.prepare(self, &stored, kind);
-                Ok(self.link(&entry.root, block))
+                let off = self.link(&entry.root, block);
+                self.durable().map(|()| off)
             }
             None => self.link_in_new_block(last, &stored, kind, block),
         }
@@ -199,7 +200,8 @@ impl<M: Medium> Pool<M> {
         self.store(&fresh.entries[0].root, block.off().link(), Ordering::Relaxed);
         let sealed = self.seal(fresh);
         self.link(&last.next, sealed);
-        Ok(block.release())
+        let off = block.release();
+        self.durable().map(|()| off)
     }
 
     /// Publishes `block` in place of the root named `name`, durably. What was there before is the caller's to retire.
@@ -211,7 +213,7 @@ impl<M: Medium> Pool<M> {
         self.writable()?;
         let (entry, old) = self.find_root(&Name::new(name)?)?.ok_or_else(|| Error::NoSuchRoot { name: name.to_owned() })?;
         self.link(&entry.root, block);
-        Ok(old)
+        self.durable().map(|()| old)
     }
 
     /// Removes the root named `name`, durably. What it led to is the caller's to retire.
@@ -224,7 +226,7 @@ impl<M: Medium> Pool<M> {
         let (entry, old) = self.find_root(&Name::new(name)?)?.ok_or_else(|| Error::NoSuchRoot { name: name.to_owned() })?;
         self.store(&entry.root, 0, Ordering::Release);
         self.persist(&entry.root);
-        Ok(old)
+        self.durable().map(|()| old)
     }
 
     /// The blocks that the directory takes from the allocator, which are reachable without being anybody's: offset and size in bytes.

@@ -1,0 +1,175 @@
+//! What a pool lies in: a locked file, mapped; or memory.
+
+use super::header::{self, Header};
+use super::{Mode, PoolOptions, check_options};
+use crate::Error;
+use crate::map::{self, Mapping, Memory};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The first size of a pool, and its smallest step, in bytes.
+const STEP_MIN: usize = 16 << 20;
+/// The largest step of growth unless a larger block is wanted, in bytes. Space of a tmpfs takes some 2 microseconds per page to allocate, and everyone who needs space
+/// waits meanwhile.
+const STEP_MAX: usize = 64 << 20;
+
+/// The memory of a pool.
+pub(super) enum Backing {
+    Memory(Arc<Memory>),
+    File(Mapping),
+}
+
+impl Backing {
+    pub(super) fn base(&self) -> NonNull<u8> {
+        match self {
+            Self::Memory(memory) => memory.base(),
+            Self::File(mapping) => mapping.base(),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Memory(_) => Path::new("(memory)"),
+            Self::File(mapping) => mapping.path(),
+        }
+    }
+
+    /// Bytes that are there.
+    pub(super) fn length(&self) -> Result<u64, Error> {
+        match self {
+            Self::Memory(memory) => Ok(memory.size() as u64),
+            Self::File(mapping) => Ok(mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.len()),
+        }
+    }
+
+    /// Bytes to which a pool may grow here.
+    pub(super) fn size_max(&self) -> usize {
+        match self {
+            Self::Memory(memory) => memory.size(),
+            Self::File(mapping) => mapping.size(),
+        }
+    }
+
+    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken, as little as possible if space is
+    /// scarce.
+    pub(super) fn make_room(&self, size: usize, wanted: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
+        let no_space = || Error::NoSpace { wanted, size, size_max };
+        let room = size_max.saturating_sub(size) & !(slab_size - 1);
+        let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(no_space)?;
+        let mut step = size.clamp(STEP_MIN, STEP_MAX).max(least).min(room) & !(slab_size - 1);
+        let Self::File(mapping) = self else { return Ok(size + step) };
+        loop {
+            match map::allocate(mapping.file(), size, size + step) {
+                Ok(()) => return Ok(size + step),
+                Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(mapping.error("allocate space for", error)),
+                Err(_) if step == least => return Err(no_space()),
+                Err(_) => step = (step / 2).max(least) & !(slab_size - 1),
+            }
+        }
+    }
+
+    /// Fills the holes that copying a file may have left in its first `size` bytes: a store to one would need space, and a full disk would end the process.
+    pub(super) fn fill_holes(&self, size: usize) -> Result<(), Error> {
+        let Self::File(mapping) = self else { return Ok(()) };
+        let allocated = mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.blocks().saturating_mul(512);
+        if allocated >= size as u64 {
+            return Ok(());
+        }
+        match map::allocate(mapping.file(), 0, size) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(Error::NoSpace { wanted: size - allocated as usize, size, size_max: size }),
+            result => result.map_err(|error| mapping.error("allocate space for", error)),
+        }
+    }
+
+    pub(super) fn synchronise(&self) -> Result<(), Error> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(mapping) => mapping.synchronise(),
+        }
+    }
+
+    pub(super) fn synchronise_header(&self) -> Result<(), Error> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(mapping) => mapping.synchronise_head(size_of::<Header>()),
+        }
+    }
+
+    /// Makes the file's name durable.
+    pub(super) fn synchronise_directory(&self) -> Result<(), Error> {
+        let Self::File(mapping) = self else { return Ok(()) };
+        let parent = mapping.path().parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent).and_then(|directory| directory.sync_all()).map_err(|error| mapping.error("synchronise the directory of", error))
+    }
+
+    /// A random UUID (version 4) for files; nil for memory, so that what is done there can be repeated exactly.
+    pub(super) fn new_uuid(&self) -> Result<u128, Error> {
+        let Self::File(mapping) = self else { return Ok(0) };
+        let mut bytes = [0; 16];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|error| mapping.error("name", error))?;
+        Ok(u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62)
+    }
+}
+
+/// Opens, locks and maps the file, which has room for a header then.
+pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
+    check_options(options)?;
+    let inspect = mode == Mode::Inspect;
+    let file = File::options().read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false).open(path);
+    let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
+    let file = file.map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
+        _ => io_error("open")(source),
+    })?;
+    if !inspect {
+        file.try_lock().map_err(|error| match error {
+            std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
+            std::fs::TryLockError::Error(source) => io_error("lock")(source),
+        })?;
+    }
+    let metadata = file.metadata().map_err(io_error("look at"))?;
+    if !metadata.is_file() {
+        return Err(io_error("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    }
+    let length = metadata.len();
+    if length == 0 && matches!(mode, Mode::Open | Mode::Inspect) {
+        return Err(Error::Unfinished { path: path.to_owned() });
+    }
+    if length > 0 && length < size_of::<Header>() as u64 {
+        return Err(too_short(path, &file, length));
+    }
+    if length == 0 {
+        map::allocate(&file, 0, size_of::<Header>()).map_err(|_| Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max })?;
+    }
+    let address_space = usize::try_from(length.min(crate::off::SIZE_MAX)).unwrap_or(usize::MAX).max(options.size_max);
+    Mapping::new(file, path, address_space, inspect)
+}
+
+/// What is wrong with a file that has no room for a header.
+fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
+    let mut bytes = [0; 8];
+    let start = &mut bytes[..length.min(8) as usize];
+    if let Err(source) = io::Read::read_exact(&mut file, start) {
+        return Error::Io { action: "read", path: path.to_owned(), source };
+    }
+    let magic = u64::from_le_bytes(bytes);
+    if magic == header::MAGIC {
+        Error::Truncated { path: path.to_owned(), size: size_of::<Header>() as u64, length }
+    } else {
+        Error::NotAPool { path: path.to_owned(), magic }
+    }
+}
+
+/// The process that holds the lock on `file`, from the kernel's list: `1: FLOCK  ADVISORY  WRITE 3061 fe:00:1835050 0 EOF`.
+fn owner_of_lock(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line.len() > 5 && line[1] == "FLOCK" && line[5] == place)?;
+    line[4].parse().ok()
+}

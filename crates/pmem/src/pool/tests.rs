@@ -1,0 +1,286 @@
+//! What takes a look inside: forged superblocks, forged directories, damage.
+
+use super::header::{Header, MAGIC};
+use super::*;
+use crate::{Off, Word};
+use proptest::prelude::*;
+
+fn small() -> PoolOptions {
+    PoolOptions { size_max: 256 << 10, slab_size: 4096, ..PoolOptions::default() }
+}
+
+fn memory_pool() -> (Arc<Memory>, Arc<Pool>) {
+    let memory = Memory::new(256 << 10).unwrap();
+    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), small()).unwrap();
+    (memory, pool)
+}
+
+fn put<M: Medium>(pool: &Pool<M>, name: &str, value: u64) -> Result<Off<[Word]>, Error> {
+    let block = pool.alloc_words(1)?;
+    pool.store(&block[0], value, Ordering::Relaxed);
+    let block = pool.seal(block);
+    pool.link_root(name, value, block)
+}
+
+fn reopen(memory: &Arc<Memory>) -> Result<Arc<Pool>, Error> {
+    Pool::open_in(memory.clone(), Hardware::page_cache(), small())
+}
+
+/// Replaces the superblock of the pool in `memory`.
+fn forge(memory: &Arc<Memory>, change: impl FnOnce(&mut Superblock)) {
+    // SAFETY: the memory outlives `pm`, which is dropped at the end of the block.
+    let pm = unsafe { Pm::new(Hardware::page_cache(), memory.base(), memory.size()) };
+    let header = pm.head::<Header>();
+    let mut superblock = header.read(Path::new("test"), memory.size() as u64).unwrap();
+    superblock.sequence = superblock.next();
+    change(&mut superblock);
+    header.commit(&pm, &superblock);
+}
+
+#[test]
+fn a_directory_of_many_blocks_finds_and_reuses() {
+    let (memory, pool) = memory_pool();
+    let name = |number: u64| format!("root number {number}");
+    for number in 1..=100 {
+        put(&pool, &name(number), number).unwrap();
+    }
+    assert_eq!(pool.directory_blocks().unwrap().len(), 3, "31 entries in each block");
+    assert!(matches!(put(&pool, &name(50), 50), Err(Error::RootExists { .. })));
+    for number in (1..=100).step_by(2) {
+        assert_eq!(pool.unlink_root(&name(number)).unwrap().kind, number);
+    }
+    assert!(matches!(pool.unlink_root(&name(1)), Err(Error::NoSuchRoot { .. })));
+    for number in 101..=150 {
+        put(&pool, &name(number), number).unwrap();
+    }
+    assert_eq!(pool.directory_blocks().unwrap().len(), 3, "free entries are reused");
+    let block = pool.alloc_words(1).unwrap();
+    let new = block.off().bytes();
+    let old = pool.replace_root(&name(2), pool.seal(block)).unwrap();
+    assert_eq!(old.kind, 2);
+    drop(pool);
+
+    let pool = reopen(&memory).unwrap();
+    assert_eq!(pool.root(&name(2)).unwrap().unwrap(), Root { kind: 2, off: new });
+    let mut kinds: Vec<_> = pool.roots().unwrap().into_iter().map(|(text, root)| (text == name(root.kind)).then_some(root.kind).unwrap()).collect();
+    kinds.sort();
+    assert_eq!(kinds, (2..=100).step_by(2).chain(101..=150).collect::<Vec<_>>());
+}
+
+#[test]
+fn names_have_1_to_40_bytes() {
+    let (_memory, pool) = memory_pool();
+    for name in ["", &"x".repeat(41)] {
+        assert!(matches!(put(&pool, name, 1), Err(Error::RootName { .. })));
+        assert!(matches!(pool.root(name), Err(Error::RootName { .. })));
+    }
+    for name in ["x", &"x".repeat(40), "\u{1f333}"] {
+        put(&pool, name, 1).unwrap();
+        assert!(pool.root(name).unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_chain_that_runs_into_itself_is_recognised() {
+    let (_memory, pool) = memory_pool();
+    for number in 0..70 {
+        put(&pool, &number.to_string(), number).unwrap();
+    }
+    let blocks = pool.directory_blocks().unwrap();
+    // The words `next` of the first block and of the last: each linked to the first block of the chain, to itself, into the header, and beyond the end.
+    let nexts = [Off::<Word>::new(2048), blocks[1].0.cast()];
+    for next in nexts.map(|off| pool.get(off).unwrap()) {
+        let good = next.get();
+        for target in [blocks[0].0.bytes(), blocks[1].0.bytes(), 2048, 64, pool.length() as u64, 1 << 40, 4097] {
+            if Off::<Word>::new(target).link() == good {
+                continue;
+            }
+            pool.store(next, Off::<Word>::new(target).link(), Ordering::Relaxed);
+            assert!(matches!(pool.roots(), Err(Error::Corrupt { .. })), "{target:#x}");
+            assert!(matches!(put(&pool, "new", 1), Err(Error::Corrupt { .. })), "{target:#x}");
+        }
+        pool.store(next, good, Ordering::Relaxed);
+    }
+    assert_eq!(pool.roots().unwrap().len(), 70);
+}
+
+#[test]
+fn every_flipped_bit_of_a_superblock_is_noticed() {
+    let (memory, pool) = memory_pool();
+    put(&pool, "name", 1).unwrap();
+    drop(pool);
+    let words = memory.words();
+    let good: Vec<u64> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    // Only the second superblock has been written, in words 128 to 143.
+    for at in [0, 1].into_iter().chain(128..144) {
+        for bit in (0..64).step_by(if cfg!(miri) { 21 } else { 1 }) {
+            words[at].store(good[at] ^ 1 << bit, Ordering::Relaxed);
+            assert!(reopen(&memory).is_err(), "bit {bit} of word {at}");
+            words[at].store(good[at], Ordering::Relaxed);
+        }
+    }
+    reopen(&memory).unwrap();
+}
+
+#[test]
+fn a_stale_superblock_is_noticed() {
+    let (memory, pool) = memory_pool();
+    pool.close().unwrap();
+    drop(pool);
+    memory.words()[1].store(Off::<()>::new(4).link(), Ordering::Relaxed);
+    assert!(matches!(reopen(&memory), Err(Error::Corrupt { at: 512, .. })));
+}
+
+#[test]
+fn features_and_versions_of_the_future_are_refused() {
+    for (change, version, features) in [((|it| it.version = 2) as fn(&mut Superblock), 2, 0), (|it| it.features_incompatible = 4, 1, 4)] {
+        let (memory, _) = memory_pool();
+        forge(&memory, change);
+        match reopen(&memory) {
+            Err(Error::NewerVersion { version: v, features: f, .. }) => assert_eq!((v, f), (version, features)),
+            other => panic!("{:?}", other.err()),
+        }
+    }
+    let (memory, _) = memory_pool();
+    forge(&memory, |it| it.features_compatible = 4);
+    assert_eq!(reopen(&memory).unwrap().info().features_compatible, 4);
+}
+
+#[test]
+fn impossible_sizes_are_refused() {
+    for size in [0, 4095, 4097, 100, 1 << 60, u64::MAX] {
+        let (memory, _) = memory_pool();
+        forge(&memory, |it| it.size = size);
+        assert!(matches!(reopen(&memory), Err(Error::Corrupt { .. })), "size {size}");
+    }
+    for slab_size in [0, 1, 2048, 5000, 128 << 10, 1 << 63] {
+        let (memory, _) = memory_pool();
+        forge(&memory, |it| it.slab_size = slab_size);
+        assert!(matches!(reopen(&memory), Err(Error::Corrupt { .. })), "slab size {slab_size}");
+    }
+    let (memory, _) = memory_pool();
+    forge(&memory, |it| it.size = 512 << 10);
+    assert!(matches!(reopen(&memory), Err(Error::Truncated { size: 524288, length: 262144, .. })));
+}
+
+/// The last sequence number is followed by the first.
+#[test]
+fn sequence_numbers_wrap() {
+    let (memory, _) = memory_pool();
+    forge(&memory, |it| it.sequence = crate::off::SIZE_MAX - 1);
+    reopen(&memory).unwrap().close().unwrap();
+    assert_eq!(reopen(&memory).unwrap().info().found, Found::Clean);
+}
+
+#[test]
+fn opening_twice_stores_nothing_the_second_time() {
+    let (memory, pool) = memory_pool();
+    put(&pool, "name", 1).unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    let content = || memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    assert_eq!(reopen(&memory).unwrap().info().found, Found::Clean);
+    let first = content();
+    assert_eq!(reopen(&memory).unwrap().info().found, Found::Unclean);
+    assert!(content() == first);
+}
+
+#[test]
+fn memory_with_something_else_in_it_is_left_alone() {
+    let (memory, _) = memory_pool();
+    let create = || Pool::create_in(memory.clone(), Hardware::page_cache(), small()).map(drop);
+    assert!(matches!(create(), Err(Error::Exists { .. })));
+    memory.words()[0].store(0, Ordering::Relaxed);
+    create().expect("what a creation leaves that did not get as far as the magic");
+    memory.words()[0].store(0, Ordering::Relaxed);
+    memory.words()[300].store(1, Ordering::Relaxed);
+    assert!(matches!(create(), Err(Error::NotAPool { magic: 0, .. })));
+    memory.words()[0].store(MAGIC + 1, Ordering::Relaxed);
+    assert!(matches!(create(), Err(Error::NotAPool { .. })));
+}
+
+#[test]
+fn what_a_domain_does_not_survive_is_refused() {
+    let (memory, _) = memory_pool();
+    // SAFETY: the memory outlives `pm`.
+    let pm = unsafe { Pm::new(Hardware::page_cache(), memory.base(), memory.size()) };
+    let found = pm.head::<Header>().read(Path::new("test"), memory.size() as u64).unwrap();
+    let check = |domain: Domain, change: fn(&mut Superblock)| {
+        let found = Superblock { domain: domain.number(), boot: 17, dirty_shutdowns: 2, ..found };
+        let mut now = found;
+        change(&mut now);
+        check_survival(&found, &now, Path::new("test"))
+    };
+    for domain in Domain::ALL {
+        let direct = matches!(domain, Domain::Adr | Domain::Eadr);
+        assert!(check(domain, |_| {}).is_ok());
+        assert_eq!(matches!(check(domain, |now| now.boot = 18), Err(Error::MachineFailed { .. })), domain == Domain::PageCache);
+        assert!(check(domain, |now| now.boot = 0).is_ok(), "a boot that is not known proves nothing");
+        assert_eq!(matches!(check(domain, |now| now.dirty_shutdowns = 3), Err(Error::DirtyShutdown { before: 2, after: 3, .. })), direct);
+    }
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_file_left_open_by_a_dead_machine_needs_consent() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.pool");
+    put(&Pool::create(&path, &small()).unwrap(), "name", 1).unwrap();
+    // Lets the superblock say that another boot of the machine had it open.
+    let memory = Memory::new(256 << 10).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    for (word, bytes) in memory.words().iter().zip(bytes.chunks(8)) {
+        word.store(u64::from_le_bytes(bytes.try_into().unwrap()), Ordering::Relaxed);
+    }
+    forge(&memory, |it| it.boot ^= 1);
+    let bytes: Vec<u8> = memory.words()[..512].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+    std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
+
+    let error = Pool::open(&path, &small()).err().unwrap();
+    assert!(matches!(error, Error::MachineFailed { .. }));
+    println!("{error}");
+    let accepting = PoolOptions { accept_dirty_shutdown: true, ..small() };
+    let pool = Pool::open(&path, &accepting).unwrap();
+    assert!(pool.root("name").unwrap().is_some());
+    drop(pool);
+    Pool::open(&path, &small()).expect("accepted once, it is a pool of this boot");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 5 } else { 2000 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever stands in a pool: an error or an answer, and no panic.
+    #[test]
+    fn damage_never_panics(
+        changes in prop::collection::vec((prop_oneof![0usize..2, 64usize..80, 128usize..144, 256usize..1024], prop_oneof![any::<u64>(), 0u64..5000, (0u64..1 << 18).prop_map(|off| Off::<()>::new(off).link())]), 1..6),
+        sealed in any::<bool>(),
+        fields in any::<[u64; 6]>(),
+    ) {
+        let (memory, pool) = memory_pool();
+        for number in 0..40 {
+            put(&pool, &number.to_string(), number).unwrap();
+        }
+        pool.close().unwrap();
+        drop(pool);
+        if sealed {
+            // A superblock with a good checksum, and any content.
+            forge(&memory, |it| {
+                it.size = (fields[0] % (300 << 10)) & !4095;
+                it.features_compatible = fields[1];
+                it.domain = fields[2];
+                it.snapshot = Some(crate::alloc::Snapshot { off: fields[3] % (300 << 10), length: fields[4] % 10000, crc: fields[5] as u32 });
+            });
+        } else {
+            for (at, value) in changes {
+                memory.words()[at].store(value, Ordering::Relaxed);
+            }
+        }
+        if let Ok(pool) = reopen(&memory) {
+            let _ = (pool.roots(), pool.root("7"), pool.directory_blocks(), pool.info(), pool.needs_recovery());
+            let _ = (pool.unlink_root("8"), put(&pool, "new", 1));
+            let _ = pool.close();
+        }
+        let _ = Pool::create_in(memory, Hardware::page_cache(), small());
+    }
+}
