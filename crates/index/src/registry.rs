@@ -74,8 +74,8 @@ pub fn registry<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
             persistent: false,
-            leaf_capacity: 64,
-            create: |_, _, _| Ok(Box::new(volatile::Tree::<K>::new())),
+            leaf_capacity: volatile::CAPACITY,
+            create: |_, pool, _| Ok(Box::new(volatile::Tree::<K, M>::new(pool))),
             open: |_, _, _, _| Err(Error::Volatile("volatile")),
         },
     ]

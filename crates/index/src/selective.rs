@@ -50,6 +50,7 @@ use std::sync::Arc;
 
 pub use leaf::IsleLeaf;
 pub use router::Olc;
+pub(crate) use scan::{is_beyond, next_bound, scan_target};
 
 /// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.
 pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, 64>, M>;

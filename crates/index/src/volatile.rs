@@ -1,61 +1,388 @@
-//! PROVISIONAL.
+//! The volatile baseline: a B+-tree in DRAM with sorted leaves, on the same router. What persistence costs is measured against it.
 
+use crate::arena::Arena;
+use crate::counter::Counter;
+use crate::latch::{Latch, Locked, Restart};
+use crate::selective::router::{Fences, Neighbours, Olc, Route, Router, Target};
+use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
-use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use everleaf_pmem::{Medium, Pool, probe};
+use parking_lot::Mutex;
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// PROVISIONAL.
-pub(crate) struct Tree<K: Key + ?Sized>(RwLock<BTreeMap<K::Owned, NonZeroU64>>);
+/// Entries of a leaf.
+pub(crate) const CAPACITY: usize = 32;
 
-impl<K: Key + ?Sized> Tree<K> {
-    pub(crate) fn new() -> Self {
-        Self(RwLock::default())
+/// See the module documentation. The pool serves only to read the records of byte-string keys.
+pub(crate) struct Tree<K: Key + ?Sized, M: Medium> {
+    pool: Arc<Pool<M>>,
+    router: Olc<K, 64>,
+    leaves: Arena<Leaf>,
+    free: Mutex<Free>,
+    keys: Counter,
+    leaf_count: Counter,
+}
+
+#[derive(Default)]
+struct Free {
+    next: u32,
+    numbers: Vec<u32>,
+}
+
+/// Entries in ascending order; changed in place under the latch.
+#[derive(Default)]
+#[repr(align(64))]
+struct Leaf {
+    latch: Latch,
+    count: AtomicU32,
+    skip: AtomicU32,
+    heads: [AtomicU64; CAPACITY],
+    values: [AtomicU64; CAPACITY],
+}
+
+impl Leaf {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        (self.count.load(Relaxed) as usize).min(CAPACITY)
+    }
+
+    fn skip(&self) -> usize {
+        self.skip.load(Relaxed) as usize
+    }
+
+    fn value(&self, slot: usize) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.values[slot].load(Relaxed))
+    }
+
+    /// The slot of `key`, or the one where it belongs.
+    #[inline(always)]
+    fn find<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, key: &K) -> Result<Result<usize, usize>, Error> {
+        let (skip, head) = (self.skip(), key.head(self.skip()));
+        let (mut slot, mut count) = (0, self.count());
+        // The first slot whose head is not below.
+        while count > 0 {
+            let half = count / 2;
+            let below = self.heads[slot + half].load(Relaxed) < head;
+            slot = if below { slot + half + 1 } else { slot };
+            count = if below { count - half - 1 } else { half };
+        }
+        while slot < self.count() && self.heads[slot].load(Relaxed) == head {
+            // A disturbed leaf may show anything; the caller finds out.
+            let Some(value) = self.value(slot) else { break };
+            match key.compare(pool, skip, head, value)? {
+                Order::Equal => return Ok(Ok(slot)),
+                Order::Less => break,
+                Order::Greater => slot += 1,
+            }
+        }
+        Ok(Err(slot))
+    }
+
+    fn put(&self, slot: usize, head: u64, value: u64) {
+        self.heads[slot].store(head, Relaxed);
+        self.values[slot].store(value, Relaxed);
+    }
+
+    fn copy(&self, from: usize, to: usize) {
+        self.put(to, self.heads[from].load(Relaxed), self.values[from].load(Relaxed));
+    }
+
+    fn insert(&self, slot: usize, head: u64, value: NonZeroU64) {
+        let count = self.count();
+        for from in (slot..count).rev() {
+            self.copy(from, from + 1);
+        }
+        self.put(slot, head, value.get());
+        self.count.store(count as u32 + 1, Relaxed);
+    }
+
+    fn remove(&self, slot: usize) {
+        let count = self.count();
+        for from in slot + 1..count {
+            self.copy(from, from - 1);
+        }
+        self.count.store(count as u32 - 1, Relaxed);
+    }
+
+    fn entries(&self) -> Vec<(u64, NonZeroU64)> {
+        (0..self.count()).filter_map(|slot| Some((self.heads[slot].load(Relaxed), self.value(slot)?))).collect()
+    }
+
+    /// Replaces everything. The heads of `entries` leave out `skip` bytes.
+    fn fill<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, skip: usize, entries: &[(u64, NonZeroU64)], low: &K, high: Option<&K>) -> Result<(), Error> {
+        let shared = high.map_or(0, |high| low.shared(high));
+        for (slot, (head, value)) in entries.iter().enumerate() {
+            let head = if shared == skip { *head } else { K::rehead(pool, shared, *head, *value)? };
+            self.put(slot, head, value.get());
+        }
+        self.skip.store(shared as u32, Relaxed);
+        self.count.store(entries.len() as u32, Relaxed);
+        Ok(())
     }
 }
 
-impl<K: Key + ?Sized> OrderedIndex<K> for Tree<K> {
-    fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        Ok(self.0.read().get(key).copied())
+impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
+    pub(crate) fn new(pool: &Arc<Pool<M>>) -> Self {
+        let leaves = Arena::new(16);
+        leaves.get_or_make(0, make);
+        let free = Mutex::new(Free { next: 1, numbers: Vec::new() });
+        let leaf_count = Counter::default();
+        leaf_count.add(1);
+        Self { pool: pool.clone(), router: Olc::build(vec![(K::LOWEST.to_owned(), 0)]), leaves, free, keys: Counter::default(), leaf_count }
     }
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        let mut map = self.0.write();
-        if let Some(old) = map.get(key) {
-            return Ok(Some(*old));
+
+    #[inline(always)]
+    fn leaf(&self, number: u64) -> Result<&Leaf, Restart> {
+        self.leaves.get(number as usize).ok_or(Restart)
+    }
+
+    fn take(&self) -> (u64, &Leaf) {
+        let mut free = self.free.lock();
+        let number = free.numbers.pop().unwrap_or_else(|| {
+            free.next += 1;
+            free.next - 1
+        });
+        let leaf = self.leaves.get_or_make(number as usize, make);
+        leaf.latch.revive();
+        (u64::from(number), leaf)
+    }
+
+    /// The leaf of `target`, the version of its latch, and how it was found.
+    #[inline(always)]
+    fn find(&self, target: Target<'_, K>) -> Result<(&Leaf, u64, Route), Restart> {
+        let route = self.router.find(target)?;
+        let leaf = self.leaf(route.leaf)?;
+        probe::prefetch_lines(leaf);
+        let version = leaf.latch.read()?;
+        self.router.validate(&route)?;
+        Ok((leaf, version, route))
+    }
+
+    fn hold(&self, key: &K) -> (&Leaf, Locked<'_>, u64) {
+        loop {
+            let attempt = self.find(Target::At(key)).and_then(|(leaf, version, route)| Ok((leaf, leaf.latch.lock_from(version)?, route.leaf)));
+            match attempt {
+                Ok(held) => return held,
+                Err(Restart) => std::hint::spin_loop(),
+            }
         }
-        map.insert(key.to_owned(), value);
-        Ok(None)
     }
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        Ok(self.0.write().insert(key.to_owned(), value))
+
+    fn set(&self, key: &K, value: NonZeroU64, if_absent: bool, if_present: bool) -> Result<Option<NonZeroU64>, Error> {
+        loop {
+            let (leaf, lock, number) = self.hold(key);
+            match leaf.find(&self.pool, key)? {
+                Ok(slot) => {
+                    let old = leaf.value(slot);
+                    if if_present {
+                        leaf.values[slot].store(value.get(), Relaxed);
+                    }
+                    return Ok(old);
+                }
+                Err(_) if !if_absent => return Ok(None),
+                Err(slot) if leaf.count() < CAPACITY => {
+                    leaf.insert(slot, key.head(leaf.skip()), value);
+                    drop(lock);
+                    self.keys.add(1);
+                    return Ok(None);
+                }
+                Err(_) => self.split(key, leaf, number)?,
+            }
+        }
     }
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        Ok(self.0.write().get_mut(key).map(|slot| std::mem::replace(slot, value)))
-    }
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        Ok(self.0.write().remove(key))
-    }
-    fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
-        let map = self.0.read();
-        let mut go = |(key, value): (&K::Owned, &NonZeroU64)| visit(std::borrow::Borrow::borrow(key), *value).is_break();
-        match direction {
-            Direction::Forward => map.range::<K, _>((from, Bound::Unbounded)).any(&mut go),
-            Direction::Reverse => map.range::<K, _>((Bound::Unbounded, from)).rev().any(&mut go),
+
+    /// Gives the upper half of a full leaf, whose latch the caller holds, to a new one.
+    #[cold]
+    fn split(&self, key: &K, leaf: &Leaf, number: u64) -> Result<(), Error> {
+        let Fences { low, high } = loop {
+            if let Ok(fences) = self.router.find(Target::At(key)).and_then(|route| self.router.fences(&route)) {
+                break fences;
+            }
         };
+        let (skip, entries) = (leaf.skip(), leaf.entries());
+        let (lower, upper) = entries.split_at(entries.len() / 2);
+        let (mut below, mut above) = (K::Owned::default(), K::Owned::default());
+        K::read(&self.pool, lower[lower.len() - 1].0, lower[lower.len() - 1].1, &mut below)?;
+        K::read(&self.pool, upper[0].0, upper[0].1, &mut above)?;
+        let separator = K::separator(below.borrow(), above.borrow());
+        let (right_number, right) = self.take();
+        right.fill(&self.pool, skip, upper, separator.borrow(), high.as_ref().map(Borrow::borrow))?;
+        leaf.fill(&self.pool, skip, lower, low.borrow(), Some(separator.borrow()))?;
+        self.router.split(number, number, low.borrow(), separator.borrow(), right_number);
+        self.leaf_count.add(1);
         Ok(())
     }
+
+    /// Moves a leaf under half full into its neighbour, if that is so too and nobody is in the way.
+    #[cold]
+    fn merge(&self, key: &K) -> Result<(), Restart> {
+        let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
+        let numbers = pair.leaves();
+        let attempt = (|| {
+            let [left, right] = [self.leaf(numbers[0])?, self.leaf(numbers[1])?];
+            Ok::<_, Restart>((left, left.latch.try_lock()?, right, right.latch.try_lock()?))
+        })();
+        let Ok((left, _left_lock, right, right_lock)) = attempt else {
+            pair.release();
+            return Err(Restart);
+        };
+        if left.count() >= CAPACITY / 2 || right.count() >= CAPACITY / 2 {
+            pair.release();
+            return Ok(());
+        }
+        let [Fences { low, .. }, Fences { high, .. }] = pair.fences();
+        let high: Option<&K> = high.as_ref().map(Borrow::borrow);
+        let skip = high.map_or(0, |high| low.borrow().shared(high));
+        let mut entries = Vec::with_capacity(CAPACITY);
+        for leaf in [left, right] {
+            for (head, value) in leaf.entries() {
+                match K::rehead(&self.pool, skip, head, value) {
+                    Ok(head) => entries.push((head, value)),
+                    Err(_) => {
+                        // A damaged record: leave both as they are, a read will report it.
+                        pair.release();
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        left.fill(&self.pool, skip, &entries, low.borrow(), high).expect("the heads are as they are to be");
+        pair.join(numbers[0]);
+        right_lock.release_obsolete();
+        self.leaf_count.add(-1);
+        self.free.lock().numbers.push(numbers[1] as u32);
+        Ok(())
+    }
+}
+
+fn make(count: usize) -> Box<[Leaf]> {
+    (0..count).map(|_| Leaf::default()).collect()
+}
+
+impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
+    fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        loop {
+            let attempt = self.find(Target::At(key)).and_then(|(leaf, version, _)| {
+                let found = leaf.find(&self.pool, key).map(|slot| leaf.value(slot.ok()?));
+                leaf.latch.validate(version)?;
+                Ok(found)
+            });
+            match attempt {
+                Ok(found) => return found,
+                Err(Restart) => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.set(key, value, true, false)
+    }
+
+    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.set(key, value, true, true)
+    }
+
+    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.set(key, value, false, true)
+    }
+
+    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let (leaf, lock, _) = self.hold(key);
+        let Ok(slot) = leaf.find(&self.pool, key)? else { return Ok(None) };
+        let old = leaf.value(slot);
+        leaf.remove(slot);
+        let count = leaf.count();
+        drop(lock);
+        self.keys.add(-1);
+        if count + 1 == CAPACITY / 2 || count < CAPACITY / 2 && count.is_multiple_of(4) {
+            // Somebody in the way is no reason to wait.
+            let _ = self.merge(key);
+        }
+        Ok(old)
+    }
+
+    fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
+        let mut from: Bound<K::Owned> = from.map(K::to_owned);
+        let (mut entries, mut key) = (Vec::with_capacity(CAPACITY), K::Owned::default());
+        loop {
+            let _guard = self.pool.pin();
+            let fences = loop {
+                let attempt = self.find(scan_target(&from, direction)).and_then(|(leaf, version, route)| {
+                    entries.clear();
+                    entries.extend((0..leaf.count()).filter_map(|slot| Some((leaf.heads[slot].load(Relaxed), leaf.value(slot)?))));
+                    let fences = self.router.fences(&route)?;
+                    leaf.latch.validate(version)?;
+                    Ok(fences)
+                });
+                match attempt {
+                    Ok(fences) => break fences,
+                    Err(Restart) => std::hint::spin_loop(),
+                }
+            };
+            if direction == Direction::Reverse {
+                entries.reverse();
+            }
+            for &(head, value) in &entries {
+                K::read(&self.pool, head, value, &mut key)?;
+                if is_beyond(&key, &from, direction) && visit(key.borrow(), value) == ControlFlow::Break(()) {
+                    return Ok(());
+                }
+            }
+            match next_bound(fences, direction) {
+                Some(bound) => from = bound,
+                None => return Ok(()),
+            }
+        }
+    }
+
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
-        self.0.write().extend(entries);
-        Ok(())
+        if self.keys.get() != 0 {
+            return Err(Error::NotEmpty { keys: self.keys.get() });
+        }
+        // Gathered first, so that an error leaves the index as it was.
+        let entries: Vec<_> = entries.collect();
+        if let Some(at) = entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
+            return Err(Error::Unsorted { position: at as u64 + 1 });
+        }
+        entries.into_iter().try_for_each(|(key, value)| self.insert(key.borrow(), value).map(|_| ()))
     }
+
     fn check(&self) -> Result<Stats, Error> {
-        Ok(self.stats())
+        let corrupt = |what| Error::from(everleaf_pmem::Error::corrupt(0, what));
+        let mut routed = Vec::new();
+        self.router.check(&mut |fences, leaf| routed.push((fences.low.clone(), fences.high.clone(), leaf))).map_err(corrupt)?;
+        let mut keys = 0;
+        for (low, high, number) in &routed {
+            let leaf = self.leaf(*number).map_err(|Restart| corrupt("a leaf that does not exist"))?;
+            let mut previous = None;
+            for (head, value) in leaf.entries() {
+                let mut key = K::Owned::default();
+                K::read(&self.pool, head, value, &mut key)?;
+                if key < *low || high.as_ref().is_some_and(|high| key >= *high) || previous.is_some_and(|previous| previous >= key) {
+                    return Err(corrupt("a leaf with a key that does not belong there"));
+                }
+                previous = Some(key);
+                keys += 1;
+            }
+        }
+        let stats = self.stats();
+        if (stats.keys, stats.leaves) != (keys, routed.len() as u64) {
+            return Err(corrupt("counts that differ from what is there"));
+        }
+        Ok(stats)
     }
+
     fn blocks(&self, _visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         Ok(())
     }
+
     fn stats(&self) -> Stats {
-        Stats { keys: self.0.read().len() as u64, ..Stats::default() }
+        let leaves = self.leaf_count.get();
+        Stats { keys: self.keys.get(), leaves, leaf_bytes: leaves * size_of::<Leaf>() as u64, depth: self.router.depth() + 1 }
     }
 }

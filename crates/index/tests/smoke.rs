@@ -41,9 +41,7 @@ fn run<K: Key + ?Sized>(key_of: impl Fn(u64) -> K::Owned, value_of: impl Fn(&Arc
                 assert_eq!(index.get(key).unwrap(), model.get(key).copied(), "{}", entry.name);
             }
             if step % 5000 == 4999 {
-                if entry.persistent {
-                    index.check().unwrap();
-                }
+                index.check().unwrap();
                 let expected: Vec<_> = model.clone().into_iter().collect();
                 assert_eq!(contents(&*index, Direction::Forward), expected, "{}", entry.name);
                 assert_eq!(contents(&*index, Direction::Reverse).into_iter().rev().collect::<Vec<_>>(), expected);

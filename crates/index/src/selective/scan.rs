@@ -15,13 +15,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         loop {
             // Records that the leaf links stay readable while the guard lives.
             let _guard = self.pool.pin();
-            let target = match (&from, direction) {
-                (Bound::Included(key), _) | (Bound::Excluded(key), Direction::Forward) => Target::At(key.borrow()),
-                (Bound::Excluded(key), Direction::Reverse) => Target::Below(key.borrow()),
-                (Bound::Unbounded, Direction::Forward) => Target::Below(K::LOWEST),
-                (Bound::Unbounded, Direction::Reverse) => Target::Last,
-            };
-            let Fences { low, high } = self.read(target, |leaf, route| {
+            let fences = self.read(scan_target(&from, direction), |leaf, route| {
                 entries.clear();
                 leaf.entries(&mut entries);
                 // The sort reads records by heads that are equal; what it says of a disturbed leaf does not count.
@@ -38,17 +32,34 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                     return Ok(());
                 }
             }
-            from = match (direction, high) {
-                (Direction::Forward, Some(high)) => Bound::Included(high),
-                (Direction::Reverse, _) if *low.borrow() != *K::LOWEST => Bound::Excluded(low),
-                _ => return Ok(()),
-            };
+            match next_bound(fences, direction) {
+                Some(bound) => from = bound,
+                None => return Ok(()),
+            }
         }
     }
 }
 
+/// The leaf with which a scan begins, or goes on.
+pub(crate) fn scan_target<K: Key + ?Sized>(from: &Bound<K::Owned>, direction: Direction) -> Target<'_, K> {
+    match (from, direction) {
+        (Bound::Included(key), _) | (Bound::Excluded(key), Direction::Forward) => Target::At(key.borrow()),
+        (Bound::Excluded(key), Direction::Reverse) => Target::Below(key.borrow()),
+        (Bound::Unbounded, Direction::Forward) => Target::Below(K::LOWEST),
+        (Bound::Unbounded, Direction::Reverse) => Target::Last,
+    }
+}
+
+/// The bound with which a scan goes on behind a leaf, if there is more.
+pub(crate) fn next_bound<K: Key + ?Sized>(leaf: Fences<K>, direction: Direction) -> Option<Bound<K::Owned>> {
+    match direction {
+        Direction::Forward => leaf.high.map(Bound::Included),
+        Direction::Reverse => (*leaf.low.borrow() != *K::LOWEST).then_some(Bound::Excluded(leaf.low)),
+    }
+}
+
 /// Whether the scan, having begun at `from`, visits `key`.
-fn is_beyond<T: Ord>(key: &T, from: &Bound<T>, direction: Direction) -> bool {
+pub(crate) fn is_beyond<T: Ord>(key: &T, from: &Bound<T>, direction: Direction) -> bool {
     match (from, direction) {
         (Bound::Unbounded, _) => true,
         (Bound::Included(bound), Direction::Forward) => key >= bound,
