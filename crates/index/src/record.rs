@@ -8,12 +8,12 @@
 //! shape     bits 0-19 key length, 20-51 value length, 52-63 flags (bit 52: tombstone)
 //! commit    when the version was committed; bit 63 set: while its transaction is under way (the store's business)
 //! previous  link of the version before, 0 = none
-//! seal      bits 0-31 CRC-32C of the shape and of all bytes; bits 32-63 reserved, 0
+//! seal      bits 0-31 CRC-32C of the shape and of all bytes; bits 32-63 that of the shape and the key alone
 //! key       padded with zeroes to a word; so is the value
 //! ```
 //!
 //! Shape, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects the block.
-//! Commit and previous are words that the store changes in place.
+//! The commit word is the store's, which changes it in place; previous is written with the record, and means something only while commit has bit 63 set.
 
 use crate::Error;
 use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, probe};
@@ -56,7 +56,7 @@ impl<'p> Record<'p> {
         assert!(key.len() <= KEY_SIZE_MAX && value.len() <= VALUE_SIZE_MAX, "key of {} bytes, value of {} bytes", key.len(), value.len());
         let block = pool.alloc_words(word_count(key.len(), value.len()))?;
         let shape = key.len() as u64 | (value.len() as u64) << KEY_BITS | flags;
-        let seal = u64::from(checksum(shape, key, value));
+        let seal = seal(shape, key, value);
         for (word, value) in block.iter().zip([shape, commit, previous, seal]) {
             pool.store(word, value, Ordering::Relaxed);
         }
@@ -141,34 +141,34 @@ impl<'p> Record<'p> {
 
     /// Eight bytes of the key from byte `skip` on, big-endian, padded with zeroes: they order as the keys do.
     pub fn head(&self, skip: usize) -> u64 {
-        let mut bytes = [0u8; 8];
-        let length = self.key_size().saturating_sub(skip).min(8);
-        let mut part = Vec::with_capacity(8);
-        probe::copy_out(&self.words[HEADER_WORDS..], skip.min(self.key_size()), length, &mut part);
-        bytes[..length].copy_from_slice(&part);
-        u64::from_be_bytes(bytes)
+        let left = self.key_size().saturating_sub(skip);
+        if left == 0 {
+            return 0;
+        }
+        let word = |at: usize| u64::from_be_bytes(self.words[HEADER_WORDS + at].get().to_le_bytes());
+        let (at, bits) = (skip / WORD, (skip % WORD * 8) as u32);
+        let high = word(at) << bits;
+        let head = if bits != 0 && left + skip % WORD > WORD { high | word(at + 1) >> (64 - bits) } else { high };
+        // The padding is zero in a sound record; in any other it must not pass for part of the key.
+        if left < WORD { head & !(u64::MAX >> (left * 8)) } else { head }
     }
 
     /// Whether the checksum matches.
     pub fn is_intact(&self) -> bool {
-        let mut crc = crc32c::crc32c(&shape_bytes(self.shape));
         let (key_size, value_size) = sizes(self.shape);
-        let value_at = key_size.div_ceil(WORD);
-        let body = &self.words[HEADER_WORDS..];
-        let mut part = Vec::new();
-        for (words, size) in [(&body[..value_at], key_size), (&body[value_at..], value_size)] {
-            for (chunk, words) in words.chunks(512).enumerate() {
-                part.clear();
-                probe::copy_out(words, 0, (size - chunk * 512 * WORD).min(words.len() * WORD), &mut part);
-                crc = crc32c::crc32c_append(crc, &part);
-            }
-        }
-        self.words[3].get() == u64::from(crc)
+        let (key, value) = self.words[HEADER_WORDS..].split_at(key_size.div_ceil(WORD));
+        let key_crc = append(crc32c::crc32c(&shape_bytes(self.shape)), key, key_size);
+        self.words[3].get() == seal_of(key_crc, append(key_crc, value, value_size))
     }
 
     /// Whether `key` and `value`, copied out before, are what was written.
     pub fn matches(&self, key: &[u8], value: &[u8]) -> bool {
-        self.words[3].get() == u64::from(checksum(self.shape, key, value))
+        self.words[3].get() == seal(self.shape, key, value)
+    }
+
+    /// Whether `key` and the sizes are what was written; the value is not looked at.
+    pub fn matches_key(&self, key: &[u8]) -> bool {
+        self.words[3].get() >> 32 == u64::from(crc32c::crc32c_append(crc32c::crc32c(&shape_bytes(self.shape)), key))
     }
 }
 
@@ -180,6 +180,82 @@ fn shape_bytes(shape: u64) -> [u8; 8] {
     shape.to_le_bytes()
 }
 
-fn checksum(shape: u64, key: &[u8], value: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&shape_bytes(shape)), key), value)
+/// The word that proves shape, key and value.
+fn seal(shape: u64, key: &[u8], value: &[u8]) -> u64 {
+    let key_crc = crc32c::crc32c_append(crc32c::crc32c(&shape_bytes(shape)), key);
+    seal_of(key_crc, crc32c::crc32c_append(key_crc, value))
+}
+
+fn seal_of(key_crc: u32, crc: u32) -> u64 {
+    u64::from(key_crc) << 32 | u64::from(crc)
+}
+
+/// Goes on with a checksum over the first `size` bytes of `words`, without a copy of all of them.
+fn append(mut crc: u32, words: &[Word], size: usize) -> u32 {
+    const CHUNK_WORDS: usize = 512;
+    let mut part = Vec::new();
+    for (chunk, words) in words.chunks(CHUNK_WORDS).enumerate() {
+        part.clear();
+        probe::copy_out(words, 0, (size - chunk * CHUNK_WORDS * WORD).min(words.len() * WORD), &mut part);
+        crc = crc32c::crc32c_append(crc, &part);
+    }
+    crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use everleaf_pmem::{Hardware, PoolOptions};
+
+    fn pool() -> std::sync::Arc<Pool<Hardware>> {
+        Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 4 << 20, ..PoolOptions::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_record_gives_back_what_was_written() {
+        let pool = pool();
+        for (key_size, value_size) in [(0, 0), (1, 0), (0, 1), (8, 8), (7, 9), (16, 100), (300, 5000), (KEY_SIZE_MAX, 40_000)] {
+            let key: Vec<u8> = (0..key_size).map(|i| (i * 7 + 1) as u8).collect();
+            let value: Vec<u8> = (0..value_size).map(|i| (i * 11 + 3) as u8).collect();
+            let off = Record::create(&pool, &key, &value).unwrap().release();
+            let record = Record::read(&pool, off.link()).unwrap();
+            assert_eq!((record.key_size(), record.value_size(), record.flags()), (key_size, value_size, 0));
+            let (mut key_read, mut value_read) = (Vec::new(), Vec::new());
+            record.copy_key(&mut key_read);
+            record.copy_value(0, value_size, &mut value_read);
+            assert_eq!((&key_read, &value_read), (&key, &value));
+            assert!(record.is_intact() && record.matches(&key, &value) && record.matches_key(&key));
+            assert_eq!(record.compare_key(&key, 0), Order::Equal);
+            for skip in (0..=key_size + 2).take(40) {
+                assert_eq!(record.head(skip), key.as_slice().head(skip), "key of {key_size} bytes, from byte {skip}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_record_is_noticed() {
+        let pool = pool();
+        let (key, value) = (b"seventeen bytes..", b"a value of 26 bytes, quite");
+        let off = Record::create(&pool, key, value).unwrap().release();
+        let words = pool.words(off, word_count(key.len(), value.len())).unwrap();
+        for (at, word) in words.iter().enumerate() {
+            for bit in 0..64 {
+                let old = word.get();
+                pool.store(word, old ^ 1 << bit, Ordering::Relaxed);
+                let intact = Record::read(&pool, off.link()).is_ok_and(|record| {
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    record.copy_key(&mut key);
+                    record.copy_value(0, record.value_size(), &mut value);
+                    assert_eq!(record.is_intact(), record.matches(&key, &value));
+                    assert!(record.matches_key(&key) || !record.is_intact());
+                    record.is_intact()
+                });
+                // Commit and previous are not sealed: they change. Padding is nobody's.
+                let padding = (at == 6 && bit >= 8) || (at == words.len() - 1 && bit >= 16);
+                assert_eq!(intact, at == 1 || at == 2 || padding, "bit {bit} of word {at}");
+                pool.store(word, old, Ordering::Relaxed);
+            }
+        }
+    }
 }

@@ -1,0 +1,194 @@
+//! The store block: what the store itself keeps in the pool, beside its namespaces.
+//!
+//! ```text
+//! line 0       +--------+-------------+--------------------------+
+//!              | format | clock limit | reserved, 0              |
+//! lines 1-31   +--------+-------------+--------------------------+
+//! (a slot each)| log    | commit      | reserved, 0              |
+//!              +--------+-------------+--------------------------+
+//! format       FORMAT
+//! clock limit  no commit timestamp at or above it was ever given out
+//! log          link of the log block of the batch that holds the slot, 0 = free
+//! commit       0 = undecided; else the timestamp at which the batch was committed
+//! ```
+//!
+//! The block is the root named "everleaf". The log block of a batch is words as well:
+//!
+//! ```text
+//! word  0       1             2          3                4
+//!      +-------+-------------+----------+----------------+-----
+//!      | token | entry count | checksum | namespace root | record link | namespace root | record link | ...
+//!      +-------+-------------+----------+----------------+-----
+//! token           the word that stands in `commit` of every record of the batch while it is pending
+//! checksum        CRC-32C of all other words
+//! namespace root  offset of the root block of the namespace's index
+//! ```
+//!
+//! Log and commit of a slot share a line and are freed in that order, so a crash leaves one of (log, commit), (0, commit), (0, 0): one flush and one fence free a slot.
+
+use crate::Error;
+use everleaf_pmem::{Medium, Off, Pm, Pool, Word, resident};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Number of commit slots: as many batches can be under way at once.
+pub(crate) const SLOT_COUNT: usize = 31;
+/// "ever" and the version of this format.
+pub(crate) const FORMAT: u64 = 0x6576_6572_0000_0001;
+const LOG_HEADER_WORDS: usize = 3;
+
+resident! {
+    /// See the module documentation.
+    #[repr(align(64))]
+    pub(crate) struct Slot {
+        log: Word,
+        commit: Word,
+        reserved: [Word; 6],
+    }
+}
+
+resident! {
+    /// See the module documentation.
+    #[repr(align(64))]
+    pub(crate) struct StoreBlock {
+        format: Word,
+        pub(crate) clock_limit: Word,
+        reserved: [Word; 6],
+        pub(crate) slots: [Slot; SLOT_COUNT],
+    }
+}
+
+/// The first timestamp: 0 is for records made without a store.
+pub(crate) const CLOCK_START: u64 = 1;
+
+impl StoreBlock {
+    /// Creates the block and links it as the store's root.
+    pub(crate) fn create<M: Medium>(pool: &Pool<M>) -> Result<Off<Self>, Error> {
+        let block = pool.alloc::<Self>()?;
+        let words = pool.words(block.off(), size_of::<Self>() / everleaf_pmem::WORD).expect("the block was just allocated");
+        for word in words {
+            pool.store(word, 0, Ordering::Relaxed);
+        }
+        pool.store(&block.format, FORMAT, Ordering::Relaxed);
+        pool.store(&block.clock_limit, CLOCK_START, Ordering::Relaxed);
+        Ok(pool.link_root(crate::error::STORE_ROOT, FORMAT, pool.seal(block))?)
+    }
+
+    /// The block at `off`, which the root names.
+    pub(crate) fn open<M: Medium>(pm: &Pm<M>, off: Off<Self>) -> Result<&Self, Error> {
+        let block = pm.at(off, "a store block that does not lie in the pool")?;
+        match block.format.get() {
+            FORMAT => Ok(block),
+            found => Err(Error::UnknownFormat { found, known: FORMAT }),
+        }
+    }
+}
+
+/// Access to the store block of an open store, whose place was checked when it was opened.
+pub(crate) struct Header<M: Medium> {
+    pool: Arc<Pool<M>>,
+    off: Off<StoreBlock>,
+}
+
+impl<M: Medium> Header<M> {
+    pub(crate) fn new(pool: Arc<Pool<M>>, off: Off<StoreBlock>) -> Self {
+        Self { pool, off }
+    }
+
+    pub(crate) fn off(&self) -> Off<StoreBlock> {
+        self.off
+    }
+
+    pub(crate) fn get(&self) -> &StoreBlock {
+        self.pool.get(self.off).expect("the store block was found in the pool when it was opened, and pools do not shrink")
+    }
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    Free,
+    /// The log of a batch whose fate is open: it has not happened.
+    Undecided(u64),
+    /// The log of a batch, and when it was committed.
+    Committed(u64, u64),
+}
+
+impl Slot {
+    pub(crate) fn state(&self) -> SlotState {
+        match (self.log.get(), self.commit.get()) {
+            (0, _) => SlotState::Free,
+            (log, 0) => SlotState::Undecided(log),
+            (log, at) => SlotState::Committed(log, at),
+        }
+    }
+
+    /// Names the log, durably. `commit` is 0, durably, since the slot was freed.
+    pub(crate) fn begin<M: Medium>(&self, pm: &Pm<M>, log: u64) {
+        pm.store(&self.log, log, Ordering::Release);
+        pm.persist(&self.log);
+    }
+
+    /// Commits the batch, durably.
+    pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>, at: u64) {
+        pm.store(&self.commit, at, Ordering::Release);
+        pm.persist(&self.commit);
+    }
+
+    /// Frees the slot, durably.
+    pub(crate) fn free<M: Medium>(&self, pm: &Pm<M>) {
+        pm.store(&self.log, 0, Ordering::Release);
+        pm.store(&self.commit, 0, Ordering::Release);
+        pm.persist(self);
+    }
+
+    /// Whether the slot is free but for a commit word that a crash left over.
+    pub(crate) fn has_remnant(&self) -> bool {
+        self.log.get() == 0 && self.commit.get() != 0
+    }
+}
+
+/// A record of a batch: the root of its namespace's index, and its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogEntry {
+    pub(crate) root: u64,
+    pub(crate) link: u64,
+}
+
+/// Number of words of a log block.
+pub(crate) fn log_word_count(entry_count: usize) -> usize {
+    LOG_HEADER_WORDS + 2 * entry_count
+}
+
+/// Writes a log into a new block.
+pub(crate) fn write_log<M: Medium>(pm: &Pm<M>, words: &[Word], token: u64, entries: &[LogEntry]) {
+    let body = entries.iter().flat_map(|entry| [entry.root, entry.link]);
+    let header = [token, entries.len() as u64, log_checksum(token, entries)];
+    for (word, value) in words.iter().zip(header.into_iter().chain(body)) {
+        pm.store(word, value, Ordering::Relaxed);
+    }
+}
+
+/// Reads a log back: where it lies, its size in bytes, the token and the entries.
+pub(crate) fn read_log<M: Medium>(pm: &Pm<M>, link: u64) -> Result<(Off<Word>, usize, u64, Vec<LogEntry>), Error> {
+    let off = Off::<Word>::from_link(link)?;
+    let damaged = |what| everleaf_pmem::Error::corrupt(off.bytes(), what);
+    let header = pm.words(off, LOG_HEADER_WORDS).ok_or_else(|| damaged("the log of a batch does not lie in the pool"))?;
+    let (token, count) = (header[0].get(), header[1].get() as usize);
+    let words = count.checked_mul(2).and_then(|words| words.checked_add(LOG_HEADER_WORDS)).and_then(|words| pm.words(off, words));
+    let words = words.ok_or_else(|| damaged("the log of a batch claims more entries than the pool holds"))?;
+    let entries: Vec<_> = words[LOG_HEADER_WORDS..].chunks_exact(2).map(|pair| LogEntry { root: pair[0].get(), link: pair[1].get() }).collect();
+    if header[2].get() != log_checksum(token, &entries) {
+        return Err(damaged("the log of a batch does not match its checksum").into());
+    }
+    Ok((off, size_of_val(words), token, entries))
+}
+
+fn log_checksum(token: u64, entries: &[LogEntry]) -> u64 {
+    let start = crc32c::crc32c_append(crc32c::crc32c(&token.to_le_bytes()), &(entries.len() as u64).to_le_bytes());
+    let crc = entries.iter().fold(start, |crc, entry| {
+        let crc = crc32c::crc32c_append(crc, &entry.root.to_le_bytes());
+        crc32c::crc32c_append(crc, &entry.link.to_le_bytes())
+    });
+    u64::from(crc)
+}

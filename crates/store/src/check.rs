@@ -1,0 +1,183 @@
+//! Numbers, and the search for damage.
+
+use crate::store::Space;
+use crate::{Direction, Error, Store};
+use everleaf_index::record::Record;
+use everleaf_pmem::{Medium, Off, Reach, Usage, Word};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Number of damages that a [`Report`] describes; it counts all.
+const DAMAGE_COUNT_MAX: usize = 16;
+
+/// Numbers of a store, taken without stopping anybody.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Every namespace of the pool, by name.
+    pub namespaces: Vec<NamespaceStats>,
+    /// Size of the pool in bytes.
+    pub pool_size: usize,
+}
+
+/// Numbers of a namespace.
+#[derive(Clone, Debug)]
+pub struct NamespaceStats {
+    /// Its name.
+    pub name: String,
+    /// Name of its index.
+    pub index: &'static str,
+    /// Number of keys.
+    pub keys: u64,
+    /// Number of leaves of the index.
+    pub leaves: u64,
+    /// Size of all leaves in bytes.
+    pub leaf_bytes: u64,
+    /// Levels of the index, leaves included.
+    pub depth: u32,
+}
+
+/// What [`Store::verify`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What it read of each namespace.
+    pub namespaces: Vec<NamespaceReport>,
+    /// How the space of the pool is used.
+    pub usage: Usage,
+    /// Number of damages.
+    pub damage_count: u64,
+    /// The first of them.
+    pub damages: Vec<Damage>,
+}
+
+/// What [`Store::verify`] read of a namespace.
+#[derive(Clone, Debug, Default)]
+pub struct NamespaceReport {
+    /// Its name.
+    pub name: String,
+    /// Name of its index.
+    pub index: &'static str,
+    /// Number of keys whose records are intact.
+    pub keys: u64,
+    /// Their size in bytes, keys and values.
+    pub bytes: u64,
+}
+
+/// One damage.
+#[derive(Clone, Debug)]
+pub struct Damage {
+    /// In which namespace, if in one.
+    pub namespace: Option<String>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damage_count == 0
+    }
+
+    fn note(&mut self, namespace: Option<&str>, what: impl ToString) {
+        self.damage_count += 1;
+        if self.damages.len() < DAMAGE_COUNT_MAX {
+            self.damages.push(Damage { namespace: namespace.map(str::to_owned), what: what.to_string() });
+        }
+    }
+}
+
+impl<M: Medium> Store<M> {
+    /// Numbers of the store, taken without stopping anybody.
+    pub fn stats(&self) -> Stats {
+        let namespaces = self.existing().into_iter().filter_map(|space| {
+            let index = space.index.load_full()?;
+            let stats = index.tree.stats();
+            let keys = space.count.load(Ordering::Relaxed);
+            Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys, leaves: stats.leaves, leaf_bytes: stats.leaf_bytes, depth: stats.depth })
+        });
+        Stats { namespaces: namespaces.collect(), pool_size: self.shared.pool.length() }
+    }
+
+    /// Reads everything: every index, every record and its checksum, and that no block serves two masters. Writers wait meanwhile; readers do not.
+    ///
+    /// # Errors
+    /// None yet that is not in the report.
+    pub fn verify(&self) -> Result<Report, Error> {
+        let _all = self.shared.stripes.lock_all();
+        let reach = self.shared.pool.reach();
+        let mut report = Report::default();
+        if let Err(error) = reach.mark(self.shared.header.off(), size_of_val(self.shared.header.get())) {
+            report.note(None, error);
+        }
+        for space in self.existing() {
+            self.verify_space(&space, &reach, &mut report);
+        }
+        // Blocks on their way back are no leaks.
+        self.shared.pool.collect();
+        match self.shared.pool.audit(&reach) {
+            Ok(usage) => {
+                if usage.leaked > 0 {
+                    report.note(None, format!("{} blocks are allocated, yet nothing reaches them, one at {:#x}", usage.leaked, usage.leaked_at.unwrap_or(0)));
+                }
+                report.usage = usage;
+            }
+            Err(error) => report.note(None, error),
+        }
+        Ok(report)
+    }
+
+    fn existing(&self) -> Vec<Arc<Space>> {
+        self.shared.spaces.read().values().cloned().collect()
+    }
+
+    fn verify_space(&self, space: &Space, reach: &Reach<'_, M>, report: &mut Report) {
+        let Some(index) = space.index.load_full() else { return };
+        let name = Some(space.name.as_str());
+        if let Err(error) = index.tree.check() {
+            report.note(name, error);
+        }
+        let marked = index.tree.blocks(&mut |off, size| Ok(reach.mark(Off::<Word>::new(off), size)?));
+        if let Err(error) = marked {
+            report.note(name, error);
+        }
+        let mut found = NamespaceReport { name: space.name.clone(), index: index.kind, ..NamespaceReport::default() };
+        let mut bare_key = Vec::new();
+        let scanned = index.tree.scan(Bound::Unbounded, Direction::Forward, &mut |key, link| {
+            match self.verify_record(key, link.get(), reach, &mut bare_key) {
+                Ok(bytes) => {
+                    found.keys += 1;
+                    found.bytes += bytes;
+                }
+                Err(error) => report.note(name, error),
+            }
+            ControlFlow::Continue(())
+        });
+        if let Err(error) = scanned {
+            report.note(name, error);
+        }
+        let counted = space.count.load(Ordering::Relaxed);
+        if found.keys != counted && report.is_sound() {
+            report.note(name, format!("{counted} keys are counted, {} are found", found.keys));
+        }
+        report.namespaces.push(found);
+    }
+
+    /// Checks the record of `key`; its size in bytes, key and value.
+    fn verify_record(&self, key: &[u8], link: u64, reach: &Reach<'_, M>, bare_key: &mut Vec<u8>) -> Result<u64, Error> {
+        let damaged = |record: &Record<'_>, what| Error::from(everleaf_pmem::Error::corrupt(record.off.bytes(), what));
+        let record = Record::read(&self.shared.pool, link)?;
+        reach.mark(record.off, record.size())?;
+        if !record.is_intact() {
+            return Err(damaged(&record, "a record that does not match its checksum"));
+        }
+        bare_key.clear();
+        record.copy_key(bare_key);
+        if key != bare_key.as_slice() {
+            return Err(damaged(&record, "a record of another key"));
+        }
+        if record.commit().get() & crate::slots::PENDING != 0 {
+            return Err(damaged(&record, "a pending record, and no batch is under way"));
+        }
+        Ok((record.key_size() + record.value_size()) as u64)
+    }
+}

@@ -1,0 +1,82 @@
+//! What can go wrong in a store.
+
+use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+
+/// An error of the store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// From below: damage, no space, a failed system call.
+    #[error(transparent)]
+    Index(#[from] everleaf_index::Error),
+    /// A key longer than [`KEY_SIZE_MAX`].
+    #[error("key of {size} bytes, at most {KEY_SIZE_MAX} are possible; hash the long part of it")]
+    KeyTooLong {
+        /// Its length in bytes.
+        size: usize,
+    },
+    /// A value longer than [`VALUE_SIZE_MAX`].
+    #[error("value of {size} bytes, at most {VALUE_SIZE_MAX} are possible; split it over several keys")]
+    ValueTooLong {
+        /// Its length in bytes.
+        size: usize,
+    },
+    /// A namespace whose name is empty, too long, or the store's own.
+    #[error("{name:?} cannot name a namespace: 1 to {NAMESPACE_SIZE_MAX} bytes are possible, and {STORE_ROOT:?} is taken; choose another name")]
+    BadNamespace {
+        /// The name.
+        name: String,
+    },
+    /// An index name that the registry does not have, or that cannot hold data for good.
+    #[error("no persistent index named {name:?}; choose one of: {}", known.join(", "))]
+    UnknownIndex {
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        known: Vec<&'static str>,
+    },
+    /// A root of the pool that no index of this version recognises.
+    #[error("namespace {name:?} is kept by an index of kind {kind:#x}, which this version does not know; open the pool with the version that wrote it")]
+    UnknownKind {
+        /// Name of the namespace.
+        name: String,
+        /// Kind of its root.
+        kind: u64,
+    },
+    /// The store block has a format that this version does not know.
+    #[error("the store in this pool has format {found:#x}, this version knows {known:#x}; open it with the version that wrote it")]
+    UnknownFormat {
+        /// The format found.
+        found: u64,
+        /// The format that this version writes.
+        known: u64,
+    },
+    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold; nothing was changed.
+    #[error("a key of the batch does not hold the expected value any more; read it again and retry")]
+    Conflict,
+    /// The store refuses further writes.
+    #[error("the store refuses writes, because {reason}; what was acknowledged is safe: close the store and open it again")]
+    Halted {
+        /// What happened.
+        reason: String,
+    },
+}
+
+impl From<everleaf_pmem::Error> for Error {
+    fn from(error: everleaf_pmem::Error) -> Self {
+        Self::Index(error.into())
+    }
+}
+
+impl Error {
+    /// Whether the pool was full: nothing was changed, and a smaller write, or the same one after deletes, may succeed.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::NoSpace { .. })))
+    }
+}
+
+/// Longest name of a namespace in bytes: what the pool's root directory holds.
+pub const NAMESPACE_SIZE_MAX: usize = everleaf_pmem::ROOT_NAME_SIZE_MAX;
+
+/// Name of the root of the store itself.
+pub(crate) const STORE_ROOT: &str = "everleaf";

@@ -1,0 +1,111 @@
+//! Scans: keys in order, from a bound on.
+//!
+//! A scan is no snapshot: each entry is what a get of its key would return when the scan comes by. It pins an epoch for some hundred entries at a time, so that a long
+//! one does not keep retired records from being reused.
+
+use crate::namespace::{check_key, copy_value};
+use crate::{Direction, Error, Namespace};
+use everleaf_index::record::Record;
+use everleaf_pmem::Medium;
+use std::ops::{Bound, ControlFlow};
+
+/// Number of entries visited under one pinned epoch.
+const ENTRIES_PER_EPOCH: usize = 256;
+
+impl<M: Medium> Namespace<M> {
+    /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn scan(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        let mut value = Vec::new();
+        self.scan_records(from, direction, &mut |key, record| {
+            value.clear();
+            copy_value(record, key, &mut value)?;
+            Ok(visit(key, &value))
+        })
+    }
+
+    /// Visits keys in order from a bound on, without reading values.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.scan_records(from, direction, &mut |key, record| {
+            check_key(record, key)?;
+            Ok(visit(key))
+        })
+    }
+
+    /// Visits all keys that begin with `prefix`, and their values, in order, until `visit` breaks.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn prefix(&self, prefix: &[u8], direction: Direction, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        let after = successor(prefix);
+        let from = match (direction, &after) {
+            (Direction::Forward, _) => Bound::Included(prefix),
+            (Direction::Reverse, Some(after)) => Bound::Excluded(after.as_slice()),
+            (Direction::Reverse, None) => Bound::Unbounded,
+        };
+        self.scan(from, direction, |key, value| match key.starts_with(prefix) {
+            true => visit(key, value),
+            false => ControlFlow::Break(()),
+        })
+    }
+
+    /// Visits the records that a reader sees, pinned.
+    fn scan_records(&self, from: Bound<&[u8]>, direction: Direction, visit: &mut Visit<'_>) -> Result<(), Error> {
+        let mut position = from.map(<[u8]>::to_vec);
+        loop {
+            let _pinned = self.shared.pool.pin();
+            let index = self.index();
+            let Some(index) = index.as_deref() else { return Ok(()) };
+            let mut outcome = Ok(ControlFlow::Continue(()));
+            let mut left = ENTRIES_PER_EPOCH;
+            let mut last = Vec::new();
+            index.tree.scan(position.as_ref().map(Vec::as_slice), direction, &mut |key, link| {
+                left -= 1;
+                outcome = match self.shared.visible(link.get()) {
+                    Ok(Some(record)) => visit(key, &record),
+                    Ok(None) => Ok(ControlFlow::Continue(())),
+                    Err(error) => Err(error),
+                };
+                if left == 0 {
+                    last.extend_from_slice(key);
+                }
+                match outcome {
+                    Ok(ControlFlow::Continue(())) if left > 0 => ControlFlow::Continue(()),
+                    _ => ControlFlow::Break(()),
+                }
+            })?;
+            if outcome?.is_break() || left > 0 {
+                return Ok(());
+            }
+            position = Bound::Excluded(last);
+        }
+    }
+}
+
+type Visit<'a> = dyn FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error> + 'a;
+
+/// The smallest key above all that begin with `prefix`, if there is one.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let kept = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
+    let mut after = prefix[..=kept].to_vec();
+    after[kept] += 1;
+    Some(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_successor_of_a_prefix_ends_it() {
+        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(successor(b"\xff"), None);
+        assert_eq!(successor(b""), None);
+    }
+}

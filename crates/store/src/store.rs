@@ -1,0 +1,343 @@
+//! A store: namespaces in one pool, and what they share.
+
+use crate::block::Header;
+use crate::clock::Clock;
+use crate::error::{NAMESPACE_SIZE_MAX, STORE_ROOT};
+use crate::slots::{Fate, PENDING, Slots};
+use crate::stripes::Stripes;
+use crate::{Error, Namespace, recovery};
+use arc_swap::ArcSwapOption;
+use everleaf_index::record::{KEY_SIZE_MAX, Record, TOMBSTONE, VALUE_SIZE_MAX};
+use everleaf_index::{Entry, OrderedIndex, registry};
+use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How to open a store.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the index for new namespaces. Default "isle". Existing namespaces keep theirs.
+    pub index: String,
+    /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others.
+    pub size_max: usize,
+    /// The persistence domain. Default `None`: found out. Set it for [`Domain::Msync`], which is never chosen unasked, and for measuring.
+    pub domain: Option<Domain>,
+    /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
+    pub accept_dirty_shutdown: bool,
+    /// Number of threads that rebuild the store after a crash. Default: one per processor.
+    pub recovery_threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            index: "isle".into(),
+            size_max: 1 << 40,
+            domain: None,
+            accept_dirty_shutdown: false,
+            recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// A store: namespaces of keys and values in one pool.
+pub struct Store<M: Medium = Hardware> {
+    pub(crate) shared: Arc<Shared<M>>,
+}
+
+/// What the store and its namespaces' handles share.
+pub(crate) struct Shared<M: Medium> {
+    pub(crate) pool: Arc<Pool<M>>,
+    pub(crate) header: Header<M>,
+    pub(crate) clock: Clock,
+    pub(crate) stripes: Stripes,
+    pub(crate) slots: Slots,
+    pub(crate) spaces: RwLock<BTreeMap<String, Arc<Space>>>,
+    /// Held while an index is created: after the stripes, if any.
+    creating: Mutex<()>,
+    index_name: String,
+    next_space: AtomicU32,
+    halted: OnceLock<String>,
+}
+
+/// A namespace of an open store.
+pub(crate) struct Space {
+    pub(crate) name: String,
+    /// Number within this open store, to tell the same key in two namespaces apart.
+    pub(crate) number: u32,
+    /// `None` until the first write, and after a clear. Only set with a stripe held, only taken away with all of them.
+    pub(crate) index: ArcSwapOption<Index>,
+    /// Name of its index, once it has had one: it keeps it while the store is open.
+    kind: OnceLock<&'static str>,
+    /// Number of keys, changed with the key's stripe held.
+    pub(crate) count: AtomicU64,
+}
+
+/// The index of a namespace.
+pub(crate) struct Index {
+    pub(crate) tree: Box<dyn OrderedIndex<[u8]>>,
+    pub(crate) kind: &'static str,
+    /// Offset of its root block, which names it in the logs of batches.
+    pub(crate) root: u64,
+}
+
+impl Store<Hardware> {
+    /// Opens the store in the pool file at `path`, creating or recovering it.
+    ///
+    /// # Errors
+    /// Whatever can be wrong with a pool; see [`Store::on`].
+    pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
+        let PoolOptions { slab_size, .. } = PoolOptions::default();
+        let pool = PoolOptions { size_max: options.size_max, slab_size, domain: options.domain, accept_dirty_shutdown: options.accept_dirty_shutdown };
+        Self::on(Pool::open_or_create(path, &pool)?, &options)
+    }
+
+    /// A store in anonymous memory of at most [`Options::size_max`] bytes, gone with the process: for tests and for measuring.
+    ///
+    /// # Errors
+    /// An unknown index; no memory.
+    pub fn anonymous(options: Options) -> Result<Self, Error> {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: options.size_max, ..PoolOptions::default() })?;
+        Self::on(pool, &options)
+    }
+}
+
+impl<M: Medium> Store<M> {
+    /// Opens the store in `pool`, creating or recovering it.
+    ///
+    /// # Errors
+    /// A damaged pool, an index or a format that this version does not know, no space.
+    pub fn on(pool: Arc<Pool<M>>, options: &Options) -> Result<Self, Error> {
+        find_entry::<M>(&options.index)?;
+        let opened = recovery::open(&pool, options.recovery_threads.max(1))?;
+        let clock = Clock::open(&pool, &opened.block(&pool).clock_limit)?;
+        let shared = Shared {
+            header: Header::new(pool.clone(), opened.off),
+            clock,
+            stripes: Stripes::new(),
+            slots: Slots::new(),
+            spaces: RwLock::default(),
+            creating: Mutex::new(()),
+            index_name: options.index.clone(),
+            next_space: AtomicU32::new(0),
+            halted: OnceLock::new(),
+            pool,
+        };
+        for (name, index) in opened.indexes {
+            shared.add_space(&name, Some(index));
+        }
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The pool file.
+    pub fn path(&self) -> &Path {
+        self.shared.pool.path()
+    }
+
+    /// The pool under the store.
+    pub fn pool(&self) -> &Arc<Pool<M>> {
+        &self.shared.pool
+    }
+
+    /// The namespace `name`. In the pool it exists from the first write to it until it is cleared. The handle is cheap to clone and cheap to keep.
+    ///
+    /// # Errors
+    /// [`Error::BadNamespace`].
+    pub fn namespace(&self, name: &str) -> Result<Namespace<M>, Error> {
+        if name.is_empty() || name.len() > NAMESPACE_SIZE_MAX || name == STORE_ROOT {
+            return Err(Error::BadNamespace { name: name.into() });
+        }
+        let known = self.shared.spaces.read().get(name).cloned();
+        let space = known.unwrap_or_else(|| self.shared.add_space(name, None));
+        Ok(Namespace { shared: self.shared.clone(), space })
+    }
+
+    /// Names of all namespaces that exist in the pool, in order.
+    pub fn namespaces(&self) -> Vec<String> {
+        let spaces = self.shared.spaces.read();
+        spaces.iter().filter(|(_, space)| space.index.load().is_some()).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Removes a namespace and all its keys, durably and at once; whether it existed. Handles to it stay good: writing to one creates the namespace again.
+    ///
+    /// # Errors
+    /// See [`Namespace::clear`].
+    pub fn drop_namespace(&self, name: &str) -> Result<bool, Error> {
+        let space = self.shared.spaces.read().get(name).cloned();
+        space.map_or(Ok(false), |space| self.shared.remove(&space))
+    }
+
+    /// Shuts down cleanly; what is not closed is recovered at the next open. Handles that are left can still read; writes through them fail.
+    ///
+    /// # Errors
+    /// The system's, when the pool file cannot be completed; the next open then recovers it.
+    pub fn close(self) -> Result<(), Error> {
+        let _all = self.shared.stripes.lock_all();
+        self.shared.writable()?;
+        Ok(self.shared.pool.close()?)
+    }
+}
+
+impl<M: Medium> Shared<M> {
+    fn add_space(&self, name: &str, index: Option<Index>) -> Arc<Space> {
+        let mut spaces = self.spaces.write();
+        let new = || {
+            let count = index.as_ref().map_or(0, |index| index.tree.stats().keys);
+            let kind = index.as_ref().map_or_else(OnceLock::new, |index| OnceLock::from(index.kind));
+            let number = self.next_space.fetch_add(1, Ordering::Relaxed);
+            Arc::new(Space { name: name.into(), number, kind, index: ArcSwapOption::from_pointee(index), count: AtomicU64::new(count) })
+        };
+        spaces.entry(name.into()).or_insert_with(new).clone()
+    }
+
+    /// The index of `space`, created now if need be. The caller holds a stripe, so nobody replaces it meanwhile.
+    pub(crate) fn index_or_create(&self, space: &Space) -> Result<Arc<Index>, Error> {
+        if let Some(index) = space.index.load_full() {
+            return Ok(index);
+        }
+        let _creating = self.creating.lock();
+        if let Some(index) = space.index.load_full() {
+            return Ok(index);
+        }
+        let entry = find_entry::<M>(space.kind.get().copied().unwrap_or(&self.index_name))?;
+        let tree = entry.create(&self.pool, &space.name)?;
+        let root = self.pool.root(&space.name)?.map_or(0, |root| root.off);
+        let index = Arc::new(Index { tree, kind: space.kind.get_or_init(|| entry.name), root });
+        space.index.store(Some(index.clone()));
+        Ok(index)
+    }
+
+    /// Unlinks the index of `space`, durably, then gives its blocks back; whether there was one.
+    ///
+    /// The unlinking of the root is the commit point. After a crash recovery does not reach the blocks, so they are free.
+    pub(crate) fn remove(&self, space: &Space) -> Result<bool, Error> {
+        let old = {
+            // Whoever writes holds a stripe while it uses the index; whoever reads is pinned, and what it reads is only retired.
+            let _all = self.stripes.lock_all();
+            self.writable()?;
+            let Some(old) = space.index.load_full() else { return Ok(false) };
+            self.pool.unlink_root(&space.name)?;
+            space.index.store(None);
+            space.count.store(0, Ordering::Relaxed);
+            old
+        };
+        self.reclaim(&old)?;
+        self.writable()?;
+        Ok(true)
+    }
+
+    /// A timestamp above all before.
+    pub(crate) fn tick(&self) -> u64 {
+        self.clock.tick(&self.pool, &self.header.get().clock_limit)
+    }
+
+    /// The record of `key` that a reader sees. The caller is pinned, and holds the record no longer than that.
+    #[inline]
+    pub(crate) fn current(&self, index: &Index, key: &[u8]) -> Result<Option<Record<'_>>, Error> {
+        match index.tree.get(key)? {
+            Some(link) => self.visible(link.get()),
+            None => Ok(None),
+        }
+    }
+
+    /// The version that a reader sees who finds `link` in an index; `None` when the key is absent. The caller is pinned.
+    #[inline]
+    pub(crate) fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
+        let record = Record::read(&self.pool, link)?;
+        let commit = record.commit().load(Ordering::Acquire);
+        match commit & PENDING {
+            0 => Ok(Some(record).filter(|record| record.flags() & TOMBSTONE == 0)),
+            _ => self.resolve(record, commit),
+        }
+    }
+
+    /// [`Shared::visible`] for a record of a batch that was under way when `token` was read from it.
+    #[cold]
+    fn resolve<'p>(&'p self, record: Record<'p>, token: u64) -> Result<Option<Record<'p>>, Error> {
+        let damaged = |what| Error::from(everleaf_pmem::Error::corrupt(record.off.bytes(), what));
+        // Read before the fate is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
+        let previous = record.previous().load(Ordering::Acquire);
+        let committed = match self.slots.fate(token).ok_or_else(|| damaged("a pending record that names no commit slot"))? {
+            Fate::Committed => true,
+            Fate::Undecided => false,
+            // A batch stamps its records before it gives its slot back; what is pending still was undone.
+            Fate::Over => record.commit().load(Ordering::Acquire) & PENDING == 0,
+        };
+        if committed {
+            return Ok(Some(record).filter(|record| record.flags() & TOMBSTONE == 0));
+        }
+        if previous == 0 {
+            return Ok(None);
+        }
+        let record = Record::read(&self.pool, previous)?;
+        match record.commit().load(Ordering::Acquire) & PENDING {
+            0 => Ok(Some(record)),
+            _ => Err(damaged("a pending record whose previous version is pending too")),
+        }
+    }
+
+    /// Gives back the block of the record that `link` refers to, once no reader can hold it. It is unlinked durably.
+    pub(crate) fn retire(&self, link: u64, guard: &Guard) -> Result<(), Error> {
+        self.pool.retire(Off::<Word>::from_link(link)?, guard);
+        Ok(())
+    }
+
+    /// Gives back everything that belongs to an index which is no longer reachable, durably.
+    fn reclaim(&self, index: &Index) -> Result<(), Error> {
+        // One epoch for all of it: the scan reads keys of records that it has retired.
+        let guard = self.pool.pin();
+        let mut outcome = Ok(());
+        index.tree.scan(std::ops::Bound::Unbounded, everleaf_index::Direction::Forward, &mut |_, link| {
+            outcome = self.retire(link.get(), &guard);
+            if outcome.is_ok() { std::ops::ControlFlow::Continue(()) } else { std::ops::ControlFlow::Break(()) }
+        })?;
+        outcome?;
+        index.tree.blocks(&mut |off, _| {
+            self.pool.retire(Off::<Word>::new(off), &guard);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Whether the store takes writes. Asked before a write, and after its last fence: only then is it known that what was fenced is durable.
+    ///
+    /// # Errors
+    /// [`Error::Halted`], and those of [`Pool::writable`].
+    #[inline]
+    pub(crate) fn writable(&self) -> Result<(), Error> {
+        if let Some(reason) = self.halted.get() {
+            return Err(Error::Halted { reason: reason.clone() });
+        }
+        Ok(self.pool.writable()?)
+    }
+
+    /// Refuses writes from now on.
+    #[cold]
+    pub(crate) fn halt(&self, reason: impl FnOnce() -> String) {
+        self.halted.get_or_init(reason);
+    }
+}
+
+/// The registry's entry for the index `name`. A store outlives the process, so its indexes must.
+fn find_entry<M: Medium>(name: &str) -> Result<Entry<[u8], M>, Error> {
+    let mut entries = registry::<[u8], M>();
+    entries.retain(|entry| entry.persistent);
+    match entries.iter().position(|entry| entry.name == name) {
+        Some(at) => Ok(entries.swap_remove(at)),
+        None => Err(Error::UnknownIndex { name: name.into(), known: entries.iter().map(|entry| entry.name).collect() }),
+    }
+}
+
+/// Checks what a caller gave.
+pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Error> {
+    if key.len() > KEY_SIZE_MAX {
+        return Err(Error::KeyTooLong { size: key.len() });
+    }
+    if value.len() > VALUE_SIZE_MAX {
+        return Err(Error::ValueTooLong { size: value.len() });
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Locks that put the writes to one key in an order. Readers never take them.
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// Number of locks: far more than threads, so that two writers of different keys rarely meet. A power of two.
+const STRIPE_COUNT: usize = 1024;
+
+/// A lock on a line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(Mutex<()>);
+
+/// One lock for each stripe of keys. Whoever takes several takes them in ascending order.
+pub(crate) struct Stripes(Box<[Stripe]>);
+
+/// Locked stripes.
+pub(crate) type Locked<'a> = Vec<MutexGuard<'a, ()>>;
+
+impl Stripes {
+    pub(crate) fn new() -> Self {
+        Self((0..STRIPE_COUNT).map(|_| Stripe::default()).collect())
+    }
+
+    /// Number of the stripe of `key` in the namespace with number `space`.
+    fn number(space: u32, key: &[u8]) -> usize {
+        crc32c::crc32c_append(space, key) as usize % STRIPE_COUNT
+    }
+
+    /// Locks the stripe of `key`.
+    pub(crate) fn lock(&self, space: u32, key: &[u8]) -> MutexGuard<'_, ()> {
+        self.0[Self::number(space, key)].0.lock()
+    }
+
+    /// Locks the stripes of all `keys`.
+    pub(crate) fn lock_many<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8])>) -> Locked<'_> {
+        let mut numbers: Vec<_> = keys.map(|(space, key)| Self::number(space, key)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.into_iter().map(|number| self.0[number].0.lock()).collect()
+    }
+
+    /// Locks every stripe: no write is under way until the guards are dropped.
+    pub(crate) fn lock_all(&self) -> Locked<'_> {
+        self.0.iter().map(|stripe| stripe.0.lock()).collect()
+    }
+}

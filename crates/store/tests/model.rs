@@ -1,0 +1,227 @@
+//! The store against a model: whatever sequence of operations, it answers as maps would, and goes on to do so after being opened again.
+
+use everleaf::{Batch, Change, Direction, Error, Namespace, Options, Store};
+use everleaf_pmem::{Hardware, Pool, PoolOptions};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+const SPACES: [&str; 2] = ["first", "second"];
+/// Keys that are prefixes of each other, share eight bytes and more, hold zeroes and high bytes.
+const KEYS: [&[u8]; 16] = [
+    b"",
+    b"\0",
+    b"\0\0",
+    b"a",
+    b"a\0",
+    b"aa",
+    b"ab",
+    b"b",
+    b"bbbbbbbb",
+    b"bbbbbbbb\0",
+    b"bbbbbbbba",
+    b"bbbbbbbbbbbbbbbbbb",
+    b"c\xff",
+    b"\xff",
+    b"\xff\xff",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+];
+
+type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Put(usize, usize, Vec<u8>),
+    PutMany(usize, Vec<(usize, Vec<u8>)>),
+    Insert(usize, usize, Vec<u8>),
+    Delete(usize, usize),
+    Swap(usize, usize, Option<Vec<u8>>, Option<Vec<u8>>),
+    Append(usize, usize, Vec<u8>),
+    Write(Vec<(usize, usize, Option<Vec<u8>>)>, Option<(usize, usize, Option<Vec<u8>>)>),
+    Scan(usize, Bound<usize>, bool, usize),
+    Prefix(usize, usize, bool),
+    Clear(usize),
+    Reopen,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    use Operation::*;
+    let (space, key) = (0..SPACES.len(), 0..KEYS.len());
+    // Few values, so that comparisons hold now and then; some long.
+    let value = prop_oneof![8 => prop::collection::vec(0u8..2, 0..3), 1 => prop::collection::vec(any::<u8>(), 0..300)];
+    let change = (space.clone(), key.clone(), prop::option::of(value.clone()));
+    let bound = prop_oneof![key.clone().prop_map(Bound::Included), key.clone().prop_map(Bound::Excluded), Just(Bound::Unbounded)];
+    prop_oneof![
+        6 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Put(s, k, v)),
+        1 => (space.clone(), prop::collection::vec((key.clone(), value.clone()), 0..9)).prop_map(|(s, pairs)| PutMany(s, pairs)),
+        2 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Insert(s, k, v)),
+        3 => (space.clone(), key.clone()).prop_map(|(s, k)| Delete(s, k)),
+        3 => (space.clone(), key.clone(), prop::option::of(value.clone()), prop::option::of(value.clone())).prop_map(|(s, k, old, new)| Swap(s, k, old, new)),
+        2 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Append(s, k, v)),
+        4 => (prop::collection::vec(change.clone(), 0..6), prop::option::of(change)).prop_map(|(changes, expected)| Write(changes, expected)),
+        3 => (space.clone(), bound, any::<bool>(), 0usize..20).prop_map(|(s, from, reverse, count)| Scan(s, from, reverse, count)),
+        2 => (space.clone(), key, any::<bool>()).prop_map(|(s, k, reverse)| Prefix(s, k, reverse)),
+        1 => space.prop_map(Clear),
+        1 => Just(Reopen),
+    ]
+}
+
+/// Runs `operations` on a store and on the model, and compares what they answer.
+fn run(index: &str, operations: &[Operation]) -> Result<(), Error> {
+    let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() })?;
+    let options = Options { index: index.into(), recovery_threads: 2, ..Options::default() };
+    let mut store = Store::on(pool.clone(), &options)?;
+    let mut spaces = open_spaces(&store)?;
+    let mut model = Model::default();
+    for operation in operations {
+        match operation {
+            Operation::Reopen => {
+                drop(spaces);
+                drop(store);
+                store = Store::on(pool.clone(), &options)?;
+                spaces = open_spaces(&store)?;
+            }
+            operation => step(&store, &spaces, &mut model, operation)?,
+        }
+        for (space, map) in spaces.iter().zip(&model) {
+            assert_eq!(space.count(), map.len() as u64, "keys counted after {operation:?}");
+        }
+    }
+    let report = store.verify()?;
+    assert!(report.is_sound(), "{report:?}");
+    for (space, map) in spaces.iter().zip(&model) {
+        for key in KEYS {
+            assert_eq!(space.get(key)?.as_ref(), map.get(key), "{key:?} in {}", space.name());
+        }
+    }
+    Ok(())
+}
+
+fn open_spaces(store: &Store) -> Result<Vec<Namespace>, Error> {
+    SPACES.iter().map(|name| store.namespace(name)).collect()
+}
+
+fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Operation) -> Result<(), Error> {
+    match operation {
+        Operation::Put(s, k, value) => {
+            spaces[*s].put(KEYS[*k], value)?;
+            model[*s].insert(KEYS[*k].to_vec(), value.clone());
+        }
+        Operation::PutMany(s, pairs) => {
+            let pairs: Vec<_> = pairs.iter().map(|(k, value)| (KEYS[*k], value.as_slice())).collect();
+            spaces[*s].put_many(&pairs)?;
+            model[*s].extend(pairs.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
+        }
+        Operation::Insert(s, k, value) => {
+            let absent = !model[*s].contains_key(KEYS[*k]);
+            assert_eq!(spaces[*s].insert(KEYS[*k], value)?, absent);
+            model[*s].entry(KEYS[*k].to_vec()).or_insert_with(|| value.clone());
+        }
+        Operation::Delete(s, k) => assert_eq!(spaces[*s].delete(KEYS[*k])?, model[*s].remove(KEYS[*k]).is_some()),
+        Operation::Swap(s, k, old, new) => {
+            let swaps = model[*s].get(KEYS[*k]) == old.as_ref();
+            assert_eq!(spaces[*s].compare_and_swap(KEYS[*k], old.as_deref(), new.as_deref())?, swaps);
+            if swaps {
+                set(model, *s, *k, new.as_deref());
+            }
+        }
+        Operation::Append(s, k, tail) => {
+            spaces[*s].modify(KEYS[*k], |old| match old {
+                Some(old) if old.len() > 400 => Change::Delete,
+                Some(_) if tail.is_empty() => Change::Keep,
+                old => Change::Put([old.unwrap_or_default(), tail].concat()),
+            })?;
+            match model[*s].get(KEYS[*k]).cloned() {
+                Some(old) if old.len() > 400 => set(model, *s, *k, None),
+                Some(_) if tail.is_empty() => {}
+                old => set(model, *s, *k, Some(&[&old.unwrap_or_default()[..], tail].concat())),
+            }
+        }
+        Operation::Write(changes, expected) => {
+            let mut batch = Batch::default();
+            for (s, k, value) in changes {
+                match value {
+                    Some(value) => batch.put(&spaces[*s], KEYS[*k], value),
+                    None => batch.delete(&spaces[*s], KEYS[*k]),
+                }
+            }
+            let mut holds = true;
+            if let Some((s, k, value)) = expected {
+                batch.expect(&spaces[*s], KEYS[*k], value.as_deref());
+                holds = model[*s].get(KEYS[*k]) == value.as_ref();
+            }
+            match store.write(batch) {
+                Err(Error::Conflict) if !holds => {}
+                outcome => {
+                    outcome?;
+                    assert!(holds, "the batch was applied although an expectation does not hold");
+                    changes.iter().for_each(|(s, k, value)| set(model, *s, *k, value.as_deref()));
+                }
+            }
+        }
+        Operation::Scan(s, from, reverse, count) => {
+            let from = from.map(|k| KEYS[k]);
+            let range = if *reverse { (Bound::Unbounded, from) } else { (from, Bound::Unbounded) };
+            let entries = model[*s].range::<[u8], _>(range).map(|(key, value)| (key.clone(), value.clone()));
+            let expected: Vec<_> = if *reverse { entries.rev().take(*count).collect() } else { entries.take(*count).collect() };
+            let direction = if *reverse { Direction::Reverse } else { Direction::Forward };
+            assert_eq!(collect(*count, |visit| spaces[*s].scan(from, direction, visit))?, expected, "{operation:?}");
+            let mut keys = Vec::new();
+            spaces[*s].scan_keys(from, direction, |key| {
+                keys.push(key.to_vec());
+                ControlFlow::Continue(())
+            })?;
+            assert!(keys.iter().take(*count).eq(expected.iter().map(|(key, _)| key)), "{operation:?}");
+        }
+        Operation::Prefix(s, k, reverse) => {
+            let entries = model[*s].iter().filter(|(key, _)| key.starts_with(KEYS[*k])).map(|(key, value)| (key.clone(), value.clone()));
+            let mut expected: Vec<_> = entries.collect();
+            if *reverse {
+                expected.reverse();
+            }
+            let direction = if *reverse { Direction::Reverse } else { Direction::Forward };
+            assert_eq!(collect(usize::MAX, |visit| spaces[*s].prefix(KEYS[*k], direction, visit))?, expected, "{operation:?}");
+        }
+        Operation::Clear(s) => {
+            spaces[*s].clear()?;
+            model[*s].clear();
+        }
+        Operation::Reopen => {}
+    }
+    Ok(())
+}
+
+fn set(model: &mut Model, space: usize, key: usize, value: Option<&[u8]>) {
+    match value {
+        Some(value) => drop(model[space].insert(KEYS[key].to_vec(), value.to_vec())),
+        None => drop(model[space].remove(KEYS[key])),
+    }
+}
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The first `count` entries that `scan` visits.
+fn collect(count: usize, scan: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error>) -> Result<Entries, Error> {
+    let mut entries = Entries::new();
+    if count > 0 {
+        scan(&mut |key, value| {
+            entries.push((key.to_vec(), value.to_vec()));
+            if entries.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+    }
+    Ok(entries)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_store_answers_as_maps_do_on_isle(operations in prop::collection::vec(operation(), 1..80)) {
+        run("isle", &operations).unwrap();
+    }
+
+    #[test]
+    fn the_store_answers_as_maps_do_on_small_leaves(operations in prop::collection::vec(operation(), 1..80)) {
+        run("isle-128", &operations).unwrap();
+    }
+}
