@@ -27,12 +27,16 @@ pub struct Entry<K: Key + ?Sized, M: Medium> {
     pub persistent: bool,
     /// Number of entries of a leaf.
     pub leaf_capacity: usize,
-    create: Create<K, M>,
-    open: Open<K, M>,
+    /// What [`Entry::create`] does.
+    pub creator: Create<K, M>,
+    /// What [`Entry::open`] does.
+    pub opener: Open<K, M>,
 }
 
-type Create<K, M> = fn(&Entry<K, M>, &Arc<Pool<M>>, &str) -> Result<Box<dyn OrderedIndex<K>>, Error>;
-type Open<K, M> = fn(&Entry<K, M>, &Arc<Pool<M>>, &str, &Recovery<'_, M>) -> Result<Box<dyn OrderedIndex<K>>, Error>;
+/// Creates an empty index and links it as a root.
+pub type Create<K, M> = fn(&Entry<K, M>, &Arc<Pool<M>>, &str) -> Result<Box<dyn OrderedIndex<K>>, Error>;
+/// Opens the index at a root.
+pub type Open<K, M> = fn(&Entry<K, M>, &Arc<Pool<M>>, &str, &Recovery<'_, M>) -> Result<Box<dyn OrderedIndex<K>>, Error>;
 
 impl<K: Key + ?Sized, M: Medium> Entry<K, M> {
     /// The kind word of roots of this index.
@@ -45,7 +49,7 @@ impl<K: Key + ?Sized, M: Medium> Entry<K, M> {
     /// # Errors
     /// A full pool; a root of that name.
     pub fn create(&self, pool: &Arc<Pool<M>>, name: &str) -> Result<Box<dyn OrderedIndex<K>>, Error> {
-        (self.create)(self, pool, name)
+        (self.creator)(self, pool, name)
     }
 
     /// Opens the index at the root `name` again, repairing what a crash left.
@@ -53,7 +57,7 @@ impl<K: Key + ?Sized, M: Medium> Entry<K, M> {
     /// # Errors
     /// [`Error::NoSuchIndex`], [`Error::Volatile`], damage.
     pub fn open(&self, pool: &Arc<Pool<M>>, name: &str, recovery: &Recovery<'_, M>) -> Result<Box<dyn OrderedIndex<K>>, Error> {
-        (self.open)(self, pool, name, recovery)
+        (self.opener)(self, pool, name, recovery)
     }
 }
 
@@ -75,8 +79,8 @@ pub fn registry<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
             summary: "B+-tree in DRAM, the baseline",
             persistent: false,
             leaf_capacity: volatile::CAPACITY,
-            create: |_, pool, _| Ok(Box::new(volatile::Tree::<K, M>::new(pool))),
-            open: |_, _, _, _| Err(Error::Volatile("volatile")),
+            creator: |_, pool, _| Ok(Box::new(volatile::Tree::<K, M>::new(pool))),
+            opener: |_, _, _, _| Err(Error::Volatile("volatile")),
         },
     ]
 }
@@ -87,7 +91,7 @@ fn isle<K: Key + ?Sized, M: Medium, const LINES: usize, const FANOUT: usize>(nam
         summary,
         persistent: true,
         leaf_capacity: <IsleLeaf<LINES> as LeafLayout<K>>::CAPACITY,
-        create: |entry, pool, root| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::create(pool, root, entry.name)?)),
-        open: |entry, pool, root, recovery| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::open(pool, root, entry.name, recovery)?)),
+        creator: |entry, pool, root| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::create(pool, root, entry.name)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::open(pool, root, entry.name, recovery)?)),
     }
 }

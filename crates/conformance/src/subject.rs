@@ -1,0 +1,261 @@
+//! The index under test, in its pool, seen through payloads.
+
+use crate::Class;
+use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery};
+use everleaf_pmem::{Medium, Off, Pool, Word};
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Name of the root that the suites use.
+pub const ROOT: &str = "index";
+
+/// What an index should hold, or holds: keys and payloads in order.
+pub type Content<K> = Vec<(<K as ToOwned>::Owned, u64)>;
+
+/// A rule that does not hold, and what was seen.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    /// The rule.
+    pub rule: &'static str,
+    /// What was seen.
+    pub seen: String,
+}
+
+impl Broken {
+    pub(crate) fn new(rule: &'static str, seen: impl fmt::Display) -> Self {
+        Self { rule, seen: seen.to_string() }
+    }
+
+    /// For errors where there should be none.
+    pub(crate) fn by<E: fmt::Display>(rule: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::new(rule, error)
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.seen)
+    }
+}
+
+/// A change of an index, its key by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Sets the payload of a key, present or not.
+    Put(u32, u64),
+    /// Removes a key.
+    Delete(u32),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Put(key, payload) => write!(f, "put {key}={payload}"),
+            Self::Delete(key) => write!(f, "delete {key}"),
+        }
+    }
+}
+
+/// The model of an index: what it should hold.
+pub type Model<K> = BTreeMap<<K as ToOwned>::Owned, u64>;
+
+/// Applies a change to a model; the payload that was there.
+pub(crate) fn apply_to_model<K: Class + ?Sized>(model: &mut Model<K>, change: Change) -> Option<u64> {
+    match change {
+        Change::Put(key, payload) => model.insert(K::numbered(key), payload),
+        Change::Delete(key) => model.remove::<K>(K::numbered(key).borrow()),
+    }
+}
+
+/// An index and its pool.
+pub struct Subject<K: Class + ?Sized, M: Medium> {
+    /// The index.
+    pub index: Box<dyn OrderedIndex<K>>,
+    /// Its pool.
+    pub pool: Arc<Pool<M>>,
+}
+
+impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
+    /// A new index in a new pool.
+    ///
+    /// # Errors
+    /// A full pool.
+    pub fn create(entry: &Entry<K, M>, pool: Arc<Pool<M>>) -> Result<Self, Error> {
+        Ok(Self { index: entry.create(&pool, ROOT)?, pool })
+    }
+
+    /// The index of an opened pool, recovered by `threads` threads.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn open(entry: &Entry<K, M>, pool: Arc<Pool<M>>, threads: usize) -> Result<Self, Error> {
+        let reach = pool.needs_recovery().then(|| pool.reach());
+        let trace = |value: NonZeroU64| reach.as_ref().map_or(Ok(()), |reach| K::mark(&pool, reach, value));
+        let index = entry.open(&pool, ROOT, &Recovery { reach: reach.as_ref(), trace: &trace, threads })?;
+        if let Some(reach) = reach {
+            pool.adopt(reach)?;
+        }
+        Ok(Self { index, pool })
+    }
+
+    /// Sets a payload. Puts with an even payload go by `upsert`, others by `insert` and, where the key is there, `update`.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn put(&self, key: &K, payload: u64) -> Result<Option<u64>, Error> {
+        let value = K::value(&self.pool, key, payload)?;
+        let before = if payload.is_multiple_of(2) {
+            self.index.upsert(key, value)?
+        } else if self.index.insert(key, value)?.is_none() {
+            None
+        } else {
+            self.index.update(key, value)?
+        };
+        self.give_back(before)
+    }
+
+    /// Removes a key.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn delete(&self, key: &K) -> Result<Option<u64>, Error> {
+        self.give_back(self.index.remove(key)?)
+    }
+
+    /// Applies a change; the payload that was there.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn apply(&self, change: Change) -> Result<Option<u64>, Error> {
+        match change {
+            Change::Put(key, payload) => self.put(K::numbered(key).borrow(), payload),
+            Change::Delete(key) => self.delete(K::numbered(key).borrow()),
+        }
+    }
+
+    /// The payload of a value that the index gave back; what it links is retired.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn give_back(&self, value: Option<NonZeroU64>) -> Result<Option<u64>, Error> {
+        let Some(value) = value else { return Ok(None) };
+        let payload = K::payload(&self.pool, value)?;
+        if let Some((block, _)) = K::block(&self.pool, value)? {
+            self.pool.retire(block, &self.pool.pin());
+        }
+        Ok(Some(payload))
+    }
+
+    /// The payload of a key.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn get(&self, key: &K) -> Result<Option<u64>, Error> {
+        // What the value links is not reused before it has been read.
+        let _guard = self.pool.pin();
+        self.index.get(key)?.map(|value| K::payload(&self.pool, value)).transpose()
+    }
+
+    /// At most `limit` entries from a bound on, in the order of the scan.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn scan(&self, from: Bound<&K>, direction: Direction, limit: usize) -> Result<Content<K>, Error> {
+        let mut found = Vec::new();
+        let mut failed = None;
+        self.index.scan(from, direction, &mut |key, value| {
+            if found.len() == limit {
+                return ControlFlow::Break(());
+            }
+            match K::payload(&self.pool, value) {
+                Ok(payload) => found.push((key.to_owned(), payload)),
+                Err(error) => {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        failed.map_or(Ok(found), Err)
+    }
+
+    /// What the index holds by a scan, which must agree with a scan the other way, with a lookup of every key, and with the index's own check.
+    ///
+    /// # Errors
+    /// Whatever does not agree.
+    pub fn content(&self, limit: usize) -> Result<Content<K>, Broken> {
+        let content = self.scan(Bound::Unbounded, Direction::Forward, limit).map_err(Broken::by("a scan"))?;
+        if content.len() == limit {
+            return Err(Broken::new("bounded steps", format_args!("a scan gave {limit} entries and had more")));
+        }
+        if let Some(pair) = content.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+            return Err(Broken::new("a scan is in order", format_args!("{:?} then {:?}", pair[0], pair[1])));
+        }
+        let mut reverse = self.scan(Bound::Unbounded, Direction::Reverse, limit).map_err(Broken::by("a reverse scan"))?;
+        reverse.reverse();
+        if reverse != content {
+            return Err(Broken::new("a reverse scan is a scan reversed", format_args!("{reverse:?}, forward {content:?}")));
+        }
+        for (key, payload) in &content {
+            let found = self.get(key.borrow()).map_err(Broken::by("a lookup"))?;
+            if found != Some(*payload) {
+                return Err(Broken::new("what a scan shows a lookup finds", format_args!("{key:?}: {found:?} instead of {payload}")));
+            }
+        }
+        let stats = self.index.check().map_err(Broken::by("check"))?;
+        if stats.keys != content.len() as u64 {
+            return Err(Broken::new("check counts the keys", format_args!("{stats:?} for {} keys", content.len())));
+        }
+        Ok(content)
+    }
+
+    /// Compares what the index reaches with what the allocator says: nothing leaked, nothing used twice. No operation may be under way.
+    ///
+    /// # Errors
+    /// What was leaked or used twice.
+    pub fn audit(&self) -> Result<(), Broken> {
+        const RULE: &str = "allocated is what is reachable";
+        self.pool.collect();
+        let reach = self.pool.reach();
+        let mut marked = Ok(());
+        self.each_block(&mut |at, size| {
+            if marked.is_ok() {
+                marked = reach.mark(Off::<Word>::new(at as u64), size);
+            }
+        })
+        .map_err(Broken::by(RULE))?;
+        marked.map_err(Broken::by(RULE))?;
+        let usage = self.pool.audit(&reach).map_err(Broken::by(RULE))?;
+        if usage.leaked != 0 || usage.retired != 0 {
+            return Err(Broken::new(RULE, format_args!("{usage:?}")));
+        }
+        Ok(())
+    }
+
+    /// Visits every block that belongs to the index or to its values: offset and size in bytes. No operation may be under way.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn each_block(&self, visit: &mut dyn FnMut(usize, usize)) -> Result<(), Error> {
+        self.index.blocks(&mut |at, size| {
+            visit(at as usize, size);
+            Ok(())
+        })?;
+        let mut failed = Ok(());
+        self.index.scan(Bound::Unbounded, Direction::Forward, &mut |_, value| match K::block(&self.pool, value) {
+            Ok(block) => {
+                block.into_iter().for_each(|(block, size)| visit(block.bytes() as usize, size));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Err(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        failed
+    }
+}

@@ -1,0 +1,92 @@
+#![forbid(unsafe_code)]
+//! The crash checker, checked: it passes a structure known to be right and fails each one known to be wrong.
+
+#[path = "support/list.rs"]
+mod list;
+
+use everleaf_conformance::Class;
+use everleaf_conformance::crash::{Options, Report, every_crash};
+use everleaf_pmem::{CrashOptions, Fault};
+
+fn options() -> Options {
+    Options { operations: 2, depth: 2, ..Options::default() }
+}
+
+fn run<K: Class + ?Sized, const MISTAKE: u8>() -> Report {
+    let report = every_crash(list::entry::<K, _, MISTAKE>(), options());
+    println!("{MISTAKE}: {report}");
+    report
+}
+
+#[track_caller]
+fn broken<const MISTAKE: u8>(rules: &[&str]) {
+    let violation = run::<u64, MISTAKE>().violation.expect("the checker misses the mistake");
+    println!("{violation}");
+    assert!(rules.contains(&violation.broken.rule), "another rule than one of {rules:?}: {violation}");
+}
+
+const CONTENT: &str = "what was acknowledged is there, and nothing else";
+
+#[test]
+fn a_right_structure_passes() {
+    run::<u64, { list::RIGHT }>().assert_clean();
+    run::<[u8], { list::RIGHT }>().assert_clean();
+    run::<u64, { list::REPAIR_DURABLE }>().assert_clean();
+}
+
+#[test]
+fn a_link_before_its_node_is_noticed() {
+    broken::<{ list::LINK_BEFORE_SEAL }>(&[CONTENT, "opening after a crash succeeds"]);
+}
+
+#[test]
+fn an_update_that_is_not_flushed_is_noticed() {
+    broken::<{ list::UPDATE_NOT_FLUSHED }>(&[CONTENT]);
+}
+
+#[test]
+fn an_update_in_two_steps_is_noticed() {
+    broken::<{ list::UPDATE_IN_TWO_STEPS }>(&[CONTENT]);
+}
+
+#[test]
+fn a_leak_is_noticed() {
+    broken::<{ list::NEVER_RETIRED }>(&["allocated is what is reachable"]);
+}
+
+#[test]
+fn a_block_used_twice_is_noticed() {
+    broken::<{ list::RETIRED_WHILE_LINKED }>(&["allocated is what is reachable"]);
+}
+
+#[test]
+fn a_recovery_through_a_bad_state_is_noticed() {
+    broken::<{ list::RECOVERY_THROUGH_A_BAD_STATE }>(&[CONTENT, "a second recovery has nothing to repair"]);
+}
+
+#[test]
+fn a_repair_that_is_not_durable_is_noticed() {
+    broken::<{ list::REPAIR_NOT_DURABLE }>(&[CONTENT]);
+}
+
+#[test]
+fn dropped_flushes_and_fences_are_noticed() {
+    for fault in [Fault::DropFlush(1), Fault::DropFlush(2), Fault::DropFence(1), Fault::DropFence(2)] {
+        let report = every_crash(list::entry::<u64, _, { list::RIGHT }>(), Options { fault: Some(fault), ..options() });
+        println!("{fault:?}: {report}");
+        assert!(report.violation.is_some(), "{fault:?} is not noticed: {report}");
+    }
+}
+
+#[test]
+fn states_of_unreachable_blocks_change_nothing() {
+    let with = |hidden_in_full| {
+        let life = CrashOptions { hidden_in_full, ..CrashOptions::default() };
+        every_crash(list::entry::<u64, _, { list::RIGHT }>(), Options { life, depth: 1, ..options() })
+    };
+    let (short, full) = (with(false), with(true));
+    short.assert_clean();
+    full.assert_clean();
+    println!("{short}\n{full}");
+    assert!(full.checked > short.checked, "the shortcut leaves nothing out");
+}

@@ -1,0 +1,302 @@
+//! A sorted linked list in a pool, right or wrong on purpose: small enough to know which rule each mistake breaks.
+//!
+//! ```text
+//! root: | first | intent | ...        node: | next | head | value | ... |   one line each
+//! ```
+//!
+//! Insert seals a node and links it: the commit point is the link. Remove unlinks and retires. Update stores the value word. With [`REPAIR_NOT_DURABLE`] a node is
+//! linked by way of the intent, which recovery completes.
+
+use everleaf_conformance::Class;
+use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit};
+use everleaf_pmem::{Durable, Medium, Off, Pool, Word};
+use parking_lot::Mutex;
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// No mistake.
+pub(crate) const RIGHT: u8 = 0;
+/// The link is stored before the node is durable.
+pub(crate) const LINK_BEFORE_SEAL: u8 = 1;
+/// An update is not flushed.
+pub(crate) const UPDATE_NOT_FLUSHED: u8 = 2;
+/// An update removes and inserts.
+pub(crate) const UPDATE_IN_TWO_STEPS: u8 = 3;
+/// A removed node is not given back.
+pub(crate) const NEVER_RETIRED: u8 = 4;
+/// A node is given back although it is still linked.
+pub(crate) const RETIRED_WHILE_LINKED: u8 = 5;
+/// Recovery unlinks everything for a moment.
+pub(crate) const RECOVERY_THROUGH_A_BAD_STATE: u8 = 6;
+/// Recovery completes an insert and does not make that durable.
+pub(crate) const REPAIR_NOT_DURABLE: u8 = 7;
+/// As above, but right.
+pub(crate) const REPAIR_DURABLE: u8 = 8;
+
+everleaf_pmem::resident! {
+    struct Line {
+        first: Word,
+        second: Word,
+        third: Word,
+        rest: [Word; 5],
+    }
+}
+
+/// The list with one of the mistakes above.
+pub(crate) struct List<K: Class + ?Sized, M: Medium, const MISTAKE: u8> {
+    pool: Arc<Pool<M>>,
+    root: Off<Line>,
+    latch: Mutex<()>,
+    key: PhantomData<fn(&K)>,
+}
+
+type VisitLine<'a> = dyn FnMut(Off<Line>, &Line) -> Result<ControlFlow<()>, Error> + 'a;
+
+/// The list as an entry of a registry.
+pub(crate) fn entry<K: Class + ?Sized, M: Medium, const MISTAKE: u8>() -> Entry<K, M> {
+    Entry {
+        name: "list",
+        summary: "a sorted linked list",
+        persistent: true,
+        leaf_capacity: 2,
+        creator: |_, pool, name| {
+            let root = pool.alloc::<Line>()?;
+            pool.store(&root.first, 0, Ordering::Relaxed);
+            pool.store(&root.second, 0, Ordering::Relaxed);
+            let root = pool.link_root(name, 1, pool.seal(root))?;
+            Ok(Box::new(List::<K, M, MISTAKE> { pool: Arc::clone(pool), root, latch: Mutex::new(()), key: PhantomData }))
+        },
+        opener: |_, pool, name, recovery| Ok(Box::new(List::<K, M, MISTAKE>::open(pool, name, recovery)?)),
+    }
+}
+
+impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
+    fn open(pool: &Arc<Pool<M>>, name: &str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
+        let root = pool.root(name)?.ok_or(Error::NoSuchIndex { name: name.to_owned(), kind: "list" })?;
+        let list = Self { pool: Arc::clone(pool), root: Off::new(root.off), latch: Mutex::new(()), key: PhantomData };
+        list.complete()?;
+        if MISTAKE == RECOVERY_THROUGH_A_BAD_STATE && recovery.reach.is_some() {
+            let first = &list.line(list.root)?.first;
+            let link = first.get();
+            list.set(first, 0);
+            list.set(first, link);
+        }
+        if let Some(reach) = recovery.reach {
+            reach.mark(list.root, size_of::<Line>())?;
+            list.walk(&mut |off, node| {
+                reach.mark(off, size_of::<Line>())?;
+                (recovery.trace)(value(node)?)?;
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        Ok(list)
+    }
+
+    /// Completes the insert that the intent tells of.
+    fn complete(&self) -> Result<(), Error> {
+        let root = self.line(self.root)?;
+        if root.second.get() == 0 {
+            return Ok(());
+        }
+        let node = Off::<Line>::from_link(root.second.get())?;
+        let mut key = K::Owned::default();
+        let line = self.line(node)?;
+        K::read(&self.pool, line.second.get(), value(line)?, &mut key)?;
+        let (slot, found) = self.seek(key.borrow())?;
+        if found.is_none() {
+            self.pool.store(slot, node.link(), Ordering::Release);
+        }
+        if MISTAKE != REPAIR_NOT_DURABLE {
+            self.pool.persist(slot);
+        }
+        self.set(&root.second, 0);
+        Ok(())
+    }
+
+    fn line(&self, off: Off<Line>) -> Result<&Line, Error> {
+        Ok(self.pool.at(off, "a line of a list")?)
+    }
+
+    fn set(&self, word: &Word, value: u64) {
+        self.pool.store(word, value, Ordering::Release);
+        self.pool.persist(word);
+    }
+
+    fn walk(&self, visit: &mut VisitLine<'_>) -> Result<(), Error> {
+        let mut slot = &self.line(self.root)?.first;
+        for _ in 0..self.pool.length() / size_of::<Line>() {
+            if slot.get() == 0 {
+                return Ok(());
+            }
+            let off = Off::from_link(slot.get())?;
+            let node = self.line(off)?;
+            if visit(off, node)?.is_break() {
+                return Ok(());
+            }
+            slot = &node.first;
+        }
+        Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "a list without an end").into())
+    }
+
+    /// The slot that links, or would link, `key`; and the node if it is there.
+    fn seek(&self, key: &K) -> Result<(&Word, Option<Off<Line>>), Error> {
+        let mut slot = &self.line(self.root)?.first;
+        let mut found = None;
+        let mut next = Some(slot.get());
+        self.walk(&mut |off, node| {
+            match key.compare(&self.pool, 0, node.second.get(), value(node)?)? {
+                std::cmp::Ordering::Greater => slot = &self.line(off)?.first,
+                std::cmp::Ordering::Equal => found = Some(off),
+                std::cmp::Ordering::Less => {}
+            }
+            next = None;
+            Ok(if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok((slot, found))
+    }
+
+    fn add(&self, slot: &Word, key: &K, word: NonZeroU64) -> Result<(), Error> {
+        let node = self.pool.alloc::<Line>()?;
+        for (field, value) in [(&node.first, slot.get()), (&node.second, key.head(0)), (&node.third, word.get())] {
+            self.pool.store(field, value, Ordering::Relaxed);
+        }
+        if MISTAKE == LINK_BEFORE_SEAL {
+            self.pool.store(slot, node.off().link(), Ordering::Release);
+            self.pool.flush(slot);
+            self.pool.seal(node).release();
+            return Ok(());
+        }
+        let node: Durable<'_, Line, M> = self.pool.seal(node);
+        if matches!(MISTAKE, REPAIR_NOT_DURABLE | REPAIR_DURABLE) {
+            let intent = &self.line(self.root)?.second;
+            self.pool.link(intent, node);
+            return self.complete();
+        }
+        self.pool.link(slot, node);
+        Ok(())
+    }
+
+    fn drop_node(&self, slot: &Word, node: Off<Line>) -> Result<NonZeroU64, Error> {
+        let line = self.line(node)?;
+        self.set(slot, line.first.get());
+        let word = value(line)?;
+        if MISTAKE != NEVER_RETIRED {
+            self.pool.retire(node, &self.pool.pin());
+        }
+        Ok(word)
+    }
+
+    fn change(&self, slot: &Word, node: Off<Line>, key: &K, word: NonZeroU64) -> Result<NonZeroU64, Error> {
+        if MISTAKE == UPDATE_IN_TWO_STEPS {
+            let old = self.drop_node(slot, node)?;
+            self.add(slot, key, word)?;
+            return Ok(old);
+        }
+        let line = self.line(node)?;
+        let old = value(line)?;
+        self.pool.store(&line.third, word.get(), Ordering::Release);
+        if MISTAKE != UPDATE_NOT_FLUSHED {
+            self.pool.persist(&line.third);
+        }
+        if MISTAKE == RETIRED_WHILE_LINKED {
+            self.pool.retire(node, &self.pool.pin());
+        }
+        Ok(old)
+    }
+}
+
+fn value(line: &Line) -> Result<NonZeroU64, Error> {
+    NonZeroU64::new(line.third.get()).ok_or_else(|| everleaf_pmem::Error::corrupt(0, "a node without a value").into())
+}
+
+impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> OrderedIndex<K> for List<K, M, MISTAKE> {
+    fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let _latch = self.latch.lock();
+        let (_, node) = self.seek(key)?;
+        node.map(|node| value(self.line(node)?)).transpose()
+    }
+
+    fn insert(&self, key: &K, word: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        let _latch = self.latch.lock();
+        match self.seek(key)? {
+            (_, Some(node)) => Ok(Some(value(self.line(node)?)?)),
+            (slot, None) => self.add(slot, key, word).map(|()| None),
+        }
+    }
+
+    fn upsert(&self, key: &K, word: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        let _latch = self.latch.lock();
+        match self.seek(key)? {
+            (slot, Some(node)) => self.change(slot, node, key, word).map(Some),
+            (slot, None) => self.add(slot, key, word).map(|()| None),
+        }
+    }
+
+    fn update(&self, key: &K, word: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        let _latch = self.latch.lock();
+        match self.seek(key)? {
+            (slot, Some(node)) => self.change(slot, node, key, word).map(Some),
+            (_, None) => Ok(None),
+        }
+    }
+
+    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let _latch = self.latch.lock();
+        match self.seek(key)? {
+            (slot, Some(node)) => self.drop_node(slot, node).map(Some),
+            (_, None) => Ok(None),
+        }
+    }
+
+    fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
+        let _latch = self.latch.lock();
+        let mut entries = Vec::new();
+        self.walk(&mut |_, node| {
+            let mut key = K::Owned::default();
+            K::read(&self.pool, node.second.get(), value(node)?, &mut key)?;
+            let bounds: (Bound<&K>, Bound<&K>) = match direction {
+                Direction::Forward => (from, Bound::Unbounded),
+                Direction::Reverse => (Bound::Unbounded, from),
+            };
+            if std::ops::RangeBounds::<K>::contains(&bounds, key.borrow()) {
+                entries.push((key, value(node)?));
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        if direction == Direction::Reverse {
+            entries.reverse();
+        }
+        let _ = entries.iter().try_for_each(|(key, value)| visit(key.borrow(), *value));
+        Ok(())
+    }
+
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+        for (key, value) in entries {
+            self.insert(key.borrow(), value)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<Stats, Error> {
+        Ok(self.stats())
+    }
+
+    fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
+        visit(self.root.bytes(), size_of::<Line>())?;
+        self.walk(&mut |off, _| visit(off.bytes(), size_of::<Line>()).map(ControlFlow::Continue))
+    }
+
+    fn stats(&self) -> Stats {
+        let mut keys = 0;
+        self.walk(&mut |_, _| {
+            keys += 1;
+            Ok(ControlFlow::Continue(()))
+        })
+        .expect("a list that has been opened");
+        Stats { keys, ..Stats::default() }
+    }
+}
