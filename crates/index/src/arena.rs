@@ -3,6 +3,8 @@
 //! Optimistic readers may follow a number that is out of date. In an arena that leads to some other thing of the same type, never to freed memory, and the version
 //! check behind it finds out: this is what lets trees with optimistic readers be written without unsafe code.
 
+use bytemuck::Zeroable;
+use everleaf_pmem::huge;
 use std::sync::OnceLock;
 
 /// Grows by chunks, each as large as all before it together.
@@ -11,7 +13,7 @@ pub(crate) struct Arena<T> {
     first: usize,
 }
 
-impl<T> Arena<T> {
+impl<T: Zeroable> Arena<T> {
     /// `first` is the size of the first chunk, a power of two.
     pub(crate) fn new(first: usize) -> Self {
         assert!(first.is_power_of_two());
@@ -38,10 +40,10 @@ impl<T> Arena<T> {
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
-    /// The thing of that number; its chunk is made by `make` if need be.
-    pub(crate) fn get_or_make(&self, number: usize, make: impl Fn(usize) -> Box<[T]>) -> &T {
+    /// The thing of that number, all zeroes at first.
+    pub(crate) fn get_or_make(&self, number: usize) -> &T {
         let (chunk, at) = self.place(number);
-        &self.chunks[chunk].get_or_init(|| make(self.chunk_len(chunk)))[at]
+        &self.chunks[chunk].get_or_init(|| huge::zeroed_box(self.chunk_len(chunk)))[at]
     }
 
     /// The things from `number` to the end of its chunk.
@@ -64,14 +66,13 @@ mod tests {
 
     #[test]
     fn every_number_has_its_own_place() {
-        let arena = Arena::<std::sync::atomic::AtomicUsize>::new(4);
-        let make = |count| (0..count).map(|_| Default::default()).collect();
+        let arena = Arena::<std::sync::atomic::AtomicU64>::new(4);
         for number in 0..1000 {
-            let cell = arena.get_or_make(number, make);
-            assert_eq!(cell.swap(number + 1, std::sync::atomic::Ordering::Relaxed), 0);
+            let cell = arena.get_or_make(number);
+            assert_eq!(cell.swap(number as u64 + 1, std::sync::atomic::Ordering::Relaxed), 0);
         }
         for number in 0..1000 {
-            assert_eq!(arena.get(number).unwrap().load(std::sync::atomic::Ordering::Relaxed), number + 1);
+            assert_eq!(arena.get(number).unwrap().load(std::sync::atomic::Ordering::Relaxed), number as u64 + 1);
             assert_eq!(arena.left_in_chunk(number), arena.rest_of_chunk(number).unwrap().len());
         }
         assert!(arena.get(1 << 20).is_none() && arena.get(usize::MAX).is_none());

@@ -96,7 +96,7 @@ impl Latches {
 
     /// The latch of a new leaf, ready.
     fn begin(&self, leaf: u64) {
-        self.latches.get_or_make((leaf / self.leaf_size) as usize, bytemuck::allocation::zeroed_slice_box).revive();
+        self.latches.get_or_make((leaf / self.leaf_size) as usize).revive();
     }
 }
 

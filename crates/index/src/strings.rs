@@ -58,7 +58,7 @@ impl Strings {
         }
         let number = free.next;
         free.next += size;
-        self.words.get_or_make(number, |count| (0..count).map(|_| AtomicU64::new(0)).collect());
+        self.words.get_or_make(number);
         u32::try_from(number).expect("separators of a router take less than 32 GiB")
     }
 

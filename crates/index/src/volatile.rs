@@ -6,6 +6,7 @@ use crate::latch::{Latch, Locked, Restart};
 use crate::selective::router::{Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
+use bytemuck::Zeroable;
 use everleaf_pmem::{Medium, Pool, probe};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
@@ -35,7 +36,7 @@ struct Free {
 }
 
 /// Entries in ascending order; changed in place under the latch.
-#[derive(Default)]
+#[derive(Zeroable)]
 #[repr(align(64))]
 struct Leaf {
     latch: Latch,
@@ -129,7 +130,7 @@ impl Leaf {
 impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
     pub(crate) fn new(pool: &Arc<Pool<M>>) -> Self {
         let leaves = Arena::new(16);
-        leaves.get_or_make(0, make);
+        leaves.get_or_make(0);
         let free = Mutex::new(Free { next: 1, numbers: Vec::new() });
         let leaf_count = Counter::default();
         leaf_count.add(1);
@@ -147,7 +148,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
             free.next += 1;
             free.next - 1
         });
-        let leaf = self.leaves.get_or_make(number as usize, make);
+        let leaf = self.leaves.get_or_make(number as usize);
         leaf.latch.revive();
         (u64::from(number), leaf)
     }
@@ -258,10 +259,6 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         self.free.lock().numbers.push(numbers[1] as u32);
         Ok(())
     }
-}
-
-fn make(count: usize) -> Box<[Leaf]> {
-    (0..count).map(|_| Leaf::default()).collect()
 }
 
 impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {

@@ -9,6 +9,7 @@ mod alloc;
 mod block;
 mod epoch;
 mod error;
+pub mod huge;
 mod local;
 mod map;
 mod medium;

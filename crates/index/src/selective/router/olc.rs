@@ -22,6 +22,7 @@ use crate::Key;
 use crate::arena::Arena;
 use crate::latch::{Latch, Locked, Restart};
 use crate::strings::Strings;
+use bytemuck::Zeroable;
 use everleaf_pmem::probe;
 use parking_lot::Mutex;
 use std::borrow::Borrow;
@@ -46,6 +47,7 @@ struct Free {
     numbers: Vec<u32>,
 }
 
+#[derive(Zeroable)]
 #[repr(align(64))]
 struct Node<const FANOUT: usize> {
     latch: Latch,
@@ -55,20 +57,6 @@ struct Node<const FANOUT: usize> {
     heads: [AtomicU64; FANOUT],
     children: [AtomicU64; FANOUT],
     tails: [AtomicU32; FANOUT],
-}
-
-impl<const FANOUT: usize> Default for Node<FANOUT> {
-    fn default() -> Self {
-        Self {
-            latch: Latch::default(),
-            shape: AtomicU64::new(0),
-            high_head: AtomicU64::new(0),
-            high_tail: AtomicU32::new(0),
-            heads: [const { AtomicU64::new(0) }; FANOUT],
-            children: [const { AtomicU64::new(0) }; FANOUT],
-            tails: [const { AtomicU32::new(0) }; FANOUT],
-        }
-    }
 }
 
 /// Count, level, skip and whether there is a high fence, in one word.
@@ -104,7 +92,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
     #[inline(always)]
     fn prefetch(&self) {
         probe::prefetch(&self.latch);
-        for line in self.heads.chunks(8) {
+        for line in self.heads.chunks(8).chain(self.children.chunks(8)) {
             probe::prefetch(&line[0]);
         }
     }
@@ -209,7 +197,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             free.next += 1;
             free.next - 1
         });
-        let node = self.nodes.get_or_make(number as usize, |count| (0..count).map(|_| Node::default()).collect());
+        let node = self.nodes.get_or_make(number as usize);
         node.latch.revive();
         (number, node)
     }
