@@ -26,6 +26,19 @@ pub fn prefetch<T: ?Sized>(what: &T) {
     let _ = what;
 }
 
+/// Asks for every line of `what` at once.
+#[inline(always)]
+pub fn prefetch_lines<T>(what: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in 0..size_of::<T>().div_ceil(crate::LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch has no architectural effect, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(what).cast::<i8>().wrapping_add(line * crate::LINE)) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = what;
+}
+
 /// Appends `length` bytes that begin `skip` bytes into `words`.
 ///
 /// The words may change meanwhile; then the copy is some mixture, which the caller finds out by a version or a checksum.
