@@ -212,6 +212,108 @@ fn a_pool_grows_to_its_limit_and_says_so() {
     );
 }
 
+/// The other process of the test below: links a root, says so, and waits to be killed. By itself it does nothing.
+#[test]
+fn child() {
+    let Some(path) = std::env::var_os("EVERLEAF_TEST_POOL") else { return };
+    let pool = Pool::create(Path::new(&path), &small()).unwrap();
+    put(&pool, "from the other process", 77);
+    println!("linked");
+    std::thread::sleep(std::time::Duration::from_secs(600));
+}
+
+#[test]
+fn what_a_killed_process_linked_is_there() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let (_dir, path) = temporary();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = command.args(["--exact", "child", "--nocapture"]).env("EVERLEAF_TEST_POOL", &path).stdout(Stdio::piped()).spawn().unwrap();
+    assert!(BufReader::new(child.stdout.take().unwrap()).lines().any(|line| line.unwrap().ends_with("linked")));
+    match Pool::open(&path, &small()).err() {
+        Some(Error::Locked { owner, .. }) => assert_eq!(owner, Some(child.id())),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(value(&Pool::inspect(&path).unwrap(), "from the other process"), Some(77));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let pool = Pool::open(&path, &small()).unwrap();
+    assert_eq!(pool.info().found, Found::Unclean);
+    assert_eq!(value(&pool, "from the other process"), Some(77));
+}
+
+/// A small tmpfs, gone when dropped; `None` where this process may not mount one.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    fn new(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(dir.path()).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(Self(dir))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg(self.0.path()).status().unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_every_byte_of_it_is_used() {
+    let Some(disk) = Tmpfs::new("size=20m") else {
+        println!("skipped: this process may not mount a tmpfs");
+        return;
+    };
+    let path = disk.0.path().join("test.pool");
+    let pool = Pool::create(&path, &PoolOptions { size_max: 1 << 30, ..small() }).unwrap();
+    let mut blocks = 0;
+    let error = loop {
+        match pool.alloc_words(1 << 10) {
+            Ok(block) => {
+                // Every page is stored to: one that is not there would end the process here.
+                (0..block.len()).step_by(256).for_each(|word| pool.store(&block[word], 1, Ordering::Relaxed));
+                std::mem::forget(block);
+                blocks += 1;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoSpace { size_max: 1073741824, .. }), "{error:?}");
+    let size = pool.info().size;
+    assert!(size > 19 << 20, "{size} bytes of 20 MiB, by ever smaller steps");
+    assert!(blocks > 1500, "{blocks} blocks of 8 KiB");
+    let other = disk.0.path().join("other.pool");
+    assert!(matches!(Pool::create(&other, &small()), Err(Error::NoSpace { .. })));
+    drop(pool);
+    assert_eq!(Pool::open(&path, &small()).unwrap().info().size, size);
+}
+
+/// A copy may have holes where the pool had zeroes; opening fills them, or says that there is no room.
+#[test]
+fn holes_of_a_copied_file_are_filled() {
+    use std::os::unix::fs::MetadataExt;
+    let (_dir, path) = temporary();
+    Pool::create(&path, &small()).unwrap().close().unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let sparse = |path: &Path| {
+        let file = File::create(path).unwrap();
+        file.set_len(bytes.len() as u64).unwrap();
+        file.write_all_at(&bytes[..4096], 0).unwrap();
+    };
+    sparse(&path);
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 < 1 << 20);
+    drop(Pool::open(&path, &small()).unwrap());
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 >= bytes.len() as u64);
+    let Some(disk) = Tmpfs::new("size=8m") else {
+        println!("skipped in part: this process may not mount a tmpfs");
+        return;
+    };
+    let path = disk.0.path().join("test.pool");
+    sparse(&path);
+    assert!(matches!(Pool::open(&path, &small()), Err(Error::NoSpace { .. })));
+}
+
 #[test]
 fn a_closed_pool_refuses_writes() {
     let (_dir, path) = temporary();

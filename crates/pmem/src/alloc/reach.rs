@@ -4,6 +4,7 @@ use super::Header;
 use super::class::{Class, FIRST};
 use super::heap::Found;
 use crate::{Error, Medium, Off, Pool};
+use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,6 +13,8 @@ pub struct Reach<'p, M: Medium> {
     pool: &'p Pool<M>,
     /// By number of the slab.
     slabs: Box<[Marks]>,
+    /// Whether the blocks of the root directory have been marked, which are nobody's else.
+    directory: Mutex<bool>,
 }
 
 /// What has been marked in a slab.
@@ -48,7 +51,7 @@ pub struct Usage {
 impl<M: Medium> Pool<M> {
     /// An empty set of reachable blocks.
     pub fn reach(&self) -> Reach<'_, M> {
-        Reach { pool: self, slabs: (0..self.alloc.heap.slab_count()).map(|_| Marks::default()).collect() }
+        Reach { pool: self, slabs: (0..self.alloc.heap.slab_count()).map(|_| Marks::default()).collect(), directory: Mutex::new(false) }
     }
 
     /// Ends the recovery: what `reach` holds is allocated, everything else is free. In a pool that needs no recovery, `reach` is only compared with what is allocated.
@@ -63,6 +66,7 @@ impl<M: Medium> Pool<M> {
         if !self.needs_recovery() {
             return self.audit(&reach).map(drop);
         }
+        reach.mark_directory()?;
         let heap = &self.alloc.heap;
         let found = reach.slabs.iter().enumerate().filter_map(|(slab, marks)| {
             let found = match marks.claim.load(Ordering::Acquire) {
@@ -84,6 +88,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Corrupt`] when a reachable block is free or retired, or the allocator's state is damaged.
     pub fn audit(&self, reach: &Reach<'_, M>) -> Result<Usage, Error> {
+        reach.mark_directory()?;
         let heap = &self.alloc.heap;
         let retired = self.epochs.retired();
         let held = heap.inventory(&retired)?;
@@ -167,6 +172,18 @@ impl<M: Medium> Reach<'_, M> {
             }
             None => Err(Error::corrupt(at, "a large block that does not begin a slab")),
         }
+    }
+
+    /// Marks the blocks of the root directory, once.
+    fn mark_directory(&self) -> Result<(), Error> {
+        let mut marked = self.directory.lock();
+        if !*marked {
+            for (off, size) in self.pool.directory_blocks()? {
+                self.mark(off, size)?;
+            }
+            *marked = true;
+        }
+        Ok(())
     }
 
     fn claim_blocks(&self, slab: u32, marks: &Marks, class: u8) -> Result<(), Error> {

@@ -31,6 +31,7 @@ pub struct Hardware {
 
 /// How a line is written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(miri, expect(dead_code, reason = "miri knows none of these instructions"))]
 enum WriteBack {
     /// Keeps the line in the cache; waits for nothing.
     Clwb,

@@ -233,7 +233,6 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the directory is damaged.
-    #[allow(dead_code, reason = "called by the allocator, which comes later")]
     pub(crate) fn directory_blocks(&self) -> Result<Vec<(Off<Directory>, usize)>, Error> {
         let _lock = self.roots.lock();
         let mut blocks = Vec::new();

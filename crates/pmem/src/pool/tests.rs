@@ -26,6 +26,15 @@ fn reopen(memory: &Arc<Memory>) -> Result<Arc<Pool>, Error> {
     Pool::open_in(memory.clone(), Hardware::page_cache(), small())
 }
 
+/// Recovers a pool whose roots are blocks of one word.
+fn adopt<M: Medium>(pool: &Pool<M>) -> Result<(), Error> {
+    let reach = pool.reach();
+    for (_, root) in pool.roots()? {
+        reach.mark(Off::<Word>::new(root.off), 8)?;
+    }
+    pool.adopt(reach)
+}
+
 /// Replaces the superblock of the pool in `memory`.
 fn forge(memory: &Arc<Memory>, change: impl FnOnce(&mut Superblock)) {
     // SAFETY: the memory outlives `pm`, which is dropped at the end of the block.
@@ -64,6 +73,13 @@ fn a_directory_of_many_blocks_finds_and_reuses() {
     assert_eq!(pool.root(&name(2)).unwrap().unwrap(), Root { kind: 2, off: new });
     let mut kinds: Vec<_> = pool.roots().unwrap().into_iter().map(|(text, root)| (text == name(root.kind)).then_some(root.kind).unwrap()).collect();
     kinds.sort();
+    adopt(&pool).unwrap();
+    let usage = pool.audit(&{
+        let reach = pool.reach();
+        kinds.iter().for_each(|kind| reach.mark(Off::<Word>::new(pool.root(&name(*kind)).unwrap().unwrap().off), 8).unwrap());
+        reach
+    });
+    assert_eq!(usage.unwrap().reachable, 100 + 3, "roots, and blocks of the directory: neither are given away after a crash");
     assert_eq!(kinds, (2..=100).step_by(2).chain(101..=150).collect::<Vec<_>>());
 }
 
@@ -185,6 +201,76 @@ fn opening_twice_stores_nothing_the_second_time() {
     assert!(content() == first);
 }
 
+/// What is linked; then a crash at any moment of: a creation, a link, an open, an unlink, a close. Every image must open, or be the beginning of a creation.
+#[test]
+fn a_crash_at_any_moment_leaves_a_pool_or_nothing() {
+    use crate::{Crash, CrashOptions, Seen};
+    let memory = Memory::new(64 << 10).unwrap();
+    let options = || PoolOptions { size_max: 64 << 10, slab_size: 4096, ..PoolOptions::default() };
+    let ground = Crash::new(&memory);
+    let crash_options = CrashOptions { images_max: 1 << 16, ..CrashOptions::default() };
+    let life = ground.live(crash_options.clone());
+    /// How many images opened, and how many were taken for an unfinished creation.
+    static SEEN: [std::sync::atomic::AtomicUsize; 2] = [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
+    // The roots that have been acknowledged, and the one on its way to be there or not.
+    let expected = Arc::new(Mutex::new((false, Vec::<String>::new(), None::<String>)));
+    let (shared, again, deep) = (expected.clone(), memory.clone(), crash_options);
+    life.observe(move |image| {
+        let (created, sure, pending) = &*shared.lock();
+        let life = image.live(deep.clone());
+        let pool = match Pool::open_in(again.clone(), life.medium(), options()) {
+            Ok(pool) => {
+                SEEN[0].fetch_add(1, Ordering::Relaxed);
+                pool
+            }
+            Err(Error::Unfinished { .. }) if !*created => {
+                SEEN[1].fetch_add(1, Ordering::Relaxed);
+                Pool::create_in(again.clone(), life.medium(), options()).expect("created anew")
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let mut names: Vec<_> = pool.roots().unwrap().into_iter().map(|(name, _)| name).collect();
+        names.retain(|name| Some(name) != pending.as_ref());
+        names.sort();
+        assert_eq!(&names, sure);
+        adopt(&pool).unwrap();
+        put(&pool, "after", 1).unwrap();
+        pool.close().unwrap();
+        drop(pool);
+        assert_eq!(Pool::open_in(again.clone(), life.medium(), options()).unwrap().info().found, Found::Clean);
+        Seen::default()
+    });
+    let pool = Pool::create_in(memory.clone(), life.medium(), options()).unwrap();
+    expected.lock().0 = true;
+    life.end();
+    let change = |name: &str, change: &dyn Fn(&Pool<Crash>), there: bool| {
+        expected.lock().1.retain(|other| other != name);
+        expected.lock().2 = Some(name.into());
+        change(&pool);
+        expected.lock().2 = None;
+        if there {
+            expected.lock().1.push(name.into());
+            expected.lock().1.sort();
+        }
+        life.end();
+    };
+    // More than a block of the directory holds.
+    for number in 0..33 {
+        let name = number.to_string();
+        change(&name, &|pool| _ = put(pool, &name, 1).unwrap(), true);
+    }
+    change("7", &|pool| _ = pool.unlink_root("7").unwrap(), false);
+    change("other", &|pool| _ = put(pool, "other", 1).unwrap(), true);
+    change("other", &|pool| _ = pool.replace_root("other", pool.seal(pool.alloc_words(1).unwrap())).unwrap(), true);
+    pool.close().unwrap();
+    life.end();
+    drop(pool);
+    Pool::open_in(memory.clone(), life.medium(), options()).unwrap();
+    life.end();
+    println!("images: {SEEN:?}");
+    assert!(SEEN.iter().all(|count| count.load(Ordering::Relaxed) > 10));
+}
+
 #[test]
 fn memory_with_something_else_in_it_is_left_alone() {
     let (memory, _) = memory_pool();
@@ -278,7 +364,9 @@ proptest! {
         }
         if let Ok(pool) = reopen(&memory) {
             let _ = (pool.roots(), pool.root("7"), pool.directory_blocks(), pool.info(), pool.needs_recovery());
-            let _ = (pool.unlink_root("8"), put(&pool, "new", 1));
+            if adopt(&pool).is_ok() {
+                let _ = (pool.unlink_root("8"), put(&pool, "new", 1));
+            }
             let _ = pool.close();
         }
         let _ = Pool::create_in(memory, Hardware::page_cache(), small());
