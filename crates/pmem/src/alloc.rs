@@ -149,17 +149,24 @@ impl<M: Medium> Pool<M> {
     /// A block of `size` bytes, in which anything may be.
     #[inline]
     pub(crate) fn allocate(&self, size: usize) -> Result<Off<u8>, Error> {
-        self.writable()?;
         let heap = &self.alloc.heap;
-        let at = match heap.classes.of(size) {
-            Some(class) => match cache::pop(heap, class) {
-                Some(at) => at,
-                None => self.refill(class)?,
-            },
-            None => self.allocate_run(size)?,
+        let at_hand = if self.writable().is_ok() { heap.classes.of(size).and_then(|class| cache::pop(heap, class)) } else { None };
+        let at = match at_hand {
+            Some(at) => at,
+            None => self.allocate_elsewhere(size)?,
         };
         self.medium().allocated(at as usize, size);
         Ok(Off::new(at))
+    }
+
+    /// A block of `size` bytes that the thread does not have at hand.
+    #[cold]
+    fn allocate_elsewhere(&self, size: usize) -> Result<u64, Error> {
+        self.writable()?;
+        match self.alloc.heap.classes.of(size) {
+            Some(class) => self.refill(class),
+            None => self.allocate_run(size),
+        }
     }
 
     /// Frees `block`, which nobody can reach any more. What cannot be a block, as a damaged pool may ask, is left alone.

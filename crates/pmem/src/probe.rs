@@ -1,6 +1,17 @@
 //! Searching and copying words at the machine's own pace, behind safe functions.
+//!
+//! Others may store to the words meanwhile. A plain load that races with a store is undefined behaviour, and eight bytes at a time are slow; so on x86-64 the loads are
+//! in inline assembly, where the machine's rules hold: whatever is read is some mixture of old and new bytes, which the caller finds out by a version or a checksum.
+//! Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere.
 
 use crate::Word;
+use std::cmp::Ordering;
+use std::mem::MaybeUninit;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use machine as chosen;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+use portable as chosen;
 
 /// Asks the processor to bring the line of `what` closer. A hint: it never faults.
 #[inline(always)]
@@ -30,40 +41,215 @@ pub fn prefetch_lines<T>(what: &T) {
 
 /// Appends `length` bytes that begin `skip` bytes into `words`.
 ///
-/// The words may change meanwhile; then the copy is some mixture of words, which the caller finds out by a version or a checksum.
+/// The words may change meanwhile; then the copy is some mixture, which the caller finds out by a version or a checksum.
 ///
 /// # Panics
 /// When the words are too few.
+#[inline]
 pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
-    assert!(skip.checked_add(length).is_some_and(|end| end <= words.len() * 8));
-    let target = out.len() + length;
-    out.reserve(length + 8);
-    let mut at = skip / 8;
-    let mut head = skip % 8;
-    while out.len() < target {
-        let bytes = words[at].get().to_le_bytes();
-        let take = (8 - head).min(target - out.len());
-        out.extend_from_slice(&bytes[head..head + take]);
-        head = 0;
-        at += 1;
-    }
+    assert!(skip.checked_add(length).is_some_and(|end| end <= size_of_val(words)));
+    out.reserve(length);
+    chosen::copy(words, skip, &mut out.spare_capacity_mut()[..length]);
+    // SAFETY: `copy` has written so many bytes after the last one.
+    unsafe { out.set_len(out.len() + length) };
 }
 
 /// Compares `key` with `size` bytes of `words` (big end first, as byte strings order), both from byte `skip` on.
 ///
 /// # Panics
 /// When the words are too few.
-pub fn compare(key: &[u8], words: &[Word], size: usize, skip: usize) -> std::cmp::Ordering {
+#[inline]
+pub fn compare(key: &[u8], words: &[Word], size: usize, skip: usize) -> Ordering {
+    assert!(size <= size_of_val(words));
     let common = key.len().min(size);
-    let mut at = skip.min(common);
-    while at < common {
-        let bytes = words[at / 8].get().to_le_bytes();
-        let end = (at / 8 * 8 + 8).min(common);
-        let order = key[at..end].cmp(&bytes[at % 8..at % 8 + (end - at)]);
-        if order.is_ne() {
-            return order;
+    chosen::compare(&key[..common], words, skip.min(common)).then(key.len().cmp(&size))
+}
+
+/// Word by word.
+mod portable {
+    use super::*;
+    use crate::WORD;
+
+    /// Writes all of `to`, from the bytes that begin `skip` bytes into `words`.
+    pub(super) fn copy(words: &[Word], skip: usize, to: &mut [MaybeUninit<u8>]) {
+        let mut done = 0;
+        while done < to.len() {
+            let at = skip + done;
+            let bytes = words[at / WORD].get().to_le_bytes();
+            let part = &bytes[at % WORD..];
+            let count = part.len().min(to.len() - done);
+            for (to, byte) in to[done..done + count].iter_mut().zip(part) {
+                to.write(*byte);
+            }
+            done += count;
         }
-        at = end;
     }
-    key.len().cmp(&size)
+
+    /// Compares `key` with as many bytes of `words`, both from byte `skip` on.
+    pub(super) fn compare(key: &[u8], words: &[Word], skip: usize) -> Ordering {
+        let mut at = skip;
+        while at < key.len() {
+            let bytes = words[at / WORD].get().to_le_bytes();
+            let end = (at / WORD * WORD + WORD).min(key.len());
+            let order = key[at..end].cmp(&bytes[at % WORD..][..end - at]);
+            if order.is_ne() {
+                return order;
+            }
+            at = end;
+        }
+        Ordering::Equal
+    }
+}
+
+/// In pieces of 16 bytes, the last one overlapping the one before; what is shorter, in pieces of 8.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod machine {
+    use super::*;
+    use std::arch::asm;
+    use std::arch::x86_64::__m128i;
+
+    /// From this length on, the processor's own string move is faster.
+    const STRING_MOVE_MIN: usize = 1024;
+
+    /// # Safety
+    /// 8 bytes from `from` are mapped and in words.
+    #[inline(always)]
+    unsafe fn load_8(from: *const u8) -> [u8; 8] {
+        let bytes: u64;
+        // SAFETY: as promised; that others store to the words meanwhile is no data race for the machine.
+        unsafe { asm!("mov {bytes}, [{from}]", bytes = lateout(reg) bytes, from = in(reg) from, options(nostack, preserves_flags, readonly)) };
+        bytes.to_le_bytes()
+    }
+
+    /// # Safety
+    /// 16 bytes from `from` are mapped and in words.
+    #[inline(always)]
+    unsafe fn load_16(from: *const u8) -> [u8; 16] {
+        let bytes: __m128i;
+        // SAFETY: as above.
+        unsafe { asm!("movdqu {bytes}, [{from}]", bytes = lateout(xmm_reg) bytes, from = in(reg) from, options(nostack, preserves_flags, readonly)) };
+        // SAFETY: both are 16 bytes without padding, in the order of memory.
+        unsafe { std::mem::transmute(bytes) }
+    }
+
+    /// As [`portable::copy`].
+    #[inline]
+    pub(super) fn copy(words: &[Word], skip: usize, to: &mut [MaybeUninit<u8>]) {
+        let length = to.len();
+        assert!(skip <= size_of_val(words) && length <= size_of_val(words) - skip);
+        if length < 8 {
+            return portable::copy(words, skip, to);
+        }
+        // SAFETY: in bounds of `words` (asserted), and so is every access below in bounds of `words` or of `to`: it begins at most at `length` less its own size, which
+        // is not more than `length`.
+        unsafe {
+            let from = words.as_ptr().cast::<u8>().add(skip);
+            let to = to.as_mut_ptr().cast::<u8>();
+            if length >= STRING_MOVE_MIN {
+                asm!("rep movsb", inout("rcx") length => _, inout("rsi") from => _, inout("rdi") to => _, options(nostack, preserves_flags));
+            } else if length >= 16 {
+                let mut at = 0;
+                while at < length - 16 {
+                    to.add(at).cast::<[u8; 16]>().write_unaligned(load_16(from.add(at)));
+                    at += 16;
+                }
+                to.add(length - 16).cast::<[u8; 16]>().write_unaligned(load_16(from.add(length - 16)));
+            } else {
+                to.cast::<[u8; 8]>().write_unaligned(load_8(from));
+                to.add(length - 8).cast::<[u8; 8]>().write_unaligned(load_8(from.add(length - 8)));
+            }
+        }
+    }
+
+    /// As [`portable::compare`].
+    #[inline]
+    pub(super) fn compare(key: &[u8], words: &[Word], skip: usize) -> Ordering {
+        assert!(key.len() <= size_of_val(words));
+        let from = words.as_ptr().cast::<u8>();
+        let mut at = skip;
+        while let Some(piece) = key.get(at..).and_then(<[u8]>::first_chunk) {
+            // SAFETY: 16 bytes of `key` begin at `at`, and `words` are as long (asserted).
+            let bytes = unsafe { load_16(from.add(at)) };
+            if *piece != bytes {
+                return u128::from_be_bytes(*piece).cmp(&u128::from_be_bytes(bytes));
+            }
+            at += 16;
+        }
+        if let Some(piece) = key.get(at..).and_then(<[u8]>::first_chunk) {
+            // SAFETY: 8 bytes of `key` begin at `at`, and `words` are as long (asserted).
+            let bytes = unsafe { load_8(from.add(at)) };
+            if *piece != bytes {
+                return u64::from_be_bytes(*piece).cmp(&u64::from_be_bytes(bytes));
+            }
+            at += 8;
+        }
+        portable::compare(key, words, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Domain, Hardware, Pool, PoolOptions};
+    use proptest::prelude::*;
+
+    /// Runs `act` on words that hold `bytes`, padded with ones.
+    fn with_words(bytes: &[u8], act: impl FnOnce(&[Word])) {
+        let pool =
+            Pool::anonymous(Hardware::new(Domain::PageCache), PoolOptions { size_max: 256 << 10, slab_size: 4 << 10, ..PoolOptions::default() }).unwrap();
+        let words = pool.alloc_words(bytes.len().div_ceil(8) + 1).unwrap();
+        for word in words.iter() {
+            pool.store(word, u64::MAX, std::sync::atomic::Ordering::Relaxed);
+        }
+        pool.fill(&words[..bytes.len().div_ceil(8)], bytes);
+        act(&words);
+    }
+
+    /// Lengths around every change of method.
+    fn length() -> impl Strategy<Value = usize> {
+        prop_oneof![0usize..70, 0usize..400, 1000usize..1100, Just(20_000)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 5 } else { 500 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_copy_is_what_was_stored(length in length(), skip in 0usize..40, before in 0usize..20, seed in any::<u8>()) {
+            let bytes: Vec<u8> = (0..skip + length).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect();
+            with_words(&bytes, |words| {
+                let mut out = vec![7; before];
+                copy_out(words, skip, length, &mut out);
+                assert_eq!(out[before..], bytes[skip..]);
+                assert_eq!(out[..before], vec![7; before]);
+                let mut slow = vec![MaybeUninit::new(0u8); length];
+                portable::copy(words, skip, &mut slow);
+                // SAFETY: written.
+                assert!(slow.iter().zip(&bytes[skip..]).all(|(slow, byte)| unsafe { slow.assume_init() } == *byte));
+            });
+        }
+
+        #[test]
+        fn keys_order_as_byte_strings(length in length(), other in length(), skip in 0usize..40, differ in prop::option::of((any::<prop::sample::Index>(), any::<u8>()))) {
+            let stored: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let mut key: Vec<u8> = (0..other).map(|at| at as u8).collect();
+            if let Some((index, value)) = differ && other > skip {
+                key[skip + index.index(other - skip)] = value;
+            }
+            with_words(&stored, |words| {
+                assert_eq!(compare(&key, words, length, skip), key.cmp(&stored));
+                let common = length.min(other);
+                assert_eq!(portable::compare(&key[..common], words, skip.min(common)), key[..common].cmp(&stored[..common]));
+            });
+        }
+    }
+
+    #[test]
+    fn too_few_words_are_refused() {
+        with_words(&[1; 16], |words| {
+            let refused = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
+            assert!(refused(&|| copy_out(words, 20, 5, &mut Vec::new())));
+            assert!(refused(&|| copy_out(words, usize::MAX, 2, &mut Vec::new())));
+            assert!(refused(&|| _ = compare(&[1; 40], words, 40, 0)));
+        });
+    }
 }

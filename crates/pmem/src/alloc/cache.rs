@@ -55,19 +55,17 @@ impl Cache {
         Some(slots[count as usize].load(Ordering::Relaxed))
     }
 
-    /// Keeps `block`; when the cache is full, its colder half comes back.
+    /// Keeps `block`, unless the cache is full.
     #[inline]
-    fn push(&self, class: &Class, block: u64) -> Option<Batch> {
+    fn push(&self, class: &Class, block: u64) -> bool {
         let slots = &self.0[class.slot as usize..];
-        let count = slots[0].load(Ordering::Relaxed) as usize;
-        if count < class.cached as usize {
-            slots[count + 1].store(block, Ordering::Relaxed);
-            slots[0].store(count as u64 + 1, Ordering::Relaxed);
-            return None;
+        let count = slots[0].load(Ordering::Relaxed);
+        let room = count < u64::from(class.cached);
+        if room {
+            slots[count as usize + 1].store(block, Ordering::Relaxed);
+            slots[0].store(count + 1, Ordering::Relaxed);
         }
-        let batch = self.shed(class, class.cached as usize / 2);
-        let _ = self.push(class, block);
-        Some(batch)
+        room
     }
 
     /// Takes out the `count` blocks that have lain here longest.
@@ -142,10 +140,21 @@ pub(super) fn pop(heap: &Arc<Heap>, class: u8) -> Option<u64> {
 /// Puts `block` into this thread's cache.
 #[inline]
 pub(super) fn push(heap: &Arc<Heap>, class: u8, block: u64) {
-    match with(heap, |cache| cache.push(heap.classes.get(class), block)) {
-        Some(None) => {}
-        Some(Some(batch)) => heap.give(class, batch.as_slice()),
-        None => heap.give(class, &[block]),
+    if with(heap, |cache| cache.push(heap.classes.get(class), block)) != Some(true) {
+        spill(heap, class, block);
+    }
+}
+
+/// Puts `block` into this thread's cache, whose colder half makes room; into the heap, if the thread has no cache any more.
+#[cold]
+fn spill(heap: &Arc<Heap>, class: u8, block: u64) {
+    let shape = heap.classes.get(class);
+    let kept = with(heap, |cache| {
+        heap.give(class, cache.shed(shape, shape.cached as usize / 2).as_slice());
+        cache.push(shape, block)
+    });
+    if kept != Some(true) {
+        heap.give(class, &[block]);
     }
 }
 

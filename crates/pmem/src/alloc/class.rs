@@ -17,6 +17,10 @@ const STEP: usize = 16;
 pub(super) const FIRST: usize = LINE;
 /// Alignment that blocks get when their size allows.
 const ALIGN_MAX: usize = 256;
+/// Most classes that slabs of one size have.
+const CLASSES_MAX: usize = 64;
+/// No block is larger than half the largest slab.
+const SIZE_MAX: usize = 32 << 10;
 /// Most blocks of a class that a thread keeps for itself.
 pub(super) const CACHED_MAX: usize = 64;
 
@@ -86,9 +90,12 @@ impl Class {
 
 /// All classes of slabs of one size.
 pub(super) struct Classes {
-    list: Vec<Class>,
-    /// By size in units of [`STEP`], rounded up.
-    by_size: Vec<u8>,
+    list: [Class; CLASSES_MAX],
+    count: usize,
+    /// Classes by size in units of [`STEP`], rounded up.
+    by_size: [u8; SIZE_MAX / STEP],
+    /// The largest size of a block.
+    size_max: usize,
     /// Length of a thread's cache, in words.
     pub(super) cache_words: usize,
 }
@@ -127,32 +134,35 @@ impl Classes {
         sizes.sort_unstable();
         sizes.dedup();
 
-        let mut list: Vec<Class> = sizes.iter().map(|size| Class::new(*size, slab_size)).collect();
-        let mut cache_words = 0;
-        for class in &mut list {
-            class.slot = cache_words;
-            cache_words += 1 + class.cached;
+        let mut classes = Self {
+            list: [Class::new(sizes[0], slab_size); CLASSES_MAX],
+            count: sizes.len(),
+            by_size: std::array::from_fn(|units| sizes.partition_point(|size| *size < units * STEP) as u8),
+            size_max: sizes[sizes.len() - 1],
+            cache_words: 0,
+        };
+        for (class, size) in classes.list.iter_mut().zip(sizes) {
+            *class = Class { slot: classes.cache_words as u32, ..Class::new(size, slab_size) };
+            classes.cache_words += 1 + class.cached as usize;
         }
-        let largest = sizes.last().copied().unwrap_or(0);
-        let by_size = (0..=largest / STEP).map(|units| sizes.partition_point(|size| *size < units * STEP) as u8).collect();
-        Self { list, by_size, cache_words: cache_words as usize }
+        classes
     }
 
     /// The smallest class that holds `size` bytes; `None` when that takes whole slabs.
     #[inline]
     pub(super) fn of(&self, size: usize) -> Option<u8> {
-        self.by_size.get(size.div_ceil(STEP)).copied()
+        if size <= self.size_max { Some(self.by_size[size.div_ceil(STEP)]) } else { None }
     }
 
     /// A class by its number.
     #[inline]
     pub(super) fn get(&self, class: u8) -> &Class {
-        &self.list[class as usize]
+        &self.list[class as usize % CLASSES_MAX]
     }
 
     /// Number of classes.
     pub(super) fn count(&self) -> usize {
-        self.list.len()
+        self.count
     }
 
     /// The class of exactly `size` bytes.
@@ -166,6 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "plain arithmetic, a lot of it")]
     fn classes_keep_what_the_module_promises() {
         for slab_size in (12..=16).map(|bits| 1usize << bits) {
             let classes = Classes::of_slab(slab_size);
@@ -191,10 +202,11 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "plain arithmetic, a lot of it")]
     fn an_index_is_found_for_block_boundaries_only() {
         for slab_size in [4 << 10, 64 << 10] {
             let classes = Classes::of_slab(slab_size);
-            for class in &classes.list {
+            for class in &classes.list[..classes.count] {
                 for within in 0..slab_size {
                     let expected = (0..class.count as usize).find(|index| class.within(*index) == within).filter(|_| within >= class.first as usize);
                     if within < 2048 || within.is_multiple_of(16) || within > slab_size - 64 {

@@ -261,6 +261,20 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "pools grow in steps of 16 MiB")]
+fn a_pool_grows_until_it_may_not() {
+    let pool = pool(64 << 10, 1024);
+    let before = pool.length();
+    assert!(before < 64 << 20);
+    let sizes = [64 << 10, 5 << 20, 100, 20 << 20, 12 << 20];
+    let blocks: BTreeMap<u64, usize> = sizes.into_iter().map(|size| (pool.allocate(size).unwrap().bytes(), size)).collect();
+    assert_eq!(pool.length(), 64 << 20);
+    expect_exactly(&pool, &blocks);
+    assert!(matches!(pool.allocate(40 << 20), Err(Error::NoSpace { .. })));
+    expect_exactly(&pool, &blocks);
+}
+
+#[test]
 fn retired_blocks_are_found_when_space_runs_out() {
     let pool = pool(4 << 10, 24);
     let blocks = fill(&pool, 64);
