@@ -244,8 +244,9 @@ fn a_slab_costs_one_flush_and_one_fence_and_a_block_none() {
 #[test]
 fn a_full_pool_can_be_emptied_and_filled_again() {
     let pool = pool(4 << 10, 24);
-    for round in 0..3 {
-        for size in [64, 1024, 40, 480, 4032] {
+    let sizes: &[usize] = if cfg!(miri) { &[1024, 4032] } else { &[64, 1024, 40, 480, 4032] };
+    for round in 0..if cfg!(miri) { 1 } else { 3 } {
+        for &size in sizes {
             let blocks = fill(&pool, size);
             let shape = pool.alloc.heap.classes.of(size).map_or(1, |class| pool.alloc.heap.classes.get(class).count as usize);
             assert_eq!(blocks.len(), 23 * shape, "{size} in round {round}");
@@ -277,11 +278,11 @@ fn a_pool_grows_until_it_may_not() {
 #[test]
 fn retired_blocks_are_found_when_space_runs_out() {
     let pool = pool(4 << 10, 24);
-    let blocks = fill(&pool, 64);
+    let blocks = fill(&pool, if cfg!(miri) { 1024 } else { 64 });
     for at in &blocks {
         pool.retire(Off::<u8>::new(*at), &pool.pin());
     }
-    assert_eq!(fill(&pool, 64).len(), blocks.len());
+    assert_eq!(fill(&pool, if cfg!(miri) { 1024 } else { 64 }).len(), blocks.len());
 }
 
 #[test]
