@@ -164,18 +164,22 @@ fn synchronise(_run: Range<usize>) -> std::io::Result<()> {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 impl WriteBack {
+    /// Asked once: a hypervisor takes tens of microseconds to answer.
     fn of_this_processor() -> Self {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
         const CLFLUSHOPT: u32 = 1 << 23;
         const CLWB: u32 = 1 << 24;
-        let features = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
-        if features & CLWB != 0 {
-            Self::Clwb
-        } else if features & CLFLUSHOPT != 0 {
-            Self::Clflushopt
-        } else {
-            Self::Clflush
-        }
+        static KNOWN: OnceLock<WriteBack> = OnceLock::new();
+        *KNOWN.get_or_init(|| {
+            let features = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
+            if features & CLWB != 0 {
+                Self::Clwb
+            } else if features & CLFLUSHOPT != 0 {
+                Self::Clflushopt
+            } else {
+                Self::Clflush
+            }
+        })
     }
 
     /// Starts the write-back of the line at `address`. The assembly blocks do not say `nomem`, so the compiler moves no store across them.

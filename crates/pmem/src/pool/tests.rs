@@ -99,7 +99,7 @@ fn names_have_1_to_40_bytes() {
 #[test]
 fn a_chain_that_runs_into_itself_is_recognised() {
     let (_memory, pool) = memory_pool();
-    for number in 0..70 {
+    for number in 0..64 {
         put(&pool, &number.to_string(), number).unwrap();
     }
     let blocks = pool.directory_blocks().unwrap();
@@ -117,7 +117,7 @@ fn a_chain_that_runs_into_itself_is_recognised() {
         }
         pool.store(next, good, Ordering::Relaxed);
     }
-    assert_eq!(pool.roots().unwrap().len(), 70);
+    assert_eq!(pool.roots().unwrap().len(), 64);
 }
 
 #[test]
@@ -203,6 +203,7 @@ fn opening_twice_stores_nothing_the_second_time() {
 
 /// What is linked; then a crash at any moment of: a creation, a link, an open, an unlink, a close. Every image must open, or be the beginning of a creation.
 #[test]
+#[cfg(not(miri))]
 fn a_crash_at_any_moment_leaves_a_pool_or_nothing() {
     use crate::{Crash, CrashOptions, Seen};
     let memory = Memory::new(64 << 10).unwrap();
