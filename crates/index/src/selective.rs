@@ -200,6 +200,37 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
+    /// Runs a write unless the pool refuses writes, and acknowledges it only if its fences have done what they say.
+    #[inline(always)]
+    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.pool.writable()?;
+        let result = write()?;
+        self.pool.writable()?;
+        Ok(result)
+    }
+
+    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let held = self.hold(key);
+        let (slot, old) = match held.leaf.find(&self.pool, key) {
+            Ok(Some(found)) => found,
+            absent => {
+                held.lock.release_unchanged();
+                return absent.map(|_| None);
+            }
+        };
+        held.leaf.remove(&self.pool, slot);
+        let count = held.leaf.count();
+        drop(held.lock);
+        self.keys.add(-1);
+        // Tried when a leaf gets under half full, and now and then below.
+        let half = L::CAPACITY / 2;
+        if count + 1 == half || count < half && count.is_multiple_of(4) {
+            // Somebody in the way is no reason to wait.
+            let _ = self.merge(key);
+        }
+        Ok(Some(old))
+    }
+
     /// The word that links the leaf whose low fence is `low`, latched, if that leaf is `leaf`.
     fn hold_predecessor(&self, leaf: u64, low: &K) -> Result<(Locked<'_>, &Word), Restart> {
         if *low == *K::LOWEST {
@@ -207,6 +238,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return self.check_next(leaf, lock, &self.root().first);
         }
         let route = self.router.find(Target::Below(low))?;
+        self.router.validate(&route)?;
         self.hold_next_of(route.leaf, leaf)
     }
 
@@ -416,37 +448,19 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
     }
 
     fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.set(key, value, When::Absent)
+        self.acknowledged(|| self.set(key, value, When::Absent))
     }
 
     fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.set(key, value, When::Always)
+        self.acknowledged(|| self.set(key, value, When::Always))
     }
 
     fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.set(key, value, When::Present)
+        self.acknowledged(|| self.set(key, value, When::Present))
     }
 
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let held = self.hold(key);
-        let (slot, old) = match held.leaf.find(&self.pool, key) {
-            Ok(Some(found)) => found,
-            absent => {
-                held.lock.release_unchanged();
-                return absent.map(|_| None);
-            }
-        };
-        held.leaf.remove(&self.pool, slot);
-        let count = held.leaf.count();
-        drop(held.lock);
-        self.keys.add(-1);
-        // Tried when a leaf gets under half full, and now and then below.
-        let half = L::CAPACITY / 2;
-        if count + 1 == half || count < half && count.is_multiple_of(4) {
-            // Somebody in the way is no reason to wait.
-            let _ = self.merge(key);
-        }
-        Ok(Some(old))
+        self.acknowledged(|| self.take(key))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
@@ -454,7 +468,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
-        self.load(entries)
+        self.acknowledged(|| self.load(entries))
     }
 
     fn check(&self) -> Result<Stats, Error> {

@@ -17,6 +17,7 @@ mod off;
 mod pm;
 mod pool;
 pub mod probe;
+pub mod vector;
 mod word;
 
 pub use alloc::{Reach, Usage};

@@ -23,9 +23,10 @@ use crate::arena::Arena;
 use crate::latch::{Latch, Locked, Restart};
 use crate::strings::Strings;
 use bytemuck::Zeroable;
-use everleaf_pmem::probe;
+use everleaf_pmem::{probe, vector};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -121,21 +122,18 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             Target::Last => return shape.count - 1,
         };
         let head = key.head(shape.skip);
-        let (mut slot, mut count) = (0, shape.count);
-        while count > 1 {
-            let half = count / 2;
-            let middle = slot + half;
-            let low = node.heads[middle].load(Relaxed);
-            let goes_right = if K::WHOLE {
-                if at_equal { low <= head } else { low < head }
-            } else if low != head {
-                low < head
-            } else {
-                let order = self.strings.compare(key.bytes(), node.tails[middle].load(Relaxed));
-                if at_equal { order.is_ge() } else { order.is_gt() }
-            };
-            slot = if goes_right { middle } else { slot };
-            count -= half;
+        let below = |slot: usize| {
+            let low = node.heads[slot].load(Relaxed);
+            if low != head {
+                return low < head;
+            }
+            let order = if K::WHOLE { Order::Equal } else { self.strings.compare(key.bytes(), node.tails[slot].load(Relaxed)) };
+            if at_equal { order.is_ge() } else { order.is_gt() }
+        };
+        // The last slot whose head is not above; then back over equal heads whose separators are.
+        let mut slot = vector::first_above(&node.heads, shape.count, head).saturating_sub(1);
+        while slot > 0 && !below(slot) {
+            slot -= 1;
         }
         slot
     }

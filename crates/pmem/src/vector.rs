@@ -1,0 +1,159 @@
+//! Searching many words at once.
+//!
+//! The words may be written by others meanwhile. A vector load that races is undefined behaviour in Rust, so the loads are inline assembly, which the language does not
+//! see through; each 8-byte lane is read whole, as the processor does for aligned lanes within a line. Without AVX2, or under miri, words are loaded one by one; both
+//! ways give the same answer for words that hold still, and some answer for words that do not: the caller finds out by a version.
+
+use crate::Word;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How many words [`first_above`] and [`equal_heads`] look at.
+pub const WIDTH: usize = 64;
+
+/// The first of the first `count` words that is above `key`; `count` if none is.
+///
+/// # Panics
+/// When `count` is above the number of words, or there are more than [`WIDTH`].
+#[inline(always)]
+pub fn first_above(words: &[AtomicU64], count: usize, key: u64) -> usize {
+    assert!(count <= words.len() && words.len() <= WIDTH);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if words.len().is_multiple_of(4) && is_x86_feature_detected!("avx2") {
+        // SAFETY: AVX2 is there; the words are readable, and four at a time they come out even.
+        return unsafe { avx2::first_above(words, count, key) };
+    }
+    words[..count].iter().position(|word| word.load(Relaxed) > key).unwrap_or(count)
+}
+
+/// A bit for each pair whose first word is `head`: bit i for pair i.
+///
+/// # Panics
+/// When there are more than [`WIDTH`] pairs.
+#[inline(always)]
+pub fn equal_heads(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
+    assert!(lines.len() <= WIDTH / 4);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: AVX2 is there; the lines are readable.
+        return unsafe { avx2::equal_heads(lines, head) };
+    }
+    equal_heads_one_by_one(lines, head)
+}
+
+fn equal_heads_one_by_one(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
+    lines.as_flattened().iter().enumerate().map(|(at, pair)| u64::from(pair[0].get() == head) << at).sum()
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod avx2 {
+    use crate::Word;
+    use std::arch::asm;
+    use std::arch::x86_64::{__m256i, _mm256_set1_epi64x};
+    use std::sync::atomic::AtomicU64;
+
+    /// # Safety
+    /// AVX2 is there, and the number of words is a multiple of 4, at most 64.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) unsafe fn first_above(words: &[AtomicU64], count: usize, key: u64) -> usize {
+        // Signed comparison of words with their top bits flipped is unsigned comparison.
+        let flip = _mm256_set1_epi64x(i64::MIN);
+        let key = _mm256_set1_epi64x((key ^ (1 << 63)) as i64);
+        let mut above = !0u64 << 1 << (count.max(1) - 1);
+        for at in (0..count).step_by(4) {
+            let mask: u64;
+            // SAFETY: four words from `at` lie within the slice, by the caller's promise; the assembly only reads them.
+            unsafe {
+                asm!(
+                    "vpxor {lanes}, {flip}, ymmword ptr [{words}]",
+                    "vpcmpgtq {lanes}, {lanes}, {key}",
+                    "vmovmskpd {mask:e}, {lanes}",
+                    words = in(reg) words.as_ptr().add(at),
+                    flip = in(ymm_reg) flip,
+                    key = in(ymm_reg) key,
+                    lanes = out(ymm_reg) _,
+                    mask = out(reg) mask,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+            above |= mask << at;
+        }
+        (above.trailing_zeros() as usize).min(count)
+    }
+
+    /// # Safety
+    /// AVX2 is there, and there are at most 16 lines.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) unsafe fn equal_heads(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
+        /// The heads of a line come as pairs 0, 2, 1, 3.
+        const ORDER: u64 = 0xfeba_dc98_7632_5410;
+        let head: __m256i = _mm256_set1_epi64x(head as i64);
+        let mut equal = 0u64;
+        for (number, line) in lines.iter().enumerate() {
+            let mask: u64;
+            // SAFETY: a line is 64 readable bytes; the assembly only reads them.
+            unsafe {
+                asm!(
+                    "vmovdqu {lanes}, ymmword ptr [{line}]",
+                    "vunpcklpd {lanes}, {lanes}, ymmword ptr [{line} + 32]",
+                    "vpcmpeqq {lanes}, {lanes}, {head}",
+                    "vmovmskpd {mask:e}, {lanes}",
+                    line = in(reg) line.as_ptr(),
+                    head = in(ymm_reg) head,
+                    lanes = out(ymm_reg) _,
+                    mask = out(reg) mask,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+            equal |= (ORDER >> (mask * 4) & 0xf) << (number * 4);
+        }
+        equal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_above_is_what_a_loop_finds() {
+        let mut state = 1u64;
+        for round in 0..3000usize {
+            let length = round % (WIDTH + 1);
+            let mut values: Vec<u64> = (0..length)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    if state >> 60 < 4 { state } else { state >> 55 }
+                })
+                .collect();
+            values.sort_unstable();
+            let words: Vec<AtomicU64> = values.iter().map(|value| AtomicU64::new(*value)).collect();
+            for count in [0, length / 2, length] {
+                for key in [0, u64::MAX, 1 << 63, (1 << 63) - 1, state >> 55, state].into_iter().chain(values.iter().copied().take(4)) {
+                    let expected = values[..count].iter().position(|value| *value > key).unwrap_or(count);
+                    assert_eq!(first_above(&words, count, key), expected, "{values:?} {count} {key}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_heads_is_what_a_loop_finds() {
+        use crate::{Hardware, Pool, PoolOptions};
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+        let lines = pool.alloc::<[[[Word; 2]; 4]; 16]>().unwrap();
+        let mut state = 1u64;
+        for _ in 0..500 {
+            for word in lines.as_flattened().as_flattened() {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                pool.store(word, state >> 61, Relaxed);
+            }
+            for count in 0..=16 {
+                for head in 0..8 {
+                    assert_eq!(equal_heads(&lines[..count], head), equal_heads_one_by_one(&lines[..count], head));
+                }
+            }
+        }
+    }
+}
