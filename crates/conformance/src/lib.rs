@@ -5,8 +5,13 @@
 //! and `examples/crash.rs` runs the crash suites for as long as one likes and replays what they find. A suite is worth what it catches: the tests also plant defects,
 //! and fail when a suite does not notice.
 
+pub mod budget;
 mod class;
+pub mod corruption;
 pub mod crash;
+pub mod model;
+pub mod race;
+pub mod reopen;
 mod subject;
 
 pub use class::Class;

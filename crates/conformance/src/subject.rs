@@ -102,27 +102,63 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         Ok(Self { index, pool })
     }
 
+    /// Adds a key that is absent; the payload that is there already.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn insert(&self, key: &K, payload: u64) -> Result<Option<u64>, Error> {
+        let value = K::value(&self.pool, key, payload)?;
+        // What is there may be changed and retired by another thread before its payload is read.
+        let _guard = self.pool.pin();
+        match self.index.insert(key, value)? {
+            Some(present) => {
+                self.retire(value)?;
+                Ok(Some(K::payload(&self.pool, present)?))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Sets the payload of a key, present or not; the payload that was there.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn upsert(&self, key: &K, payload: u64) -> Result<Option<u64>, Error> {
+        self.give_back(self.index.upsert(key, K::value(&self.pool, key, payload)?)?)
+    }
+
+    /// Sets the payload of a key that is present; the payload that was there.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn update(&self, key: &K, payload: u64) -> Result<Option<u64>, Error> {
+        let value = K::value(&self.pool, key, payload)?;
+        let before = self.index.update(key, value)?;
+        if before.is_none() {
+            self.retire(value)?;
+        }
+        self.give_back(before)
+    }
+
     /// Sets a payload. Puts with an even payload go by `upsert`, others by `insert` and, where the key is there, `update`.
     ///
     /// # Errors
     /// A full or damaged pool.
     pub fn put(&self, key: &K, payload: u64) -> Result<Option<u64>, Error> {
-        let value = K::value(&self.pool, key, payload)?;
-        let before = if payload.is_multiple_of(2) {
-            self.index.upsert(key, value)?
-        } else if self.index.insert(key, value)?.is_none() {
-            None
+        if payload.is_multiple_of(2) {
+            self.upsert(key, payload)
+        } else if self.index.get(key)?.is_some() {
+            self.update(key, payload)
         } else {
-            self.index.update(key, value)?
-        };
-        self.give_back(before)
+            self.insert(key, payload)
+        }
     }
 
-    /// Removes a key.
+    /// Removes a key; the payload that was there.
     ///
     /// # Errors
     /// A damaged pool.
-    pub fn delete(&self, key: &K) -> Result<Option<u64>, Error> {
+    pub fn remove(&self, key: &K) -> Result<Option<u64>, Error> {
         self.give_back(self.index.remove(key)?)
     }
 
@@ -133,21 +169,24 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
     pub fn apply(&self, change: Change) -> Result<Option<u64>, Error> {
         match change {
             Change::Put(key, payload) => self.put(K::numbered(key).borrow(), payload),
-            Change::Delete(key) => self.delete(K::numbered(key).borrow()),
+            Change::Delete(key) => self.remove(K::numbered(key).borrow()),
         }
     }
 
     /// The payload of a value that the index gave back; what it links is retired.
-    ///
-    /// # Errors
-    /// A damaged pool.
-    pub fn give_back(&self, value: Option<NonZeroU64>) -> Result<Option<u64>, Error> {
+    fn give_back(&self, value: Option<NonZeroU64>) -> Result<Option<u64>, Error> {
         let Some(value) = value else { return Ok(None) };
         let payload = K::payload(&self.pool, value)?;
+        self.retire(value)?;
+        Ok(Some(payload))
+    }
+
+    /// Gives back what a value links, which the index does not hold any more, or never did.
+    fn retire(&self, value: NonZeroU64) -> Result<(), Error> {
         if let Some((block, _)) = K::block(&self.pool, value)? {
             self.pool.retire(block, &self.pool.pin());
         }
-        Ok(Some(payload))
+        Ok(())
     }
 
     /// The payload of a key.
@@ -165,6 +204,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
     /// # Errors
     /// A damaged pool.
     pub fn scan(&self, from: Bound<&K>, direction: Direction, limit: usize) -> Result<Content<K>, Error> {
+        let _guard = self.pool.pin();
         let mut found = Vec::new();
         let mut failed = None;
         self.index.scan(from, direction, &mut |key, value| {

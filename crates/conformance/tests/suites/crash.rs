@@ -1,4 +1,3 @@
-#![forbid(unsafe_code)]
 //! Every crash of every index of the registry, in sizes for a test run; `examples/crash.rs` runs more.
 
 use everleaf_conformance::Class;

@@ -1,8 +1,6 @@
-#![forbid(unsafe_code)]
 //! The crash checker, checked: it passes a structure known to be right and fails each one known to be wrong.
 
-#[path = "support/list.rs"]
-mod list;
+use crate::list;
 
 use everleaf_conformance::Class;
 use everleaf_conformance::crash::{Options, Report, every_crash};

@@ -1,0 +1,138 @@
+//! The budget suite: how many lines an operation flushes, and how often it fences. The figures do not depend on the machine.
+
+use crate::Class;
+use everleaf_index::{Direction, Entry, Error, OrderedIndex};
+use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Lines flushed and fences of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Lines flushed.
+    pub lines: u64,
+    /// Fences.
+    pub fences: u64,
+}
+
+/// What the operations of an index may cost. Lookups and scans cost nothing, in every index.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Of an insert into a leaf with room, exactly.
+    pub insert: Cost,
+    /// Of an update, exactly.
+    pub update: Cost,
+    /// Of a removal that leaves the leaf as it is, exactly.
+    pub remove: Cost,
+    /// Of an insert that splits a leaf, at most.
+    pub split: Cost,
+    /// Of a removal that merges leaves, at most.
+    pub merge: Cost,
+}
+
+impl Budget {
+    /// The budget of an index of the registry, as `docs/papers.md` has it.
+    ///
+    /// # Panics
+    /// When there is none yet: write it down here.
+    pub fn of<K: Class + ?Sized, M: everleaf_pmem::Medium>(entry: &Entry<K, M>) -> Self {
+        let cost = |lines, fences| Cost { lines, fences };
+        if !entry.persistent {
+            return Self { insert: cost(0, 0), update: cost(0, 0), remove: cost(0, 0), split: cost(0, 0), merge: cost(0, 0) };
+        }
+        if entry.name.starts_with("isle") {
+            // A leaf is its line of header and four entries a line. A split builds two leaves, and for byte strings the record of a fence; links them; inserts. It may
+            // take a new slab for each of these.
+            let leaf = 1 + entry.leaf_capacity as u64 / 4;
+            let (fence, slabs) = (if K::WHOLE { 0 } else { 2 }, if K::WHOLE { 1 } else { 2 });
+            let split = cost(2 * leaf + fence + 1 + 2 + slabs, 1 + 1 + 2 + slabs);
+            let merge = cost(2 + leaf + 1 + slabs, 2 + 1 + 1 + slabs);
+            return Self { insert: cost(2, 2), update: cost(1, 1), remove: cost(2, 2), split, merge };
+        }
+        panic!("no budget for {}", entry.name);
+    }
+}
+
+struct Meter<K: Class + ?Sized> {
+    pool: Arc<Pool<Count<Hardware>>>,
+    index: Box<dyn OrderedIndex<K>>,
+}
+
+impl<K: Class + ?Sized> Meter<K> {
+    /// What `act` costs, and how many leaves it makes.
+    fn measure(&self, act: impl FnOnce(&dyn OrderedIndex<K>) -> Result<(), Error>) -> (Cost, i64) {
+        let leaves = self.index.stats().leaves as i64;
+        self.pool.medium().reset();
+        act(&*self.index).expect("a pool with room");
+        let Counts { lines_flushed: lines, fences, .. } = self.pool.medium().totals();
+        (Cost { lines, fences }, self.index.stats().leaves as i64 - leaves)
+    }
+}
+
+/// Inserts, updates and removes `keys` keys in random order, and compares each operation with its budget.
+///
+/// # Panics
+/// With the operation that costs more, or less.
+pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Count<Hardware>>, keys: u32) {
+    let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 256 << 20, ..PoolOptions::default() }).expect("memory");
+    let meter = Meter { index: entry.create(&pool, crate::ROOT).expect("an empty pool"), pool };
+    let budget = Budget::of(entry);
+    let mut numbers: Vec<u32> = (1..=keys).collect();
+    numbers.shuffle(&mut StdRng::seed_from_u64(0x5eed));
+    let value = |key: &K, payload: u64| -> NonZeroU64 { K::value(&meter.pool, key, payload).expect("a pool with room") };
+    let exactly = |what: &str, cost: Cost, wanted: Cost| assert_eq!(cost, wanted, "{}, {} keys: {what}", entry.name, K::NAME);
+    let at_most = |what: &str, cost: Cost, limit: Cost| {
+        assert!(cost.lines <= limit.lines && cost.fences <= limit.fences, "{}, {} keys: {what} costs {cost:?}, at most {limit:?}", entry.name, K::NAME);
+    };
+    let (mut splits, mut merges) = (0, 0);
+    for number in &numbers {
+        let key = K::numbered(*number);
+        let value = value(key.borrow(), 1);
+        let (cost, leaves) = meter.measure(|index| index.insert(key.borrow(), value).map(|_| ()));
+        match leaves {
+            0 => exactly("an insert", cost, budget.insert),
+            1 => at_most("an insert that splits", cost, budget.split),
+            // Several splits in one operation: no more than so many.
+            _ => at_most("an insert that splits", cost, Cost { lines: budget.split.lines * leaves as u64, fences: budget.split.fences * leaves as u64 }),
+        }
+        splits += u32::from(leaves > 0);
+        let (cost, _) = meter.measure(|index| index.insert(key.borrow(), value).map(|_| ()));
+        exactly("an insert of a key that is there", cost, Cost { lines: 0, fences: 0 });
+    }
+    for number in &numbers {
+        let key = K::numbered(*number);
+        let (second, third) = (value(key.borrow(), 2), value(key.borrow(), 3));
+        exactly("an update", meter.measure(|index| index.update(key.borrow(), second).map(|_| ())).0, budget.update);
+        exactly("an upsert of a key that is there", meter.measure(|index| index.upsert(key.borrow(), third).map(|_| ())).0, budget.update);
+        exactly("a lookup", meter.measure(|index| index.get(key.borrow()).map(|_| ())).0, Cost { lines: 0, fences: 0 });
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let mut found = 0;
+        let (cost, _) = meter.measure(|index| {
+            index.scan(Bound::Unbounded, direction, &mut |_, _| {
+                found += 1;
+                ControlFlow::Continue(())
+            })
+        });
+        assert_eq!(found, keys);
+        exactly("a scan", cost, Cost { lines: 0, fences: 0 });
+    }
+    for number in &numbers {
+        let key = K::numbered(*number);
+        let (cost, leaves) = meter.measure(|index| index.remove(key.borrow()).map(|_| ()));
+        if leaves == 0 {
+            exactly("a removal", cost, budget.remove);
+        } else {
+            at_most("a removal that merges", cost, budget.merge);
+        }
+        merges += u32::from(leaves < 0);
+        exactly("a removal of a key that is not there", meter.measure(|index| index.remove(key.borrow()).map(|_| ())).0, Cost { lines: 0, fences: 0 });
+    }
+    println!("{}, {} keys: {splits} splits, {merges} merges of {keys} keys", entry.name, K::NAME);
+    assert!(!entry.persistent || (splits > 0 && merges > 0), "too few keys to split and merge");
+}

@@ -1,0 +1,21 @@
+//! Every index of the registry keeps its budget of flushes and fences.
+
+use everleaf_conformance::Class;
+use everleaf_conformance::budget::budget;
+use everleaf_index::registry;
+
+fn every<K: Class + ?Sized>() {
+    for entry in registry::<K, _>() {
+        budget(&entry, if cfg!(miri) { 200 } else { 3000 });
+    }
+}
+
+#[test]
+fn operations_on_integers_keep_their_budget() {
+    every::<u64>();
+}
+
+#[test]
+fn operations_on_byte_strings_keep_their_budget() {
+    every::<[u8]>();
+}

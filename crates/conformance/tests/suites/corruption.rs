@@ -1,0 +1,25 @@
+//! Damaged pools of every index of the registry.
+
+use everleaf_conformance::Class;
+use everleaf_conformance::corruption::corruption;
+use everleaf_index::registry;
+
+fn every<K: Class + ?Sized>() {
+    for entry in registry::<K, _>().into_iter().filter(|entry| entry.persistent) {
+        let name = entry.name;
+        let outcomes = corruption(entry, 150, 2000);
+        println!("{name}, {} keys: {outcomes}", K::NAME);
+        assert!(K::WHOLE || outcomes.unnoticed == 0, "{name}: records are sealed and heads are checked against them: {outcomes}");
+        assert!(outcomes.refused > 0 && outcomes.noticed > 0 && outcomes.harmless > 0, "{name}: the damage is not varied: {outcomes}");
+    }
+}
+
+#[test]
+fn damaged_pools_of_integers_get_an_answer() {
+    every::<u64>();
+}
+
+#[test]
+fn damaged_pools_of_byte_strings_get_an_answer() {
+    every::<[u8]>();
+}

@@ -1,0 +1,11 @@
+#![forbid(unsafe_code)]
+//! The suites over the registry, in sizes for a test run. One program, so that every index is compiled once for each medium.
+
+mod budget;
+mod checker;
+mod corruption;
+mod crash;
+mod list;
+mod model;
+mod race;
+mod reopen;
