@@ -126,7 +126,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         _ => io_error("open")(source),
     })?;
     if !inspect {
-        file.try_lock().map_err(|error| match error {
+        lock(&file).map_err(|error| match error {
             std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
             std::fs::TryLockError::Error(source) => io_error("lock")(source),
         })?;
@@ -148,6 +148,22 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     let address_space = usize::try_from(length.min(crate::off::SIZE_MAX)).unwrap_or(usize::MAX).max(options.size_max);
     Mapping::new(file, path, address_space, inspect)
 }
+
+/// Locks the file for this process, or finds it locked. A process that was killed keeps its lock until the system has taken its memory apart, and a child between fork
+/// and exec holds its parent's, so a lock is asked for again for a moment before it is believed.
+fn lock(file: &File) -> Result<(), std::fs::TryLockError> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match file.try_lock() {
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            result => return result,
+        }
+    }
+    file.try_lock()
+}
+
+/// Together half a second.
+const LOCK_ATTEMPTS: usize = 50;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// What is wrong with a file that has no room for a header.
 fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
