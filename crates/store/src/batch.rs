@@ -33,7 +33,7 @@ use crate::slots::Claim;
 use crate::store::{Index, check_sizes};
 use crate::{Error, Namespace, Store};
 use everleaf_index::record::{Record, TOMBSTONE};
-use everleaf_pmem::{Guard, Hardware, Medium, Off, Word};
+use everleaf_pmem::{Hardware, Medium, Off, Word};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -122,7 +122,6 @@ impl<M: Medium> Store<M> {
                 return Err(Error::Conflict);
             }
         }
-        let guard = self.shared.pool.pin();
         let steps = self.plan(&changes)?;
         match steps.as_slice() {
             [] => Ok(()),
@@ -130,7 +129,7 @@ impl<M: Medium> Store<M> {
                 Some(value) => item.namespace.put_locked(&item.key, value),
                 None => item.namespace.delete_locked(&item.key).map(drop),
             },
-            _ => self.run(steps, &guard),
+            _ => self.run(steps),
         }
     }
 
@@ -154,16 +153,15 @@ impl<M: Medium> Store<M> {
     }
 
     /// Steps 1 to 8 of the protocol.
-    fn run(&self, mut steps: Vec<Step<'_, M>>, guard: &Guard) -> Result<(), Error> {
+    fn run(&self, mut steps: Vec<Step<'_, M>>) -> Result<(), Error> {
         let claim = self.shared.slots.claim();
         let slot = &self.shared.header.get().slots[claim.slot];
         let at = self.shared.tick();
         let log = self.prepare(&mut steps, &claim)?;
         slot.begin(&self.shared.pool, log.link());
         for (done, step) in steps.iter().enumerate() {
-            if let Err(error) = step.index.tree.upsert(&step.item.key, step.link()) {
-                let error = Error::from(error);
-                return Err(self.undo(&steps[..done], &steps[done..], log, claim, error, guard));
+            if let Err(error) = self.shared.upsert(&step.index, &step.item.key, step.link()) {
+                return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
             }
         }
         slot.commit(&self.shared.pool, at);
@@ -181,15 +179,16 @@ impl<M: Medium> Store<M> {
             return Ok(());
         }
         slot.free(&self.shared.pool);
+        let guard = self.shared.pool.pin();
         for step in &steps {
             if step.previous != 0 {
-                self.shared.retire(step.previous, guard)?;
+                self.shared.retire(step.previous, &guard)?;
             }
             if step.is_delete() {
-                self.shared.pool.retire(step.off, guard);
+                self.shared.pool.retire(step.off, &guard);
             }
         }
-        self.shared.pool.retire(log, guard);
+        self.shared.pool.retire(log, &guard);
         Ok(())
     }
 
@@ -230,7 +229,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Takes back what step 3 did before it failed: `done` was published, `rest` was not. Returns the error to report.
-    fn undo(&self, done: &[Step<'_, M>], rest: &[Step<'_, M>], log: Off<[Word]>, claim: Claim<'_>, error: Error, guard: &Guard) -> Error {
+    fn undo(&self, done: &[Step<'_, M>], rest: &[Step<'_, M>], log: Off<[Word]>, claim: Claim<'_>, error: Error) -> Error {
         let undone = match error.is_no_space() {
             // After any other error the index may or may not have the record that failed.
             false => Err(format!("an index failed: {error}")),
@@ -246,10 +245,11 @@ impl<M: Medium> Store<M> {
             return error;
         }
         self.shared.header.get().slots[claim.slot].free(&self.shared.pool);
+        let guard = self.shared.pool.pin();
         for step in done.iter().chain(rest) {
-            self.shared.pool.retire(step.off, guard);
+            self.shared.pool.retire(step.off, &guard);
         }
-        self.shared.pool.retire(log, guard);
+        self.shared.pool.retire(log, &guard);
         error
     }
 

@@ -7,13 +7,14 @@
 //! 3. Publish its link in the index: **the commit point**, durable before any reader can see it. *Crash before: the old version is there; after: the new one.*
 //! 4. Retire the old record. *Crash: nobody reaches it; recovery finds it free.*
 //!
+//! Writers do not pin an epoch while they allocate: in a full pool, room is made of what was retired, and a pinned thread would stand in its own way.
 //! Readers pin an epoch, look the link up and copy the value out: once, and only if its checksum matches is the copy handed out.
 
 use crate::Error;
 use crate::store::{Index, Shared, Space, check_sizes};
 use arc_swap::Guard as Loaded;
 use everleaf_index::record::Record;
-use everleaf_pmem::{Durable, Guard, Hardware, Medium, Off, Word};
+use everleaf_pmem::{Durable, Hardware, Medium, Off, Word};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -192,20 +193,18 @@ impl<M: Medium> Namespace<M> {
     pub(crate) fn put_locked(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.shared.writable()?;
         let index = self.shared.index_or_create(&self.space)?;
-        let guard = self.shared.pool.pin();
         let record = Record::write(&self.shared.pool, key, value, 0, self.shared.tick(), 0)?;
-        self.publish(&index, key, self.shared.pool.seal(record), &guard)
+        self.publish(&index, key, self.shared.pool.seal(record))
     }
 
     /// [`Namespace::delete`], with the stripe held.
     pub(crate) fn delete_locked(&self, key: &[u8]) -> Result<bool, Error> {
         self.shared.writable()?;
-        let guard = self.shared.pool.pin();
         let index = self.index();
         let Some(index) = index.as_deref() else { return Ok(false) };
         let Some(old) = index.tree.remove(key)? else { return Ok(false) };
         self.space.count.fetch_sub(1, Ordering::Relaxed);
-        self.shared.retire(old.get(), &guard)?;
+        self.shared.retire(old.get(), &self.shared.pool.pin())?;
         self.shared.writable()?;
         Ok(true)
     }
@@ -215,26 +214,24 @@ impl<M: Medium> Namespace<M> {
         let _stripes = self.shared.stripes.lock_many(pairs.iter().map(|(key, _)| (self.space.number, *key)));
         self.shared.writable()?;
         let index = self.shared.index_or_create(&self.space)?;
-        let guard = pool.pin();
         let mut records = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
             records.push(Record::write(pool, key, value, 0, self.shared.tick(), 0)?.flush());
         }
         let records = pool.fence_all(records);
-        pairs.iter().zip(records).try_for_each(|((key, _), record)| self.publish(&index, key, record, &guard))
+        pairs.iter().zip(records).try_for_each(|((key, _), record)| self.publish(&index, key, record))
     }
 
     /// Links a record in the index and retires the one whose place it takes.
-    fn publish(&self, index: &Index, key: &[u8], record: Durable<'_, [Word], M>, guard: &Guard) -> Result<(), Error> {
+    fn publish(&self, index: &Index, key: &[u8], record: Durable<'_, [Word], M>) -> Result<(), Error> {
         let off = record.release();
-        match index.tree.upsert(key, link_word(off)) {
-            Ok(Some(old)) => self.shared.retire(old.get(), guard)?,
+        match self.shared.upsert(index, key, link_word(off)) {
+            Ok(Some(old)) => self.shared.retire(old.get(), &self.shared.pool.pin())?,
             Ok(None) => drop(self.space.count.fetch_add(1, Ordering::Relaxed)),
             Err(error) => {
-                let error = Error::from(error);
                 // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability decides.
                 if error.is_no_space() {
-                    self.shared.pool.retire(off, guard);
+                    self.shared.pool.retire(off, &self.shared.pool.pin());
                 }
                 return Err(error);
             }

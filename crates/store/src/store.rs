@@ -12,6 +12,7 @@ use everleaf_index::{Entry, OrderedIndex, registry};
 use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -276,6 +277,19 @@ impl<M: Medium> Shared<M> {
         match record.commit().load(Ordering::Acquire) & PENDING {
             0 => Ok(Some(record)),
             _ => Err(damaged("a pending record whose previous version is pending too")),
+        }
+    }
+
+    /// Links a record in an index; what it had for the key before.
+    ///
+    /// An index is pinned while it works, so it cannot use room that retired blocks would make. When there is no other, that is made here. The caller is not pinned.
+    pub(crate) fn upsert(&self, index: &Index, key: &[u8], link: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        match index.tree.upsert(key, link).map_err(Error::from) {
+            Err(error) if error.is_no_space() => {
+                self.pool.collect();
+                Ok(index.tree.upsert(key, link)?)
+            }
+            outcome => outcome,
         }
     }
 

@@ -371,8 +371,7 @@ fn a_batch_that_skips_a_flush_or_a_fence_is_caught() {
     let caught = |fault| {
         let checker = Checker::new(Some(FILLED), false, CrashOptions::default());
         checker.run(std::slice::from_ref(&batch), Some(fault));
-        let caught = checker.notes.lock().failure.is_some();
-        caught
+        checker.notes.lock().failure.is_some()
     };
     let flushes = (1..=done.flushes).filter(|n| caught(Fault::DropFlush(*n))).count() as u64;
     let fences = (1..=done.fences).filter(|n| caught(Fault::DropFence(*n))).count() as u64;

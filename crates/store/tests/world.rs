@@ -1,0 +1,258 @@
+//! What the world does to a store: full pools, damage, bad input, restarts.
+
+use everleaf::{Batch, Change, Direction, Error, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
+use everleaf_pmem::{Medium, Off, Pool, Word};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
+
+fn options() -> Options {
+    Options { size_max: 64 << 20, ..Options::default() }
+}
+
+fn key(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+fn keys(space: &Namespace) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let visit = |key: &[u8]| {
+        keys.push(key.to_vec());
+        ControlFlow::Continue(())
+    };
+    space.scan_keys(Bound::Unbounded, Direction::Forward, visit).unwrap();
+    keys
+}
+
+#[test]
+fn a_store_that_was_not_closed_comes_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    for (round, threads) in [(0u64, 1usize), (1, 2), (2, 5)] {
+        let store = Store::open(&path, Options { recovery_threads: threads, ..options() }).unwrap();
+        assert_eq!(store.namespaces(), if round == 0 { vec![] } else { vec!["counters".to_owned(), "numbers".to_owned()] });
+        let (numbers, counters) = (store.namespace("numbers").unwrap(), store.namespace("counters").unwrap());
+        assert_eq!(numbers.count(), round * 5_000);
+        for n in 0..round * 5_000 {
+            assert_eq!(numbers.get(&key(n)).unwrap().as_deref(), Some(&n.to_le_bytes()[..]));
+        }
+        let report = store.verify().unwrap();
+        assert!(report.is_sound(), "{report:?}");
+        for n in round * 5_000..(round + 1) * 5_000 {
+            let mut batch = Batch::default();
+            batch.put(&numbers, &key(n), &n.to_le_bytes());
+            batch.put(&counters, b"numbers", &n.to_le_bytes());
+            store.write(batch).unwrap();
+        }
+    }
+    let store = Store::open(&path, options()).unwrap();
+    store.close().unwrap();
+    let store = Store::open(&path, options()).unwrap();
+    let numbers = store.namespace("numbers").unwrap();
+    assert_eq!((numbers.count(), numbers.get(&key(14_999)).unwrap()), (15_000, Some(14_999u64.to_le_bytes().to_vec())));
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_namespace_keeps_its_index_whatever_the_options_say_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let index_of = |store: &Store, name: &str| store.stats().namespaces.iter().find(|space| space.name == name).map(|space| space.index);
+    let store = Store::open(&path, Options { index: "isle-256".into(), ..options() }).unwrap();
+    store.namespace("old").unwrap().put(b"k", b"v").unwrap();
+    store.close().unwrap();
+    let store = Store::open(&path, Options { index: "isle-1k".into(), ..options() }).unwrap();
+    store.namespace("new").unwrap().put(b"k", b"v").unwrap();
+    assert_eq!((index_of(&store, "old"), index_of(&store, "new")), (Some("isle-256"), Some("isle-1k")));
+    let old = store.namespace("old").unwrap();
+    assert_eq!(old.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    old.clear().unwrap();
+    assert_eq!((index_of(&store, "old"), old.count(), old.get(b"k").unwrap()), (None, 0, None));
+    old.put(b"k", b"w").unwrap();
+    assert_eq!(index_of(&store, "old"), Some("isle-256"));
+    assert!(store.drop_namespace("old").unwrap() && !store.drop_namespace("old").unwrap());
+    assert_eq!(store.namespaces(), ["new"]);
+    assert!(matches!(Store::open(&directory.path().join("other"), Options { index: "volatile".into(), ..options() }), Err(Error::UnknownIndex { .. })));
+}
+
+#[test]
+fn a_full_pool_refuses_what_has_no_room_and_keeps_the_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let open = || Store::open(&path, Options { size_max: 6 << 20, index: "isle-128".into(), ..options() }).unwrap();
+    let store = open();
+    let (space, other) = (store.namespace("space").unwrap(), store.namespace("other").unwrap());
+    other.put(b"there before", b"yes").unwrap();
+    let mut model = BTreeMap::new();
+    for n in 0.. {
+        let value = vec![n as u8; 200 + n as usize % 300];
+        match space.put(&key(n), &value) {
+            Ok(()) => drop(model.insert(key(n).to_vec(), value)),
+            Err(error) => {
+                assert!(error.is_no_space(), "{error}");
+                break;
+            }
+        }
+    }
+    assert!(model.len() > 1_000);
+    let check = |space: &Namespace, model: &BTreeMap<Vec<u8>, Vec<u8>>| {
+        assert_eq!(space.count(), model.len() as u64);
+        assert!(keys(space).iter().eq(model.keys()));
+        assert!(model.iter().all(|(key, value)| space.get(key).unwrap().as_ref() == Some(value)));
+    };
+    check(&space, &model);
+
+    // A batch that does not fit leaves no trace, wherever it stops.
+    for count in [2u64, 10, 100, 3_000] {
+        let mut batch = Batch::default();
+        batch.put(&other, b"there before", b"no");
+        batch.delete(&space, model.keys().next().unwrap());
+        (0..count).for_each(|n| batch.put(&other, &key(n), &[0; 3_000]));
+        match store.write(batch) {
+            Ok(()) => panic!("a full pool took {count} values of 3000 bytes"),
+            Err(error) => assert!(error.is_no_space(), "{error}"),
+        }
+        check(&space, &model);
+        assert_eq!((other.count(), other.get(b"there before").unwrap().as_deref()), (1, Some(&b"yes"[..])));
+    }
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+
+    // Deletes need no room, and make some.
+    let gone: Vec<_> = model.keys().step_by(2).cloned().collect();
+    for key in &gone {
+        assert!(space.delete(key).unwrap());
+        model.remove(key);
+    }
+    check(&space, &model);
+    for n in 0..gone.len() as u64 / 4 {
+        let value = vec![1; 200 + n as usize % 300];
+        space.put(&key(n), &value).unwrap();
+        model.insert(key(n).to_vec(), value);
+    }
+    check(&space, &model);
+    drop((space, other, store));
+
+    let store = open();
+    let space = store.namespace("space").unwrap();
+    check(&space, &model);
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    space.clear().unwrap();
+    assert_eq!((space.count(), keys(&space).len()), (0, 0));
+    space.put(b"again", &[7; 100_000]).unwrap();
+    assert!(store.verify().unwrap().is_sound());
+}
+
+/// Changes one bit of every word of a record's value, key, sizes and seal in turn: an error each time, or what was written.
+#[test]
+fn damage_is_an_error_and_never_wrong_data() {
+    let store = Store::anonymous(options()).unwrap();
+    let space = store.namespace("space").unwrap();
+    let value: Vec<u8> = (0..100).map(|n| n as u8 ^ 0xa5).collect();
+    space.put(b"a key of some length", &value).unwrap();
+    let pool = store.pool();
+    let all = pool.words(Off::<Word>::new(8), pool.length() / 8 - 1).unwrap();
+    let first = u64::from_le_bytes(value[..8].try_into().unwrap());
+    let at = all.iter().position(|word| word.get() == first).expect("the value lies somewhere");
+    // Four words of header and three of key stand before the value, which takes thirteen.
+    let (mut errors, mut unharmed) = (0, 0);
+    for (number, word) in all[at - 7..at + 13].iter().enumerate() {
+        for bit in 0..64 {
+            let sound = word.get();
+            pool.store(word, sound ^ 1 << bit, Ordering::Relaxed);
+            let got = space.get(b"a key of some length");
+            let scanned = space.scan(Bound::Unbounded, Direction::Forward, |_, found| {
+                assert_eq!(found, value);
+                ControlFlow::Continue(())
+            });
+            match got {
+                Ok(Some(found)) => {
+                    assert_eq!(found, value);
+                    unharmed += 1;
+                    scanned.unwrap();
+                }
+                // The damaged key is another key, or its version is not there: found by whoever asks for damage.
+                Ok(None) => assert!(!store.verify().unwrap().is_sound(), "bit {bit} of word {number}"),
+                Err(_) => errors += 1,
+            }
+            pool.store(word, sound, Ordering::Relaxed);
+        }
+    }
+    // Commit, previous and the padding of key and value are not sealed.
+    assert!(errors > 64 * 14 && unharmed < 64 * 4, "{errors} errors, {unharmed} unharmed");
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused_by_name_and_number() {
+    let store = Store::anonymous(options()).unwrap();
+    let space = store.namespace("space").unwrap();
+    let long = vec![b'k'; KEY_SIZE_MAX + 1];
+    assert!(matches!(space.put(&long, b""), Err(Error::KeyTooLong { size }) if size == long.len()));
+    assert!(matches!(space.modify(&long, |_| Change::Keep), Err(Error::KeyTooLong { .. })));
+    let mut batch = Batch::default();
+    batch.put(&space, b"short", b"");
+    batch.put(&space, &long, b"");
+    assert!(matches!(store.write(batch), Err(Error::KeyTooLong { .. })));
+    assert_eq!((space.get(&long).unwrap(), space.delete(&long).unwrap(), space.count()), (None, false, 0));
+    space.put(&long[1..], b"the longest key").unwrap();
+    assert_eq!(space.get(&long[1..]).unwrap().as_deref(), Some(&b"the longest key"[..]));
+    for name in ["", "everleaf", &"n".repeat(NAMESPACE_SIZE_MAX + 1)] {
+        assert!(matches!(store.namespace(name), Err(Error::BadNamespace { .. })), "{name:?}");
+    }
+    store.namespace(&"n".repeat(NAMESPACE_SIZE_MAX)).unwrap().put(b"", b"the shortest key").unwrap();
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_large_value_comes_back_whole() {
+    let store = Store::anonymous(Options { size_max: 256 << 20, ..options() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let value: Vec<u8> = (0..50_000_003u32).map(|n| (n * 31 >> 3) as u8).collect();
+    space.put(b"large", &value).unwrap();
+    assert_eq!(space.value_size(b"large").unwrap(), Some(value.len()));
+    assert!(space.get(b"large").unwrap().is_some_and(|found| found == value));
+    space.put(b"large", b"small").unwrap();
+    for round in 0..8u8 {
+        let mut batch = Batch::default();
+        batch.put(&space, b"large", &value[round as usize..]);
+        batch.put(&space, b"round", &[round]);
+        store.write(batch).unwrap();
+    }
+    assert!(space.get(b"large").unwrap().is_some_and(|found| found == value[7..]));
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_closed_store_takes_no_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let store = Store::open(&path, options()).unwrap();
+    let space = store.namespace("space").unwrap();
+    space.put(b"k", b"v").unwrap();
+    store.close().unwrap();
+    let closed = |outcome: Result<(), Error>| assert!(outcome.unwrap_err().to_string().contains("closed"));
+    closed(space.put(b"k", b"w"));
+    closed(space.delete(b"k").map(drop));
+    closed(space.put_many(&[(b"k", b"w")]));
+    closed(space.clear());
+    assert_eq!(space.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    drop(space);
+    let store = Store::open(&path, options()).unwrap();
+    assert!(!store.pool().needs_recovery() && store.pool().medium().failure().is_none());
+    assert_eq!(store.namespace("space").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+/// A pool that holds something, but never held a store: it becomes one.
+#[test]
+fn a_pool_without_a_store_becomes_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    drop(Pool::create(&path, &Default::default()).unwrap());
+    let store = Store::open(&path, options()).unwrap();
+    store.namespace("space").unwrap().put(b"k", b"v").unwrap();
+    drop(store);
+    let store = Store::open(&path, options()).unwrap();
+    assert_eq!(store.namespace("space").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+}
