@@ -209,7 +209,7 @@ fn what_cannot_be_stored_is_refused_by_name_and_number() {
 fn a_large_value_comes_back_whole() {
     let store = Store::anonymous(Options { size_max: 256 << 20, ..options() }).unwrap();
     let space = store.namespace("space").unwrap();
-    let value: Vec<u8> = (0..50_000_003u32).map(|n| (n * 31 >> 3) as u8).collect();
+    let value: Vec<u8> = (0..50_000_003u32).map(|n| ((n * 31) >> 3) as u8).collect();
     space.put(b"large", &value).unwrap();
     assert_eq!(space.value_size(b"large").unwrap(), Some(value.len()));
     assert!(space.get(b"large").unwrap().is_some_and(|found| found == value));
