@@ -7,7 +7,7 @@
 use crate::Word;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many words [`first_above`] and [`equal_heads`] look at.
+/// The largest number of words, or pairs, that are searched at once.
 pub const WIDTH: usize = 64;
 
 /// The first of the first `count` words that is above `key`; `count` if none is.
@@ -49,26 +49,33 @@ mod avx2 {
     use crate::Word;
     use std::arch::asm;
     use std::arch::x86_64::{__m256i, _mm256_set1_epi64x};
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     /// # Safety
     /// AVX2 is there, and the number of words is a multiple of 4, at most 64.
     #[target_feature(enable = "avx2")]
     #[inline]
     pub(super) unsafe fn first_above(words: &[AtomicU64], count: usize, key: u64) -> usize {
+        // Halved without branches until four vectors are left; starts stay multiples of 4, so that no vector reaches beyond the slice.
+        let (mut start, mut rest) = (0, count);
+        while rest > 16 {
+            let half = rest / 2 & !3;
+            start += if words[start + half - 1].load(Relaxed) <= key { half } else { 0 };
+            rest -= half;
+        }
         // Signed comparison of words with their top bits flipped is unsigned comparison.
         let flip = _mm256_set1_epi64x(i64::MIN);
         let key = _mm256_set1_epi64x((key ^ (1 << 63)) as i64);
-        let mut above = !0u64 << 1 << (count.max(1) - 1);
-        for at in (0..count).step_by(4) {
+        let mut above = 1u64 << rest;
+        for at in (0..rest).step_by(4) {
             let mask: u64;
-            // SAFETY: four words from `at` lie within the slice, by the caller's promise; the assembly only reads them.
+            // SAFETY: four words from `start + at` lie within the slice, since both are multiples of 4, as its length is; the assembly only reads them.
             unsafe {
                 asm!(
                     "vpxor {lanes}, {flip}, ymmword ptr [{words}]",
                     "vpcmpgtq {lanes}, {lanes}, {key}",
                     "vmovmskpd {mask:e}, {lanes}",
-                    words = in(reg) words.as_ptr().add(at),
+                    words = in(reg) words.as_ptr().add(start + at),
                     flip = in(ymm_reg) flip,
                     key = in(ymm_reg) key,
                     lanes = out(ymm_reg) _,
@@ -78,7 +85,7 @@ mod avx2 {
             }
             above |= mask << at;
         }
-        (above.trailing_zeros() as usize).min(count)
+        start + above.trailing_zeros() as usize
     }
 
     /// # Safety
