@@ -59,7 +59,7 @@ mod avx2 {
         // Halved without branches until four vectors are left; starts stay multiples of 4, so that no vector reaches beyond the slice.
         let (mut start, mut rest) = (0, count);
         while rest > 16 {
-            let half = rest / 2 & !3;
+            let half = (rest / 2) & !3;
             start += if words[start + half - 1].load(Relaxed) <= key { half } else { 0 };
             rest -= half;
         }
