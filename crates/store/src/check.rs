@@ -3,7 +3,7 @@
 use crate::store::Space;
 use crate::{Direction, Error, Store};
 use everleaf_index::record::Record;
-use everleaf_pmem::{Medium, Off, Reach, Usage, Word};
+use everleaf_pmem::{Info, Medium, Off, Reach, Usage, Word};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ const DAMAGE_COUNT_MAX: usize = 16;
 pub struct Stats {
     /// Every namespace of the pool, by name.
     pub namespaces: Vec<NamespaceStats>,
-    /// Size of the pool in bytes.
-    pub pool_size: usize,
+    /// What the pool says of itself: sizes in bytes, persistence domain, how it was found.
+    pub pool: Info,
 }
 
 /// Numbers of a namespace.
@@ -95,7 +95,7 @@ impl<M: Medium> Store<M> {
             let keys = space.count.load(Ordering::Relaxed);
             Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys, leaves: stats.leaves, leaf_bytes: stats.leaf_bytes, depth: stats.depth })
         });
-        Stats { namespaces: namespaces.collect(), pool_size: self.shared.pool.length() }
+        Stats { namespaces: namespaces.collect(), pool: self.shared.pool.info() }
     }
 
     /// Reads everything: every index, every record and its checksum, and that no block serves two masters. Writers wait meanwhile; readers do not.

@@ -39,5 +39,6 @@ pub use check::{Damage, NamespaceReport, NamespaceStats, Report, Stats};
 pub use error::{Error, NAMESPACE_SIZE_MAX};
 pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+pub use everleaf_pmem::{Domain, Info, Usage};
 pub use namespace::{Change, Namespace};
 pub use store::{Options, Store};

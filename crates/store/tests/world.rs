@@ -144,6 +144,53 @@ fn a_full_pool_refuses_what_has_no_room_and_keeps_the_rest() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// A pool in which records still have room, but the leaves that an index needs to split do not: the batch has published some of its records when it fails.
+#[test]
+fn a_batch_whose_index_is_full_halfway_is_undone() {
+    let store = Store::anonymous(Options { size_max: 3 << 20, index: "isle-128".into(), ..options() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    // Takes a slab of blocks as large as the batch's log will be.
+    store.namespace("other").unwrap().put(b"k", &[0; 1_900]).unwrap();
+    let mut model = BTreeMap::new();
+    for n in 0u64.. {
+        match space.put(&key(n), &n.to_le_bytes()) {
+            Ok(()) => drop(model.insert(key(n), n.to_le_bytes())),
+            Err(error) => {
+                assert!(error.is_no_space(), "{error}");
+                break;
+            }
+        }
+    }
+    let gone: Vec<_> = model.keys().step_by(model.len() / 150).copied().collect();
+    for key in &gone {
+        assert!(space.delete(key).unwrap());
+        model.remove(key);
+    }
+    let check = || {
+        assert!(keys(&space).iter().eq(model.keys()));
+        assert!(model.iter().all(|(key, value)| space.get(key).unwrap().as_deref() == Some(value)));
+        assert_eq!(space.count(), model.len() as u64);
+        let report = store.verify().unwrap();
+        assert!(report.is_sound(), "{report:?}");
+    };
+    check();
+    // Old keys are overwritten and deleted before new ones, close together, ask for leaf after leaf.
+    let mut batch = Batch::default();
+    let (first, second) = (model.keys().next().unwrap(), model.keys().nth(1).unwrap());
+    batch.put(&space, first, b"changed!");
+    batch.delete(&space, second);
+    let last = model.keys().next_back().unwrap();
+    (0..120u32).for_each(|n| batch.put(&space, &[&last[..], &n.to_be_bytes()].concat(), b""));
+    assert!(store.write(batch).unwrap_err().is_no_space());
+    check();
+    // The store goes on.
+    let mut batch = Batch::default();
+    batch.put(&space, first, b"changed!");
+    batch.delete(&space, second);
+    store.write(batch).unwrap();
+    assert_eq!((space.get(first).unwrap().as_deref(), space.get(second).unwrap()), (Some(&b"changed!"[..]), None));
+}
+
 /// Changes one bit of every word of a record's value, key, sizes and seal in turn: an error each time, or what was written.
 #[test]
 fn damage_is_an_error_and_never_wrong_data() {
