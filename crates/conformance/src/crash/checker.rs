@@ -146,7 +146,10 @@ impl<K: Class + ?Sized> Checker<K> {
         };
         replay += &match self.options.random {
             Some(random) => {
-                format!(" --random {} --sequences {} --keys-count {} --seed {}", random.operations, random.sequences, random.keys, self.options.seed)
+                format!(
+                    " --random {} --sequences {} --keys-count {} --images-max {} --seed {}",
+                    random.operations, random.sequences, random.keys, self.options.life.images_max, self.options.seed
+                )
             }
             None => format!(" --only {:?}", operations.join(", ")),
         };

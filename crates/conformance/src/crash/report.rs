@@ -73,9 +73,16 @@ impl Violation {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sequences, images, checked, nested, second_lives, took, violation } = self;
-        let rate = *checked as f64 / took.as_secs_f64() * 60.0 / 1e6;
+        let rate = |count: u64| count as f64 / took.as_secs_f64() * 60.0 / 1e6;
         write!(f, "{sequences} sequences, {images} images, {checked} checked ({nested} in recoveries), {second_lives} second lives, ")?;
-        write!(f, "{} violations, {:.1} s, {rate:.2} M checked a minute", u32::from(violation.is_some()), took.as_secs_f64())
+        write!(
+            f,
+            "{} violations, {:.1} s; a minute {:.2} M images, {:.2} M checked",
+            u32::from(violation.is_some()),
+            took.as_secs_f64(),
+            rate(*images),
+            rate(*checked)
+        )
     }
 }
 
@@ -84,8 +91,8 @@ impl fmt::Display for Violation {
         writeln!(f, "broken rule: {}", self.broken)?;
         writeln!(f, "index: {}", self.subject)?;
         writeln!(f, "operations: {}", self.operations.join(", "))?;
-        for image in &self.images {
-            writeln!(f, "image: {image}")?;
+        for (number, image) in self.images.iter().enumerate() {
+            writeln!(f, "{}: {image}", if number == 0 { "the crash" } else { "a crash in the life after it" })?;
         }
         write!(f, "again: {}", self.replay)
     }
