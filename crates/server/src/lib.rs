@@ -1,1 +1,29 @@
-//! Placeholder.
+#![forbid(unsafe_code)]
+//! The server of Everleaf: a store behind the protocol of Redis.
+//!
+//! ```text
+//! socket -> connection -> conversation: resp -> command -> executor -> store
+//!                                       reply <--------------'
+//! ```
+//!
+//! `event_loop` shares the connections among threads, `connection` moves bytes, `conversation` turns them into commands and those into replies, `executor` runs them. A reply leaves when
+//! what it acknowledges is durable.
+
+mod client;
+mod command;
+mod config;
+mod connection;
+mod conversation;
+mod event_loop;
+mod executor;
+mod glob;
+mod reply;
+pub mod resp;
+mod server;
+mod shared;
+
+pub use config::{Config, Limits};
+pub use server::{Error, Server, Stop};
+
+/// The version of Redis whose commands, texts and protocol are spoken here; clients decide by it what they may ask.
+pub const REDIS_VERSION: &str = "7.0.15";

@@ -1,0 +1,175 @@
+//! Clients: what a connection is to the executor, and to other connections.
+
+use crate::command::Spec;
+use crate::executor::walk::Walk;
+use crate::reply::{Protocol, Reply};
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Whether a client wants replies, as CLIENT REPLY says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replies {
+    On,
+    Off,
+    /// Not for the next command.
+    SkipNext,
+}
+
+/// Whether a connection is about to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    No,
+    /// No further command is run; what was answered is still sent.
+    AfterReplies,
+}
+
+/// A connection as its commands see it.
+pub(crate) struct Session {
+    pub(crate) client: Arc<Client>,
+    pub(crate) authenticated: bool,
+    /// Selected database.
+    pub(crate) database: usize,
+    /// What was run last.
+    pub(crate) command: &'static Spec,
+    pub(crate) replies: Replies,
+    pub(crate) closing: Closing,
+    /// A command that is not done. Until it is, no other runs.
+    pub(crate) walk: Option<Box<Walk>>,
+}
+
+impl Session {
+    pub(crate) fn new(client: Arc<Client>, authenticated: bool) -> Self {
+        let command = &crate::command::TABLE[0];
+        Self { client, authenticated, database: 0, command, replies: Replies::On, closing: Closing::No, walk: None }
+    }
+
+    /// Back to the first state.
+    pub(crate) fn reset(&mut self, authenticated: bool) {
+        self.client.seen.lock().name.clear();
+        self.authenticated = authenticated;
+        self.database = 0;
+        self.replies = Replies::On;
+    }
+
+    /// Tells other connections, which see only [`Client`], what CLIENT LIST shows.
+    pub(crate) fn publish(&self, server: &Shared, input_size: usize, reply: &Reply) {
+        let mut seen = self.client.seen.lock();
+        seen.active = server.now();
+        seen.command = Some(self.command);
+        seen.database = self.database;
+        seen.protocol = reply.protocol;
+        seen.input_size = input_size;
+        seen.output_size = reply.out.len();
+    }
+}
+
+/// A connection as others see it.
+pub(crate) struct Client {
+    pub(crate) id: u64,
+    pub(crate) address: SocketAddr,
+    pub(crate) local: SocketAddr,
+    /// The event loop that serves it.
+    pub(crate) thread: usize,
+    pub(crate) since: Instant,
+    pub(crate) killed: AtomicBool,
+    pub(crate) seen: Mutex<Seen>,
+}
+
+/// What changes about a client.
+pub(crate) struct Seen {
+    pub(crate) name: Vec<u8>,
+    pub(crate) library: Vec<u8>,
+    pub(crate) library_version: Vec<u8>,
+    active: Instant,
+    command: Option<&'static Spec>,
+    database: usize,
+    protocol: Protocol,
+    input_size: usize,
+    output_size: usize,
+}
+
+impl Client {
+    /// The line of CLIENT LIST, without its end. Fields that have no meaning here keep the value that clients expect of an ordinary connection.
+    pub(crate) fn describe(&self, server: &Shared) -> Vec<u8> {
+        let seen = self.seen.lock();
+        let seconds = |since: Instant| server.now().saturating_duration_since(since).as_secs();
+        let mut line = format!("id={} addr={} laddr={} name=", self.id, self.address, self.local).into_bytes();
+        line.extend_from_slice(&seen.name);
+        let rest = format!(
+            " age={} idle={} flags=N db={} sub=0 psub=0 ssub=0 multi=-1 qbuf={} obl={} oll=0 omem={} events=r cmd={} user=default redir=-1 resp={} lib-name=",
+            seconds(self.since),
+            seconds(seen.active),
+            seen.database,
+            seen.input_size,
+            seen.output_size,
+            seen.output_size,
+            seen.command.map_or("NULL", |command| command.name),
+            seen.protocol.version(),
+        );
+        line.extend_from_slice(rest.as_bytes());
+        line.extend_from_slice(&seen.library);
+        line.extend_from_slice(b" lib-ver=");
+        line.extend_from_slice(&seen.library_version);
+        line
+    }
+}
+
+/// All connections, by number.
+#[derive(Default)]
+pub(crate) struct Clients {
+    last: Mutex<u64>,
+    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+}
+
+impl Clients {
+    pub(crate) fn add(&self, address: SocketAddr, local: SocketAddr, thread: usize) -> Arc<Client> {
+        let id = {
+            let mut last = self.last.lock();
+            *last += 1;
+            *last
+        };
+        let now = Instant::now();
+        let seen = Seen {
+            name: Vec::new(),
+            library: Vec::new(),
+            library_version: Vec::new(),
+            active: now,
+            command: None,
+            database: 0,
+            protocol: Protocol::Resp2,
+            input_size: 0,
+            output_size: 0,
+        };
+        let client = Arc::new(Client { id, address, local, thread, since: now, killed: AtomicBool::new(false), seen: Mutex::new(seen) });
+        self.by_id.lock().insert(id, client.clone());
+        client
+    }
+
+    pub(crate) fn remove(&self, client: &Client) {
+        self.by_id.lock().remove(&client.id);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Client>> {
+        self.by_id.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.by_id.lock().len()
+    }
+}
+
+impl Client {
+    pub(crate) fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
+    }
+}
+
+/// Whether `name` may name a connection: printable ASCII without spaces.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}

@@ -1,0 +1,125 @@
+//! The commands. Names, arities, flags and key positions are Redis's; what Redis does not have says so in `since`.
+
+use super::{Flags, Group, Keys, Run, Spec};
+use crate::executor::{client, conditional, config, connection, info, introspection, keys, numbers, scan, server, strings, walk};
+
+const READ: Flags = Flags::READONLY;
+const WRITE: Flags = Flags::WRITE;
+const WRITE_NEW: Flags = Flags::WRITE.and(Flags::DENYOOM);
+const FAST: Flags = Flags::FAST;
+const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
+const SESSION: Flags = Flags::NOSCRIPT.and(ALWAYS);
+const ADMIN: Flags = SESSION.and(Flags::ADMIN);
+const OPEN: Flags = SESSION.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
+
+#[expect(clippy::too_many_arguments, reason = "one for each column of the table")]
+const fn line(group: Group, name: &'static str, arity: i64, flags: Flags, keys: Keys, since: &'static str, summary: &'static str, run: Run) -> Spec {
+    Spec { name, arity, flags, keys, group, since, summary, subcommands: &[], run }
+}
+
+const fn string(name: &'static str, arity: i64, flags: Flags, keys: Keys, since: &'static str, summary: &'static str, run: Run) -> Spec {
+    line(Group::String, name, arity, flags, keys, since, summary, run)
+}
+
+const fn generic(name: &'static str, arity: i64, flags: Flags, keys: Keys, since: &'static str, summary: &'static str, run: Run) -> Spec {
+    line(Group::Generic, name, arity, flags, keys, since, summary, run)
+}
+
+const fn plain(group: Group, name: &'static str, arity: i64, flags: Flags, since: &'static str, summary: &'static str, run: Run) -> Spec {
+    line(group, name, arity, flags, Keys::NONE, since, summary, run)
+}
+
+const fn parent(group: Group, name: &'static str, since: &'static str, summary: &'static str, subcommands: &'static [Spec]) -> Spec {
+    Spec { subcommands, ..plain(group, name, -2, Flags::NONE, since, summary, introspection::no_subcommand) }
+}
+
+use Group::{Connection, Server};
+
+/// Every command, in the order of their names.
+#[rustfmt::skip]
+pub(crate) static TABLE: &[Spec] = &[
+    string("append", 3, WRITE_NEW.and(FAST), Keys::FIRST, "2.0.0", "Appends to the value of a key; sets it if there is none.", strings::append),
+    plain(Connection, "auth", -2, OPEN, "1.0.0", "Shows the password.", connection::auth),
+    parent(Connection, "client", "2.4.0", "Commands about connections.", CLIENT),
+    Spec { subcommands: COMMAND, ..plain(Connection, "command", -1, ALWAYS, "2.8.13", "Describes every command.", introspection::command) },
+    parent(Server, "config", "2.0.0", "Commands about the configuration.", CONFIG),
+    generic("dbsize", 1, READ.and(FAST), Keys::NONE, "1.0.0", "Counts the keys of the database.", keys::dbsize),
+    string("decr", 2, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts one from the number in a key, from 0 if there is none.", numbers::decr),
+    string("decrby", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts from the number in a key, from 0 if there is none.", numbers::decrby),
+    generic("del", -2, WRITE, Keys::ALL, "1.0.0", "Removes keys.", keys::del),
+    plain(Connection, "echo", 2, ALWAYS.and(FAST), "1.0.0", "Returns its argument.", connection::echo),
+    generic("exists", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Counts how many of the keys are present.", keys::exists),
+    generic("flushall", -1, WRITE.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Removes every key of every database.", keys::flushall),
+    generic("flushdb", -1, WRITE.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Removes every key of the database.", keys::flushdb),
+    string("get", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns the value of a key.", strings::get),
+    string("getdel", 2, WRITE.and(FAST), Keys::FIRST, "6.2.0", "Returns the value of a key and removes it.", strings::getdel),
+    string("getrange", 4, READ, Keys::FIRST, "2.4.0", "Returns a part of the value of a key.", strings::getrange),
+    string("getset", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Sets a key and returns what it held.", strings::getset),
+    plain(Connection, "hello", -1, OPEN, "6.0.0", "Agrees on the protocol; may show the password and set the connection's name.", connection::hello),
+    string("incr", 2, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Adds one to the number in a key, to 0 if there is none.", numbers::incr),
+    string("incrby", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Adds to the number in a key, to 0 if there is none.", numbers::incrby),
+    string("incrbyfloat", 3, WRITE_NEW.and(FAST), Keys::FIRST, "2.6.0", "Adds a fraction to the number in a key, to 0 if there is none.", numbers::incrbyfloat),
+    plain(Server, "info", -1, ALWAYS.and(Flags::DANGEROUS), "1.0.0", "Describes the server and its state.", info::info),
+    generic("keys", 2, READ.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Returns the keys that match a pattern.", walk::keys),
+    string("mget", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Returns the values of keys.", strings::mget),
+    string("mset", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys, all or none.", conditional::mset),
+    string("msetnx", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys if none of them is present.", conditional::msetnx),
+    parent(Group::Generic, "object", "2.2.3", "Commands about how a value is kept.", OBJECT),
+    plain(Connection, "ping", -1, FAST, "1.0.0", "Answers.", connection::ping),
+    plain(Connection, "quit", -1, OPEN, "1.0.0", "Closes the connection.", connection::quit),
+    generic("randomkey", 1, READ, Keys::NONE, "1.0.0", "Returns a key, whichever.", keys::randomkey),
+    generic("range", -3, READ, Keys::NONE, "everleaf 0.1.0", "Returns the keys between two, and their values, in order.", walk::range),
+    generic("rename", 3, WRITE, Keys::FIRST_TWO, "1.0.0", "Renames a key; what the new name held is gone.", conditional::rename),
+    generic("renamenx", 3, WRITE.and(FAST), Keys::FIRST_TWO, "1.0.0", "Renames a key if the new name is free.", conditional::renamenx),
+    plain(Connection, "reset", 1, OPEN, "6.2.0", "Puts the connection into its first state.", connection::reset),
+    generic("scan", -2, READ, Keys::NONE, "2.8.0", "Returns some keys, and a cursor for the rest.", scan::scan),
+    plain(Connection, "select", 2, ALWAYS.and(FAST), "1.0.0", "Changes the database.", connection::select),
+    string("set", -3, WRITE_NEW, Keys::FIRST, "1.0.0", "Sets a key.", strings::set),
+    string("setnx", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Sets a key if it is absent.", strings::setnx),
+    string("setrange", 4, WRITE_NEW, Keys::FIRST, "2.2.0", "Overwrites a part of the value of a key, after zeros if it is too short.", strings::setrange),
+    plain(Server, "shutdown", -1, ADMIN.and(Flags::ALLOW_BUSY), "1.0.0", "Stops the server.", server::shutdown),
+    string("strlen", 2, READ.and(FAST), Keys::FIRST, "2.2.0", "Returns the length of the value of a key.", strings::strlen),
+    string("substr", 4, READ, Keys::FIRST, "1.0.0", "An older name of GETRANGE.", strings::getrange),
+    plain(Server, "time", 1, ALWAYS.and(FAST), "2.6.0", "Returns the time as seconds and microseconds since 1970.", server::time),
+    generic("type", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns the kind of a key's value.", keys::kind),
+    generic("unlink", -2, WRITE.and(FAST), Keys::ALL, "4.0.0", "Removes keys.", keys::del),
+];
+
+#[rustfmt::skip]
+const CLIENT: &[Spec] = &[
+    plain(Connection, "client|getname", 2, SESSION, "2.6.9", "Returns the connection's name.", client::getname),
+    plain(Connection, "client|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
+    plain(Connection, "client|id", 2, SESSION, "5.0.0", "Returns the connection's number.", client::id),
+    plain(Connection, "client|info", 2, SESSION, "6.2.0", "Describes the connection.", client::info),
+    plain(Connection, "client|kill", -3, ADMIN, "2.4.0", "Closes connections.", client::kill),
+    plain(Connection, "client|list", -2, ADMIN, "2.4.0", "Describes connections.", client::list),
+    plain(Connection, "client|no-evict", 3, ADMIN, "7.0.0", "Accepted: connections are not evicted here.", client::on_or_off),
+    plain(Connection, "client|no-touch", 3, SESSION, "7.2.0", "Accepted: reads leave no trace on keys here.", client::on_or_off),
+    plain(Connection, "client|reply", 3, SESSION, "3.2.0", "Says whether the connection wants replies.", client::reply),
+    plain(Connection, "client|setinfo", 4, SESSION, "7.2.0", "Names the client library and its version.", client::setinfo),
+    plain(Connection, "client|setname", 3, SESSION, "2.6.9", "Names the connection.", client::setname),
+];
+
+#[rustfmt::skip]
+const COMMAND: &[Spec] = &[
+    plain(Connection, "command|count", 2, ALWAYS, "2.8.13", "Counts the commands.", introspection::count),
+    plain(Connection, "command|docs", -2, ALWAYS, "7.0.0", "Documents commands.", introspection::docs),
+    plain(Connection, "command|getkeys", -4, ALWAYS, "2.8.13", "Returns the keys of a command line.", introspection::getkeys),
+    plain(Connection, "command|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
+    plain(Connection, "command|info", -2, ALWAYS, "2.8.13", "Describes commands.", introspection::info),
+    plain(Connection, "command|list", -2, ALWAYS, "7.0.0", "Names the commands.", introspection::list),
+];
+
+#[rustfmt::skip]
+const CONFIG: &[Spec] = &[
+    plain(Server, "config|get", -3, ADMIN, "2.0.0", "Returns settings.", config::get),
+    plain(Server, "config|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
+    plain(Server, "config|resetstat", 2, ADMIN, "2.0.0", "Sets the counters of INFO to zero.", config::resetstat),
+    plain(Server, "config|set", -4, ADMIN, "2.0.0", "Changes settings.", config::set),
+];
+
+#[rustfmt::skip]
+const OBJECT: &[Spec] = &[
+    generic("object|encoding", 3, READ, Keys::SECOND, "2.2.3", "Returns how Redis would keep the value.", keys::encoding),
+    generic("object|help", 2, ALWAYS, Keys::NONE, "6.2.0", "Lists the subcommands.", introspection::help),
+];

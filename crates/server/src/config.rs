@@ -1,0 +1,59 @@
+//! What a server is told at its start.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// Configuration of a server.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address to listen on. Default 127.0.0.1; another one lets the network in, so set a password too.
+    pub address: IpAddr,
+    /// TCP port; 0 takes a free one. Default 6379.
+    pub port: u16,
+    /// Event loops, each a thread. Default: as many as the machine has cores.
+    pub threads: usize,
+    /// Databases for SELECT: the namespaces "0", "1" and so on. Default 16.
+    pub databases: usize,
+    /// What clients must show with AUTH or HELLO. Default: nothing.
+    pub password: Option<Vec<u8>>,
+    /// Bounds on what clients may use.
+    pub limits: Limits,
+    /// Seconds after which a silent peer is asked for a sign of life, and dropped if it gives none. Default 300; 0 never asks.
+    pub keepalive_seconds: u32,
+    /// How long a graceful stop waits for clients to take their replies. Default 5 s.
+    pub stop_patience: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 6379,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            databases: 16,
+            password: None,
+            limits: Limits::default(),
+            keepalive_seconds: 300,
+            stop_patience: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Bounds on what clients may use.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at a time. Default 10 000. CONFIG SET maxclients changes it.
+    pub connection_count_max: usize,
+    /// Longest argument in bytes. Default 512 MiB, the longest value of the store.
+    pub bulk_size_max: usize,
+    /// Longest request in bytes; a client that sends a longer one is dropped. Default 1 GiB, at most 4 GiB.
+    pub query_buffer_size_max: usize,
+    /// Replies that wait for a slow reader, in bytes; above, the client is dropped. Default 1 GiB: a reply with one value of 512 MiB must fit.
+    pub output_buffer_size_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connection_count_max: 10_000, bulk_size_max: 512 << 20, query_buffer_size_max: 1 << 30, output_buffer_size_max: 1 << 30 }
+    }
+}

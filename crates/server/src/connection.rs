@@ -1,0 +1,236 @@
+//! A connection: a socket, what was read from it and not understood yet, and what it was answered and was not sent yet.
+//!
+//! A turn is one read, one slice of the conversation, and as many writes as the socket takes. Buffers are lent for as long as there is something in them: ten thousand idle connections
+//! have none, and the one that was used last, which the cache still holds, is used next.
+
+use crate::client::{Closing, Session};
+use crate::conversation::{Conversation, Pause};
+use crate::shared::{Counters, Shared};
+use mio::net::TcpStream;
+use std::io::{self, ErrorKind, Read, Write};
+
+/// Size of a lent input buffer.
+const INPUT_SIZE: usize = 32 * 1024;
+/// Bytes that one read takes at most, for fairness.
+const READ_SIZE_MAX: usize = 1 << 20;
+/// An output buffer that grew beyond this is not lent again.
+const OUTPUT_CAPACITY_MAX: usize = 256 * 1024;
+/// Buffers of a kind that are kept for lending.
+const KEPT_COUNT_MAX: usize = 64;
+
+/// Buffers to lend.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+}
+
+impl Buffers {
+    fn lend_input(&mut self) -> Vec<u8> {
+        self.inputs.pop().unwrap_or_else(|| vec![0; INPUT_SIZE])
+    }
+
+    fn take_back_input(&mut self, bytes: Vec<u8>) {
+        if bytes.len() == INPUT_SIZE && self.inputs.len() < KEPT_COUNT_MAX {
+            self.inputs.push(bytes);
+        }
+    }
+
+    fn lend_output(&mut self) -> Vec<u8> {
+        self.outputs.pop().unwrap_or_default()
+    }
+
+    fn take_back_output(&mut self, mut bytes: Vec<u8>) {
+        if bytes.capacity() <= OUTPUT_CAPACITY_MAX && self.outputs.len() < KEPT_COUNT_MAX {
+            bytes.clear();
+            self.outputs.push(bytes);
+        }
+    }
+}
+
+/// Bytes that were read and not understood yet: `bytes[start..end]`. All of `bytes` is initialised, so that the socket can write into the rest.
+#[derive(Default)]
+struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Bytes that the frame at `start` misses at least.
+    missing: usize,
+}
+
+impl Input {
+    /// Room for the next read. The buffer at most doubles, whatever size a header promised, and never beyond what the frame needs.
+    fn room(&mut self) -> &mut [u8] {
+        if self.end == self.bytes.len() && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.end == self.bytes.len() {
+            let size = (self.bytes.len() * 2).min(self.end + self.missing.max(INPUT_SIZE));
+            self.bytes.reserve_exact(size - self.bytes.len());
+            self.bytes.resize(size, 0);
+        }
+        let room = &mut self.bytes[self.end..];
+        let size = room.len().min(READ_SIZE_MAX);
+        &mut room[..size]
+    }
+
+    fn size(&self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// What a connection wants after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// To be left alone until the socket is ready.
+    Wait,
+    /// Another turn, after the others had theirs.
+    Again,
+    /// To be closed.
+    Close,
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) socket: TcpStream,
+    conversation: Conversation,
+    input: Input,
+    /// Bytes of the output that were sent.
+    sent: usize,
+    /// Whether whole frames, or a part of a long command, are waiting for a turn.
+    busy: bool,
+    /// The socket may have bytes for us. Edge-triggered: stays until a read comes back short.
+    readable: bool,
+    /// The peer has sent its last byte, which is only seen by reading on.
+    read_closed: bool,
+    /// The last byte was read.
+    ended: bool,
+    /// The socket may take bytes.
+    writable: bool,
+    /// Whether it is in the queue for another turn.
+    pub(crate) queued: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: TcpStream, session: Session) -> Self {
+        Self {
+            socket,
+            conversation: Conversation::new(session),
+            input: Input::default(),
+            sent: 0,
+            busy: false,
+            readable: false,
+            read_closed: false,
+            ended: false,
+            writable: true,
+            queued: false,
+        }
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.conversation.session
+    }
+
+    /// Notes what the poll said about the socket.
+    pub(crate) fn note(&mut self, event: &mio::event::Event) {
+        self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        self.read_closed |= event.is_read_closed() || event.is_error();
+        self.writable |= event.is_writable();
+    }
+
+    /// Reads, answers, sends.
+    pub(crate) fn turn(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> Turn {
+        if self.conversation.reply.out.capacity() == 0 {
+            self.conversation.reply.out = buffers.lend_output();
+        }
+        let turn = self.try_turn(server, counters, buffers).unwrap_or(Turn::Close);
+        self.conversation.session.publish(server, self.input.size(), &self.conversation.reply);
+        if self.input.size() == 0 && !self.input.bytes.is_empty() {
+            buffers.take_back_input(std::mem::take(&mut self.input).bytes);
+        }
+        if self.conversation.reply.out.is_empty() {
+            buffers.take_back_output(std::mem::take(&mut self.conversation.reply.out));
+        }
+        turn
+    }
+
+    fn try_turn(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> io::Result<Turn> {
+        let stopping = server.is_stopping();
+        if self.readable && !self.busy && !self.ended && !stopping && self.conversation.session.closing == Closing::No {
+            self.read(server, counters, buffers)?;
+        }
+        if self.input.size() > 0 || self.busy {
+            let (done, pause) = self.conversation.advance(server, counters, &mut self.input.bytes[self.input.start..self.input.end]);
+            self.input.start += done;
+            self.busy = pause == Pause::Turn;
+            match pause {
+                Pause::Input { missing } => self.input.missing = missing,
+                Pause::Turn | Pause::End => {}
+                Pause::Overflow => return Ok(Turn::Close),
+            }
+        }
+        self.write(counters)?;
+        let sent_all = self.conversation.reply.out.is_empty();
+        if self.conversation.session.closing != Closing::No {
+            return Ok(if sent_all { Turn::Close } else { Turn::Wait });
+        }
+        if self.busy {
+            return Ok(Turn::Again);
+        }
+        if self.ended || stopping {
+            return Ok(if sent_all { Turn::Close } else { Turn::Wait });
+        }
+        Ok(if self.readable { Turn::Again } else { Turn::Wait })
+    }
+
+    fn read(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> io::Result<()> {
+        if self.input.bytes.is_empty() {
+            self.input.bytes = buffers.lend_input();
+        }
+        if self.input.size() >= server.config.limits.query_buffer_size_max {
+            return Err(ErrorKind::QuotaExceeded.into());
+        }
+        let room = self.input.room();
+        let room_size = room.len();
+        match self.socket.read(room) {
+            Ok(0) => self.ended = true,
+            Ok(size) => {
+                self.input.end += size;
+                counters.input_size.add(size as u64);
+                // A short read has emptied the socket, unless the end of the stream is behind it, of which no further edge tells.
+                self.readable = size == room_size || self.read_closed;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, counters: &Counters) -> io::Result<()> {
+        let out = &mut self.conversation.reply.out;
+        while self.writable && self.sent < out.len() {
+            match self.socket.write(&out[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(size) => {
+                    self.sent += size;
+                    counters.output_size.add(size as u64);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.sent == out.len() {
+            out.clear();
+            self.sent = 0;
+        } else if self.sent >= OUTPUT_CAPACITY_MAX && self.sent * 2 >= out.len() {
+            // What was sent is more than what is left, so that moving the rest costs no more than sending did.
+            out.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
+}

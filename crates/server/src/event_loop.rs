@@ -1,0 +1,224 @@
+//! An event loop: a thread and the connections it serves.
+//!
+//! The first loop also accepts, and hands each connection to the loop that has the fewest. Sockets are registered once, edge-triggered, for both directions. Each turn of the loop asks the
+//! kernel what is ready, gives every ready connection one turn, and then one to each that wanted another: so no pipeline, however long, keeps its neighbours waiting for more than a slice.
+
+use crate::client::Session;
+use crate::connection::{Buffers, Connection, Turn};
+use crate::shared::Shared;
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use parking_lot::Mutex;
+use slab::Slab;
+use socket2::{SockRef, TcpKeepalive};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) const WAKE: Token = Token(usize::MAX);
+const LISTENER: Token = Token(usize::MAX - 1);
+/// Events that are asked for at a time.
+const EVENT_COUNT: usize = 1024;
+/// Connections that are accepted in a turn, so that a storm of them leaves the others their turns.
+const ACCEPT_COUNT_MAX: usize = 64;
+/// How long to wait after the process ran out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often a stopping loop looks whether its patience is at its end.
+const STOP_TICK: Duration = Duration::from_millis(10);
+
+/// Where a loop gets connections that the first one accepted for it.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    arrived: Mutex<Vec<(TcpStream, SocketAddr)>>,
+    /// Connections of the loop, those in the inbox included.
+    count: AtomicUsize,
+}
+
+/// An event loop.
+pub(crate) struct EventLoop {
+    index: usize,
+    poll: Poll,
+    server: Arc<Shared>,
+    inboxes: Arc<[Inbox]>,
+    listener: Option<TcpListener>,
+    /// Whether there may be connections to accept.
+    acceptable: bool,
+    connections: Slab<Connection>,
+    /// Connections that wanted another turn.
+    queue: VecDeque<usize>,
+    buffers: Buffers,
+}
+
+impl EventLoop {
+    pub(crate) fn new(index: usize, poll: Poll, server: Arc<Shared>, inboxes: Arc<[Inbox]>, listener: Option<TcpListener>) -> io::Result<Self> {
+        let mut listener = listener;
+        if let Some(listener) = &mut listener {
+            poll.registry().register(listener, LISTENER, Interest::READABLE)?;
+        }
+        let (connections, queue, buffers) = (Slab::new(), VecDeque::new(), Buffers::default());
+        Ok(Self { index, poll, server, inboxes, listener, acceptable: false, connections, queue, buffers })
+    }
+
+    /// Serves until the server stops.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENT_COUNT);
+        while !self.server.is_stopping() {
+            let timeout = match (self.queue.is_empty(), self.acceptable) {
+                (false, _) => Some(Duration::ZERO),
+                (true, true) => Some(ACCEPT_PAUSE),
+                (true, false) => None,
+            };
+            self.turn(&mut events, timeout)?;
+        }
+        self.finish(&mut events)
+    }
+
+    fn turn(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(events, timeout) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            _ => self.server.look_at_clock(),
+        }
+        // Those that are queued now have waited longest; what this turn adds waits for the next.
+        let queued_count = self.queue.len();
+        for event in events.iter() {
+            match event.token() {
+                WAKE => self.look_around(),
+                LISTENER => self.acceptable = true,
+                token => self.ready(token.0, event),
+            }
+        }
+        for _ in 0..queued_count {
+            let Some(key) = self.queue.pop_front() else { break };
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.queued = false;
+                self.give_turn(key);
+            }
+        }
+        if self.acceptable {
+            self.accept();
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, key: usize, event: &Event) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.note(event);
+        if !connection.queued {
+            self.give_turn(key);
+        }
+    }
+
+    fn give_turn(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        match connection.turn(&self.server, self.server.counters(self.index), &mut self.buffers) {
+            Turn::Wait => {}
+            Turn::Again => {
+                connection.queued = true;
+                self.queue.push_back(key);
+            }
+            Turn::Close => self.close(key),
+        }
+    }
+
+    /// Dropping the socket closes it and takes it out of the poll. Its place in the queue, if any, then names nobody, or a newcomer, to whom a turn does no harm.
+    fn close(&mut self, key: usize) {
+        if let Some(connection) = self.connections.try_remove(key) {
+            self.server.clients.remove(&connection.session().client);
+            self.inboxes[self.index].count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody woke this loop: connections arrived, or some are to be closed.
+    fn look_around(&mut self) {
+        let arrived = std::mem::take(&mut *self.inboxes[self.index].arrived.lock());
+        for (socket, address) in arrived {
+            self.adopt(socket, address);
+        }
+        let killed: Vec<usize> = self.connections.iter().filter(|(_, connection)| connection.session().client.is_killed()).map(|(key, _)| key).collect();
+        killed.into_iter().for_each(|key| self.close(key));
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPT_COUNT_MAX {
+            let Some(listener) = &self.listener else { break };
+            match listener.accept() {
+                Ok((socket, address)) => self.welcome(socket, address),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.acceptable = false;
+                    break;
+                }
+                // A peer that gave up while it waited is nobody's trouble.
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                // Out of descriptors or memory: `acceptable` stays, so that it is tried again after a pause.
+                Err(_) => break,
+            }
+        }
+    }
+
+    /// Gives a new connection to the loop that has the fewest.
+    fn welcome(&mut self, mut socket: TcpStream, address: SocketAddr) {
+        let counters = self.server.counters(self.index);
+        let total: usize = self.inboxes.iter().map(|inbox| inbox.count.load(Ordering::Relaxed)).sum();
+        if total >= self.server.connection_count_max.load(Ordering::Relaxed) {
+            counters.rejected.add(1);
+            // Whether the peer learns the reason is not worth waiting for.
+            let _ = socket.write(b"-ERR max number of clients reached\r\n");
+            return;
+        }
+        counters.connections.add(1);
+        let load = |index: &usize| self.inboxes[*index].count.load(Ordering::Relaxed);
+        let chosen = (0..self.inboxes.len()).min_by_key(load).unwrap_or(self.index);
+        self.inboxes[chosen].count.fetch_add(1, Ordering::Relaxed);
+        if chosen == self.index {
+            self.adopt(socket, address);
+        } else {
+            self.inboxes[chosen].arrived.lock().push((socket, address));
+            self.server.wake(chosen);
+        }
+    }
+
+    fn adopt(&mut self, mut socket: TcpStream, address: SocketAddr) {
+        let entry = self.connections.vacant_entry();
+        let prepared = prepare(&socket, self.server.config.keepalive_seconds)
+            .and_then(|local| self.poll.registry().register(&mut socket, Token(entry.key()), Interest::READABLE | Interest::WRITABLE).map(|()| local));
+        match prepared {
+            Ok(local) => {
+                let client = self.server.clients.add(address, local, self.index);
+                entry.insert(Connection::new(socket, Session::new(client, !self.server.has_password())));
+            }
+            // It broke while it was handed over.
+            Err(_) => drop(self.inboxes[self.index].count.fetch_sub(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Answers what was read, sends what was answered, and closes. Who does not take the replies is not waited for beyond the configured patience.
+    fn finish(&mut self, events: &mut Events) -> io::Result<()> {
+        self.listener = None;
+        self.acceptable = false;
+        let deadline = Instant::now() + self.server.config.stop_patience;
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        self.queue.clear();
+        keys.into_iter().for_each(|key| self.give_turn(key));
+        while !self.connections.is_empty() && Instant::now() < deadline {
+            let timeout = if self.queue.is_empty() { STOP_TICK } else { Duration::ZERO };
+            self.turn(events, Some(timeout))?;
+        }
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.close(key));
+        Ok(())
+    }
+}
+
+/// Sets what every connection wants: small replies at once, and vanished peers found out. Its own address comes back.
+fn prepare(socket: &TcpStream, keepalive_seconds: u32) -> io::Result<SocketAddr> {
+    socket.set_nodelay(true)?;
+    if keepalive_seconds > 0 {
+        let time = Duration::from_secs(u64::from(keepalive_seconds));
+        SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(time / 3).with_retries(3))?;
+    }
+    socket.local_addr()
+}

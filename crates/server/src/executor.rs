@@ -1,0 +1,157 @@
+//! The executor: runs commands on the store and writes their replies, for whatever front end parsed them.
+//!
+//! 1. A command's reply is written when the store has returned, so when its writes are durable.
+//! 2. A command that fails leaves exactly one error as its reply: what it wrote before is cut off.
+//! 3. Whoever reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic among all threads.
+//! 4. What visits many keys ([`walk`]) does so in slices, between which other connections of the thread have their turn.
+
+use crate::client::Session;
+use crate::command::{Arguments, Flags, Spec, lookup};
+use crate::reply::Reply;
+use crate::shared::{Counters, Shared};
+use everleaf::Namespace;
+use std::borrow::Cow;
+use std::fmt;
+
+pub(crate) mod client;
+pub(crate) mod conditional;
+pub(crate) mod config;
+pub(crate) mod connection;
+pub(crate) mod decimal;
+pub(crate) mod info;
+pub(crate) mod introspection;
+pub(crate) mod keys;
+pub(crate) mod numbers;
+pub(crate) mod scan;
+pub(crate) mod server;
+pub(crate) mod strings;
+pub(crate) mod walk;
+
+/// A command and all it may touch.
+pub(crate) struct Call<'a> {
+    pub(crate) server: &'a Shared,
+    pub(crate) counters: &'a Counters,
+    pub(crate) session: &'a mut Session,
+    pub(crate) reply: &'a mut Reply,
+    pub(crate) arguments: Arguments<'a>,
+    pub(crate) spec: &'static Spec,
+}
+
+impl<'a> Call<'a> {
+    /// The selected database.
+    pub(crate) fn database(&self) -> &'a Namespace {
+        &self.server.databases[self.session.database]
+    }
+
+    /// The argument at `index`; the arity of the command guarantees it.
+    pub(crate) fn argument(&self, index: usize) -> &'a [u8] {
+        self.arguments.at(index)
+    }
+
+    /// The argument at `index` as an integer.
+    pub(crate) fn integer(&self, index: usize) -> Result<i64, Failure> {
+        crate::resp::parse_integer(self.argument(index)).ok_or(Failure::NOT_AN_INTEGER)
+    }
+
+    /// Checks that a value of `size` bytes may be.
+    pub(crate) fn check_value_size(&self, size: usize) -> Result<(), Failure> {
+        if size > self.server.config.limits.bulk_size_max.min(everleaf::VALUE_SIZE_MAX) { Err(Failure::STRING_TOO_LONG) } else { Ok(()) }
+    }
+}
+
+/// Why a command failed: the error line for the client, its code first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure(Cow<'static, [u8]>);
+
+impl Failure {
+    pub(crate) const SYNTAX: Self = Self::fixed("ERR syntax error");
+    pub(crate) const NOT_AN_INTEGER: Self = Self::fixed("ERR value is not an integer or out of range");
+    pub(crate) const NOT_A_FLOAT: Self = Self::fixed("ERR value is not a valid float");
+    pub(crate) const STRING_TOO_LONG: Self = Self::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    pub(crate) const NO_SUCH_KEY: Self = Self::fixed("ERR no such key");
+    pub(crate) const NO_AUTH: Self = Self::fixed("NOAUTH Authentication required.");
+
+    pub(crate) const fn fixed(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text.as_bytes()))
+    }
+
+    pub(crate) fn text(text: fmt::Arguments<'_>) -> Self {
+        Self(Cow::Owned(text.to_string().into_bytes()))
+    }
+
+    pub(crate) fn bytes(text: Vec<u8>) -> Self {
+        Self(Cow::Owned(text))
+    }
+
+    /// `name` takes another number of arguments.
+    pub(crate) fn arity(name: &str) -> Self {
+        Self::text(format_args!("ERR wrong number of arguments for '{name}' command"))
+    }
+
+    pub(crate) fn write(&self, reply: &mut Reply) {
+        reply.error(&self.0);
+    }
+}
+
+impl From<everleaf::Error> for Failure {
+    fn from(error: everleaf::Error) -> Self {
+        Self::text(format_args!("ERR {error}"))
+    }
+}
+
+/// Finds the command that `arguments` call and checks that the client may call it so.
+pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session) -> Result<&'static Spec, Failure> {
+    let Some(mut spec) = lookup(arguments.at(0)) else { return Err(unknown_command(arguments)) };
+    if !spec.subcommands.is_empty() && arguments.len() > 1 {
+        spec = spec.subcommand(arguments.at(1)).ok_or_else(|| unknown_subcommand(spec, arguments.at(1)))?;
+    }
+    if !spec.accepts(arguments.len()) {
+        return Err(Failure::arity(spec.name));
+    }
+    if !session.authenticated && !spec.flags.contains(Flags::NO_AUTH) {
+        return Err(Failure::NO_AUTH);
+    }
+    Ok(spec)
+}
+
+/// Runs a command.
+pub(crate) fn execute(call: &mut Call<'_>) {
+    let start = call.reply.out.len();
+    call.session.command = call.spec;
+    call.counters.commands.add(1);
+    if let Err(failure) = (call.spec.run)(call) {
+        call.reply.out.truncate(start);
+        call.counters.errors.add(1);
+        failure.write(call.reply);
+    }
+}
+
+/// As much of the name and of the arguments as Redis shows.
+const SHOWN_SIZE_MAX: usize = 128;
+
+fn unknown_command(arguments: Arguments<'_>) -> Failure {
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend_from_slice(shown(arguments.at(0), SHOWN_SIZE_MAX));
+    text.extend_from_slice(b"', with args beginning with: ");
+    let shown_start = text.len();
+    for argument in arguments.from(1) {
+        let Some(room) = SHOWN_SIZE_MAX.checked_sub(text.len() - shown_start).filter(|&room| room > 0) else { break };
+        text.push(b'\'');
+        text.extend_from_slice(shown(argument, room));
+        text.extend_from_slice(b"' ");
+    }
+    Failure::bytes(text)
+}
+
+fn unknown_subcommand(parent: &Spec, name: &[u8]) -> Failure {
+    let mut text = b"ERR unknown subcommand '".to_vec();
+    text.extend_from_slice(shown(name, SHOWN_SIZE_MAX));
+    text.extend_from_slice(format!("'. Try {} HELP.", parent.name.to_uppercase()).as_bytes());
+    Failure::bytes(text)
+}
+
+/// The beginning of `bytes`, up to a NUL, where C strings end.
+fn shown(bytes: &[u8], size_max: usize) -> &[u8] {
+    let bytes = &bytes[..bytes.len().min(size_max)];
+    &bytes[..memchr::memchr(0, bytes).unwrap_or(bytes.len())]
+}

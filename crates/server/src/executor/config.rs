@@ -1,0 +1,93 @@
+//! CONFIG: settings, under the names that Redis gives them.
+//!
+//! Only `maxclients` and `requirepass` can change while the server runs. To set another to the value that it has is no error, so that scripts which make sure of a setting get along; to
+//! set it to another value is an error and never silently ignored.
+
+use super::{Call, Failure};
+use crate::glob;
+use crate::shared::Shared;
+use std::sync::atomic::Ordering;
+
+/// Every setting and its value.
+fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
+    let config = &server.config;
+    let number = |value: usize| value.to_string().into_bytes();
+    vec![
+        ("appendfsync", b"always".to_vec()),
+        ("appendonly", b"no".to_vec()),
+        ("bind", config.address.to_string().into_bytes()),
+        ("client-query-buffer-limit", number(config.limits.query_buffer_size_max)),
+        ("databases", number(server.databases.len())),
+        ("dir", parent_directory(server)),
+        ("io-threads", number(server.thread_count())),
+        ("maxclients", number(server.connection_count_max.load(Ordering::Relaxed))),
+        ("maxmemory", number(0)),
+        ("maxmemory-policy", b"noeviction".to_vec()),
+        ("port", number(usize::from(server.port))),
+        ("proto-max-bulk-len", number(config.limits.bulk_size_max)),
+        ("requirepass", server.password().unwrap_or_default()),
+        ("save", Vec::new()),
+        ("tcp-keepalive", number(config.keepalive_seconds as usize)),
+        ("timeout", number(0)),
+    ]
+}
+
+fn parent_directory(server: &Shared) -> Vec<u8> {
+    let path = std::path::absolute(server.store.path()).unwrap_or_else(|_| server.store.path().into());
+    path.parent().unwrap_or(&path).as_os_str().as_encoded_bytes().to_vec()
+}
+
+pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
+    let patterns: Vec<Vec<u8>> = call.arguments.from(2).map(<[u8]>::to_ascii_lowercase).collect();
+    let mut chosen = settings(call.server);
+    chosen.retain(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));
+    call.reply.map(chosen.len());
+    for (name, value) in chosen {
+        call.reply.bulk(name.as_bytes());
+        call.reply.bulk(&value);
+    }
+    Ok(())
+}
+
+pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
+    if !call.arguments.len().is_multiple_of(2) {
+        return Err(Failure::arity(call.spec.name));
+    }
+    let mut connection_count_max = None;
+    let mut password = None;
+    let settings = settings(call.server);
+    for index in (2..call.arguments.len()).step_by(2) {
+        let (name, value) = (call.argument(index), call.argument(index + 1));
+        let Some((name, current)) = settings.iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name)) else {
+            return Err(Failure::bytes([b"ERR Unknown option or number of arguments for CONFIG SET - '", name, b"'"].concat()));
+        };
+        match *name {
+            "maxclients" => {
+                let count = crate::resp::parse_integer(value).and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
+                connection_count_max = Some(count.ok_or_else(|| failed(name, "argument must be between 1 and 4294967295 inclusive"))?);
+            }
+            "requirepass" => password = Some((!value.is_empty()).then(|| value.to_vec())),
+            _ if value.eq_ignore_ascii_case(current) => {}
+            _ => return Err(failed(name, "can't set immutable config")),
+        }
+    }
+    // Nothing is changed unless all can be.
+    if let Some(count) = connection_count_max {
+        call.server.connection_count_max.store(count, Ordering::Relaxed);
+    }
+    if let Some(password) = password {
+        call.server.set_password(password);
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+fn failed(name: &str, why: &str) -> Failure {
+    Failure::text(format_args!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+}
+
+pub(crate) fn resetstat(call: &mut Call<'_>) -> Result<(), Failure> {
+    call.server.reset_totals();
+    call.reply.ok();
+    Ok(())
+}

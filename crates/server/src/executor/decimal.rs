@@ -1,0 +1,129 @@
+//! Numbers with a fraction, as INCRBYFLOAT adds and prints them.
+//!
+//! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number that fits is kept as a decimal fraction of 17 places,
+//! in which such sums are exact; any other (large, or written with an exponent that does not fit) is a double.
+
+use std::fmt;
+
+/// Places behind the decimal point.
+const PLACES: usize = 17;
+/// 10^PLACES.
+const ONE: i128 = 100_000_000_000_000_000;
+
+/// A finite number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
+    /// In units of 10^-17.
+    Decimal(i128),
+    /// Too large or too fine for that.
+    Double(f64),
+}
+
+impl Number {
+    pub(crate) const ZERO: Self = Self::Decimal(0);
+
+    /// Reads a number as Redis does: no spaces, no NaN; an infinity is read, and fails when it is added.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        if let Some(decimal) = parse_decimal(text) {
+            return Some(Self::Decimal(decimal));
+        }
+        let text = std::str::from_utf8(text).ok()?;
+        let number: f64 = text.parse().ok()?;
+        (!number.is_nan() && (number.is_finite() || text.trim_start_matches(['-', '+']).starts_with(['i', 'I']))).then_some(Self::Double(number))
+    }
+
+    /// The sum, if it is finite.
+    pub(crate) fn add(self, other: Self) -> Option<Self> {
+        if let (Self::Decimal(left), Self::Decimal(right)) = (self, other)
+            && let Some(sum) = left.checked_add(right)
+        {
+            return Some(Self::Decimal(sum));
+        }
+        let sum = self.to_double() + other.to_double();
+        sum.is_finite().then_some(Self::Double(sum))
+    }
+
+    fn to_double(self) -> f64 {
+        match self {
+            Self::Decimal(units) => units as f64 / ONE as f64,
+            Self::Double(number) => number,
+        }
+    }
+}
+
+/// `[+-]digits[.digits]` with at most 17 places and a value within range.
+fn parse_decimal(text: &[u8]) -> Option<i128> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    let point = digits.iter().position(|&byte| byte == b'.').unwrap_or(digits.len());
+    let (whole, fraction) = (&digits[..point], digits.get(point + 1..).unwrap_or_default());
+    if whole.is_empty() && fraction.is_empty() || fraction.len() > PLACES {
+        return None;
+    }
+    let padding = std::iter::repeat_n(&b'0', PLACES - fraction.len());
+    let mut units = 0_i128;
+    for &digit in whole.iter().chain(fraction).chain(padding) {
+        let digit = digit.is_ascii_digit().then(|| i128::from(digit - b'0'))?;
+        units = units.checked_mul(10)?.checked_add(digit)?;
+    }
+    Some(if negative { -units } else { units })
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Decimal(units) => {
+                let (whole, fraction) = (units.unsigned_abs() / ONE.unsigned_abs(), units.unsigned_abs() % ONE.unsigned_abs());
+                let sign = if units < 0 { "-" } else { "" };
+                if fraction == 0 {
+                    return write!(f, "{sign}{whole}");
+                }
+                let places = format!("{fraction:017}");
+                write!(f, "{sign}{whole}.{}", places.trim_end_matches('0'))
+            }
+            Self::Double(number) => {
+                let text = format!("{number:.17}");
+                f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums() {
+        let cases = [
+            ("0.1", "0.2", "0.3"),
+            ("10.50", "0.1", "10.6"),
+            ("5.0e3", "2.0e2", "5200"),
+            ("0", "-5", "-5"),
+            ("-0.5", "0.25", "-0.25"),
+            ("3", "1.00000000000000001", "4.00000000000000001"),
+            ("+1", ".5", "1.5"),
+            ("1.", "1", "2"),
+            ("1e300", "1", &format!("1{}", "0".repeat(300))),
+        ];
+        for (left, right, sum) in cases {
+            let add = Number::parse(left.as_bytes()).unwrap().add(Number::parse(right.as_bytes()).unwrap()).unwrap();
+            // A double of that size has other last digits than the decimal power.
+            assert_eq!(add.to_string()[..1], sum[..1], "{left} + {right}");
+            assert!(left == "1e300" || add.to_string() == sum, "{left} + {right} = {add}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number() {
+        for text in ["", " 1", "1 ", "nan", "-", ".", "1.2.3", "abc", "1e", "0x"] {
+            assert_eq!(Number::parse(text.as_bytes()), None, "{text:?}");
+        }
+        let infinite = Number::parse(b"inf").unwrap();
+        assert_eq!(infinite.add(Number::ZERO), None);
+        assert_eq!(Number::parse(b"1e999"), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! INFO: the server and its state, in sections as Redis has them.
+
+use super::{Call, Failure};
+use crate::REDIS_VERSION;
+use crate::shared::Shared;
+use std::fmt::{self, Write};
+use std::sync::atomic::Ordering;
+
+type WriteSection = fn(&mut String, &Shared) -> fmt::Result;
+
+/// Names of the sections and what writes them.
+const SECTIONS: [(&str, WriteSection); 7] = [
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("Keyspace", keyspace),
+];
+
+pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
+    let everything =
+        call.arguments.len() == 1 || (1..call.arguments.len()).any(|index| ["default", "all", "everything"].iter().any(|word| call.arguments.is(index, word)));
+    let mut text = String::new();
+    for (name, write) in SECTIONS {
+        if everything || (1..call.arguments.len()).any(|index| call.arguments.is(index, name)) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            // Writing to a string cannot fail.
+            let _ = write!(text, "# {name}\r\n");
+            let _ = write(&mut text, call.server);
+        }
+    }
+    call.reply.verbatim(&text);
+    Ok(())
+}
+
+fn server(text: &mut String, server: &Shared) -> fmt::Result {
+    let uptime = server.now().saturating_duration_since(server.started).as_secs();
+    write!(text, "redis_version:{REDIS_VERSION}\r\neverleaf_version:{}\r\nredis_mode:standalone\r\n", env!("CARGO_PKG_VERSION"))?;
+    write!(text, "os:{} {}\r\narch_bits:{}\r\nmultiplexing_api:epoll\r\n", std::env::consts::OS, std::env::consts::ARCH, usize::BITS)?;
+    write!(text, "process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nio_threads:{}\r\n", std::process::id(), server.run_id, server.port, server.thread_count())?;
+    write!(text, "uptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n", uptime / 86_400)
+}
+
+fn clients(text: &mut String, server: &Shared) -> fmt::Result {
+    let max = server.connection_count_max.load(Ordering::Relaxed);
+    write!(text, "connected_clients:{}\r\nmaxclients:{max}\r\nblocked_clients:0\r\n", server.clients.count())
+}
+
+fn memory(text: &mut String, _server: &Shared) -> fmt::Result {
+    let resident = resident_size().unwrap_or(0);
+    write!(text, "used_memory:{resident}\r\nused_memory_rss:{resident}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n")
+}
+
+/// Memory of this process in bytes; pages of the pool that it has touched are part of it.
+fn resident_size() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
+    let path = server.store.path();
+    let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    write!(text, "loading:0\r\nrdb_changes_since_last_save:0\r\naof_enabled:0\r\n")?;
+    write!(text, "pool_path:{}\r\npool_size:{size}\r\n", path.display())
+}
+
+fn stats(text: &mut String, server: &Shared) -> fmt::Result {
+    let totals = server.totals();
+    write!(text, "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n", totals.connections, totals.commands)?;
+    write!(text, "total_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n", totals.input_size, totals.output_size)?;
+    write!(text, "rejected_connections:{}\r\nexpired_keys:0\r\nevicted_keys:0\r\n", totals.rejected)?;
+    write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
+}
+
+/// There is none; clients look here for the role.
+fn replication(text: &mut String, server: &Shared) -> fmt::Result {
+    write!(text, "role:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\n", server.run_id)
+}
+
+fn keyspace(text: &mut String, server: &Shared) -> fmt::Result {
+    for (index, database) in server.databases.iter().enumerate() {
+        let count = database.count();
+        if count > 0 {
+            write!(text, "db{index}:keys={count},expires=0,avg_ttl=0\r\n")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! SCAN: the keys a few at a time.
+//!
+//! Clients hand back a cursor, an integer of 64 bits, and may do so over another connection. Keys are walked in their order, so that a cursor stands for "behind this key"; which key is
+//! remembered here, in one table for all connections.
+//!
+//! 1. Every key that is present from the first call to the last is returned: the walk visits each key behind the remembered one, and inserts and removes elsewhere do not move it.
+//! 2. A cursor may be used again (a client that lost the reply): the position it stands for stays until the scan is two steps further.
+//! 3. The table is bounded. A cursor that fell out of it, or that an earlier run of the server gave, begins at the first key again: keys may then come twice, which SCAN allows, and none
+//!    is missed. So that a number from an earlier run is never taken for one of this run, they hold a random part.
+
+use super::{Call, Failure};
+use crate::glob;
+use everleaf::Direction;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+/// Positions that are remembered at most.
+const POSITION_COUNT_MAX: usize = 65_536;
+/// Bytes of keys in them at most.
+const POSITION_SIZE_MAX: usize = 64 << 20;
+/// Keys that one call visits at most, whatever COUNT says: others wait meanwhile.
+const VISIT_COUNT_MAX: i64 = 4096;
+const VISIT_COUNT_DEFAULT: i64 = 10;
+
+struct Position {
+    database: usize,
+    /// Visited last.
+    key: Vec<u8>,
+    /// The cursor whose use gave this one.
+    previous: u64,
+}
+
+/// The table of cursors.
+pub(crate) struct Cursors {
+    /// The last cursor given. They ascend, so that the first of the map is the oldest.
+    last: u64,
+    positions: BTreeMap<u64, Position>,
+    size: usize,
+}
+
+impl Cursors {
+    pub(crate) fn new() -> Self {
+        // Below 2^53, which every client can represent: 20 random bits, 32 to count with.
+        Self { last: u64::from(rand::random_range(1..1_u32 << 20)) << 32, positions: BTreeMap::new(), size: 0 }
+    }
+
+    fn key(&self, cursor: u64, database: usize) -> Option<&[u8]> {
+        self.positions.get(&cursor).filter(|position| position.database == database).map(|position| position.key.as_slice())
+    }
+
+    /// A cursor for what is behind `key`, in the scan that came here by `previous`.
+    fn advance(&mut self, previous: u64, database: usize, key: Vec<u8>) -> u64 {
+        self.forget_before(previous);
+        self.last += 1;
+        self.size += key.len();
+        self.positions.insert(self.last, Position { database, key, previous });
+        while self.positions.len() > POSITION_COUNT_MAX || self.size > POSITION_SIZE_MAX {
+            let oldest = self.positions.pop_first();
+            self.size -= oldest.map_or(self.size, |(_, position)| position.key.len());
+        }
+        self.last
+    }
+
+    fn forget_before(&mut self, cursor: u64) {
+        let before = self.positions.get(&cursor).map(|position| position.previous);
+        if let Some(position) = before.and_then(|before| self.positions.remove(&before)) {
+            self.size -= position.key.len();
+        }
+    }
+}
+
+struct Options<'a> {
+    count: i64,
+    pattern: Option<&'a [u8]>,
+    strings: bool,
+}
+
+pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
+    let cursor = parse_cursor(call.argument(1)).ok_or(Failure::fixed("ERR invalid cursor"))?;
+    let options = options(call)?;
+    let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let from = match call.server.cursors.lock().key(cursor, call.session.database) {
+        Some(key) if key >= prefix.as_slice() => Bound::Excluded(key.to_vec()),
+        _ => Bound::Included(prefix.clone()),
+    };
+    let mut visited = 0;
+    let mut found = Vec::new();
+    let mut last = None;
+    call.database().scan_keys(from.as_ref().map(Vec::as_slice), Direction::Forward, |key| {
+        if !key.starts_with(&prefix) {
+            return ControlFlow::Break(());
+        }
+        if options.strings && options.pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+            found.push(key.to_vec());
+        }
+        visited += 1;
+        if visited < options.count {
+            return ControlFlow::Continue(());
+        }
+        last = Some(key.to_vec());
+        ControlFlow::Break(())
+    })?;
+    let mut cursors = call.server.cursors.lock();
+    let next = match last {
+        Some(key) => cursors.advance(cursor, call.session.database, key),
+        None => {
+            cursors.forget_before(cursor);
+            0
+        }
+    };
+    drop(cursors);
+    call.reply.array(2);
+    call.reply.bulk(itoa::Buffer::new().format(next).as_bytes());
+    call.reply.array(found.len());
+    found.iter().for_each(|key| call.reply.bulk(key));
+    Ok(())
+}
+
+fn options<'a>(call: &Call<'a>) -> Result<Options<'a>, Failure> {
+    let mut options = Options { count: VISIT_COUNT_DEFAULT, pattern: None, strings: true };
+    let mut index = 2;
+    while index < call.arguments.len() {
+        let more = index + 1 < call.arguments.len();
+        if more && call.arguments.is(index, "count") {
+            options.count = call.integer(index + 1)?;
+            if options.count < 1 {
+                return Err(Failure::SYNTAX);
+            }
+        } else if more && call.arguments.is(index, "match") {
+            options.pattern = Some(call.argument(index + 1));
+        } else if more && call.arguments.is(index, "type") {
+            options.strings = call.arguments.is(index + 1, "string");
+        } else {
+            return Err(Failure::SYNTAX);
+        }
+        index += 2;
+    }
+    options.count = options.count.min(VISIT_COUNT_MAX);
+    Ok(options)
+}
+
+/// An unsigned integer as C's `strtoul` reads it: a sign is allowed, and nothing at all is zero.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    match text.strip_prefix('-') {
+        _ if text.is_empty() => Some(0),
+        Some(digits) if digits.starts_with(|first: char| first.is_ascii_digit()) => digits.parse().ok().map(u64::wrapping_neg),
+        Some(_) => None,
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_may_be_used_twice_and_the_table_stays_small() {
+        let mut cursors = Cursors::new();
+        let first = cursors.advance(0, 0, b"a".to_vec());
+        let second = cursors.advance(first, 0, b"b".to_vec());
+        assert_eq!((cursors.key(first, 0), cursors.key(second, 0), cursors.key(second, 1)), (Some(&b"a"[..]), Some(&b"b"[..]), None));
+        let mut cursor = second;
+        for step in 0..100_000_u32 {
+            cursor = cursors.advance(cursor, 0, step.to_be_bytes().to_vec());
+        }
+        assert_eq!(cursors.key(cursor, 0), Some(&99_999_u32.to_be_bytes()[..]));
+        assert_eq!((cursors.positions.len(), cursors.size), (2, 8));
+    }
+
+    #[test]
+    fn abandoned_cursors_fall_out() {
+        let mut cursors = Cursors::new();
+        let first = cursors.advance(0, 0, b"a".to_vec());
+        for _ in 0..2 * POSITION_COUNT_MAX {
+            cursors.advance(0, 0, vec![b'k'; 100]);
+        }
+        assert_eq!(cursors.key(first, 0), None);
+        assert_eq!((cursors.positions.len(), cursors.size), (POSITION_COUNT_MAX, POSITION_COUNT_MAX * 100));
+    }
+
+    #[test]
+    fn cursors_as_text() {
+        for (text, cursor) in
+            [("0", Some(0)), ("", Some(0)), ("17", Some(17)), ("+1", Some(1)), ("-1", Some(u64::MAX)), ("x", None), ("1x", None), (" 1", None), ("-+1", None)]
+        {
+            assert_eq!(parse_cursor(text.as_bytes()), cursor, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Values as strings of bytes: GET, SET and what reads or changes a part.
+
+use super::{Call, Failure};
+use crate::resp::parse_integer;
+use everleaf::Change;
+
+pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
+    let (database, key) = (call.database(), call.argument(1));
+    let found = call.reply.bulk_with(|out| database.get_into(key, out))?;
+    call.counters.lookup(found);
+    Ok(())
+}
+
+pub(crate) fn mget(call: &mut Call<'_>) -> Result<(), Failure> {
+    let database = call.database();
+    let keys = call.arguments.from(1);
+    call.reply.array(keys.len());
+    for key in keys {
+        let found = call.reply.bulk_with(|out| database.get_into(key, out))?;
+        call.counters.lookup(found);
+    }
+    Ok(())
+}
+
+pub(crate) fn strlen(call: &mut Call<'_>) -> Result<(), Failure> {
+    let size = call.database().value_size(call.argument(1))?;
+    call.counters.lookup(size.is_some());
+    call.reply.integer(size.unwrap_or(0) as i64);
+    Ok(())
+}
+
+/// When SET is to write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Always,
+    IfAbsent,
+    IfPresent,
+}
+
+pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
+    let (key, value) = (call.argument(1), call.argument(2));
+    if call.arguments.len() == 3 {
+        call.database().put(key, value)?;
+        call.reply.ok();
+        return Ok(());
+    }
+    let options = set_options(call)?;
+    let mut old = None;
+    let mut written = false;
+    call.database().modify(key, |current| {
+        written = match options.condition {
+            Condition::Always => true,
+            Condition::IfAbsent => current.is_none(),
+            Condition::IfPresent => current.is_some(),
+        };
+        if options.get {
+            old = current.map(<[u8]>::to_vec);
+        }
+        if written { Change::Put(value.to_vec()) } else { Change::Keep }
+    })?;
+    match old {
+        Some(old) => call.reply.bulk(&old),
+        None if options.get || !written => call.reply.null(),
+        None => call.reply.ok(),
+    }
+    Ok(())
+}
+
+struct SetOptions {
+    condition: Condition,
+    get: bool,
+}
+
+/// The words behind SET's value. What sets a time to live is checked and then refused: keys do not expire here, and to ignore it would lie.
+fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
+    let mut options = SetOptions { condition: Condition::Always, get: false };
+    let mut keep = false;
+    let mut expiry = None;
+    let mut index = 3;
+    while index < call.arguments.len() {
+        let word = |expected| call.arguments.is(index, expected);
+        if word("nx") && options.condition != Condition::IfPresent {
+            options.condition = Condition::IfAbsent;
+        } else if word("xx") && options.condition != Condition::IfAbsent {
+            options.condition = Condition::IfPresent;
+        } else if word("get") {
+            options.get = true;
+        } else if word("keepttl") && expiry.is_none() {
+            keep = true;
+        } else if (word("ex") || word("px") || word("exat") || word("pxat")) && !keep && expiry.is_none() && index + 1 < call.arguments.len() {
+            index += 1;
+            expiry = Some(call.argument(index));
+        } else {
+            return Err(Failure::SYNTAX);
+        }
+        index += 1;
+    }
+    match expiry.map(parse_integer) {
+        None => Ok(options),
+        Some(None) => Err(Failure::NOT_AN_INTEGER),
+        Some(Some(..=0)) => Err(Failure::fixed("ERR invalid expire time in 'set' command")),
+        Some(Some(_)) => Err(Failure::fixed("ERR expiry is not supported yet; set the key without EX, PX, EXAT and PXAT")),
+    }
+}
+
+pub(crate) fn setnx(call: &mut Call<'_>) -> Result<(), Failure> {
+    let inserted = call.database().insert(call.argument(1), call.argument(2))?;
+    call.reply.flag(inserted);
+    Ok(())
+}
+
+pub(crate) fn getset(call: &mut Call<'_>) -> Result<(), Failure> {
+    let value = call.argument(2);
+    replace(call, || Change::Put(value.to_vec()))
+}
+
+pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {
+    replace(call, || Change::Delete)
+}
+
+/// Changes a key and returns what it held.
+fn replace(call: &mut Call<'_>, change: impl FnOnce() -> Change) -> Result<(), Failure> {
+    let mut old = None;
+    call.database().modify(call.argument(1), |current| {
+        old = current.map(<[u8]>::to_vec);
+        change()
+    })?;
+    call.counters.lookup(old.is_some());
+    match old {
+        Some(old) => call.reply.bulk(&old),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+pub(crate) fn append(call: &mut Call<'_>) -> Result<(), Failure> {
+    let suffix = call.argument(2);
+    let size = splice(call, |value| Some((value.map_or(0, <[u8]>::len), suffix)))?;
+    call.reply.integer(size as i64);
+    Ok(())
+}
+
+pub(crate) fn setrange(call: &mut Call<'_>) -> Result<(), Failure> {
+    let offset = usize::try_from(call.integer(2)?).map_err(|_| Failure::fixed("ERR offset is out of range"))?;
+    let part = call.argument(3);
+    if !part.is_empty() {
+        call.check_value_size(offset.saturating_add(part.len()))?;
+    }
+    let size = splice(call, |_| (!part.is_empty()).then_some((offset, part)))?;
+    call.reply.integer(size as i64);
+    Ok(())
+}
+
+/// Writes a part of a value at an offset, both chosen by `choose` from what is there (`None`: nothing is to be written); the size of the value afterwards.
+fn splice<'a>(call: &Call<'_>, choose: impl FnOnce(Option<&[u8]>) -> Option<(usize, &'a [u8])>) -> Result<usize, Failure> {
+    let mut outcome = Ok(0);
+    call.database().modify(call.argument(1), |current| {
+        let old = current.unwrap_or_default();
+        outcome = Ok(old.len());
+        let Some((offset, part)) = choose(current) else { return Change::Keep };
+        let size = old.len().max(offset + part.len());
+        outcome = call.check_value_size(size).map(|()| size);
+        if outcome.is_err() {
+            return Change::Keep;
+        }
+        let mut value = Vec::with_capacity(size);
+        value.extend_from_slice(old);
+        value.resize(size, 0);
+        value[offset..offset + part.len()].copy_from_slice(part);
+        Change::Put(value)
+    })?;
+    outcome
+}
+
+pub(crate) fn getrange(call: &mut Call<'_>) -> Result<(), Failure> {
+    let (start, end) = (call.integer(2)?, call.integer(3)?);
+    let value = call.database().get(call.argument(1))?;
+    call.counters.lookup(value.is_some());
+    let value = value.unwrap_or_default();
+    let size = value.len() as i64;
+    let from_front = |position: i64| if position < 0 { position.saturating_add(size).max(0) } else { position };
+    let (first, last) = (from_front(start), from_front(end).min(size - 1));
+    // Two positions before the beginning are no range, although both would be moved to its first byte.
+    let empty = first > last || (start < 0 && end < 0 && start > end);
+    call.reply.bulk(if empty { &[] } else { &value[first as usize..=last as usize] });
+    Ok(())
+}

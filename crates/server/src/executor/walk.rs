@@ -1,0 +1,185 @@
+//! KEYS and RANGE: commands that visit as many keys as there are.
+//!
+//! A walk goes in slices. Between two of them the connection waits (its later commands too: replies keep their order) and the thread serves other connections. It is no snapshot: what is
+//! present throughout the walk is found once; what comes or goes meanwhile may be seen or not. The reply's first line says how many elements follow, so that the elements are gathered
+//! beside the connection's output until the walk is done; the limit on output counts them too.
+//!
+//! `RANGE start end [LIMIT n] [REV] [KEYSONLY]` returns keys in bytewise order, each followed by its value (in RESP3: an array of pairs). `start` is where the walk begins: with REV it is
+//! the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive too: `key` or `[key` with it, `(key` without it, `-` below and `+` above every key. A key that
+//! begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
+
+use super::{Call, Failure};
+use crate::glob;
+use crate::reply::{Protocol, Reply};
+use crate::shared::Shared;
+use everleaf::Direction;
+use std::ops::{Bound, ControlFlow};
+
+/// Keys that a slice visits at most.
+const SLICE_KEY_COUNT: usize = 1024;
+/// Bytes that a slice gathers at most, but for the last value.
+const SLICE_SIZE: usize = 256 * 1024;
+
+/// What is written of a key that was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Keys,
+    KeysAndValues,
+}
+
+/// A walk that is not done.
+pub(crate) struct Walk {
+    database: usize,
+    direction: Direction,
+    /// Where the next slice begins.
+    from: Bound<Vec<u8>>,
+    /// Behind this key nothing belongs to the walk.
+    end: Bound<Vec<u8>>,
+    /// Keys without this prefix do not belong to it either; they are behind all that have it.
+    prefix: Vec<u8>,
+    pattern: Option<Vec<u8>>,
+    shape: Shape,
+    /// Keys still wanted.
+    remaining: u64,
+    found: usize,
+    elements: Reply,
+}
+
+/// Whether a walk has more to visit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slice {
+    More,
+    Last,
+}
+
+pub(crate) fn keys(call: &mut Call<'_>) -> Result<(), Failure> {
+    let pattern = call.argument(1);
+    let prefix = glob::literal_prefix(pattern);
+    let from = Bound::Included(prefix.clone());
+    begin(
+        call,
+        Walk { prefix, pattern: (pattern != b"*").then(|| pattern.to_vec()), ..Walk::over(call, Direction::Forward, from, Bound::Unbounded, Shape::Keys) },
+    )
+}
+
+pub(crate) fn range(call: &mut Call<'_>) -> Result<(), Failure> {
+    let (mut limit, mut direction, mut shape) = (u64::MAX, Direction::Forward, Shape::KeysAndValues);
+    let mut index = 3;
+    while index < call.arguments.len() {
+        if call.arguments.is(index, "limit") && index + 1 < call.arguments.len() {
+            index += 1;
+            limit = u64::try_from(call.integer(index)?).unwrap_or(u64::MAX);
+        } else if call.arguments.is(index, "rev") {
+            direction = Direction::Reverse;
+        } else if call.arguments.is(index, "keysonly") {
+            shape = Shape::Keys;
+        } else {
+            return Err(Failure::SYNTAX);
+        }
+        index += 1;
+    }
+    let (lowest, highest) = match direction {
+        Direction::Forward => (b"-", b"+"),
+        Direction::Reverse => (b"+", b"-"),
+    };
+    let (start, end) = (call.argument(1), call.argument(2));
+    if limit == 0 || start == highest || end == lowest {
+        call.reply.array(0);
+        return Ok(());
+    }
+    let from = if start == lowest { Bound::Unbounded } else { bound(start) };
+    let end = if end == highest { Bound::Unbounded } else { bound(end) };
+    begin(call, Walk { remaining: limit, ..Walk::over(call, direction, from, end, shape) })
+}
+
+fn bound(text: &[u8]) -> Bound<Vec<u8>> {
+    match text {
+        [b'(', key @ ..] => Bound::Excluded(key.to_vec()),
+        [b'[', key @ ..] | key => Bound::Included(key.to_vec()),
+    }
+}
+
+/// Takes the first slice, which most often is the only one.
+fn begin(call: &mut Call<'_>, mut walk: Walk) -> Result<(), Failure> {
+    match walk.advance(call.server)? {
+        Slice::Last => walk.finish(call.reply),
+        Slice::More => call.session.walk = Some(Box::new(walk)),
+    }
+    Ok(())
+}
+
+impl Walk {
+    fn over(call: &Call<'_>, direction: Direction, from: Bound<Vec<u8>>, end: Bound<Vec<u8>>, shape: Shape) -> Self {
+        let elements = Reply::new(call.reply.protocol);
+        Self { database: call.session.database, direction, from, end, prefix: Vec::new(), pattern: None, shape, remaining: u64::MAX, found: 0, elements }
+    }
+
+    /// Visits the next slice.
+    pub(crate) fn advance(&mut self, server: &Shared) -> Result<Slice, Failure> {
+        let from = std::mem::replace(&mut self.from, Bound::Unbounded);
+        let from = from.as_ref().map(Vec::as_slice);
+        let size_max = self.elements.out.len() + SLICE_SIZE;
+        let mut visited = 0;
+        let mut slice = Slice::Last;
+        let (database, direction, shape) = (&server.databases[self.database], self.direction, self.shape);
+        let mut visit = |key: &[u8], value: Option<&[u8]>| {
+            if self.is_behind_end(key) {
+                return ControlFlow::Break(());
+            }
+            if self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key)) {
+                self.take(key, value);
+                self.remaining -= 1;
+                if self.remaining == 0 {
+                    return ControlFlow::Break(());
+                }
+            }
+            visited += 1;
+            if visited == SLICE_KEY_COUNT || self.elements.out.len() >= size_max {
+                slice = Slice::More;
+                self.from = Bound::Excluded(key.to_vec());
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        };
+        if shape == Shape::Keys {
+            database.scan_keys(from, direction, |key| visit(key, None))?;
+        } else {
+            database.scan(from, direction, |key, value| visit(key, Some(value)))?;
+        }
+        Ok(slice)
+    }
+
+    /// Writes the reply.
+    pub(crate) fn finish(&self, reply: &mut Reply) {
+        let elements_per_key = if self.shape == Shape::KeysAndValues && self.elements.protocol == Protocol::Resp2 { 2 } else { 1 };
+        reply.array(self.found * elements_per_key);
+        reply.raw(&self.elements.out);
+    }
+
+    /// Bytes gathered so far.
+    pub(crate) fn size(&self) -> usize {
+        self.elements.out.len()
+    }
+
+    fn take(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.found += 1;
+        if value.is_some() && self.elements.protocol == Protocol::Resp3 {
+            self.elements.array(2);
+        }
+        self.elements.bulk(key);
+        if let Some(value) = value {
+            self.elements.bulk(value);
+        }
+    }
+
+    fn is_behind_end(&self, key: &[u8]) -> bool {
+        let behind = match (self.direction, &self.end) {
+            (_, Bound::Unbounded) => false,
+            (Direction::Forward, Bound::Included(end)) => key > end.as_slice(),
+            (Direction::Forward, Bound::Excluded(end)) => key >= end.as_slice(),
+            (Direction::Reverse, Bound::Included(end)) => key < end.as_slice(),
+            (Direction::Reverse, Bound::Excluded(end)) => key <= end.as_slice(),
+        };
+        behind || !key.starts_with(&self.prefix)
+    }
+}

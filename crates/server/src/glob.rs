@@ -1,0 +1,133 @@
+//! Patterns as in KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, `\` before what is meant literally.
+//!
+//! Only the last `*` is ever gone back to: what stands before it has matched and cannot match better. So the time is at most the product of the two lengths, whatever the pattern.
+
+/// Whether all of `text` matches `pattern`.
+pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut seen) = (0, 0);
+    // Where to go on after a mismatch: behind the last star, and with one byte more taken by it.
+    let mut retry: Option<(usize, usize)> = None;
+    loop {
+        match pattern.get(at) {
+            Some(b'*') => {
+                at += 1;
+                retry = Some((at, seen));
+                continue;
+            }
+            Some(_) if seen < text.len() => {
+                let (matched, next) = match_byte(pattern, at, text[seen]);
+                if matched {
+                    (at, seen) = (next, seen + 1);
+                    continue;
+                }
+            }
+            None if seen == text.len() => return true,
+            _ => {}
+        }
+        match retry {
+            Some((star, taken)) if taken < text.len() => {
+                retry = Some((star, taken + 1));
+                (at, seen) = (star, taken + 1);
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Whether the element of `pattern` at `at`, which is no star, matches `byte`, and where the next element begins.
+fn match_byte(pattern: &[u8], at: usize, byte: u8) -> (bool, usize) {
+    match pattern[at] {
+        b'?' => (true, at + 1),
+        b'[' => match_class(pattern, at + 1, byte),
+        b'\\' if at + 1 < pattern.len() => (pattern[at + 1] == byte, at + 2),
+        literal => (literal == byte, at + 1),
+    }
+}
+
+/// The same for the class whose text begins at `at`. A class that is not closed ends with the pattern.
+fn match_class(pattern: &[u8], mut at: usize, byte: u8) -> (bool, usize) {
+    let negated = pattern.get(at) == Some(&b'^');
+    at += usize::from(negated);
+    let mut matched = false;
+    loop {
+        match pattern[at..] {
+            [] => return (matched != negated, at),
+            [b']', ..] => return (matched != negated, at + 1),
+            [b'\\', literal, ..] => {
+                matched |= literal == byte;
+                at += 2;
+            }
+            [start, b'-', end, ..] => {
+                matched |= (start.min(end)..=start.max(end)).contains(&byte);
+                at += 3;
+            }
+            [literal, ..] => {
+                matched |= literal == byte;
+                at += 1;
+            }
+        }
+    }
+}
+
+/// The bytes with which every match begins: in an ordered store only keys with this prefix need a look.
+pub(crate) fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
+    let mut prefix = Vec::new();
+    let mut rest = pattern;
+    loop {
+        match rest {
+            [] | [b'*' | b'?' | b'[', ..] => return prefix,
+            [b'\\', literal, after @ ..] | [literal, after @ ..] => {
+                prefix.push(*literal);
+                rest = after;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let cases = [
+            ("*", "", true),
+            ("*", "abc", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcd", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("h[ae]llo", "hello", true),
+            ("h[^e]llo", "hello", false),
+            ("h[a-f]llo", "hello", true),
+            ("h[f-a]llo", "hello", true),
+            ("h[a-f]llo", "hxllo", false),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("[\\]]", "]", true),
+            ("[abc", "b", true),
+            ("a\\", "a\\", true),
+            ("*a*b*c*", "xxaxxbxxcxx", true),
+            ("*a*b*c*", "xxaxxcxxbxx", false),
+            ("", "", true),
+            ("", "a", false),
+            ("a", "", false),
+        ];
+        for (pattern, text, expected) in cases {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern:?} on {text:?}");
+        }
+    }
+
+    #[test]
+    fn many_stars_do_not_take_exponential_time() {
+        let pattern = "a*".repeat(500) + "b";
+        assert!(!matches(pattern.as_bytes(), "a".repeat(5000).as_bytes()));
+    }
+
+    #[test]
+    fn prefixes() {
+        for (pattern, prefix) in [("user:*", "user:"), ("a\\*b*", "a*b"), ("*", ""), ("[ab]c", ""), ("plain", "plain"), ("x\\", "x\\")] {
+            assert_eq!(literal_prefix(pattern.as_bytes()), prefix.as_bytes(), "{pattern:?}");
+        }
+    }
+}

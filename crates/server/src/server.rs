@@ -1,0 +1,121 @@
+//! The server: a listening socket and the threads behind it.
+
+use crate::config::Config;
+use crate::event_loop::{EventLoop, Inbox, WAKE};
+use crate::shared::Shared;
+use everleaf::Store;
+use mio::net::TcpListener;
+use mio::{Poll, Waker};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+/// Why a server did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another program listens there, or the address is not this machine's.
+    #[error("cannot listen on {address}: {source}; stop what listens there, or choose another --bind or --port")]
+    Listen {
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused something that no configuration can help.
+    #[error("event loop: {0}")]
+    EventLoop(#[from] io::Error),
+    /// From the store.
+    #[error(transparent)]
+    Store(#[from] everleaf::Error),
+    /// A thread panicked, which only a bug can make it do. The store is as after a crash: nothing that was acknowledged is lost.
+    #[error("a server thread panicked; its message is above, please report it")]
+    Panicked,
+}
+
+/// A server that listens.
+pub struct Server {
+    local: SocketAddr,
+    shared: Arc<Shared>,
+    loops: Vec<EventLoop>,
+}
+
+/// Stops a server, from any thread. Cheap to clone.
+#[derive(Clone)]
+pub struct Stop(Arc<Shared>);
+
+impl Stop {
+    /// Asks the server to stop: it accepts nobody any more, answers what it has read, sends the replies, closes the connections, and [`Server::run`] returns.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+impl Server {
+    /// Listens as `config` says. Clients can connect from now on; they are served when [`Server::run`] is called.
+    ///
+    /// # Errors
+    /// When it cannot listen there, or the store cannot give the databases.
+    pub fn bind(config: Config, store: Arc<Store>) -> Result<Self, Error> {
+        let address = SocketAddr::new(config.address, config.port);
+        let mut listener = TcpListener::bind(address).map_err(|source| Error::Listen { address, source }).map(Some)?;
+        let local = listener.as_ref().map_or(Ok(address), TcpListener::local_addr)?;
+        let polls = (0..config.threads.max(1)).map(|_| Poll::new()).collect::<Result<Vec<_>, _>>()?;
+        let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), WAKE)).collect::<Result<Vec<_>, _>>()?;
+        let inboxes: Arc<[Inbox]> = polls.iter().map(|_| Inbox::default()).collect();
+        let shared = Arc::new(Shared::new(config, local.port(), store, wakers)?);
+        let loops = polls
+            .into_iter()
+            .enumerate()
+            .map(|(index, poll)| EventLoop::new(index, poll, shared.clone(), inboxes.clone(), listener.take()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { local, shared, loops })
+    }
+
+    /// Where it listens: with port 0, the port that the system chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// A handle to stop it.
+    pub fn stop_handle(&self) -> Stop {
+        Stop(self.shared.clone())
+    }
+
+    /// Serves until it is stopped, by [`Stop`] or by a client's SHUTDOWN. Uses the calling thread for the first event loop.
+    ///
+    /// # Errors
+    /// When the kernel refuses to say what is ready, or a thread panicked. The other threads are stopped then.
+    pub fn run(self) -> Result<(), Error> {
+        let shared = &self.shared;
+        let run = |mut event_loop: EventLoop| {
+            // However this thread ends, the others must not go on without it.
+            let _stop = StopOnDrop(shared);
+            event_loop.run()
+        };
+        let mut loops = self.loops.into_iter();
+        thread::scope(|scope| {
+            let first = loops.next();
+            let others: Vec<_> = loops
+                .enumerate()
+                .map(|(index, event_loop)| thread::Builder::new().name(format!("everleaf-{}", index + 1)).spawn_scoped(scope, move || run(event_loop)))
+                .collect::<Result<_, _>>()
+                .inspect_err(|_| shared.stop())?;
+            let mut outcome = first.map_or(Ok(()), run).map_err(Error::from);
+            for thread in others {
+                let ended = thread.join().map_or(Err(Error::Panicked), |ended| ended.map_err(Error::from));
+                outcome = outcome.and(ended);
+            }
+            outcome
+        })
+    }
+}
+
+struct StopOnDrop<'a>(&'a Shared);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}

@@ -1,0 +1,204 @@
+//! What all event loops of a server share.
+
+use crate::client::{Client, Clients};
+use crate::config::Config;
+use crate::executor::scan::Cursors;
+use everleaf::{Error, Namespace, Store};
+use mio::Waker;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A number that one thread counts up and any may read.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Only by the thread that owns it: so no read-modify-write instruction is needed.
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What an event loop counts. Each has its own lines of cache.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    pub(crate) commands: Counter,
+    pub(crate) errors: Counter,
+    pub(crate) hits: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) input_size: Counter,
+    pub(crate) output_size: Counter,
+    pub(crate) connections: Counter,
+    pub(crate) rejected: Counter,
+}
+
+impl Counters {
+    /// Notes whether a key that was read was there.
+    pub(crate) fn lookup(&self, found: bool) {
+        if found { self.hits.add(1) } else { self.misses.add(1) }
+    }
+}
+
+/// Sums of [`Counters`].
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) commands: u64,
+    pub(crate) errors: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) input_size: u64,
+    pub(crate) output_size: u64,
+    pub(crate) connections: u64,
+    pub(crate) rejected: u64,
+}
+
+/// What all event loops of a server share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<Store>,
+    pub(crate) databases: Vec<Namespace>,
+    pub(crate) config: Config,
+    pub(crate) port: u16,
+    pub(crate) connection_count_max: AtomicUsize,
+    pub(crate) clients: Clients,
+    pub(crate) cursors: Mutex<Cursors>,
+    pub(crate) started: Instant,
+    /// Of the server's life, so that clients can tell one from the next.
+    pub(crate) run_id: String,
+    counters: Vec<Counters>,
+    /// What CONFIG RESETSTAT found: counters are never set back, since their owner might be counting.
+    baseline: Mutex<Totals>,
+    password: RwLock<Option<Vec<u8>>>,
+    wakers: Vec<Waker>,
+    stopping: AtomicBool,
+    /// Milliseconds from `started` to the last look at the clock.
+    clock_ms: AtomicU64,
+}
+
+impl Shared {
+    /// # Errors
+    /// When the store cannot give a namespace.
+    pub(crate) fn new(config: Config, port: u16, store: Arc<Store>, wakers: Vec<Waker>) -> Result<Self, Error> {
+        let databases = (0..config.databases.max(1)).map(|index| store.namespace(&index.to_string())).collect::<Result<_, _>>()?;
+        Ok(Self {
+            store,
+            databases,
+            port,
+            connection_count_max: AtomicUsize::new(config.limits.connection_count_max),
+            clients: Clients::default(),
+            cursors: Mutex::new(Cursors::new()),
+            started: Instant::now(),
+            run_id: format!("{:032x}{:08x}", rand::random::<u128>(), rand::random::<u32>()),
+            counters: wakers.iter().map(|_| Counters::default()).collect(),
+            baseline: Mutex::new(Totals::default()),
+            password: RwLock::new(config.password.clone()),
+            wakers,
+            stopping: AtomicBool::new(false),
+            clock_ms: AtomicU64::new(0),
+            config,
+        })
+    }
+
+    pub(crate) fn thread_count(&self) -> usize {
+        self.wakers.len()
+    }
+
+    pub(crate) fn counters(&self, thread: usize) -> &Counters {
+        &self.counters[thread]
+    }
+
+    fn sum(&self) -> Totals {
+        let sum = |of: fn(&Counters) -> &Counter| self.counters.iter().map(|counters| of(counters).get()).fold(0, u64::wrapping_add);
+        Totals {
+            commands: sum(|counters| &counters.commands),
+            errors: sum(|counters| &counters.errors),
+            hits: sum(|counters| &counters.hits),
+            misses: sum(|counters| &counters.misses),
+            input_size: sum(|counters| &counters.input_size),
+            output_size: sum(|counters| &counters.output_size),
+            connections: sum(|counters| &counters.connections),
+            rejected: sum(|counters| &counters.rejected),
+        }
+    }
+
+    /// Counts since the start or the last reset.
+    pub(crate) fn totals(&self) -> Totals {
+        let (now, then) = (self.sum(), *self.baseline.lock());
+        Totals {
+            commands: now.commands - then.commands,
+            errors: now.errors - then.errors,
+            hits: now.hits - then.hits,
+            misses: now.misses - then.misses,
+            input_size: now.input_size - then.input_size,
+            output_size: now.output_size - then.output_size,
+            connections: now.connections - then.connections,
+            rejected: now.rejected - then.rejected,
+        }
+    }
+
+    pub(crate) fn reset_totals(&self) {
+        *self.baseline.lock() = self.sum();
+    }
+
+    pub(crate) fn has_password(&self) -> bool {
+        self.password.read().is_some()
+    }
+
+    pub(crate) fn password(&self) -> Option<Vec<u8>> {
+        self.password.read().clone()
+    }
+
+    pub(crate) fn set_password(&self, password: Option<Vec<u8>>) {
+        *self.password.write() = password;
+    }
+
+    /// Whether `shown` is the password, or none is needed. The time does not depend on where the two differ.
+    pub(crate) fn is_password(&self, shown: &[u8]) -> bool {
+        match self.password.read().as_deref() {
+            None => true,
+            Some(password) => password.len() == shown.len() && password.iter().zip(shown).fold(0, |difference, (left, right)| difference | (left ^ right)) == 0,
+        }
+    }
+
+    /// The time of the last [`Shared::look_at_clock`].
+    pub(crate) fn now(&self) -> Instant {
+        self.started + Duration::from_millis(self.clock_ms.load(Ordering::Relaxed))
+    }
+
+    /// Once in a turn of an event loop.
+    pub(crate) fn look_at_clock(&self) {
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        // Most turns are shorter than a millisecond; a store would take the line of cache from the other threads.
+        if self.clock_ms.load(Ordering::Relaxed) < now_ms {
+            self.clock_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the thread that serves `client` to close it.
+    pub(crate) fn kill(&self, client: &Client) {
+        client.killed.store(true, Ordering::Release);
+        self.wake(client.thread);
+    }
+
+    pub(crate) fn wake(&self, thread: usize) {
+        if let Err(error) = self.wakers[thread].wake() {
+            // A full pipe or counter means that the thread has been woken already; nothing else is known to fail here.
+            debug_assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        (0..self.wakers.len()).for_each(|thread| self.wake(thread));
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}

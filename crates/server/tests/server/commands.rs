@@ -1,0 +1,171 @@
+//! What Redis does not have, and what a comparison with it cannot show.
+
+use crate::peer::{Running, encode};
+use std::collections::BTreeSet;
+
+#[test]
+fn range_in_both_directions_and_protocols() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("MSET a 1 b 2 c 3 d 4 (x 5", "+OK\r\n");
+    client.says("RANGE b c", "*4\r\n$1\r\nb\r\n$1\r\n2\r\n$1\r\nc\r\n$1\r\n3\r\n");
+    client.says("RANGE (a (c", "*2\r\n$1\r\nb\r\n$1\r\n2\r\n");
+    client.says("RANGE [b + KEYSONLY", "*3\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\nd\r\n");
+    client.says("RANGE + - REV LIMIT 2 KEYSONLY", "*2\r\n$1\r\nd\r\n$1\r\nc\r\n");
+    client.says("range c (a rev keysonly", "*2\r\n$1\r\nc\r\n$1\r\nb\r\n");
+    client.says("RANGE - [(x KEYSONLY", "*1\r\n$2\r\n(x\r\n");
+    client.says("RANGE - + LIMIT 0", "*0\r\n");
+    client.says("RANGE - + LIMIT -1 KEYSONLY", "*5\r\n$2\r\n(x\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\nd\r\n");
+    client.says("RANGE + -", "*0\r\n");
+    client.says("RANGE d a", "*0\r\n");
+    client.says("RANGE a d REV", "*0\r\n");
+    client.says("RANGE a", "-ERR wrong number of arguments for 'range' command\r\n");
+    client.says("RANGE a b LIMIT", "-ERR syntax error\r\n");
+    client.says("RANGE a b LIMIT x", "-ERR value is not an integer or out of range\r\n");
+    client.call(&[b"HELLO", b"3"]);
+    client.says("RANGE b c", "*2\r\n*2\r\n$1\r\nb\r\n$1\r\n2\r\n*2\r\n$1\r\nc\r\n$1\r\n3\r\n");
+}
+
+#[test]
+fn expiry_is_refused_and_not_ignored() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("SET k v EX 10", "-ERR expiry is not supported yet; set the key without EX, PX, EXAT and PXAT\r\n");
+    client.says("SET k v KEEPTTL", "+OK\r\n");
+    client.says("EXPIRE k 1", "-ERR unknown command 'EXPIRE', with args beginning with: 'k' '1' \r\n");
+}
+
+/// Fills database 0 with keys k000000 and so on.
+fn fill(server: &Running, count: usize) {
+    let mut client = server.client();
+    let mut bytes = Vec::new();
+    for number in 0..count {
+        bytes.extend(encode(&[b"SET", format!("k{number:06}").as_bytes(), b"v"]));
+    }
+    client.send(&bytes);
+    client.expect(&b"+OK\r\n".repeat(count));
+}
+
+/// The bulk strings of a reply.
+fn bulks(reply: &[u8]) -> Vec<String> {
+    let text = String::from_utf8(reply.to_vec()).unwrap();
+    text.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with(['*', '$'])).map(str::to_owned).collect()
+}
+
+#[test]
+fn keys_and_range_over_many_slices() {
+    let server = Running::start();
+    fill(&server, 20_000);
+    let mut client = server.client();
+    let expected: Vec<String> = (0..20_000).map(|number| format!("k{number:06}")).collect();
+    assert_eq!(bulks(&client.call(&[b"KEYS", b"*"])), expected);
+    assert_eq!(bulks(&client.call(&[b"RANGE", b"-", b"+", b"KEYSONLY"])), expected);
+    assert_eq!(bulks(&client.call(&[b"KEYS", b"k00[01]*99"])).len(), 20);
+    assert_eq!(bulks(&client.call(&[b"RANGE", b"k010000", b"(k012000"])).len(), 4000);
+    // Behind a long walk, the same client's next commands wait, and answers keep their order.
+    client.send(&[encode(&[b"RANGE", b"+", b"-", b"REV", b"KEYSONLY"]), encode(&[b"GET", b"k000007"])].concat());
+    let mut answer = format!("*{}\r\n", expected.len());
+    expected.iter().rev().for_each(|key| answer += &format!("$7\r\n{key}\r\n"));
+    client.expect(format!("{answer}$1\r\nv\r\n").as_bytes());
+    // A walk that nobody wants to hear of.
+    client.send(&encode(&[b"CLIENT", b"REPLY", b"SKIP"]));
+    client.send(&encode(&[b"KEYS", b"*"]));
+    client.says("GET k000001", "$1\r\nv\r\n");
+}
+
+#[test]
+fn scan_returns_what_was_there_all_the_time() {
+    let server = Running::start();
+    fill(&server, 3000);
+    let (mut client, mut other) = (server.client(), server.client());
+    let mut cursor = "0".to_owned();
+    let mut found = BTreeSet::new();
+    let mut round = 0;
+    loop {
+        // Every call goes over another connection, while keys come and go.
+        let client = if round % 2 == 0 { &mut client } else { &mut other };
+        let mut reply = bulks(&client.call(&[b"SCAN", cursor.as_bytes(), b"COUNT", b"50"])).into_iter();
+        cursor = reply.next().unwrap();
+        found.extend(reply);
+        if cursor == "0" {
+            break;
+        }
+        client.call(&[b"DEL", format!("k{:06}", round * 30 + 1).as_bytes()]);
+        client.call(&[b"SET", format!("a{round}").as_bytes(), b"new"]);
+        round += 1;
+    }
+    let kept = (0..3000).filter(|number| number % 30 != 1).map(|number| format!("k{number:06}"));
+    assert!(kept.into_iter().all(|key| found.contains(&key)));
+    assert!(round >= 59, "{round} rounds");
+}
+
+#[test]
+fn scan_filters_and_unknown_cursors() {
+    let server = Running::start();
+    fill(&server, 30);
+    let mut client = server.client();
+    let all = |reply: Vec<u8>| bulks(&reply)[1..].to_vec();
+    assert_eq!(all(client.call(&[b"SCAN", b"0", b"MATCH", b"k00002*", b"COUNT", b"100"])).len(), 10);
+    assert_eq!(all(client.call(&[b"SCAN", b"0", b"TYPE", b"list", b"COUNT", b"100"])).len(), 0);
+    assert_eq!(all(client.call(&[b"SCAN", b"12345", b"COUNT", b"100"])).len(), 30);
+    assert_eq!(bulks(&client.call(&[b"SCAN", b"0", b"COUNT", b"1000000"]))[0], "0");
+}
+
+#[test]
+fn replies_on_and_off() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.send(b"CLIENT REPLY OFF\r\nSET a 1\r\nGET a\r\nNONSENSE\r\nCLIENT REPLY ON\r\nGET a\r\n");
+    client.expect(b"+OK\r\n$1\r\n1\r\n");
+    client.send(b"CLIENT REPLY SKIP\r\nSET a 2\r\nGET a\r\n");
+    client.expect(b"$1\r\n2\r\n");
+}
+
+#[test]
+fn clients_are_listed_and_killed() {
+    let server = Running::start();
+    let (mut client, mut victim) = (server.client(), server.client());
+    client.says("CLIENT SETNAME boss", "+OK\r\n");
+    victim.says("CLIENT SETNAME victim", "+OK\r\n");
+    client.says("CLIENT SETINFO LIB-NAME tests", "+OK\r\n");
+    let list = String::from_utf8(client.call(&[b"CLIENT", b"LIST"])).unwrap();
+    assert!(list.contains("name=boss") && list.contains("name=victim") && list.contains("cmd=client|list") && list.contains("lib-name=tests"), "{list}");
+    let line = list.lines().find(|line| line.contains("name=victim")).unwrap();
+    let id = line.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap();
+    client.says(&format!("CLIENT KILL ID {id}"), ":1\r\n");
+    client.says(&format!("CLIENT KILL ID {id} SKIPME no"), ":0\r\n");
+    assert_eq!(victim.read_to_end(), b"");
+    client.says("CLIENT KILL 1.2.3.4:5", "-ERR No such client\r\n");
+}
+
+#[test]
+fn info_counts() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("MSET a 1 b 2", "+OK\r\n");
+    client.says("MGET a b c", "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n");
+    client.says("SELECT 3", "+OK\r\n");
+    client.says("SET x y", "+OK\r\n");
+    let info = String::from_utf8(client.call(&[b"INFO"])).unwrap();
+    for line in ["db0:keys=2,expires=0,avg_ttl=0", "db3:keys=1,", "keyspace_hits:2", "keyspace_misses:1", "connected_clients:1", "role:master", "redis_version:7.0.15", "# Persistence"] {
+        assert!(info.contains(line), "{line} is not in {info}");
+    }
+    let part = String::from_utf8(client.call(&[b"INFO", b"keyspace", b"CLIENTS"])).unwrap();
+    assert!(part.contains("# Clients") && part.contains("# Keyspace") && !part.contains("# Server"), "{part}");
+    client.says("CONFIG RESETSTAT", "+OK\r\n");
+    assert!(String::from_utf8(client.call(&[b"INFO", b"stats"])).unwrap().contains("keyspace_hits:0"));
+}
+
+#[test]
+fn settings_change_or_say_why_not() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("CONFIG GET maxclients", "*2\r\n$10\r\nmaxclients\r\n$5\r\n10000\r\n");
+    client.says("CONFIG SET maxclients 2", "+OK\r\n");
+    client.says("CONFIG SET appendonly no", "+OK\r\n");
+    client.says("CONFIG SET appendonly yes", "-ERR CONFIG SET failed (possibly related to argument 'appendonly') - can't set immutable config\r\n");
+    client.says("CONFIG SET requirepass secret", "+OK\r\n");
+    let mut second = server.client();
+    second.says("GET a", "-NOAUTH Authentication required.\r\n");
+    assert_eq!(server.client().read_to_end(), b"-ERR max number of clients reached\r\n");
+}

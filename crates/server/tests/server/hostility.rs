@@ -1,0 +1,219 @@
+//! Clients that do not behave: none of them may hurt another, or the server.
+
+use crate::peer::{Client, Running, encode};
+use everleaf_server::{Config, Limits};
+use std::time::Duration;
+
+#[test]
+fn a_password_is_asked_for() {
+    let server = Running::with(Config { password: Some(b"secret".to_vec()), ..Config::default() });
+    let mut client = server.client();
+    client.send(b"GET a\r\nAUTH wrong\r\nNONSENSE\r\nAUTH secret\r\nGET a\r\nRESET\r\nGET a\r\nAUTH default secret\r\nPING\r\n");
+    client.expect(
+        b"-NOAUTH Authentication required.\r\n-WRONGPASS invalid username-password pair or user is disabled.\r\n\
+          -ERR unknown command 'NONSENSE', with args beginning with: \r\n+OK\r\n$-1\r\n+RESET\r\n-NOAUTH Authentication required.\r\n+OK\r\n+PONG\r\n",
+    );
+    let mut narrow = server.client();
+    narrow.send(b"*11\r\n");
+    assert_eq!(narrow.read_to_end(), b"-ERR Protocol error: unauthenticated multibulk length\r\n");
+    let mut hello = server.client();
+    hello.send(b"HELLO 3 AUTH default secret SETNAME me\r\nCLIENT GETNAME\r\n");
+    hello.expect(b"%7\r\n$6\r\nserver\r\n");
+    assert!(hello.call(&[b"PING"]).ends_with(b"$2\r\nme\r\n+PONG\r\n"));
+}
+
+#[test]
+fn too_many_connections() {
+    let limits = Limits { connection_count_max: 3, ..Limits::default() };
+    let server = Running::with(Config { threads: 2, limits, ..Config::default() });
+    let mut clients: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| client.says("PING", "+PONG\r\n"));
+    assert_eq!(server.client().read_to_end(), b"-ERR max number of clients reached\r\n");
+    drop(clients.pop());
+    // The server notices the end of a connection when it gets to it.
+    let mut again = (0..500).map(|_| server.client()).find_map(|mut client| {
+        client.send(b"PING\r\n");
+        let mut reply = [0; 7];
+        let answered = std::io::Read::read_exact(&mut client.socket, &mut reply).is_ok() && &reply == b"+PONG\r\n";
+        std::thread::sleep(Duration::from_millis(if answered { 0 } else { 10 }));
+        answered.then_some(client)
+    });
+    again.as_mut().unwrap().says("PING", "+PONG\r\n");
+}
+
+#[test]
+fn a_request_in_single_bytes_and_two_at_once() {
+    let server = Running::start();
+    let mut client = server.client();
+    for byte in encode(&[b"SET", b"key", b"value"]) {
+        client.send(&[byte]);
+    }
+    client.expect(b"+OK\r\n");
+    client.send(&[encode(&[b"GET", b"key"]), encode(&[b"GET", b"none"])].concat());
+    client.expect(b"$5\r\nvalue\r\n$-1\r\n");
+}
+
+#[test]
+fn a_large_value_goes_in_and_out() {
+    let server = Running::start();
+    let mut client = server.client();
+    let value: Vec<u8> = (0..40_u32 << 20).map(|at| (at ^ at >> 8) as u8).collect();
+    client.send(&encode(&[b"SET", b"large", &value]));
+    client.expect(b"+OK\r\n");
+    client.send(b"STRLEN large\r\nGET large\r\nGET large\r\n");
+    client.expect(format!(":{}\r\n", value.len()).as_bytes());
+    for _ in 0..2 {
+        client.expect(format!("${}\r\n", value.len()).as_bytes());
+        client.expect(&value);
+        client.expect(b"\r\n");
+    }
+}
+
+#[test]
+fn a_large_promise_costs_nothing() {
+    let server = Running::start();
+    let mut liars: Vec<Client> = (0..50).map(|_| server.client()).collect();
+    liars.iter_mut().for_each(|liar| liar.send(b"*3\r\n$3\r\nSET\r\n$536870912\r\nabc"));
+    server.client().says("PING", "+PONG\r\n");
+    let mut list = server.client();
+    let list = String::from_utf8(list.call(&[b"CLIENT", b"LIST"])).unwrap();
+    assert_eq!(list.lines().count(), 51);
+}
+
+#[test]
+fn limits_close_the_connection() {
+    let limits = Limits { bulk_size_max: 1000, query_buffer_size_max: 100_000, output_buffer_size_max: 500_000, ..Limits::default() };
+    let server = Running::with(Config { threads: 1, limits, ..Config::default() });
+    let mut bulk = server.client();
+    bulk.send(b"PING\r\n*2\r\n$4\r\nECHO\r\n$1001\r\n");
+    assert_eq!(bulk.read_to_end(), b"+PONG\r\n-ERR Protocol error: invalid bulk length\r\n");
+    let mut query = server.client();
+    let words = vec![&[b'x'; 900][..]; 200];
+    // The server may close before all of it is sent.
+    let _ = std::io::Write::write_all(&mut query.socket, &encode(&words));
+    assert_eq!(query.read_to_end(), b"");
+    server.client().says("APPEND k 1", ":1\r\n");
+    server.client().says("SETRANGE k 1000 x", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n");
+}
+
+#[test]
+fn a_slow_reader_is_dropped_and_others_go_on() {
+    let limits = Limits { output_buffer_size_max: 8 << 20, ..Limits::default() };
+    let server = Running::with(Config { threads: 1, limits, ..Config::default() });
+    let mut slow = server.client();
+    slow.call(&[b"SET", b"k", &[b'v'; 100_000]]);
+    slow.socket.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+    let gets = encode(&[b"GET", b"k"]).repeat(1000);
+    let mut dropped = false;
+    for _ in 0..1000 {
+        // It never reads; at some time its connection is gone.
+        dropped = std::io::Write::write_all(&mut slow.socket, &gets).is_err();
+        server.client().says("PING", "+PONG\r\n");
+        if dropped {
+            break;
+        }
+    }
+    assert!(dropped);
+}
+
+#[test]
+fn many_replies_wait_for_a_reader_that_writes_first() {
+    let server = Running::with(Config { threads: 1, ..Config::default() });
+    let mut client = server.client();
+    client.call(&[b"SET", b"k", &[b'v'; 1000]]);
+    let gets = encode(&[b"GET", b"k"]).repeat(20_000);
+    client.send(&gets);
+    let one = [b"$1000\r\n", &[b'v'; 1000][..], b"\r\n"].concat();
+    client.expect(&one.repeat(20_000));
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_answered() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.send(&encode(&[b"APPEND", b"k", b"x"]).repeat(10_000));
+    client.send(b"*2\r\n$3\r\nGET\r\n$1");
+    client.socket.shutdown(std::net::Shutdown::Write).unwrap();
+    let replies = String::from_utf8(client.read_to_end()).unwrap();
+    assert_eq!(replies.lines().count(), 10_000);
+    assert!(replies.ends_with(":10000\r\n"));
+}
+
+#[test]
+fn nonsense_is_answered_and_closed() {
+    let server = Running::start();
+    for (bytes, reply) in [
+        (&b"*1\r\n:5\r\n"[..], &b"-ERR Protocol error: expected '$', got ':'\r\n"[..]),
+        (b"*x\r\n", b"-ERR Protocol error: invalid multibulk length\r\n"),
+        (b"PING \"\r\n", b"-ERR Protocol error: unbalanced quotes in request\r\n"),
+        (b"SET a 1\r\n*1\r\n$-5\r\n", b"+OK\r\n-ERR Protocol error: invalid bulk length\r\n"),
+        (b"QUIT\r\nPING\r\n", b"+OK\r\n"),
+    ] {
+        let mut client = server.client();
+        client.send(bytes);
+        assert_eq!(client.read_to_end(), reply, "{bytes:?}");
+    }
+    // A browser that was made to talk to us: commands in the body are not run.
+    let mut browser = server.client();
+    browser.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a hacked\r\n");
+    browser.read_to_end();
+    server.client().says("GET a", "$1\r\n1\r\n");
+}
+
+#[test]
+fn a_long_pipeline_leaves_turns_to_others() {
+    let server = Running::with(Config { threads: 1, ..Config::default() });
+    let mut greedy = server.client();
+    let count = 200_000;
+    let pipeline = encode(&[b"INCR", b"n"]).repeat(count);
+    let writer = std::thread::spawn({
+        let mut socket = greedy.socket.try_clone().unwrap();
+        move || std::io::Write::write_all(&mut socket, &pipeline)
+    });
+    let reader = std::thread::spawn(move || {
+        let last = format!(":{count}\r\n").into_bytes();
+        let mut got = Vec::new();
+        let mut piece = [0; 65536];
+        while !got.ends_with(&last) {
+            let size = std::io::Read::read(&mut greedy.socket, &mut piece).unwrap();
+            assert!(size > 0);
+            got.extend_from_slice(&piece[..size]);
+        }
+    });
+    let mut modest = server.client();
+    // One thread serves both: each of these is answered in between.
+    while !reader.is_finished() {
+        modest.says("PING", "+PONG\r\n");
+    }
+    reader.join().unwrap();
+    writer.join().unwrap().unwrap();
+    modest.says("GET n", &format!("${}\r\n{count}\r\n", count.to_string().len()));
+}
+
+#[test]
+fn stop_answers_what_was_read() {
+    let server = Running::start();
+    let mut clients: Vec<Client> = (0..20).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send(&encode(&[b"INCR", b"n"]).repeat(100));
+        client.expect(b":");
+    }
+    server.stop.stop();
+    for client in &mut clients {
+        // Whole replies, as many as commands were read, then the end.
+        let replies = client.read_to_end();
+        assert!(replies.ends_with(b"\r\n"));
+    }
+    assert!(std::net::TcpStream::connect(server.address).is_err() || Client::connect(server.address).read_to_end().is_empty());
+    server.wait().unwrap();
+}
+
+#[test]
+fn shutdown_by_a_client() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("SHUTDOWN SOON", "-ERR syntax error\r\n");
+    client.send(b"SHUTDOWN NOSAVE\r\n");
+    assert_eq!(client.read_to_end(), b"");
+    server.wait().unwrap();
+}

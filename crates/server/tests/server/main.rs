@@ -1,0 +1,6 @@
+//! The server over real sockets.
+
+mod commands;
+mod hostility;
+mod peer;
+mod threads;

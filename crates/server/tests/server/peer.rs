@@ -1,0 +1,143 @@
+//! A server of our own to talk to, and a small client that sees the bytes.
+
+use everleaf::{Options, Store};
+use everleaf_server::{Config, Server, Stop};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A server on a free port of 127.0.0.1, over a pool of its own. It stops when this is dropped.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: Stop,
+    thread: Option<JoinHandle<Result<(), everleaf_server::Error>>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Running {
+    pub(crate) fn start() -> Self {
+        Self::with(Config { threads: 2, ..Config::default() })
+    }
+
+    /// With another configuration; address and port are ours.
+    pub(crate) fn with(config: Config) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(&directory.path().join("test.pool"), Options::default()).unwrap());
+        let server = Server::bind(Config { port: 0, ..config }, store).unwrap();
+        let (address, stop) = (server.local_addr(), server.stop_handle());
+        Self { address, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// Waits until the server has ended by itself, and says how.
+    pub(crate) fn wait(mut self) -> Result<(), everleaf_server::Error> {
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(std::thread::panicking() || matches!(ended, Ok(Ok(()))), "the server ended badly: {ended:?}");
+        }
+    }
+}
+
+/// A connection.
+pub(crate) struct Client {
+    pub(crate) socket: TcpStream,
+}
+
+/// What no other reply holds: behind it, all replies have been read.
+const MARK: &[u8] = b"$16\r\n--end-of-reply--\r\n";
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let socket = TcpStream::connect(address).unwrap();
+        // So that a lost reply fails a test instead of hanging it.
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_nodelay(true).unwrap();
+        Self { socket }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    /// Reads exactly `expected`.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, expected: &[u8]) {
+        let mut got = vec![0; expected.len()];
+        let mut size = 0;
+        while size < got.len() {
+            match self.socket.read(&mut got[size..]).unwrap() {
+                0 => break,
+                more => size += more,
+            }
+        }
+        got.truncate(size);
+        assert!(got == expected, "got {:?}\ninstead of {:?}", shorten(&got), shorten(expected));
+    }
+
+    /// Sends one command and returns the bytes of its reply. The connection must answer ECHO afterwards.
+    pub(crate) fn call(&mut self, words: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = encode(words);
+        bytes.extend(encode(&[b"ECHO", &MARK[5..MARK.len() - 2]]));
+        self.send(&bytes);
+        self.read_to_mark()
+    }
+
+    /// The same with words separated by spaces, for tests that are easy to read.
+    #[track_caller]
+    pub(crate) fn says(&mut self, line: &str, reply: &str) {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let got = self.call(&words);
+        assert_eq!(String::from_utf8_lossy(&got), reply, "{line}");
+    }
+
+    fn read_to_mark(&mut self) -> Vec<u8> {
+        let mut got = Vec::new();
+        let mut piece = [0; 64 * 1024];
+        while !got.ends_with(MARK) {
+            match self.socket.read(&mut piece).unwrap() {
+                0 => return got,
+                size => got.extend_from_slice(&piece[..size]),
+            }
+        }
+        got.truncate(got.len() - MARK.len());
+        got
+    }
+
+    /// All that comes until the server closes the connection.
+    pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
+        let mut got = Vec::new();
+        let mut piece = [0; 4096];
+        // A connection that is reset is closed too.
+        while let Ok(size @ 1..) = self.socket.read(&mut piece) {
+            got.extend_from_slice(&piece[..size]);
+        }
+        got
+    }
+}
+
+/// A command as clients send it.
+pub(crate) fn encode(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}
+
+fn shorten(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned()
+}
