@@ -35,7 +35,7 @@ pub(crate) struct Session {
     /// Selected database.
     pub(crate) database: usize,
     /// What was run last.
-    pub(crate) command: &'static Spec,
+    pub(crate) command: Option<&'static Spec>,
     pub(crate) replies: Replies,
     pub(crate) closing: Closing,
     /// A command that is not done. Until it is, no other runs.
@@ -44,8 +44,7 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(client: Arc<Client>, authenticated: bool) -> Self {
-        let command = &crate::command::TABLE[0];
-        Self { client, authenticated, database: 0, command, replies: Replies::On, closing: Closing::No, walk: None }
+        Self { client, authenticated, database: 0, command: None, replies: Replies::On, closing: Closing::No, walk: None }
     }
 
     /// Back to the first state.
@@ -60,7 +59,7 @@ impl Session {
     pub(crate) fn publish(&self, server: &Shared, input_size: usize, reply: &Reply) {
         let mut seen = self.client.seen.lock();
         seen.active = server.now();
-        seen.command = Some(self.command);
+        seen.command = self.command;
         seen.database = self.database;
         seen.protocol = reply.protocol;
         seen.input_size = input_size;

@@ -101,7 +101,7 @@ impl Conversation {
             let resolved = resolve(Arguments::new(&input[frame.clone()], spans), &self.session);
             match resolved {
                 Ok(spec) if spec.name == "set" && spans.len() == 3 && self.session.replies == Replies::On => {
-                    self.session.command = spec;
+                    self.session.command = Some(spec);
                     sets.push(place(frame.start, spans[1]), place(frame.start, spans[2]));
                     if sets.count == BATCH_COUNT {
                         self.write_sets(server, counters, input, sets);
@@ -121,13 +121,11 @@ impl Conversation {
         let arguments = Arguments::new(frame, self.parser.spans());
         match resolved {
             Ok(spec) => execute(&mut Call { server, counters, session: &mut self.session, reply: &mut self.reply, arguments, spec }),
+            // The beginning of an HTTP request: somebody makes a browser talk to us. What follows may be commands in its body.
+            Err(_) if arguments.is(0, "post") || arguments.is(0, "host:") => self.session.closing = Closing::AfterReplies,
             Err(failure) => {
                 counters.errors.add(1);
                 failure.write(&mut self.reply);
-                // The beginning of an HTTP request: somebody makes a browser talk to us. What follows may be commands in its body.
-                if arguments.is(0, "post") || arguments.is(0, "host:") {
-                    self.session.closing = Closing::AfterReplies;
-                }
             }
         }
         if replies != Replies::On && self.session.replies == replies && self.session.walk.is_none() {

@@ -66,6 +66,7 @@ pub(crate) struct Failure(Cow<'static, [u8]>);
 impl Failure {
     pub(crate) const SYNTAX: Self = Self::fixed("ERR syntax error");
     pub(crate) const NOT_AN_INTEGER: Self = Self::fixed("ERR value is not an integer or out of range");
+    pub(crate) const NOT_AN_INT: Self = Self::fixed("ERR value is out of range, value must between -2147483648 and 2147483647");
     pub(crate) const NOT_A_FLOAT: Self = Self::fixed("ERR value is not a valid float");
     pub(crate) const STRING_TOO_LONG: Self = Self::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
     pub(crate) const NO_SUCH_KEY: Self = Self::fixed("ERR no such key");
@@ -117,7 +118,7 @@ pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session) -> Result<&'s
 /// Runs a command.
 pub(crate) fn execute(call: &mut Call<'_>) {
     let start = call.reply.out.len();
-    call.session.command = call.spec;
+    call.session.command = Some(call.spec);
     call.counters.commands.add(1);
     if let Err(failure) = (call.spec.run)(call) {
         call.reply.out.truncate(start);

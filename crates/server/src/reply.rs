@@ -110,13 +110,13 @@ impl Reply {
     }
 
     /// Text for people: `=size`, `txt:`; a bulk string in RESP2.
-    pub(crate) fn verbatim(&mut self, text: &str) {
+    pub(crate) fn verbatim(&mut self, text: &[u8]) {
         match self.protocol {
-            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp2 => self.bulk(text),
             Protocol::Resp3 => {
                 self.header(b'=', text.len() as i64 + 4);
                 self.out.extend_from_slice(b"txt:");
-                self.out.extend_from_slice(text.as_bytes());
+                self.out.extend_from_slice(text);
                 self.out.extend_from_slice(b"\r\n");
             }
         }
@@ -126,14 +126,6 @@ impl Reply {
     pub(crate) fn null(&mut self) {
         self.out.extend_from_slice(match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
-        });
-    }
-
-    /// Nothing, where an array was asked for.
-    pub(crate) fn null_array(&mut self) {
-        self.out.extend_from_slice(match self.protocol {
-            Protocol::Resp2 => b"*-1\r\n",
             Protocol::Resp3 => b"_\r\n",
         });
     }
@@ -195,14 +187,13 @@ mod tests {
     fn both_protocols() {
         let all = |reply: &mut Reply| {
             reply.null();
-            reply.null_array();
             reply.map(2);
             reply.set(3);
-            reply.verbatim("hi");
+            reply.verbatim(b"hi");
             reply.error(b"ERR a\r\nb");
         };
-        assert_eq!(written(Protocol::Resp2, all), "$-1\r\n*-1\r\n*4\r\n*3\r\n$2\r\nhi\r\n-ERR a  b\r\n");
-        assert_eq!(written(Protocol::Resp3, all), "_\r\n_\r\n%2\r\n~3\r\n=6\r\ntxt:hi\r\n-ERR a  b\r\n");
+        assert_eq!(written(Protocol::Resp2, all), "$-1\r\n*4\r\n*3\r\n$2\r\nhi\r\n-ERR a  b\r\n");
+        assert_eq!(written(Protocol::Resp3, all), "_\r\n%2\r\n~3\r\n=6\r\ntxt:hi\r\n-ERR a  b\r\n");
     }
 
     #[test]

@@ -222,12 +222,12 @@ impl Parser {
     }
 
     fn inline(&mut self, input: &mut [u8]) -> Result<Progress, ProtocolError> {
-        let Some(newline) = memchr::memchr(b'\n', &input[..input.len().min(LINE_SIZE_MAX + 1)]) else {
+        // Redis looks for the line's end as in a C string, so that a NUL hides it.
+        let end = memchr::memchr2(b'\n', 0, &input[..input.len().min(LINE_SIZE_MAX + 1)]).filter(|&end| input[end] == b'\n');
+        let Some(newline) = end else {
             return if input.len() > LINE_SIZE_MAX { Err(ProtocolError::InlineTooBig) } else { Ok(Progress::Incomplete { missing: 1 }) };
         };
         let line_size = newline - usize::from(newline > 0 && input[newline - 1] == b'\r');
-        // A NUL ends the line, since Redis reads it as a C string.
-        let line_size = memchr::memchr(0, &input[..line_size]).unwrap_or(line_size);
         self.split_words(&mut input[..line_size])?;
         Ok(Progress::Frame { size: newline + 1 })
     }

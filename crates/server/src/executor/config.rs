@@ -38,12 +38,16 @@ fn parent_directory(server: &Shared) -> Vec<u8> {
 }
 
 pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
-    let patterns: Vec<Vec<u8>> = call.arguments.from(2).map(<[u8]>::to_ascii_lowercase).collect();
-    let mut chosen = settings(call.server);
-    chosen.retain(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));
+    let mut chosen: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    for (name, value) in settings(call.server) {
+        let asked = call.arguments.from(2).find(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()));
+        // Who asks for one setting by name gets the name as written.
+        let shown = |asked: &[u8]| if asked.eq_ignore_ascii_case(name.as_bytes()) { asked.to_vec() } else { name.into() };
+        chosen.extend(asked.map(|asked| (shown(asked), value)));
+    }
     call.reply.map(chosen.len());
     for (name, value) in chosen {
-        call.reply.bulk(name.as_bytes());
+        call.reply.bulk(&name);
         call.reply.bulk(&value);
     }
     Ok(())

@@ -42,7 +42,7 @@ pub(crate) fn reset(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn select(call: &mut Call<'_>) -> Result<(), Failure> {
-    let index = call.integer(1).and_then(|index| i32::try_from(index).map_err(|_| Failure::NOT_AN_INTEGER))?;
+    let index = i32::try_from(call.integer(1)?).map_err(|_| Failure::NOT_AN_INT)?;
     match usize::try_from(index) {
         Ok(index) if index < call.server.databases.len() => call.session.database = index,
         _ => return Err(Failure::fixed("ERR DB index is out of range")),

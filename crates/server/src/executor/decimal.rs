@@ -1,12 +1,12 @@
 //! Numbers with a fraction, as INCRBYFLOAT adds and prints them.
 //!
 //! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number that fits is kept as a decimal fraction of 17 places,
-//! in which such sums are exact; any other (large, or written with an exponent that does not fit) is a double.
+//! in which such sums are exact (Redis's may be off in the last places: 10.6 + 5000 is 5010.60000000000000009 there); any other, too large or too fine, is a double.
 
 use std::fmt;
 
 /// Places behind the decimal point.
-const PLACES: usize = 17;
+const PLACES: i32 = 17;
 /// 10^PLACES.
 const ONE: i128 = 100_000_000_000_000_000;
 
@@ -51,24 +51,30 @@ impl Number {
     }
 }
 
-/// `[+-]digits[.digits]` with at most 17 places and a value within range.
+/// `[+-]digits[.digits][e[+-]digits]`, if its value is a multiple of 10^-17 within range.
 fn parse_decimal(text: &[u8]) -> Option<i128> {
-    let (negative, digits) = match text {
+    let (mantissa, exponent) = match text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e')) {
+        None => (text, 0),
+        Some(at) => (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?.parse::<i32>().ok()?),
+    };
+    let (negative, digits) = match mantissa {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),
         rest => (false, rest),
     };
     let point = digits.iter().position(|&byte| byte == b'.').unwrap_or(digits.len());
     let (whole, fraction) = (&digits[..point], digits.get(point + 1..).unwrap_or_default());
-    if whole.is_empty() && fraction.is_empty() || fraction.len() > PLACES {
+    if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let padding = std::iter::repeat_n(&b'0', PLACES - fraction.len());
     let mut units = 0_i128;
-    for &digit in whole.iter().chain(fraction).chain(padding) {
+    for &digit in whole.iter().chain(fraction) {
         let digit = digit.is_ascii_digit().then(|| i128::from(digit - b'0'))?;
         units = units.checked_mul(10)?.checked_add(digit)?;
     }
+    // How far the last digit stands from the last place.
+    let shift = PLACES.checked_sub_unsigned(u32::try_from(fraction.len()).ok()?)?.checked_add(exponent)?;
+    units = units.checked_mul(10_i128.checked_pow(u32::try_from(shift).ok()?)?)?;
     Some(if negative { -units } else { units })
 }
 
@@ -107,6 +113,8 @@ mod tests {
             ("3", "1.00000000000000001", "4.00000000000000001"),
             ("+1", ".5", "1.5"),
             ("1.", "1", "2"),
+            ("5005.6", "5e3", "10005.6"),
+            ("1e-2", "1E+1", "10.01"),
             ("1e300", "1", &format!("1{}", "0".repeat(300))),
         ];
         for (left, right, sum) in cases {

@@ -33,7 +33,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
             let _ = write(&mut text, call.server);
         }
     }
-    call.reply.verbatim(&text);
+    call.reply.verbatim(text.as_bytes());
     Ok(())
 }
 
@@ -63,10 +63,11 @@ fn resident_size() -> Option<u64> {
 }
 
 fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
-    let path = server.store.path();
-    let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let pool = server.store.pool().info();
+    let (domain, survives) = pool.domain.map_or(("none", "nothing"), |domain| (domain.name(), domain.survives()));
     write!(text, "loading:0\r\nrdb_changes_since_last_save:0\r\naof_enabled:0\r\n")?;
-    write!(text, "pool_path:{}\r\npool_size:{size}\r\n", path.display())
+    write!(text, "pool_path:{}\r\npool_size:{}\r\npool_size_max:{}\r\n", server.store.path().display(), pool.size, pool.size_max)?;
+    write!(text, "persistence_domain:{domain}\r\nacknowledged_writes_survive:{survives}\r\n")
 }
 
 fn stats(text: &mut String, server: &Shared) -> fmt::Result {

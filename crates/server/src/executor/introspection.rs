@@ -57,7 +57,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
     for name in call.arguments.from(2) {
         match find(name) {
             Some(spec) => describe(call.reply, spec),
-            None => call.reply.null_array(),
+            None => call.reply.null(),
         }
     }
     Ok(())

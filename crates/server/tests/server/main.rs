@@ -1,6 +1,8 @@
 //! The server over real sockets.
 
 mod commands;
+mod differential;
 mod hostility;
 mod peer;
+mod programs;
 mod threads;

@@ -43,7 +43,7 @@ fn of_all_who_set_if_absent_one_wins() {
             if client.call(&[b"MSETNX", first, value.as_bytes(), second, value.as_bytes()]) == b":1\r\n" {
                 wins.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
-            let both = client.call(&[b"MGET", &left.as_bytes().to_vec(), &right.as_bytes().to_vec()]);
+            let both = client.call(&[b"MGET", left.as_bytes(), right.as_bytes()]);
             let text = String::from_utf8(both).unwrap();
             let values: Vec<&str> = text.lines().filter(|line| !line.starts_with(['*', '$'])).collect();
             assert!(values.len() == 2 && values[0] == values[1], "{text}");

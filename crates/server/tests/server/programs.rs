@@ -1,0 +1,66 @@
+//! Programs that users have, against our server. What is not installed is skipped, and said so.
+
+use crate::peer::Running;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// Runs a program; nothing, after a word of why, if it is not installed.
+fn run(program: &str, arguments: &[&str]) -> Option<Output> {
+    let output = Command::new(program).args(arguments).output();
+    output.inspect_err(|error| println!("skipped: {program} cannot be run: {error}")).ok()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn redis_cli() {
+    let server = Running::start();
+    let port = server.address.port().to_string();
+    let lines: [(&[&str], &str); 6] = [
+        (&["SET", "k", "v"], "OK\n"),
+        (&["GET", "k"], "v\n"),
+        (&["-3", "CONFIG", "GET", "save"], "save \n"),
+        (&["MSET", "a", "1", "b", "2"], "OK\n"),
+        (&["RANGE", "a", "z"], "a\n1\nb\n2\nk\nv\n"),
+        (&["--scan", "--pattern", "[ab]"], "a\nb\n"),
+    ];
+    for (line, expected) in lines {
+        let Some(output) = run("redis-cli", &[&["-p", &port], line].concat()) else { return };
+        assert_eq!(text(&output), expected, "{line:?}");
+    }
+    let Some(output) = run("redis-cli", &["-p", &port, "--bigkeys"]) else { return };
+    assert!(text(&output).contains("Sampled 3 keys"), "{}", text(&output));
+}
+
+#[test]
+fn redis_benchmark() {
+    let server = Running::start();
+    let port = server.address.port().to_string();
+    for pipeline in ["1", "16"] {
+        let Some(output) =
+            run("redis-benchmark", &["-p", &port, "-t", "ping,set,get,incr,mset", "-n", "5000", "-c", "20", "-P", pipeline, "-r", "1000", "--csv"])
+        else {
+            return;
+        };
+        let text = text(&output);
+        assert!(output.status.success() && text.lines().count() >= 6 && !text.contains("rror"), "{text}");
+    }
+}
+
+#[test]
+fn redis_py() {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/redis_py.py");
+    let python = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("python/bin/python3");
+    // A virtual environment that the whole test run prepared, else whatever python3 has.
+    let python = if python.exists() { python.to_string_lossy().into_owned() } else { "python3".to_owned() };
+    if !run(&python, &["-c", "import redis"]).is_some_and(|output| output.status.success()) {
+        println!("skipped: {python} has no module redis; `pip install redis` brings it");
+        return;
+    }
+    let server = Running::start();
+    let Some(output) = run(&python, &[&script.to_string_lossy(), &server.address.port().to_string()]) else { return };
+    println!("{}", text(&output));
+    assert!(output.status.success(), "{}", text(&output));
+}
