@@ -112,6 +112,12 @@ pub fn every_crash<K: Class + ?Sized>(entry: Entry<K, Crash>, options: Options) 
     )
 }
 
+/// Creates the index, then fills it by a bulk load of some leaves, and examines every image of every crash point.
+pub fn birth<K: Class + ?Sized>(entry: Entry<K, Crash>, options: Options) -> Report {
+    let count = entry.leaf_capacity as u32 * 2 + 1;
+    distribute(entry, options, 1, |_| Shape::unborn(), move |checker, _| checker.run_birth(count))
+}
+
 /// Runs random sequences as `options.random` says, and examines every image of small crash points and a sample of those of large ones.
 ///
 /// # Panics

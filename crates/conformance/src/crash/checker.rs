@@ -3,11 +3,12 @@
 use super::report::{Report, Violation};
 use super::{Options, Shape};
 use crate::subject::{Content, Model, apply_to_model};
-use crate::{Broken, Change, Class, Subject};
+use crate::{Broken, Change, Class, ROOT, Subject};
 use everleaf_index::Entry;
-use everleaf_pmem::{Crash, CrashOptions, Error, Fault, Image, Life, Memory, Pool, PoolOptions, Seen};
+use everleaf_pmem::{Crash, CrashOptions, Fault, Image, Life, Memory, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
 use std::any::Any;
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
@@ -21,6 +22,8 @@ pub(super) struct Expected<K: Class + ?Sized> {
     before: Content<K>,
     /// That, with the operation under way applied.
     after: Option<Content<K>>,
+    /// Whether there may be no index yet.
+    absent: bool,
     hash: u64,
 }
 
@@ -28,7 +31,12 @@ impl<K: Class + ?Sized> Expected<K> {
     pub(super) fn new(before: Content<K>, after: Option<Content<K>>) -> Arc<Self> {
         let mut hasher = DefaultHasher::new();
         (&before, &after).hash(&mut hasher);
-        Arc::new(Self { before, after, hash: hasher.finish() })
+        Arc::new(Self { before, after, absent: false, hash: hasher.finish() })
+    }
+
+    /// No index, or an empty one.
+    fn unborn() -> Arc<Self> {
+        Arc::new(Self { before: Vec::new(), after: None, absent: true, hash: u64::MAX })
     }
 
     fn allows(&self, content: &Content<K>) -> bool {
@@ -89,13 +97,13 @@ impl<K: Class + ?Sized> Checker<K> {
         let ground = Crash::new(&memory);
         let mut model = Model::<K>::new();
         let pool = Pool::create_in(Arc::clone(&memory), ground.clone(), pool_options(&options)).map_err(Broken::by(RULE))?;
-        let subject = Subject::create(&entry, pool).map_err(Broken::by(RULE))?;
-        for change in &shape.changes {
-            apply_to_model::<K>(&mut model, *change);
-            subject.apply(*change).map_err(Broken::by(RULE))?;
+        if shape.created {
+            let subject = Subject::create(&entry, Arc::clone(&pool)).map_err(Broken::by(RULE))?;
+            for change in &shape.changes {
+                apply_to_model::<K>(&mut model, *change);
+                subject.apply(*change).map_err(Broken::by(RULE))?;
+            }
         }
-        let pool = Arc::clone(&subject.pool);
-        drop(subject);
         if shape.closed {
             pool.close().map_err(Broken::by(RULE))?;
         }
@@ -133,6 +141,11 @@ impl<K: Class + ?Sized> Checker<K> {
 
     fn violation(&self, broken: Broken, notes: &Notes) -> Violation {
         let operations: Vec<String> = notes.operations.iter().map(Change::to_string).collect();
+        let subject = format!("{}, {} keys, from shape {:?}", self.entry.name, K::NAME, self.shape.name);
+        if !self.shape.created {
+            let replay = "cargo test --release -p everleaf-conformance creation_and_bulk_load".to_owned();
+            return Violation { broken, subject, operations, images: notes.images.clone(), replay };
+        }
         let mut replay = format!(
             "cargo run --release -p everleaf-conformance --example crash -- --index {} --keys {} --shape {:?}",
             self.entry.name,
@@ -153,7 +166,6 @@ impl<K: Class + ?Sized> Checker<K> {
             }
             None => format!(" --only {:?}", operations.join(", ")),
         };
-        let subject = format!("{}, {} keys, from shape {:?}", self.entry.name, K::NAME, self.shape.name);
         Violation { broken, subject, operations, images: notes.images.clone(), replay }
     }
 
@@ -182,6 +194,33 @@ impl<K: Class + ?Sized> Checker<K> {
             if subject.content(self.limit())? != content::<K>(&model) {
                 return Err(Broken::new("the index is as the model", format_args!("{:?} without any crash", subject.content(self.limit())?)));
             }
+            Ok(())
+        });
+    }
+
+    /// Creates the index, and fills it by a bulk load of `count` keys, each crashed at every point.
+    pub(super) fn run_birth(self: &Arc<Self>, count: u32) {
+        self.guarded(|| {
+            const RULE: &str = "an operation succeeds";
+            self.note(&[]);
+            let life = self.ground.live(self.life_options(self.options.seed));
+            let pool = self.open_pool(&life)?;
+            pool.adopt(pool.reach()).map_err(Broken::by(RULE))?;
+            self.watch(&life, &Expected::unborn(), self.options.depth);
+            life.begin();
+            let subject = Subject::create(&self.entry, pool).map_err(Broken::by(RULE))?;
+            self.watch(&life, &Expected::new(Vec::new(), None), self.options.depth);
+            life.end();
+            life.look_away();
+
+            let loaded: Content<K> = (1..=count).map(|number| (K::numbered(number), u64::from(number) + 1)).collect();
+            let value = |(key, payload): &(K::Owned, u64)| Ok((key.clone(), K::value(&subject.pool, key.borrow(), *payload)?));
+            let values: Vec<_> = loaded.iter().map(value).collect::<Result<_, everleaf_index::Error>>().map_err(Broken::by(RULE))?;
+            self.watch(&life, &Expected::new(Vec::new(), Some(loaded.clone())), self.options.depth);
+            life.begin();
+            subject.index.bulk_load(&mut values.into_iter()).map_err(Broken::by(RULE))?;
+            self.watch(&life, &Expected::new(loaded, None), self.options.depth);
+            life.end();
             Ok(())
         });
     }
@@ -292,7 +331,15 @@ impl<K: Class + ?Sized> Checker<K> {
             life.unwatch();
         }
         life.begin();
-        let subject = self.open(&life)?;
+        let pool = self.open_pool(&life)?;
+        if expected.absent && pool.root(ROOT).map_err(Broken::by("the root directory is sound"))?.is_none() {
+            if depth > 0 {
+                life.end();
+                life.unwatch();
+            }
+            return self.bear(pool);
+        }
+        let subject = self.open_index(pool)?;
         let content = subject.content(self.limit())?;
         if !expected.allows(&content) {
             let Expected { before, after, .. } = &**expected;
@@ -316,6 +363,20 @@ impl<K: Class + ?Sized> Checker<K> {
             self.second_life(image)?;
         }
         Ok(seen)
+    }
+
+    /// There is no index yet: nothing is allocated, and one can be created.
+    fn bear(&self, pool: Arc<Pool<Crash>>) -> Result<Seen, Broken> {
+        const RULE: &str = "a pool without an index is empty";
+        if pool.needs_recovery() {
+            pool.adopt(pool.reach()).map_err(Broken::by(RULE))?;
+        }
+        let usage = pool.audit(&pool.reach()).map_err(Broken::by(RULE))?;
+        if usage.leaked != 0 {
+            return Err(Broken::new(RULE, format_args!("{usage:?}")));
+        }
+        self.use_on(&Subject::create(&self.entry, pool).map_err(Broken::by(RULE))?, Vec::new())?;
+        Ok(Seen::default())
     }
 
     /// Whether the index reaches a block that was not linked when the crash came.
@@ -370,16 +431,22 @@ impl<K: Class + ?Sized> Checker<K> {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             let key = self.shape.keys[(random >> 60) as usize % 4];
             let put = random >> 50 & 3 != 0;
-            let change = if put { self.shape.put(key, model.get::<K>(std::borrow::Borrow::borrow(&K::numbered(key))).copied()) } else { Change::Delete(key) };
+            let change = if put { self.shape.put(key, model.get::<K>(K::numbered(key).borrow()).copied()) } else { Change::Delete(key) };
             self.step(&life, &subject, &mut model, change, Some(0))?;
         }
         Ok(())
     }
 
     fn open(&self, life: &Life) -> Result<Subject<K, Crash>, Broken> {
-        const RULE: &str = "opening after a crash succeeds";
-        let pool = Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&self.options)).map_err(Broken::by::<Error>(RULE))?;
-        Subject::open(&self.entry, pool, 1).map_err(Broken::by(RULE))
+        self.open_index(self.open_pool(life)?)
+    }
+
+    fn open_pool(&self, life: &Life) -> Result<Arc<Pool<Crash>>, Broken> {
+        Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&self.options)).map_err(Broken::by("opening after a crash succeeds"))
+    }
+
+    fn open_index(&self, pool: Arc<Pool<Crash>>) -> Result<Subject<K, Crash>, Broken> {
+        Subject::open(&self.entry, pool, 1).map_err(Broken::by("opening after a crash succeeds"))
     }
 
     fn life_options(&self, seed: u64) -> CrashOptions {
@@ -388,7 +455,7 @@ impl<K: Class + ?Sized> Checker<K> {
 
     /// More entries than any index of this run can hold.
     fn limit(&self) -> usize {
-        self.model.len() + self.options.random.map_or(64, |random| random.keys as usize + 64)
+        self.model.len() + 4 * self.entry.leaf_capacity + self.options.random.map_or(64, |random| random.keys as usize + 64)
     }
 }
 

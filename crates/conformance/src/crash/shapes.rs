@@ -13,6 +13,8 @@ pub struct Shape {
     pub keys: [u32; 4],
     /// Whether all payloads are the same, so that no two entries differ by value.
     pub equal_payloads: bool,
+    /// Whether there is an index at all.
+    pub created: bool,
     /// Whether the pool is closed cleanly, so that the first life starts with the way open after a shutdown.
     pub closed: bool,
 }
@@ -22,7 +24,12 @@ const EQUAL: u64 = 8;
 
 impl Shape {
     fn new(name: &'static str, changes: Vec<Change>, keys: [u32; 4]) -> Self {
-        Self { name, changes, keys, equal_payloads: false, closed: false }
+        Self { name, changes, keys, equal_payloads: false, created: true, closed: false }
+    }
+
+    /// A pool without an index.
+    pub fn unborn() -> Self {
+        Self { created: false, ..Self::new("unborn", Vec::new(), [10, 20, 30, 40]) }
     }
 
     /// Every shape, for leaves of `capacity` entries. The keys that make the shape are multiples of 10; those of the operations are some of them, and some between.

@@ -1,7 +1,7 @@
 //! Every crash of every index of the registry, in sizes for a test run; `examples/crash.rs` runs more.
 
 use everleaf_conformance::Class;
-use everleaf_conformance::crash::{Options, Random, every_crash, sampled_crash};
+use everleaf_conformance::crash::{Options, Random, birth, every_crash, sampled_crash};
 use everleaf_index::{Entry, registry};
 use everleaf_pmem::{Crash, CrashOptions, Fault};
 
@@ -72,6 +72,21 @@ fn states_of_unreachable_blocks_change_nothing() {
         short.assert_clean();
         assert!(full.images > short.images, "the shortcut leaves nothing out");
     }
+}
+
+fn born<K: Class + ?Sized>() {
+    for entry in persistent::<K>() {
+        let name = entry.name;
+        let report = birth(entry, Options { depth: 2, threads: 1, ..Options::default() });
+        println!("{name}, {} keys: {report}", K::NAME);
+        report.assert_clean();
+    }
+}
+
+#[test]
+fn every_crash_of_creation_and_bulk_load() {
+    born::<u64>();
+    born::<[u8]>();
 }
 
 #[test]
