@@ -1,0 +1,81 @@
+//! What the memory itself costs, measured in a pool like that of the indexes: the floor under every figure.
+
+use super::report::Samples;
+use crate::failure::Failure;
+use everleaf_pmem::{Pool, WORD, Word};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use std::hint::black_box;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+const LINE_WORDS: usize = everleaf_pmem::LINE / WORD;
+
+/// Costs in nanoseconds.
+#[derive(Default)]
+pub(super) struct Raw {
+    /// A store to a random line, its write-back, and a fence.
+    pub(super) flushed_line: Samples,
+    /// A store to a random line.
+    pub(super) store: Samples,
+    /// A read of a random line, whose place the read before it tells.
+    pub(super) dependent_read: Samples,
+}
+
+impl Raw {
+    /// Measures once more, on `line_count` lines of a block of `pool`, which is to flush.
+    pub(super) fn measure(&mut self, pool: &Pool, line_count: usize, operations: usize, seed: u64) -> Result<(), Failure> {
+        // One line more than wanted, so that they can begin where a line does.
+        let block = pool.alloc_words((line_count + 1) * LINE_WORDS)?;
+        let skipped = pool.offset_of(&block[0]).bytes() as usize % everleaf_pmem::LINE / WORD;
+        let start = (LINE_WORDS - skipped) % LINE_WORDS;
+        let lines: Vec<&[Word]> = block[start..].chunks_exact(LINE_WORDS).take(line_count).collect();
+        let mut random = SmallRng::seed_from_u64(seed);
+        link_cycle(pool, &lines, &mut random);
+
+        let mut at = 0;
+        let mut sum = 0_u64;
+        self.dependent_read.push(time(operations, || {
+            let line = lines[at];
+            sum = line.iter().fold(sum, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
+            at = line[0].load(Ordering::Relaxed) as usize;
+        }));
+        black_box(sum);
+        self.store.push(time(operations, || pool.store(&lines[random.random_range(0..line_count)][1], 1, Ordering::Relaxed)));
+        self.flushed_line.push(time(operations, || {
+            let word = &lines[random.random_range(0..line_count)][2];
+            pool.store(word, 2, Ordering::Relaxed);
+            pool.persist(word);
+        }));
+        Ok(())
+    }
+
+    /// Names and samples, for a table.
+    pub(super) fn rows(&self) -> [(&'static str, &Samples); 3] {
+        [("random store, write-back, fence", &self.flushed_line), ("random store", &self.store), ("dependent random read of 64 B", &self.dependent_read)]
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({ "flushed_line_ns": self.flushed_line.json(), "store_ns": self.store.json(), "dependent_read_ns": self.dependent_read.json() })
+    }
+}
+
+/// Links all lines to one cycle in random order: the first word of each is the number of the next.
+fn link_cycle(pool: &Pool, lines: &[&[Word]], random: &mut SmallRng) {
+    let mut order: Vec<usize> = (0..lines.len()).collect();
+    // Sattolo's shuffle, which leaves a single cycle.
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.random_range(0..last));
+    }
+    for (line, next) in lines.iter().zip(order) {
+        pool.store(&line[0], next as u64, Ordering::Relaxed);
+    }
+}
+
+/// Nanoseconds of one of `operations`.
+fn time(operations: usize, mut operation: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    (0..operations).for_each(|_| operation());
+    start.elapsed().as_nanos() as f64 / operations as f64
+}

@@ -1,0 +1,269 @@
+//! `everleaf bench server`: this server beside redis-server without persistence, and with its log synchronised every second and always, on the same file system. Each
+//! server has one core and one thread, and redis-benchmark another core.
+
+use super::report::{Aim, Limit, Samples, file_system, machine};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::text;
+use clap::Args;
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Requests of a measurement at 50 connections with a pipeline of 16; the others have fewer, as they are slower
+    #[arg(long, default_value_t = 2_000_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
+    requests: u64,
+    /// Keys, of which each request takes a random one
+    #[arg(long, default_value_t = 1_000_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// Size of the values in bytes
+    #[arg(long, default_value_t = 100, value_name = "BYTES")]
+    value_size: u32,
+    /// Rounds, of which the median is printed
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Where the pool and the logs of Redis lie
+    #[arg(long, default_value = ".", value_name = "PATH")]
+    directory: PathBuf,
+    /// Core of the servers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    server_core: u16,
+    /// Core of redis-benchmark
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    client_core: u16,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The servers. Everleaf is the first.
+const SERVERS: [Kind; 4] = [
+    Kind { name: "everleaf", append_sync: None },
+    Kind { name: "redis, appendonly no", append_sync: None },
+    Kind { name: "redis, everysec", append_sync: Some("everysec") },
+    Kind { name: "redis, always", append_sync: Some("always") },
+];
+const EVERLEAF: usize = 0;
+const REDIS: usize = 1;
+const REDIS_ALWAYS: usize = 3;
+
+struct Kind {
+    name: &'static str,
+    /// How Redis synchronises its log, if it has one.
+    append_sync: Option<&'static str>,
+}
+
+/// Connections, requests that each sends at once, and how much smaller than the largest a measurement is.
+const LOADS: [Load; 3] =
+    [Load { connections: 1, pipeline: 1, share: 40 }, Load { connections: 50, pipeline: 1, share: 10 }, Load { connections: 50, pipeline: 16, share: 1 }];
+
+struct Load {
+    connections: u32,
+    pipeline: u32,
+    share: u64,
+}
+
+impl Load {
+    fn name(&self) -> String {
+        format!("{} x {}", self.connections, self.pipeline)
+    }
+}
+
+/// How much smaller measurements of a server are that waits for a disk.
+const SLOW_SHARE: u64 = 8;
+
+const COMMANDS: [&str; 2] = ["SET", "GET"];
+
+/// Requests per second by load, command and server.
+type Rates = [[[Samples; SERVERS.len()]; COMMANDS.len()]; LOADS.len()];
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let directory = tempfile::tempdir_in(&self.directory).map_err(|source| Failure::io("create a directory in", &self.directory, source))?;
+        let servers = SERVERS.iter().map(|kind| self.start(kind, directory.path())).collect::<Result<Vec<_>, _>>()?;
+        let progress = ProgressBar::new(u64::from(self.rounds) * (LOADS.len() * SERVERS.len()) as u64);
+        // Every key is there from the start, or GET would measure misses.
+        for server in &servers {
+            self.benchmark(server, &LOADS[2], self.keys * 3, "set")?;
+        }
+        let mut rates = Rates::default();
+        for _ in 0..self.rounds {
+            for (load, rates) in LOADS.iter().zip(&mut rates) {
+                for (at, (kind, server)) in SERVERS.iter().zip(&servers).enumerate() {
+                    let share = load.share * if kind.append_sync == Some("always") { SLOW_SHARE } else { 1 };
+                    for (command, rate) in self.benchmark(server, load, (self.requests / share).max(100), "set,get")? {
+                        if let Some(number) = COMMANDS.iter().position(|name| *name == command) {
+                            rates[number][at].push(rate);
+                        }
+                    }
+                    progress.inc(1);
+                }
+            }
+        }
+        progress.finish_and_clear();
+        drop(servers);
+        let aims = aims(&rates);
+        let mut out = Output::new();
+        if self.json {
+            out.json(&self.as_json(&rates, &aims))?
+        } else {
+            self.print(&rates, &aims, &mut out)?
+        }
+        out.flush()
+    }
+
+    /// Starts a server on its core, and waits until it listens.
+    fn start(&self, kind: &Kind, directory: &Path) -> Result<Running, Failure> {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &self.server_core.to_string()]).stdin(Stdio::null());
+        if kind.name == SERVERS[EVERLEAF].name {
+            let own = std::env::current_exe().map_err(|source| Failure::Io { action: "find this program".into(), source })?;
+            command.arg(own).args(["serve", "--json", "--port", "0", "--threads", "1", "--pool"]).arg(directory.join("bench.pool")).stdout(Stdio::piped());
+            let mut running = Running { process: spawn(&mut command)?, port: 0 };
+            let mut line = String::new();
+            if let Some(output) = running.process.stdout.take() {
+                BufReader::new(output).read_line(&mut line).map_err(|source| Failure::Io { action: "read what the server says".into(), source })?;
+            }
+            let said: Value = serde_json::from_str(&line).unwrap_or_default();
+            let port = said["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+            running.port = port.ok_or_else(|| Failure::Usage("the server did not start; its message is above".into()))?;
+            return Ok(running);
+        }
+        let port = free_port()?;
+        let place = directory.join(kind.append_sync.unwrap_or("none"));
+        std::fs::create_dir_all(&place).map_err(|source| Failure::io("create", &place, source))?;
+        command.args(["redis-server", "--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(&place).stdout(Stdio::null());
+        if let Some(sync) = kind.append_sync {
+            // A rewrite of the log is work that belongs to no request.
+            command.args(["--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]);
+        }
+        let running = Running { process: spawn(&mut command)?, port };
+        let start = Instant::now();
+        while let Err(source) = TcpStream::connect(("127.0.0.1", port)) {
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err(Failure::Io { action: "connect to redis-server, which should have started".into(), source });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(running)
+    }
+
+    /// Runs redis-benchmark; commands and their rates per second.
+    fn benchmark(&self, server: &Running, load: &Load, requests: u64, commands: &str) -> Result<Vec<(String, f64)>, Failure> {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &self.client_core.to_string(), "redis-benchmark", "-h", "127.0.0.1", "--csv", "-t", commands]);
+        for (option, value) in [
+            ("-p", u64::from(server.port)),
+            ("-n", requests),
+            ("-r", self.keys),
+            ("-d", self.value_size.into()),
+            ("-c", load.connections.into()),
+            ("-P", load.pipeline.into()),
+        ] {
+            command.arg(option).arg(value.to_string());
+        }
+        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(cannot_run)?;
+        let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(output.stdout.as_slice());
+        let rates = reader.records().filter_map(|record| {
+            let record = record.ok()?;
+            Some((record.get(0)?.to_owned(), record.get(1)?.parse().ok()?))
+        });
+        let rates: Vec<_> = rates.collect();
+        if output.status.success() && !rates.is_empty() { Ok(rates) } else { Err(Failure::Usage(format!("redis-benchmark has failed: {}", output.status))) }
+    }
+
+    fn setting(&self) -> String {
+        format!(
+            "{}; one core and one thread for the server, another core for redis-benchmark; {} keys, values of {} B; pool and logs on {}; medians of {} rounds",
+            machine(),
+            text::count(self.keys),
+            self.value_size,
+            file_system(&self.directory),
+            self.rounds
+        )
+    }
+
+    fn print(&self, rates: &Rates, aims: &[Aim], out: &mut Output) -> Result<(), Failure> {
+        out.line(self.setting())?;
+        out.line("")?;
+        let heads: String = SERVERS.iter().map(|kind| format!("{:>22}", kind.name)).collect();
+        out.line(format!("{:24}{heads}", "thousand requests per s"))?;
+        for (load, rates) in LOADS.iter().zip(rates) {
+            for (command, rates) in COMMANDS.iter().zip(rates) {
+                let cells: String = rates.iter().map(|samples| format!("{:22.1}", samples.median() / 1e3)).collect();
+                out.line(format!("{:24}{cells}", format!("{command} {}", load.name())))?;
+            }
+        }
+        out.line("")?;
+        aims.iter().try_for_each(|aim| aim.print(out))
+    }
+
+    fn as_json(&self, rates: &Rates, aims: &[Aim]) -> Value {
+        let mut results = Vec::new();
+        for (load, rates) in LOADS.iter().zip(rates) {
+            for (command, rates) in COMMANDS.iter().zip(rates) {
+                for (kind, samples) in SERVERS.iter().zip(rates) {
+                    let (connections, pipeline) = (load.connections, load.pipeline);
+                    results.push(json!({
+                        "server": kind.name, "command": command, "connections": connections, "pipeline": pipeline, "requests_per_second": samples.json(),
+                    }));
+                }
+            }
+        }
+        json!({ "setting": self.setting(), "results": results, "aims": aims.iter().map(Aim::json).collect::<Vec<_>>() })
+    }
+}
+
+/// A server that runs; killed when dropped: what it holds is for measuring only.
+struct Running {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail when it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn spawn(command: &mut Command) -> Result<Child, Failure> {
+    command.spawn().map_err(cannot_run)
+}
+
+fn cannot_run(source: std::io::Error) -> Failure {
+    Failure::Io { action: "run taskset, redis-server or redis-benchmark (Debian: util-linux, redis-server, redis-tools)".into(), source }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16, Failure> {
+    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map(|address| address.port());
+    port.map_err(|source| Failure::Io { action: "find a free port".into(), source })
+}
+
+fn aims(rates: &Rates) -> Vec<Aim> {
+    let mut aims = Vec::new();
+    for (load, rates) in LOADS.iter().zip(rates) {
+        for (command, rates) in COMMANDS.iter().zip(rates) {
+            let mut aim = |other: usize, limit| {
+                let what = format!("{command} {}: {} / {}", load.name(), SERVERS[EVERLEAF].name, SERVERS[other].name);
+                aims.push(Aim { what, ratio: rates[EVERLEAF].median() / rates[other].median(), limit: Limit::AtLeast(limit) });
+            };
+            match (load.connections, load.pipeline, *command) {
+                (50, 16, _) => aim(REDIS, 1.5),
+                (50, 1, _) => aim(REDIS, 1.0),
+                (1, 1, "SET") => aim(REDIS_ALWAYS, 5.0),
+                _ => {}
+            }
+        }
+    }
+    aims
+}

@@ -1,0 +1,72 @@
+//! `everleaf check`: reads everything and looks for damage. Opening a pool that was not closed repairs it first, as every opening does.
+
+use crate::failure::Failure;
+use crate::options::PoolArguments;
+use crate::output::Output;
+use crate::text;
+use clap::Args;
+use everleaf::Report;
+use serde_json::{Value, json};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let store = self.pool.open()?;
+        let report = store.verify()?;
+        if report.is_sound() {
+            store.close()?;
+        }
+        let mut out = Output::new();
+        if self.json {
+            out.json(&as_json(&report))?
+        } else {
+            self.print(&report, &mut out)?
+        }
+        out.flush()?;
+        if report.is_sound() { Ok(()) } else { Err(Failure::No) }
+    }
+
+    fn print(&self, report: &Report, out: &mut Output) -> Result<(), Failure> {
+        for space in &report.namespaces {
+            let name = text::escape(space.name.as_bytes());
+            out.line(format!(
+                "namespace {name}: {} keys, {} of keys and values, in {}",
+                text::count(space.keys),
+                text::size(space.bytes as usize),
+                space.index
+            ))?;
+        }
+        out.line(format!("blocks: {} reachable, {} leaked", text::count(report.usage.reachable as u64), text::count(report.usage.leaked as u64)))?;
+        for damage in &report.damages {
+            let place = damage.namespace.as_ref().map_or_else(String::new, |name| format!("namespace {}: ", text::escape(name.as_bytes())));
+            out.line(format!("DAMAGED: {place}{}", damage.what))?;
+        }
+        match report.damage_count {
+            0 => out.line(format!("{} is sound", self.pool.pool.display())),
+            count => out.line(format!(
+                "{} has {} damages, {} of them above; dump what can be read, and restore a backup",
+                self.pool.pool.display(),
+                text::count(count),
+                report.damages.len()
+            )),
+        }
+    }
+}
+
+fn as_json(report: &Report) -> Value {
+    let namespaces: Vec<_> =
+        report.namespaces.iter().map(|space| json!({ "name": space.name, "index": space.index, "keys": space.keys, "bytes": space.bytes })).collect();
+    let damages: Vec<_> = report.damages.iter().map(|damage| json!({ "namespace": damage.namespace, "what": damage.what })).collect();
+    json!({
+        "sound": report.is_sound(), "namespaces": namespaces, "blocks_reachable": report.usage.reachable, "blocks_leaked": report.usage.leaked,
+        "damage_count": report.damage_count, "damages": damages,
+    })
+}

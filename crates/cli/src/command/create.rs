@@ -1,0 +1,36 @@
+//! `everleaf create`: an empty pool.
+
+use crate::failure::Failure;
+use crate::options::PoolArguments;
+use crate::output::Output;
+use crate::text;
+use clap::Args;
+use everleaf_pmem::{Pool, PoolOptions};
+use serde_json::json;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let options = PoolOptions { size_max: self.pool.size_max.0, domain: self.pool.domain, ..PoolOptions::default() };
+        // A pool that is there already is an error here, where every other command would open it.
+        Pool::create(&self.pool.pool, &options)?.close()?;
+        let store = self.pool.open()?;
+        let info = store.pool().info();
+        let uuid = format!("{:032x}", info.uuid);
+        store.close()?;
+        let mut out = Output::new();
+        match self.json {
+            true => out.json(&json!({ "pool": self.pool.pool, "uuid": uuid, "size": info.size, "domain": info.domain.map(|domain| domain.name()) }))?,
+            false => out.line(format!("created {}, {}, UUID {uuid}", self.pool.pool.display(), text::size(info.size)))?,
+        }
+        out.flush()
+    }
+}

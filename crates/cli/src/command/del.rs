@@ -1,0 +1,36 @@
+//! `everleaf del`: deletes keys.
+
+use crate::failure::Failure;
+use crate::options::{NamespaceArgument, PoolArguments};
+use crate::output::Output;
+use clap::Args;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    #[command(flatten)]
+    namespace: NamespaceArgument,
+    /// The keys, of any bytes
+    #[arg(required = true)]
+    keys: Vec<OsString>,
+}
+
+impl Arguments {
+    /// Prints how many keys were there to be deleted; none is a no.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let store = self.pool.open()?;
+        let namespace = store.namespace(&self.namespace.namespace)?;
+        let mut deleted = 0;
+        for key in &self.keys {
+            deleted += u64::from(namespace.delete(key.as_bytes())?);
+        }
+        store.close()?;
+        let mut out = Output::new();
+        out.line(deleted.to_string())?;
+        out.flush()?;
+        if deleted > 0 { Ok(()) } else { Err(Failure::No) }
+    }
+}

@@ -1,0 +1,45 @@
+//! `everleaf dump`: everything as NDJSON, one object per key: `{"namespace":"0","key":"k","value":"v"}`. Bytes that are not UTF-8 are in Base64, in a field
+//! `key_base64` or `value_base64` instead. `everleaf load --format ndjson` reads it back.
+
+use crate::failure::Failure;
+use crate::options::PoolArguments;
+use crate::output::Output;
+use crate::text;
+use clap::Args;
+use everleaf::Direction;
+use serde_json::{Map, Value};
+use std::ops::{Bound, ControlFlow};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    /// Only this namespace; otherwise all
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let store = self.pool.open()?;
+        let names = self.namespace.map_or_else(|| store.namespaces(), |name| vec![name]);
+        let mut out = Output::new();
+        let mut outcome = Ok(());
+        for name in names {
+            store.namespace(&name)?.scan(Bound::Unbounded, Direction::Forward, |key, value| {
+                let mut object = Map::new();
+                object.insert("namespace".into(), name.as_str().into());
+                text::insert_bytes(&mut object, "key", key);
+                text::insert_bytes(&mut object, "value", value);
+                outcome = out.json(&Value::Object(object));
+                if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        store.close()?;
+        outcome?;
+        out.flush()
+    }
+}

@@ -1,0 +1,172 @@
+//! `everleaf load`: keys and values from a file or standard input.
+//!
+//! One thread reads and parses (`input.rs`), the others write (`writer.rs`). A line that cannot be loaded is reported by its number; the rest is loaded nevertheless,
+//! unless `--strict` asks to stop there.
+
+mod input;
+mod line_starts;
+mod writer;
+
+use crate::failure::Failure;
+use crate::options::{IndexArgument, NamespaceArgument, PoolArguments};
+use crate::output::Output;
+use crate::text;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use input::{Columns, Input, Line};
+use serde_json::json;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use writer::Writers;
+
+/// Number of bad lines that are reported one by one; all are counted.
+const REPORTED_COUNT_MAX: u64 = 20;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    #[command(flatten)]
+    index: IndexArgument,
+    #[command(flatten)]
+    namespace: NamespaceArgument,
+    /// The file; - is standard input
+    file: PathBuf,
+    /// What the lines are; by default what the name of the file ends in, else tsv. tsv: fields between tabs, nothing quoted. csv: as in RFC 4180. ndjson: as dump prints
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// The first line of TSV or CSV names the columns
+    #[arg(long)]
+    header: bool,
+    /// Column of the keys: its number from 1, or its name in the header
+    #[arg(long, default_value = "1", value_name = "COLUMN")]
+    key_column: String,
+    /// Column of the values
+    #[arg(long, default_value = "2", value_name = "COLUMN")]
+    value_column: String,
+    /// Stop at the first bad line; lines before it have been loaded
+    #[arg(long)]
+    strict: bool,
+    /// Threads that write
+    #[arg(long, default_value_t = default_threads(), value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn default_threads() -> u16 {
+    thread::available_parallelism().map_or(1, |count| count.get().min(4) as u16)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Tsv,
+    Csv,
+    Ndjson,
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct Tally {
+    loaded: u64,
+    bad: u64,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let progress = progress_bar(&self.file);
+        let source = progress.wrap_read(open(&self.file)?);
+        let mut input = self.input(source)?;
+        let store = self.pool.open_or_create(&self.index)?;
+        let start = Instant::now();
+        let mut tally = Tally::default();
+        let outcome = thread::scope(|scope| {
+            let mut writers = Writers::start(scope, &store, usize::from(self.threads));
+            let read = self.read(&mut input, &mut writers, &mut tally, &progress);
+            // What has been handed to the writers is written in any case.
+            writers.finish().and(read)
+        });
+        progress.finish_and_clear();
+        store.close()?;
+        outcome?;
+        self.print(&tally, start.elapsed())?;
+        if tally.bad == 0 { Ok(()) } else { Err(Failure::No) }
+    }
+
+    fn input<R: Read>(&self, source: R) -> Result<Input<BufReader<R>>, Failure> {
+        let source = BufReader::with_capacity(1 << 20, source);
+        let format = self.format.unwrap_or_else(|| match self.file.extension().and_then(|extension| extension.to_str()) {
+            Some("csv") => Format::Csv,
+            Some("ndjson" | "jsonl" | "json") => Format::Ndjson,
+            _ => Format::Tsv,
+        });
+        let columns = Columns { header: self.header, key: &self.key_column, value: &self.value_column };
+        match format {
+            Format::Ndjson => Ok(Input::ndjson(source)),
+            Format::Tsv => Input::separated(source, b'\t', false, columns),
+            Format::Csv => Input::separated(source, b',', true, columns),
+        }
+    }
+
+    /// Reads to the end, or to the first bad line if that is to stop it.
+    fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_, '_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
+        while let Some((number, line)) = input.next(&self.file)? {
+            let Line { namespace, key, value } = match line.and_then(Line::check) {
+                Ok(line) => line,
+                Err(what) => {
+                    tally.bad += 1;
+                    if tally.bad <= REPORTED_COUNT_MAX {
+                        progress.suspend(|| eprintln!("{}:{number}: {what}", self.file.display()));
+                    }
+                    if self.strict {
+                        progress.suspend(|| eprintln!("{}: stopped there; the {} lines before it are loaded", self.file.display(), text::count(tally.loaded)));
+                        return Err(Failure::No);
+                    }
+                    continue;
+                }
+            };
+            writers.write(namespace.as_deref().unwrap_or(&self.namespace.namespace), key, value)?;
+            tally.loaded += 1;
+            if tally.loaded.is_multiple_of(1 << 12) {
+                progress.set_message(format!("{} lines, {}", text::count(tally.loaded), text::rate(tally.loaded, progress.elapsed())));
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, tally: &Tally, time: Duration) -> Result<(), Failure> {
+        if tally.bad > REPORTED_COUNT_MAX {
+            eprintln!("{}: {} more bad lines", self.file.display(), text::count(tally.bad - REPORTED_COUNT_MAX));
+        }
+        let mut out = Output::new();
+        if self.json {
+            out.json(&json!({ "loaded": tally.loaded, "bad": tally.bad, "seconds": time.as_secs_f64() }))?;
+        } else {
+            let bad = if tally.bad == 0 { String::new() } else { format!(", {} bad lines left out", text::count(tally.bad)) };
+            out.line(format!("loaded {} lines in {time:.2?} ({}){bad}", text::count(tally.loaded), text::rate(tally.loaded, time)))?;
+        }
+        out.flush()
+    }
+}
+
+fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(std::io::stdin().lock()));
+    }
+    Ok(Box::new(File::open(path).map_err(|source| Failure::io("open", path, source))?))
+}
+
+/// A bar for a file, whose length is known; a spinner for a stream. Neither shows when standard error is not a terminal.
+fn progress_bar(path: &Path) -> ProgressBar {
+    let length = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len());
+    let (progress, template) = match length {
+        Some(length) => (ProgressBar::new(length), "{bar:40} {percent:>3} %  {bytes} of {total_bytes}, {msg}, {eta} left"),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes}, {msg}"),
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    progress.with_style(style)
+}

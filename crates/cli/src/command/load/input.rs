@@ -1,0 +1,221 @@
+//! Lines of input, and what is wrong with them.
+
+use super::line_starts::LineStarts;
+use crate::failure::Failure;
+use crate::text;
+use csv::{ByteRecord, ReaderBuilder};
+use everleaf::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+use serde_json::{Map, Value};
+use std::io::{self, BufRead, Read};
+use std::path::Path;
+
+/// Longest line of NDJSON in bytes: a value of the largest size, with every byte escaped as `\u0000`.
+const LINE_SIZE_MAX: u64 = 6 * (VALUE_SIZE_MAX + KEY_SIZE_MAX) as u64 + 1024;
+
+/// Where keys and values come from.
+pub(super) enum Input<R> {
+    /// TSV or CSV.
+    Separated {
+        reader: Box<csv::Reader<LineStarts<R>>>,
+        record: ByteRecord,
+        /// Column of the keys, from 0.
+        key: usize,
+        /// Column of the values, from 0.
+        value: usize,
+        /// Number of fields of every line: that of the first.
+        width: Option<usize>,
+    },
+    /// A JSON object on each line.
+    Ndjson { reader: R, line: Vec<u8>, number: u64 },
+}
+
+/// The number of a line from 1, and what it says, or what is wrong with it.
+pub(super) type Numbered<T> = (u64, Result<T, String>);
+
+/// Which columns of separated fields are taken.
+pub(super) struct Columns<'a> {
+    /// Whether the first line names the columns.
+    pub(super) header: bool,
+    /// Number from 1, or name, of the column of the keys.
+    pub(super) key: &'a str,
+    /// The same for the values.
+    pub(super) value: &'a str,
+}
+
+/// What a good line says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// Where it belongs, if the line says so.
+    pub(super) namespace: Option<String>,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
+}
+
+impl Line {
+    /// Checks what the store would refuse, so that it is a bad line and not the end.
+    pub(super) fn check(self) -> Result<Self, String> {
+        if self.key.len() > KEY_SIZE_MAX {
+            return Err(format!("a key of {} bytes, at most {KEY_SIZE_MAX} are possible", self.key.len()));
+        }
+        if self.value.len() > VALUE_SIZE_MAX {
+            return Err(format!("a value of {} bytes, at most {VALUE_SIZE_MAX} are possible", self.value.len()));
+        }
+        Ok(self)
+    }
+}
+
+impl<R: BufRead> Input<R> {
+    /// Fields between `delimiter`s.
+    pub(super) fn separated(source: R, delimiter: u8, quoting: bool, columns: Columns<'_>) -> Result<Self, Failure> {
+        // Flexible: lines with another number of fields are ours to report.
+        let mut reader =
+            ReaderBuilder::new().delimiter(delimiter).quoting(quoting).has_headers(columns.header).flexible(true).from_reader(LineStarts::new(source));
+        let names = match columns.header {
+            true => Some(reader.byte_headers().map_err(|error| Failure::Usage(format!("the header: {error}")))?.clone()),
+            false => None,
+        };
+        let (key, value) = (find_column(columns.key, names.as_ref())?, find_column(columns.value, names.as_ref())?);
+        Ok(Self::Separated { reader: Box::new(reader), record: ByteRecord::new(), key, value, width: names.map(|names| names.len()) })
+    }
+
+    /// A JSON object on each line.
+    pub(super) fn ndjson(reader: R) -> Self {
+        Self::Ndjson { reader, line: Vec::new(), number: 0 }
+    }
+
+    /// The next line; `None` at the end. Empty lines are passed over.
+    ///
+    /// # Errors
+    /// When `path` cannot be read on. What is wrong with a line is in the answer.
+    pub(super) fn next(&mut self, path: &Path) -> Result<Option<Numbered<Line>>, Failure> {
+        match self {
+            Self::Separated { reader, record, key, value, width } => {
+                let more = reader.read_byte_record(record).map_err(|error| Failure::io("read", path, error.into()))?;
+                let number = record.position().map_or(0, |position| reader.get_mut().line_from(position.byte()));
+                Ok(more.then(|| (number, fields(record, *key, *value, width))))
+            }
+            Self::Ndjson { reader, line, number } => loop {
+                line.clear();
+                let size = reader.take(LINE_SIZE_MAX).read_until(b'\n', line).map_err(|source| Failure::io("read", path, source))?;
+                if size == 0 {
+                    return Ok(None);
+                }
+                *number += 1;
+                if size as u64 == LINE_SIZE_MAX && line.last() != Some(&b'\n') {
+                    skip_line(reader).map_err(|source| Failure::io("read", path, source))?;
+                    return Ok(Some((*number, Err(format!("longer than {LINE_SIZE_MAX} bytes")))));
+                }
+                if !line.trim_ascii().is_empty() {
+                    return Ok(Some((*number, object(line))));
+                }
+            },
+        }
+    }
+}
+
+/// The column that `name` means, from 0.
+fn find_column(name: &str, names: Option<&ByteRecord>) -> Result<usize, Failure> {
+    if let Some(column) = names.and_then(|names| names.iter().position(|field| field == name.as_bytes())) {
+        return Ok(column);
+    }
+    let number = name.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    number.ok_or_else(|| match names {
+        Some(names) => Failure::Usage(format!("no column is called {name:?}; there are: {}", names.iter().map(text::escape).collect::<Vec<_>>().join(", "))),
+        None => Failure::Usage(format!("{name:?} is not the number of a column, from 1; for a name, the file needs a header, and --header")),
+    })
+}
+
+/// Takes key and value out of a record.
+fn fields(record: &ByteRecord, key: usize, value: usize, width: &mut Option<usize>) -> Result<Line, String> {
+    let expected = *width.get_or_insert_with(|| record.len().max(key.max(value) + 1));
+    if record.len() != expected {
+        return Err(format!("{} fields, {expected} expected", record.len()));
+    }
+    match (record.get(key), record.get(value)) {
+        (Some(key), Some(value)) => Ok(Line { namespace: None, key: key.to_vec(), value: value.to_vec() }),
+        _ => Err(format!("{} fields, the key is in field {}, the value in field {}", record.len(), key + 1, value + 1)),
+    }
+}
+
+/// Takes key and value out of a JSON object.
+fn object(line: &[u8]) -> Result<Line, String> {
+    let mut object: Map<String, Value> = serde_json::from_slice(line).map_err(|error| format!("no JSON object: {error}"))?;
+    let mut required = |name| text::remove_bytes(&mut object, name)?.ok_or_else(|| format!("no field {name:?}"));
+    let (key, value) = (required("key")?, required("value")?);
+    let namespace = match object.remove("namespace") {
+        Some(Value::String(name)) => Some(name),
+        Some(other) => return Err(format!("field \"namespace\" is not a string but {other}")),
+        None => None,
+    };
+    Ok(Line { namespace, key, value })
+}
+
+/// Passes over the rest of a line.
+fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        let (size, ended) = match buffer.iter().position(|&byte| byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (buffer.len(), buffer.is_empty()),
+        };
+        reader.consume(size);
+        if ended {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(mut input: Input<&[u8]>) -> Vec<Numbered<(String, String)>> {
+        std::iter::from_fn(|| input.next(Path::new("-")).unwrap())
+            .map(|(number, line)| (number, line.map(|line| (String::from_utf8(line.key).unwrap(), String::from_utf8(line.value).unwrap()))))
+            .collect()
+    }
+
+    fn good(number: u64, key: &str, value: &str) -> Numbered<(String, String)> {
+        (number, Ok((key.into(), value.into())))
+    }
+
+    #[test]
+    fn tsv_quotes_nothing_and_bad_lines_carry_their_numbers() {
+        let columns = Columns { header: false, key: "1", value: "2" };
+        let lines = read_all(Input::separated(&b"a\t\"x\nb\n\nc\ty\tz\nd\t\n"[..], b'\t', false, columns).unwrap());
+        assert_eq!(lines, [good(1, "a", "\"x"), (2, Err("1 fields, 2 expected".into())), (4, Err("3 fields, 2 expected".into())), good(5, "d", "")]);
+    }
+
+    #[test]
+    fn lines_are_counted_whatever_ends_them() {
+        for text in [&b"a,1\r\n\r\nb\r\n\r\n\"c\r\n\",3\r\n\r\nd"[..], b"a,1\n\nb\n\n\"c\r\n\",3\n\nd\n\n"] {
+            let columns = Columns { header: false, key: "1", value: "2" };
+            let lines = read_all(Input::separated(text, b',', true, columns).unwrap());
+            assert_eq!(lines[0], good(1, "a", "1"));
+            assert!(matches!(lines[1], (3, Err(_))), "{lines:?}");
+            assert_eq!(lines[2], good(5, "c\r\n", "3"));
+            assert!(matches!(lines[3], (8, Err(_))), "{lines:?}");
+            assert_eq!(lines.len(), 4);
+        }
+    }
+
+    #[test]
+    fn csv_takes_columns_by_name() {
+        let columns = Columns { header: true, key: "name", value: "born" };
+        let lines = read_all(Input::separated(&b"born,name,died\n1815,\"Lovelace, Ada\",1852\n1906,Hopper\n"[..], b',', true, columns).unwrap());
+        assert_eq!(lines, [good(2, "Lovelace, Ada", "1815"), (3, Err("2 fields, 3 expected".into()))]);
+        let columns = Columns { header: true, key: "age", value: "born" };
+        assert!(matches!(Input::separated(&b"born,name\n"[..], b',', true, columns), Err(Failure::Usage(message)) if message.contains("born, name")));
+    }
+
+    #[test]
+    fn ndjson_says_what_is_wrong() {
+        let text = b"{\"key\":\"a\",\"value\":\"1\"}\n\n[1]\n{\"key\":\"a\"}\n{\"key\":7,\"value\":\"\"}\n{\"key_base64\":\"YQ==\",\"value\":\"2\"}";
+        let lines = read_all(Input::ndjson(&text[..]));
+        assert_eq!(lines[0], good(1, "a", "1"));
+        assert!(matches!(&lines[1], (3, Err(what)) if what.contains("no JSON object")));
+        assert_eq!(lines[2], (4, Err("no field \"value\"".into())));
+        assert_eq!(lines[3], (5, Err("field \"key\" is not a string but 7".into())));
+        assert_eq!(lines[4], good(6, "a", "2"));
+    }
+}

@@ -1,0 +1,38 @@
+//! `everleaf put`: sets a key.
+
+use crate::failure::Failure;
+use crate::options::{IndexArgument, NamespaceArgument, PoolArguments};
+use clap::Args;
+use everleaf::VALUE_SIZE_MAX;
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    #[command(flatten)]
+    index: IndexArgument,
+    #[command(flatten)]
+    namespace: NamespaceArgument,
+    /// The key, of any bytes
+    key: OsString,
+    /// The value, of any bytes; - reads it from standard input
+    value: OsString,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let mut value = self.value.as_bytes().to_vec();
+        if value == b"-" {
+            value.clear();
+            // One byte more than possible is enough for the store to say what is possible.
+            let read = std::io::stdin().lock().take(VALUE_SIZE_MAX as u64 + 1).read_to_end(&mut value);
+            read.map_err(|source| Failure::Io { action: "read standard input".into(), source })?;
+        }
+        let store = self.pool.open_or_create(&self.index)?;
+        store.namespace(&self.namespace.namespace)?.put(self.key.as_bytes(), &value)?;
+        Ok(store.close()?)
+    }
+}

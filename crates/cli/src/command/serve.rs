@@ -1,0 +1,169 @@
+//! `everleaf serve`: a pool behind the protocol of Redis.
+
+use crate::failure::Failure;
+use crate::options::{ByteSize, IndexArgument, PoolArguments};
+use crate::text;
+use clap::Args;
+use everleaf::Store;
+use everleaf_pmem::{Domain, Found, Info};
+use everleaf_server::{Config, Limits, Server};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    #[command(flatten)]
+    index: IndexArgument,
+    /// Address to listen on; with another than the default, set a password too
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDR")]
+    bind: IpAddr,
+    /// TCP port; 0 takes a free one
+    #[arg(long, default_value_t = 6379, value_name = "N")]
+    port: u16,
+    /// Threads that serve connections; as many as the machine has cores if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Databases for SELECT
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    databases: u16,
+    /// Password that clients must show with AUTH; other users of the machine can see it in the list of processes
+    #[arg(long, value_name = "TEXT")]
+    password: Option<String>,
+    /// File whose first line is the password
+    #[arg(long, value_name = "PATH", conflicts_with = "password")]
+    password_file: Option<PathBuf>,
+    /// Connections at a time
+    #[arg(long, default_value_t = 10_000, value_name = "N")]
+    connections_max: usize,
+    /// Longest request; a client that sends a longer one is dropped
+    #[arg(long, default_value = "1G", value_name = "BYTES")]
+    query_buffer_size_max: ByteSize,
+    /// Replies that wait for a slow reader; a client above is dropped
+    #[arg(long, default_value = "1G", value_name = "BYTES")]
+    output_buffer_size_max: ByteSize,
+    /// Say what there is to say at the start in one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let config = self.config()?;
+        let start = Instant::now();
+        let store = Arc::new(self.pool.open_or_create(&self.index)?);
+        let opened_in = start.elapsed();
+        let server = Server::bind(config, store.clone())?;
+        // Before the announcement: whoever has read it may send a signal at once.
+        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
+        let handle = signals.handle();
+        let stop = server.stop_handle();
+        let watcher = thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                stop.stop();
+            }
+        });
+        self.announce(&store, server.local_addr(), opened_in)?;
+        let served = server.run();
+        handle.close();
+        // It panics never, and has nothing to say.
+        let _ = watcher.join();
+        served?;
+        match Arc::try_unwrap(store) {
+            Ok(store) => store.close()?,
+            Err(_) => unreachable!("the server and the signal watcher have ended, and nobody else holds the store"),
+        }
+        eprintln!("everleaf: stopped, the pool is closed");
+        Ok(())
+    }
+
+    fn config(&self) -> Result<Config, Failure> {
+        let defaults = Config::default();
+        let password = match &self.password_file {
+            Some(path) => Some(read_password(path)?),
+            None => self.password.clone().map(String::into_bytes),
+        };
+        Ok(Config {
+            address: self.bind,
+            port: self.port,
+            threads: self.threads.map_or(defaults.threads, usize::from),
+            databases: usize::from(self.databases),
+            password,
+            limits: Limits {
+                connection_count_max: self.connections_max,
+                query_buffer_size_max: self.query_buffer_size_max.0,
+                output_buffer_size_max: self.output_buffer_size_max.0,
+                ..defaults.limits
+            },
+            ..defaults
+        })
+    }
+
+    /// Tells the operator, or a program, what was found and how to go on.
+    fn announce(&self, store: &Store, address: SocketAddr, opened_in: Duration) -> Result<(), Failure> {
+        let info = store.pool().info();
+        let path = std::path::absolute(store.path()).unwrap_or_else(|_| store.path().to_owned());
+        let keys: u64 = store.stats().namespaces.iter().map(|namespace| namespace.keys).sum();
+        let text = if self.json {
+            let found = match info.found {
+                Found::Absent => "absent",
+                Found::Clean => "clean",
+                Found::Unclean => "unclean",
+            };
+            let domain = info.domain.map(Domain::name);
+            let pid = std::process::id();
+            format!(
+                "{}\n",
+                json!({
+                    "address": address.to_string(), "port": address.port(), "pid": pid, "pool": path, "size": info.size, "keys": keys, "found": found, "domain": domain,
+                    "opened_in_ms": opened_in.as_secs_f64() * 1e3,
+                })
+            )
+        } else {
+            self.greeting(&info, &path, keys, address, opened_in)
+        };
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+    }
+
+    fn greeting(&self, info: &Info, path: &Path, keys: u64, address: SocketAddr, opened_in: Duration) -> String {
+        let opened = match info.found {
+            Found::Absent => "created".to_owned(),
+            Found::Clean => format!("{} keys, opened after a clean stop in {:.0?}", text::count(keys), opened_in),
+            Found::Unclean => format!("{} keys, recovered after a crash in {:.0?}", text::count(keys), opened_in),
+        };
+        let domain = match info.domain {
+            Some(domain) => format!("{domain}{}: acknowledged writes survive {}", if self.pool.domain.is_some() { " (chosen)" } else { "" }, domain.survives()),
+            None => "none: the pool ends with the process".into(),
+        };
+        let host = if address.ip().is_unspecified() { String::new() } else { format!(" -h {}", address.ip()) };
+        let port = address.port();
+        let pid = std::process::id();
+        format!(
+            "everleaf {version}\n  pool     {path}: {size} of at most {size_max}, {opened}\n  domain   {domain}\n  connect  redis-cli{host} -p {port}\n  \
+             stop     Ctrl-C, kill {pid}, or redis-cli{host} -p {port} SHUTDOWN\n",
+            version = env!("CARGO_PKG_VERSION"),
+            path = path.display(),
+            size = text::size(info.size),
+            size_max = text::size(info.size_max),
+        )
+    }
+}
+
+/// The first line of a file, without its end.
+fn read_password(path: &Path) -> Result<Vec<u8>, Failure> {
+    let content = std::fs::read(path).map_err(|source| Failure::io("read", path, source))?;
+    let line = content.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    match line {
+        [] => Err(Failure::Usage(format!("{} holds no password in its first line", path.display()))),
+        line => Ok(line.to_vec()),
+    }
+}

@@ -1,0 +1,114 @@
+//! Options that several commands share.
+
+use crate::failure::Failure;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use everleaf::{Options, Store};
+use everleaf_pmem::{Domain, Hardware};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Which pool, and how to open it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PoolArguments {
+    /// The pool file
+    #[arg(long, default_value = "everleaf.pool", value_name = "PATH")]
+    pub(crate) pool: PathBuf,
+    /// Size to which the pool may grow; the file is as large as its content needs
+    #[arg(long, default_value = "1T", value_name = "BYTES")]
+    pub(crate) size_max: ByteSize,
+    /// Persistence domain instead of the one that is found: adr, eadr, page-cache or msync
+    #[arg(long, value_name = "NAME")]
+    pub(crate) domain: Option<Domain>,
+    /// Open the pool even if a failure of the machine may have torn it, to save what can be saved
+    #[arg(long)]
+    pub(crate) accept_dirty_shutdown: bool,
+}
+
+/// The index of namespaces that a command creates.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct IndexArgument {
+    /// Index of new namespaces
+    #[arg(long, default_value = "isle", value_name = "NAME", value_parser = PossibleValuesParser::new(persistent_indexes()))]
+    pub(crate) index: String,
+}
+
+/// Which namespace.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NamespaceArgument {
+    /// Namespace; those of the server are "0", "1" and so on, as in SELECT
+    #[arg(long, short, default_value = "0", value_name = "NAME")]
+    pub(crate) namespace: String,
+}
+
+impl PoolArguments {
+    /// Opens the store, which must be there already.
+    pub(crate) fn open(&self) -> Result<Store, Failure> {
+        require_pool(&self.pool)?;
+        Ok(Store::open(&self.pool, self.options(Options::default().index))?)
+    }
+
+    /// Opens the store, or creates it.
+    pub(crate) fn open_or_create(&self, index: &IndexArgument) -> Result<Store, Failure> {
+        Ok(Store::open(&self.pool, self.options(index.index.clone()))?)
+    }
+
+    fn options(&self, index: String) -> Options {
+        Options { index, size_max: self.size_max.0, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..Options::default() }
+    }
+}
+
+/// Fails when there is no file at `path`, where opening would create a pool.
+pub(crate) fn require_pool(path: &Path) -> Result<(), Failure> {
+    let absent = |source| everleaf_pmem::Error::Io { action: "open pool", path: path.to_owned(), source };
+    let metadata = std::fs::metadata(path).map_err(absent)?;
+    match metadata.len() {
+        0 => Err(Failure::Usage(format!("{} is empty; `everleaf create` makes a pool of it", path.display()))),
+        _ => Ok(()),
+    }
+}
+
+/// Names of the indexes that outlive the process.
+fn persistent_indexes() -> Vec<&'static str> {
+    everleaf_index::registry::<[u8], Hardware>().iter().filter(|entry| entry.persistent).map(|entry| entry.name).collect()
+}
+
+/// A number of bytes, written with or without a unit: 4096, 64K, 64M, 2G, 1T, 1GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) usize);
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+        let (digits, unit) = text.split_at(end);
+        let shift = match unit.trim().to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
+            "" => 0,
+            "k" => 10,
+            "m" => 20,
+            "g" => 30,
+            "t" => 40,
+            _ => return Err(format!("no unit of bytes is called {unit:?}; choose one of K, M, G, T (powers of 1024), or none")),
+        };
+        let number: usize = digits.parse().map_err(|_| format!("{text:?} is not a number of bytes; write for example 64M or 2G"))?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(|| format!("{text:?} is more than this machine can address"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("64K", 64 << 10), ("64m", 64 << 20), ("2G", 2 << 30), ("1GiB", 1 << 30), ("3 MB", 3 << 20), ("1T", 1 << 40)]
+        {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+        for text in ["", "G", "-1", "1.5G", "1X", "99999999999999999999", "99999999T"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+    }
+}

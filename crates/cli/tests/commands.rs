@@ -1,0 +1,145 @@
+#![forbid(unsafe_code)]
+//! The commands, as a shell or a program sees them: standard output, standard error, exit codes.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs a command in `directory` with `input` on its standard input.
+fn everleaf(directory: &Path, arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+    command.args(arguments).current_dir(directory).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("the binary runs");
+    // A command that does not read its input may have ended before all of it is written.
+    let _ = process.stdin.take().expect("its input is piped").write_all(input);
+    process.wait_with_output().expect("it ends")
+}
+
+/// Runs a command that must end with `code`; its standard output.
+#[track_caller]
+fn expect(directory: &Path, arguments: &[&str], input: &[u8], code: i32) -> Vec<u8> {
+    let output = everleaf(directory, arguments, input);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+#[test]
+fn values_are_bytes() {
+    let directory = directory();
+    let value = b"\0\xff\r\n middle \n";
+    expect(directory.path(), &["put", "key", "-"], value, 0);
+    assert_eq!(expect(directory.path(), &["get", "key"], b"", 0), value);
+    expect(directory.path(), &["put", "", ""], b"", 0);
+    assert_eq!(expect(directory.path(), &["get", ""], b"", 0), b"");
+    assert_eq!(expect(directory.path(), &["get", "--json", "key"], b"", 0), b"{\"key\":\"key\",\"value_base64\":\"AP8NCiBtaWRkbGUgCg==\"}\n");
+}
+
+#[test]
+fn exit_codes_say_what_happened() {
+    let directory = directory();
+    let path = directory.path();
+    expect(path, &["get", "key"], b"", 3);
+    expect(path, &["info"], b"", 3);
+    assert!(!path.join("everleaf.pool").exists(), "reading creates no pool");
+    expect(path, &["create"], b"", 0);
+    expect(path, &["create"], b"", 3);
+    expect(path, &["get", "key"], b"", 1);
+    expect(path, &["del", "key"], b"", 1);
+    expect(path, &["put", "key", "value"], b"", 0);
+    assert_eq!(expect(path, &["del", "key", "other"], b"", 0), b"1\n");
+    expect(path, &["put", "key"], b"", 2);
+    expect(path, &["put", "--size-max", "7 apples", "key", "value"], b"", 2);
+    expect(path, &["put", "--index", "volatile", "key", "value"], b"", 2);
+    expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
+    expect(path, &["load", "absent.tsv"], b"", 4);
+    expect(path, &["check"], b"", 0);
+    std::fs::write(path.join("text"), "no pool, but long enough to be read as one").expect("a file");
+    expect(path, &["check", "--pool", "text"], b"", 3);
+}
+
+#[test]
+fn scans_go_both_ways_and_stop() {
+    let directory = directory();
+    let path = directory.path();
+    expect(path, &["load", "-", "--format", "csv"], b"a,1\nab,2\nb,3\nc,4\n", 0);
+    let scan = |arguments: &[&str]| String::from_utf8(expect(path, &[&["scan"], arguments].concat(), b"", 0)).expect("UTF-8");
+    assert_eq!(scan(&[]), "a\t1\nab\t2\nb\t3\nc\t4\n");
+    assert_eq!(scan(&["--from", "ab", "--to", "b"]), "ab\t2\nb\t3\n");
+    assert_eq!(scan(&["--reverse", "--from", "ab", "--to", "bb", "--keys-only"]), "b\nab\n");
+    assert_eq!(scan(&["--prefix", "a", "--reverse"]), "ab\t2\na\t1\n");
+    assert_eq!(scan(&["--limit", "1", "--json"]), "{\"key\":\"a\",\"value\":\"1\"}\n");
+    assert_eq!(scan(&["--namespace", "other"]), "");
+}
+
+#[test]
+fn what_is_dumped_can_be_loaded() {
+    let directory = directory();
+    let path = directory.path();
+    expect(path, &["put", "binary", "-"], b"\xfe\0", 0);
+    expect(path, &["put", "--namespace", "other", "k\u{fc}rbis", "\"\\\n"], b"", 0);
+    let dump = expect(path, &["dump"], b"", 0);
+    assert_eq!(dump.iter().filter(|&&byte| byte == b'\n').count(), 2);
+    expect(path, &["load", "-", "--format", "ndjson", "--pool", "copy.pool"], &dump, 0);
+    assert_eq!(expect(path, &["dump", "--pool", "copy.pool"], b"", 0), dump);
+}
+
+#[test]
+fn bad_lines_are_reported_by_number() {
+    let directory = directory();
+    let path = directory.path();
+    let text = b"a\t1\nbad\nb\t2\nworse\t\t\nc\t3\n";
+    let output = everleaf(path, &["load", "-"], text);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(errors, "-:2: 1 fields, 2 expected\n-:4: 3 fields, 2 expected\n");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("loaded 3 lines in "));
+    expect(path, &["load", "-", "--strict", "--pool", "strict.pool"], text, 1);
+    assert_eq!(expect(path, &["scan", "--pool", "strict.pool"], b"", 0), b"a\t1\n");
+    // Of the many only the first are shown, and all are counted.
+    let output = everleaf(path, &["load", "-", "--json"], &b"a\t1\n".iter().copied().chain(*b"bad\n").cycle().take(8 * 100).collect::<Vec<_>>());
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((said["loaded"].as_u64(), said["bad"].as_u64()), (Some(100), Some(100)));
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 21);
+}
+
+#[test]
+fn of_two_lines_with_a_key_the_later_one_wins() {
+    let directory = directory();
+    let mut text = Vec::new();
+    for number in 0..20_000 {
+        writeln!(text, "key {}\t{number}", number % 100).expect("a vector takes everything");
+    }
+    expect(directory.path(), &["load", "-", "--threads", "4"], &text, 0);
+    assert_eq!(expect(directory.path(), &["get", "key 42"], b"", 0), b"19942");
+}
+
+#[test]
+fn a_pool_in_use_can_be_looked_at_but_not_opened() {
+    let directory = directory();
+    let path = directory.path();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+    let mut server = command.args(["serve", "--json", "--port", "0"]).current_dir(path).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
+    let info = String::from_utf8(expect(path, &["info"], b"", 0)).expect("UTF-8");
+    assert!(info.contains("open, or left without being closed"), "{info}");
+    let output = everleaf(path, &["get", "key"], b"");
+    assert_eq!(output.status.code(), Some(3));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains(&format!("in use by process {}", server.id())), "{message}");
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+}
+
+#[test]
+fn completions_are_for_this_program() {
+    let directory = directory();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = String::from_utf8(expect(directory.path(), &["completion", shell], b"", 0)).expect("UTF-8");
+        assert!(script.contains("everleaf") && script.contains("accept-dirty-shutdown"), "{shell}");
+    }
+}
