@@ -1,0 +1,180 @@
+#![forbid(unsafe_code)]
+//! `kill -9` of the real server under load, verified against an expected-state log; `cargo xtask kill --rounds N` runs it for longer.
+//!
+//! A round: start the server on the pool that the last round left; verify all of it; let several connections write, each with many requests under way; kill the server
+//! at a random moment. The log is in this process, so it survives. The pool is made anew now and then; otherwise every round is the next life of the same one. Some
+//! rounds kill the server while it starts, some stop it gracefully, some kill it in the middle of a `redis-benchmark -t set -P 16`.
+//!
+//! `EVERLEAF_KILL_ROUNDS` and `EVERLEAF_KILL_SEED` choose how many rounds and which; both are printed. A seed fixes what is written and when the kill comes, though not
+//! how far the server is by then.
+
+#[path = "kill/client.rs"]
+mod client;
+#[path = "kill/ledger.rs"]
+mod ledger;
+#[path = "kill/server.rs"]
+mod server;
+#[path = "kill/workload.rs"]
+mod workload;
+
+use client::Client;
+use ledger::Shared;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use server::Server;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use workload::Writer;
+
+/// Rounds of an ordinary test run.
+const ROUNDS: u64 = 25;
+/// Rounds on one pool.
+const ROUNDS_PER_POOL: u64 = 40;
+/// Connections that write.
+const WRITERS: usize = 4;
+/// Longest time that they write in a round.
+const WRITE_MILLISECONDS_MAX: u64 = 60;
+
+/// What a round does besides writing and killing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// Before it, kill the server while it starts.
+    KilledAtStart,
+    /// Stop it by SIGTERM instead of killing it.
+    Graceful,
+    /// Kill it in the middle of a redis-benchmark, too.
+    Benchmark,
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, not a number")),
+        Err(_) => default,
+    }
+}
+
+#[test]
+fn every_acknowledged_write_outlives_kill_9() {
+    let rounds = setting("EVERLEAF_KILL_ROUNDS", ROUNDS);
+    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
+    println!("{rounds} rounds; replay with: cargo xtask kill --rounds {rounds} --seed {seed}");
+    let benchmark = Command::new("redis-benchmark").arg("--version").output().is_ok();
+    if !benchmark {
+        println!("redis-benchmark is not installed (Debian: redis-tools), so no round runs it");
+    }
+    let start = Instant::now();
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut totals = Totals::default();
+    let mut done = 0;
+    while done < rounds {
+        let directory = tempfile::tempdir().expect("a directory for the pool");
+        let count = ROUNDS_PER_POOL.min(rounds - done);
+        run_pool(&directory.path().join("kill.pool"), done..done + count, benchmark, &mut random, &mut totals);
+        done += count;
+    }
+    println!(
+        "{rounds} rounds in {:.1} s: {} writes acknowledged, {} in flight at a kill, {} keys verified, slowest start {:.0?}: every acknowledged write is there",
+        start.elapsed().as_secs_f64(),
+        totals.acknowledged,
+        totals.in_flight,
+        totals.verified,
+        totals.slowest_start,
+    );
+    assert!(totals.acknowledged > rounds, "the rounds were too short to write anything");
+}
+
+#[derive(Default)]
+struct Totals {
+    acknowledged: u64,
+    in_flight: u64,
+    verified: u64,
+    slowest_start: Duration,
+}
+
+/// Rounds on one pool, from its creation on.
+fn run_pool(pool: &Path, rounds: std::ops::Range<u64>, benchmark: bool, random: &mut StdRng, totals: &mut Totals) {
+    let shared = Shared::default();
+    let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(number, &shared, random.random())).collect();
+    let mut benchmark_keys = 0;
+    for round in rounds {
+        let kind = match random.random_range(0..10) {
+            0 => Kind::KilledAtStart,
+            1 => Kind::Graceful,
+            2 if benchmark => Kind::Benchmark,
+            _ => Kind::Plain,
+        };
+        if kind == Kind::KilledAtStart {
+            Server::kill_at_start(pool, Duration::from_micros(random.random_range(0..30_000)));
+        }
+        let server = Server::start(pool);
+        totals.slowest_start = totals.slowest_start.max(server.started_in);
+        totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys).unwrap_or_else(|what| panic!("round {round}, {kind:?}: {what}"));
+
+        let time = Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000));
+        let mut noise = (kind == Kind::Benchmark).then(|| start_benchmark(&server));
+        let port = server.port;
+        thread::scope(|scope| {
+            for writer in &mut writers {
+                scope.spawn(move || writer.run(port));
+            }
+            thread::sleep(time);
+            if kind == Kind::Graceful { server.stop() } else { server.kill() }
+        });
+        if let Some(noise) = &mut noise {
+            // It ends by itself when its connections do; it must not outlive the test.
+            let _ = noise.kill();
+            let _ = noise.wait();
+        }
+        for writer in &mut writers {
+            let (acknowledged, in_flight) = writer.take_counts();
+            totals.acknowledged += acknowledged;
+            totals.in_flight += in_flight;
+        }
+    }
+    // The last round is verified as well.
+    let server = Server::start(pool);
+    totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys).unwrap_or_else(|what| panic!("after the last round: {what}"));
+    server.kill();
+}
+
+/// Starts a redis-benchmark that would run for longer than the round does.
+fn start_benchmark(server: &Server) -> Child {
+    let mut command = Command::new("redis-benchmark");
+    command.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-t", "set", "-P", "16", "-c", "8", "-d", "100", "-r", "5000", "-n", "100000000", "-q"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("redis-benchmark runs")
+}
+
+/// The verification is worth what it notices: what a defect would leave is made by a client that nobody has told the log about.
+#[test]
+fn a_defect_would_be_noticed() {
+    let directory = tempfile::tempdir().expect("a directory for the pool");
+    let defects: [(&str, &[&[u8]], &str); 5] = [
+        ("1", &[b"FLUSHDB"], "acknowledged was"),
+        ("1", &[b"SET", b"writer 0 key 1000", b""], "should not be"),
+        ("0", &[b"SET", b"group 3 member 2", b"writer 0 1."], "only part of an MSET"),
+        ("0", &[b"INCRBY", b"counter 5", b"1000"], "acknowledged and"),
+        ("0", &[b"DEL", b"group 1 member 0", b"group 1 member 1", b"group 1 member 2", b"group 1 member 3"], "group 1"),
+    ];
+    for (number, (database, words, expected)) in defects.into_iter().enumerate() {
+        let pool = directory.path().join(format!("{number}.pool"));
+        let shared = Shared::default();
+        let mut writers = [Writer::new(0, &shared, 1)];
+        let server = Server::start(&pool);
+        let port = server.port;
+        thread::scope(|scope| {
+            scope.spawn(|| writers[0].run(port));
+            // Until every group and counter, and some of the keys, have been written with near certainty: time only decides how much there is to verify.
+            thread::sleep(Duration::from_millis(100));
+            server.kill();
+        });
+        let server = Server::start(&pool);
+        let mut client = Client::connect(server.port).expect("the server listens");
+        client.call(&[b"SELECT", database.as_bytes()]).expect("a reply");
+        client.call(words).expect("a reply");
+        let what = ledger::verify(&server, &mut writers, &shared, &mut 0).expect_err("a defect");
+        assert!(what.contains(expected), "{words:?} is reported as {what:?}");
+    }
+}
