@@ -229,7 +229,12 @@ mod tests {
         }
 
         #[test]
-        fn keys_order_as_byte_strings(length in length(), other in length(), skip in 0usize..40, differ in prop::option::of((any::<prop::sample::Index>(), any::<u8>()))) {
+        fn keys_order_as_byte_strings(
+            length in length(),
+            other in length(),
+            skip in 0usize..40,
+            differ in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+        ) {
             let stored: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let mut key: Vec<u8> = (0..other).map(|at| at as u8).collect();
             if let Some((index, value)) = differ && other > skip {

@@ -42,3 +42,8 @@ pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 pub use everleaf_pmem::{Domain, Info, Usage};
 pub use namespace::{Change, Namespace};
 pub use store::{Options, Store};
+
+/// The example of the README, which is to stay true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -2,8 +2,8 @@
 //!
 //! What a crash leaves is the roots and what they reach. Recovery
 //! 1. marks the store block, and for each slot that is not free the log and the records it names: they are needed below;
-//! 2. opens every index, which marks its own blocks and calls back for each record. A record outside any log is marked and done with. A record of a log is marked already;
-//!    while its batch is undecided, the version before it is reachable only through it, and marked now;
+//! 2. opens every index, which marks its own blocks and calls back for each record. A record outside any log is marked and done with. A record of a log is marked
+//!    already; while its batch is undecided, the version before it is reachable only through it, and marked now;
 //! 3. hands the marks to the allocator: everything else is free, and allocation works again;
 //! 4. settles each slot. Undecided: wherever an index has the record of the log, the previous version is put back, or the entry removed. Committed: records are stamped
 //!    with the slot's timestamp, tombstones removed;

@@ -191,7 +191,10 @@ proptest! {
 
     /// Nothing that an index may claim to reach brings more than an error.
     #[test]
-    fn hostile_marks_are_refused_or_sound(marks in prop::collection::vec((word(), prop_oneof![word(), 0u64..5000]), 0..40), headers in prop::collection::vec((1u32..12, any::<bool>(), any::<u16>()), 0..12)) {
+    fn hostile_marks_are_refused_or_sound(
+        marks in prop::collection::vec((word(), prop_oneof![word(), 0u64..5000]), 0..40),
+        headers in prop::collection::vec((1u32..12, any::<bool>(), any::<u16>()), 0..12),
+    ) {
         let pool = pool(4 << 10, 12);
         for (slab, run, extent) in headers {
             let classes = pool.alloc.heap.classes;

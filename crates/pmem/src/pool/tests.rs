@@ -340,7 +340,13 @@ proptest! {
     /// Whatever stands in a pool: an error or an answer, and no panic.
     #[test]
     fn damage_never_panics(
-        changes in prop::collection::vec((prop_oneof![0usize..2, 64usize..80, 128usize..144, 256usize..1024], prop_oneof![any::<u64>(), 0u64..5000, (0u64..1 << 18).prop_map(|off| Off::<()>::new(off).link())]), 1..6),
+        changes in prop::collection::vec(
+            (
+                prop_oneof![0usize..2, 64usize..80, 128usize..144, 256usize..1024],
+                prop_oneof![any::<u64>(), 0u64..5000, (0u64..1 << 18).prop_map(|off| Off::<()>::new(off).link())],
+            ),
+            1..6,
+        ),
         sealed in any::<bool>(),
         fields in any::<[u64; 6]>(),
     ) {

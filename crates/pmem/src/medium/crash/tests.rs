@@ -1,3 +1,5 @@
+//! What the crash medium shows, against what the model allows.
+
 use super::*;
 use crate::{Off, Pm, Word};
 use std::collections::BTreeSet;
