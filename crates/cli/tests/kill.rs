@@ -166,8 +166,12 @@ fn a_defect_would_be_noticed() {
         let port = server.port;
         thread::scope(|scope| {
             scope.spawn(|| writers[0].run(port));
-            // Until every group and counter, and some of the keys, have been written with near certainty: time only decides how much there is to verify.
-            thread::sleep(Duration::from_millis(100));
+            // Until every group and counter, and many of the keys, have been written: the seed is fixed, so that this does not depend on chance.
+            let patience = Instant::now();
+            while shared.clock() < 400 {
+                assert!(patience.elapsed() < Duration::from_secs(60), "the writer gets nowhere");
+                thread::sleep(Duration::from_millis(1));
+            }
             server.kill();
         });
         let server = Server::start(&pool);

@@ -2,8 +2,8 @@
 //!
 //! A batch holds the stripes of all its keys (taken in ascending order, so batches cannot block each other for ever) and one commit slot. Each of its records carries the
 //! slot's token in its commit word, which makes it *pending*: a reader who meets it asks the slot's mirror whether the batch is committed, and takes the record if so,
-//! and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store. A delete is a tombstone record until
-//! the batch is over. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `recovery.rs` what happens after a crash.
+//! and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store. A delete is a tombstone record
+//! until the batch is over. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `recovery.rs` what happens after a crash.
 //!
 //! # Invariants
 //!

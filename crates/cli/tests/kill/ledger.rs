@@ -35,6 +35,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// How far it is: twice the number of MSETs that have been acknowledged, about.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock.load(Ordering::SeqCst)
+    }
+
     /// A number above all before.
     pub(crate) fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst)

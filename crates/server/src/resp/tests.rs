@@ -1,3 +1,5 @@
+//! Frames whole and in pieces, right and wrong.
+
 use super::*;
 use proptest::prelude::*;
 
