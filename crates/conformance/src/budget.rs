@@ -79,7 +79,9 @@ impl<K: Class + ?Sized> Meter<K> {
 /// # Panics
 /// With the operation that costs more, or less.
 pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Count<Hardware>>, keys: u32) {
-    let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 256 << 20, ..PoolOptions::default() }).expect("memory");
+    let pool =
+        Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: if cfg!(miri) { 4 << 20 } else { 256 << 20 }, ..PoolOptions::default() })
+            .expect("memory");
     let meter = Meter { index: entry.create(&pool, crate::ROOT).expect("an empty pool"), pool };
     let budget = Budget::of(entry);
     let mut numbers: Vec<u32> = (1..=keys).collect();

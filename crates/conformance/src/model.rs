@@ -92,7 +92,7 @@ fn pool_options(memory: &Memory) -> PoolOptions {
 
 fn run<K: Class + ?Sized>(entry: &Entry<K, Hardware>, loaded: Vec<(K::Owned, u64)>, steps: Vec<Step<K::Owned>>) -> Result<(), Broken> {
     const RULE: &str = "an operation succeeds";
-    let memory = Memory::new(32 << 20).map_err(Broken::by(RULE))?;
+    let memory = Memory::new(if cfg!(miri) { 4 << 20 } else { 32 << 20 }).map_err(Broken::by(RULE))?;
     let pool = Pool::create_in(Arc::clone(&memory), Hardware::page_cache(), pool_options(&memory)).map_err(Broken::by(RULE))?;
     let subject = Subject::create(entry, pool).map_err(Broken::by(RULE))?;
     let mut run = Run { entry, memory, subject: Some(subject), model: loaded.into_iter().collect() };

@@ -35,7 +35,8 @@ pub struct Options {
 /// # Panics
 /// With the rule that does not hold.
 pub fn race<K: Class + ?Sized>(entry: &Entry<K, Hardware>, options: Options) {
-    let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 256 << 20, ..PoolOptions::default() }).expect("memory");
+    let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: if cfg!(miri) { 4 << 20 } else { 256 << 20 }, ..PoolOptions::default() })
+        .expect("memory");
     let subject = Subject::create(entry, pool).expect("an empty pool");
     let told = |broken: Broken| format!("{}, {} keys, seed {:#x}: {broken}", entry.name, K::NAME, options.seed);
     let workers: Vec<Worker<'_, K>> = std::thread::scope(|scope| {
