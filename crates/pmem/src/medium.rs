@@ -20,24 +20,39 @@ pub use hardware::Hardware;
 pub use latency::Latency;
 
 use std::marker::PhantomData;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a cache line in bytes: the unit of write-back, and of what a crash leaves.
 pub const LINE: usize = 64;
 
 /// A run of whole, mapped cache lines. Only [`Pm`](crate::Pm) makes them.
-///
-/// Invariant: `first` is aligned to [`LINE`], and `count` lines from there are mapped for `'a`.
 #[derive(Clone, Copy)]
 pub struct Lines<'a> {
-    pub(crate) first: NonNull<u8>,
-    pub(crate) at: usize,
-    pub(crate) count: usize,
-    pub(crate) _mapped: PhantomData<&'a ()>,
+    /// Invariant: aligned to [`LINE`], and `count` lines from here are mapped for `'a`.
+    first: *const u8,
+    at: usize,
+    count: usize,
+    mapped: PhantomData<&'a ()>,
 }
 
-impl Lines<'_> {
+impl<'a> Lines<'a> {
+    /// The lines that `what` touches, the first of them `at` bytes from the start of the pool. They are mapped because `what` is, and no page ends within a line.
+    #[inline(always)]
+    pub(crate) fn of<T: ?Sized>(what: &'a T, at: usize) -> Self {
+        let size = size_of_val(what);
+        let start = std::ptr::from_ref(what).cast::<u8>();
+        let skew = start.addr() % LINE;
+        // What has no bytes may lie anywhere, in memory that is not mapped too.
+        let count = if size == 0 { 0 } else { (skew + size).div_ceil(LINE) };
+        Self { first: start.wrapping_sub(skew), at: at.wrapping_sub(skew), count, mapped: PhantomData }
+    }
+
+    /// Where the first line lies in this process. For the processor and the kernel, not to be accessed.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> *const u8 {
+        self.first
+    }
+
     /// Offset of the first line in the pool, in bytes.
     pub fn at(&self) -> usize {
         self.at

@@ -6,7 +6,6 @@
 use crate::medium::{LINE, Lines, Medium};
 use crate::word::{Resident, WORD, Word};
 use crate::{Error, Off};
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -127,17 +126,7 @@ impl<M: Medium> Pm<M> {
     /// Starts the write-back of every line that `what` touches.
     #[inline(always)]
     pub fn flush<T: Resident + ?Sized>(&self, what: &T) {
-        let at = self.offset_of(what).bytes() as usize;
-        let first = at & !(LINE - 1);
-        let end = at + size_of_val(what);
-        let lines = Lines {
-            // SAFETY: `what` lies in the mapping, whose base and length are aligned to lines, so its lines do too.
-            first: unsafe { self.base.add(first) },
-            at: first,
-            count: (end - first).div_ceil(LINE),
-            _mapped: PhantomData,
-        };
-        self.medium.flush(lines);
+        self.medium.flush(Lines::of(what, self.offset_of(what).bytes() as usize));
     }
 
     /// Waits until this thread's earlier flushes are durable.

@@ -122,7 +122,7 @@ impl<M: Medium> Medium for Count<M> {
     fn flush(&self, lines: Lines<'_>) {
         self.with_shard(|shard| {
             shard.counts.flushes += 1;
-            shard.counts.lines_flushed += lines.count as u64;
+            shard.counts.lines_flushed += lines.count() as u64;
         });
         self.below.flush(lines);
     }

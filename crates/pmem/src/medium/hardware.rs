@@ -8,6 +8,7 @@
 //! | `Msync` | remembers the pages | msync of what was remembered |
 
 use super::{Domain, LINE, Lines, Medium};
+use crate::local;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -44,8 +45,7 @@ enum WriteBack {
 impl Hardware {
     /// The machine's memory, taken to be in `domain`.
     pub fn new(domain: Domain) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { domain, write_back: WriteBack::of_this_processor(), id: NEXT.fetch_add(1, Ordering::Relaxed), page: page_size(), failure: OnceLock::new() }
+        Self { domain, write_back: WriteBack::of_this_processor(), id: local::unique(), page: page_size(), failure: OnceLock::new() }
     }
 
     /// Memory that outlives the process but not the machine: nothing to flush.
@@ -62,7 +62,7 @@ impl Hardware {
     fn flush_lines(&self, lines: Lines<'_>) {
         match self.domain {
             Domain::Adr => self.write_back(lines),
-            Domain::Eadr if lines.count > EADR_LINES_KEPT => self.write_back(lines),
+            Domain::Eadr if lines.count() > EADR_LINES_KEPT => self.write_back(lines),
             Domain::Eadr | Domain::PageCache => {}
             Domain::Msync => self.remember(lines),
         }
@@ -70,17 +70,15 @@ impl Hardware {
 
     #[inline]
     fn write_back(&self, lines: Lines<'_>) {
-        for line in 0..lines.count {
-            // SAFETY: `lines.count` lines from `lines.first` are mapped (`Lines`).
-            let address = unsafe { lines.first.as_ptr().add(line * LINE) };
-            self.write_back.line(address);
+        for line in 0..lines.count() {
+            self.write_back.line(lines.first().wrapping_add(line * LINE));
         }
     }
 
     #[cold]
     fn remember(&self, lines: Lines<'_>) {
-        let first = lines.first.as_ptr().addr();
-        let pages = first / self.page * self.page..(first + lines.count * LINE).next_multiple_of(self.page);
+        let first = lines.first().addr();
+        let pages = first / self.page * self.page..(first + lines.count() * LINE).next_multiple_of(self.page);
         let full = PENDING.with_borrow_mut(|pending| {
             let runs = match pending.iter_mut().position(|(id, _)| *id == self.id) {
                 Some(at) => &mut pending[at].1,
@@ -113,6 +111,15 @@ impl Hardware {
 }
 
 impl Medium for Hardware {
+    #[inline(always)]
+    fn compare_exchange(&self, _at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
+        // The processor completes write-backs by itself in a locked operation; the kernel knows nothing of them.
+        if self.domain == Domain::Msync {
+            self.synchronise();
+        }
+        word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
     #[inline(always)]
     fn flush(&self, lines: Lines<'_>) {
         if self.domain != Domain::PageCache {
@@ -184,7 +191,7 @@ impl WriteBack {
 
     /// Starts the write-back of the line at `address`. The assembly blocks do not say `nomem`, so the compiler moves no store across them.
     #[inline(always)]
-    fn line(self, address: *mut u8) {
+    fn line(self, address: *const u8) {
         use std::arch::asm;
         match self {
             // SAFETY: write-back changes no memory; the address is mapped (the caller has `Lines`); cpuid has told that the instruction exists.
@@ -210,7 +217,7 @@ impl WriteBack {
         Self::Clflush
     }
 
-    fn line(self, _address: *mut u8) {}
+    fn line(self, _address: *const u8) {}
 }
 
 #[cfg(miri)]
@@ -244,6 +251,20 @@ mod tests {
         }
     }
 
+    /// Whatever a reference may point to can be flushed: memory of another pool, and what has no bytes and lies nowhere.
+    #[test]
+    fn a_flush_touches_no_line_but_those_of_its_target() {
+        let memory = Memory::new(64 << 10).unwrap();
+        let count = |from: usize, to: usize| Lines::of(&memory.words()[from..to], 1 << 40).count();
+        assert_eq!([count(0, 8), count(7, 9), count(1, 8), count(3, 3), count(8192, 8192)], [1, 2, 1, 0, 0]);
+        for domain in Domain::ALL {
+            let hardware = Hardware::new(domain);
+            hardware.flush(Lines::of(&[] as &[u64], usize::MAX));
+            hardware.flush(Lines::of(&memory.words()[1..100], usize::MAX));
+            hardware.fence();
+        }
+    }
+
     #[test]
     fn pages_are_remembered_per_medium_and_runs_merge() {
         let memory = Memory::new(1 << 20).unwrap();
@@ -259,7 +280,8 @@ mod tests {
         assert_eq!((runs(&pm), runs(&other)), (2, 1));
         pm.fence();
         assert_eq!((runs(&pm), runs(&other)), (0, 1));
-        other.fence();
+        assert_eq!(other.compare_exchange(&other.words(crate::Off::<u64>::new(8192), 1).unwrap()[0], 7, 8), Err(0));
+        assert_eq!(runs(&other), 0, "an exchange, even one that fails, completes what was flushed before it");
         for page in 1..2 * RUNS_MAX as u64 {
             pm.flush(&pm.words(crate::Off::<u64>::new(page % 128 * 8192 + 4096), 1).unwrap()[0]);
             assert!(runs(&pm) <= RUNS_MAX, "a bounded set");

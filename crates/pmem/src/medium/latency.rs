@@ -43,7 +43,7 @@ impl<M: Medium> Medium for Latency<M> {
         self.below.flush(lines);
         if self.ticks_per_line > 0 {
             let start = ticks();
-            let wait = self.ticks_per_line * lines.count as u64;
+            let wait = self.ticks_per_line * lines.count() as u64;
             while ticks().wrapping_sub(start) < wait {
                 std::hint::spin_loop();
             }
