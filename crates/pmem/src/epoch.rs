@@ -4,8 +4,8 @@
 //! every thread has left the epoch in which it was retired. The epochs are those of `crossbeam-epoch`, with a collector for each pool.
 //!
 //! Retired blocks gather in a bag per thread. A full bag becomes a batch, whose end of waiting the collector announces by one deferred call; that call only notes the
-//! batch as ripe. Whoever allocates or retires next frees it. So what the collector holds is a list in volatile memory, never the pool: a pool can be closed at any
-//! time, and everything that is still waiting is free then.
+//! batch as ripe. Whoever allocates or retires next frees it. So the collector holds nothing but numbers, never the pool: a pool can be closed at any time, and
+//! everything that is still waiting is free then.
 
 use crate::local::{PerPool, Tenant};
 use crate::{Medium, Off, Pool, local};
@@ -92,8 +92,13 @@ impl Limbo {
             batches.waiting.insert(number, bag);
             number
         };
-        let limbo = self.clone();
-        guard.defer(move || limbo.ripen(number));
+        // The collector may outlive the pool, as long as a thread that used it meets no other pool; the list does not.
+        let limbo = Arc::downgrade(self);
+        guard.defer(move || {
+            if let Some(limbo) = limbo.upgrade() {
+                limbo.ripen(number);
+            }
+        });
         guard.flush();
     }
 
@@ -124,6 +129,12 @@ impl Epochs {
             Participant { handle: self.collector().register(), limbo: Arc::downgrade(&self.limbo), bag }
         };
         PARTICIPANTS.try_with(|participants| participants.with(self.id, open, act)).ok()
+    }
+
+    /// To see the end of it.
+    #[cfg(test)]
+    pub(crate) fn weak(&self) -> Weak<impl Sized + use<>> {
+        Arc::downgrade(&self.limbo)
     }
 
     /// Every block that is retired and not free yet. Exact when no operation is under way.

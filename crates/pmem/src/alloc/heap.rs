@@ -236,9 +236,11 @@ impl Heap {
         }
     }
 
-    /// Takes over what was found, in ascending order without overlap; all other slabs are free.
+    /// Takes over what was found, in ascending order without overlap; all other slabs are free. Nobody allocates or frees meanwhile, so holding `runs` over the locks
+    /// of the classes keeps nobody waiting.
     pub(super) fn restore(&self, found: impl Iterator<Item = (u32, Found)>) {
         let mut runs = self.runs.lock();
+        assert!(self.is_recovering(), "recovered twice");
         let end = runs.end();
         let mut next = 1;
         for (slab, found) in found {

@@ -60,7 +60,7 @@ impl<M: Medium> Pool<M> {
     /// [`Error::Corrupt`] when a block of `reach` is free in a pool that needs no recovery.
     ///
     /// # Panics
-    /// When `reach` is of another pool.
+    /// When `reach` is of another pool, or two threads end the recovery at once.
     pub fn adopt(&self, reach: Reach<'_, M>) -> Result<(), Error> {
         assert!(std::ptr::eq(self, reach.pool), "blocks of another pool");
         if !self.needs_recovery() {
@@ -205,7 +205,8 @@ impl<M: Medium> Reach<'_, M> {
         let at = self.pool.alloc.heap.offset(slab);
         let run = self.slabs[slab as usize..].get(..count).ok_or_else(|| Error::corrupt(at, "a large block that reaches beyond the pool"))?;
         self.pool.expect_header(slab, Header::Run(count as u32))?;
-        for (place, marks) in run.iter().enumerate() {
+        // The first slab comes last: what is claimed when the claim fails is then no run, and no block lies there either.
+        for (place, marks) in run.iter().enumerate().rev() {
             let claim = if place == 0 { RUN + count as u64 } else { INNER };
             if marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 return Err(Error::corrupt(at, "a large block that overlaps another block"));
