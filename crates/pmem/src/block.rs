@@ -5,6 +5,7 @@
 //! back.
 
 use crate::{Error, Medium, Off, Pool, Resident, Word};
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
@@ -32,16 +33,20 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
     /// Starts the write-back of the whole block; [`Pool::fence_all`] makes any number of such blocks durable by one fence.
     pub fn flush(self) -> Flushed<'p, T, M> {
         self.pool.flush(self.memory);
-        Flushed(self)
+        Flushed { block: self, of_this_thread: PhantomData }
     }
 }
 
 /// A block whose write-back has begun. See [`Fresh::flush`].
 #[must_use = "a flushed block is not durable before a fence"]
-pub struct Flushed<'p, T: Resident + ?Sized, M: Medium>(Fresh<'p, T, M>);
+pub struct Flushed<'p, T: Resident + ?Sized, M: Medium> {
+    block: Fresh<'p, T, M>,
+    /// Keeps it in the thread that has flushed it: the fence of another is none for it.
+    of_this_thread: PhantomData<*const ()>,
+}
 
-/// Proof that a fence has passed; only [`Pool::fence_all`] makes it.
-pub struct Fenced(());
+/// Proof that a fence of this pool has passed; only [`Pool::fence_all`] makes it.
+pub struct Fenced(*const ());
 
 /// Flushed blocks that one fence makes durable: one, two, three, a vector, perhaps one.
 pub trait Fence {
@@ -54,8 +59,9 @@ pub trait Fence {
 
 impl<'p, T: Resident + ?Sized, M: Medium> Fence for Flushed<'p, T, M> {
     type Durable = Durable<'p, T, M>;
-    fn durable(self, _: &Fenced) -> Self::Durable {
-        Durable(self.0)
+    fn durable(self, fenced: &Fenced) -> Self::Durable {
+        assert!(std::ptr::from_ref(self.block.pool).cast() == fenced.0, "a fence of another pool");
+        Durable(self.block)
     }
 }
 
@@ -91,6 +97,10 @@ impl<T: Resident + ?Sized, M: Medium> Durable<'_, T, M> {
     /// Where the block lies.
     pub fn off(&self) -> Off<T> {
         self.0.off()
+    }
+
+    pub(crate) fn is_of(&self, pool: &Pool<M>) -> bool {
+        std::ptr::eq(pool, self.0.pool)
     }
 
     /// Hands the block over to whoever stores its offset: from here on it is reachable, or lost until the next recovery by reachability.
@@ -157,18 +167,28 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Makes all of `block` durable: flush and fence.
+    ///
+    /// # Panics
+    /// When it is of another pool.
     pub fn seal<'p, T: Resident + ?Sized>(&self, block: Fresh<'p, T, M>) -> Durable<'p, T, M> {
         self.fence_all(block.flush())
     }
 
-    /// Fences once for all `blocks`, which this thread has flushed.
+    /// Fences once for all `blocks`.
+    ///
+    /// # Panics
+    /// When one of them is of another pool.
     pub fn fence_all<F: Fence>(&self, blocks: F) -> F::Durable {
         self.fence();
-        blocks.durable(&Fenced(()))
+        blocks.durable(&Fenced(std::ptr::from_ref(self).cast()))
     }
 
     /// Publishes `block` by storing its link in `slot`, durably.
+    ///
+    /// # Panics
+    /// When the block is of another pool.
     pub fn link<T: Resident + ?Sized>(&self, slot: &Word, block: Durable<'_, T, M>) -> Off<T> {
+        assert!(block.is_of(self), "a block of another pool");
         let off = block.off();
         self.store(slot, off.link(), Ordering::Release);
         self.persist(slot);

@@ -53,9 +53,13 @@ pub unsafe trait Resident {
 // SAFETY: a word is a word.
 unsafe impl Resident for Word {}
 // SAFETY: elements follow each other without padding.
-unsafe impl<T: Resident> Resident for [T] {}
+unsafe impl<T: Resident> Resident for [T] {
+    const LAYOUT: () = T::LAYOUT;
+}
 // SAFETY: elements follow each other without padding.
-unsafe impl<T: Resident, const N: usize> Resident for [T; N] {}
+unsafe impl<T: Resident, const N: usize> Resident for [T; N] {
+    const LAYOUT: () = T::LAYOUT;
+}
 
 /// Declares a struct of words that can be laid over pool memory.
 ///
@@ -73,6 +77,22 @@ unsafe impl<T: Resident, const N: usize> Resident for [T; N] {}
 /// # use everleaf_pmem::Word;
 /// assert_eq!(size_of::<Node>(), 64);
 /// ```
+///
+/// Padding, at whatever depth, does not compile where the type is used:
+///
+/// ```compile_fail
+/// everleaf_pmem::resident! {
+///     #[repr(align(64))]
+///     pub struct Padded {
+///         word: Word,
+///     }
+/// }
+/// # use everleaf_pmem::{Off, Pool, Word};
+/// fn get(pool: &Pool, off: Off<[Padded; 2]>) {
+///     pool.get(off);
+/// }
+/// # std::hint::black_box(get as fn(&Pool, Off<[Padded; 2]>));
+/// ```
 #[macro_export]
 macro_rules! resident {
     ($(#[$meta:meta])* $vis:vis struct $name:ident $(<const $param:ident: usize>)? { $($(#[$fmeta:meta])* $fvis:vis $field:ident: $ty:ty),* $(,)? }) => {
@@ -83,7 +103,10 @@ macro_rules! resident {
         // SAFETY: every field is `Resident` (checked by `all_resident`), and the sizes of the fields add up to the size of the struct (checked by `LAYOUT`, which
         // `Pm` evaluates for every type it hands out), so no byte lies outside a word.
         unsafe impl $(<const $param: usize>)? $crate::Resident for $name $(<$param>)? {
-            const LAYOUT: () = assert!(::core::mem::size_of::<Self>() == 0 $(+ ::core::mem::size_of::<$ty>())*);
+            const LAYOUT: () = {
+                $(let () = <$ty as $crate::Resident>::LAYOUT;)*
+                assert!(::core::mem::size_of::<Self>() == 0 $(+ ::core::mem::size_of::<$ty>())*);
+            };
         }
 
         const _: () = {

@@ -188,6 +188,7 @@ impl<M: Medium> Pool<M> {
     }
 
     fn link_in_new_block<T: Resident + ?Sized>(&self, last: &Directory, name: &Name, kind: u64, block: Durable<'_, T, M>) -> Result<Off<T>, Error> {
+        assert!(block.is_of(self), "a block of another pool");
         let fresh = self.alloc::<Directory>()?;
         for word in [&fresh.next].into_iter().chain(&fresh.zero) {
             self.store(word, 0, Ordering::Relaxed);
