@@ -34,8 +34,8 @@ use header::{Header, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
@@ -110,6 +110,8 @@ pub struct Pool<M: Medium = Hardware> {
     /// Held while the root directory is read or changed.
     roots: Mutex<()>,
     state: AtomicU8,
+    /// Why `state` is [`FAILED`].
+    failure: OnceLock<String>,
     slab_size: usize,
     size_max: usize,
     domain: Option<Domain>,
@@ -122,8 +124,10 @@ pub struct Pool<M: Medium = Hardware> {
 const OPEN: u8 = 0;
 /// The pool is only looked at.
 const INSPECTED: u8 = 1;
-/// [`Pool::close`] has succeeded.
+/// [`Pool::close`] has begun.
 const CLOSED: u8 = 2;
+/// The file could not be synchronised.
+const FAILED: u8 = 3;
 
 /// What is to happen to a file, or to memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -250,6 +254,7 @@ impl<M: Medium> Pool<M> {
                 (superblock, start, found)
             }
             (Mode::Create | Mode::OpenOrCreate, Err(Error::Unfinished { .. })) => {
+                backing.expect_nothing_after_header()?;
                 (create(&pm, &backing, options, size_max, domain)?, Start::Created, Found::Absent)
             }
             (Mode::Create, Ok(_)) => return Err(Error::Exists { path: backing.path().to_owned() }),
@@ -266,6 +271,7 @@ impl<M: Medium> Pool<M> {
             superblock: Mutex::new(superblock),
             roots: Mutex::new(()),
             state: AtomicU8::new(if mode == Mode::Inspect { INSPECTED } else { OPEN }),
+            failure: OnceLock::new(),
             domain,
             found,
             backing,
@@ -274,28 +280,44 @@ impl<M: Medium> Pool<M> {
         Ok(Arc::new(pool))
     }
 
-    /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on.
+    /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on, even if closing fails:
+    /// the snapshot has taken the place of slabs that hold no block, and a second attempt might be told that all is well with pages that the first one lost.
     ///
     /// # Errors
     /// [`Error::Io`] and those of [`Pool::writable`]; then the pool counts as not closed, and the next open recovers it.
     pub fn close(&self) -> Result<(), Error> {
-        self.writable()?;
-        let snapshot = self.snapshot();
         let mut superblock = self.superblock.lock();
+        self.writable()?;
+        self.state.store(CLOSED, Ordering::Release);
+        let snapshot = self.snapshot();
         // Everything must be on the device before the flag that says so: in the page cache, the flag alone might outlive the machine.
         self.backing.synchronise()?;
-        self.writable()?;
+        self.durable()?;
         let closed = Superblock { sequence: superblock.next(), clean: true, snapshot, ..*superblock };
-        self.header().commit(&self.pm, &closed);
+        commit_to_device(&self.pm, &self.backing, &closed)?;
         *superblock = closed;
-        self.state.store(CLOSED, Ordering::Release);
-        self.backing.synchronise_header()?;
         self.durable()
     }
 
     /// Whether what has been fenced so far is durable.
     fn durable(&self) -> Result<(), Error> {
-        self.medium().failure().map_or(Ok(()), |why| Err(Error::WriteBack { why: why.to_owned() }))
+        match self.failure() {
+            Some(why) => Err(Error::WriteBack { why: why.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The first failure to make something durable, of the medium or of the file.
+    fn failure(&self) -> Option<&str> {
+        self.medium().failure().or_else(|| self.failure.get().map(String::as_str))
+    }
+
+    /// Remembers that the file could not be synchronised: afterwards the kernel may report success for pages it has dropped, to this call and to every msync.
+    fn latch(&self, synchronised: Result<(), Error>) -> Result<(), Error> {
+        synchronised.inspect_err(|error| {
+            _ = self.failure.set(error.to_string());
+            _ = self.state.compare_exchange(OPEN, FAILED, Ordering::Release, Ordering::Relaxed);
+        })
     }
 
     /// Whether the pool accepts writes. Asked before anything is allocated, linked or committed; and to be asked after the last fence of an operation before it is
@@ -310,9 +332,9 @@ impl<M: Medium> Pool<M> {
 
     #[cold]
     fn why_not_writable(&self) -> Error {
-        match (self.state.load(Ordering::Relaxed), self.medium().failure()) {
+        match (self.state.load(Ordering::Acquire), self.failure()) {
             (CLOSED, _) => Error::Closed,
-            (OPEN, Some(why)) => Error::WriteBack { why: why.to_owned() },
+            (OPEN | FAILED, Some(why)) => Error::WriteBack { why: why.to_owned() },
             _ => Error::ReadOnly { path: self.path().to_owned() },
         }
     }
@@ -367,7 +389,7 @@ impl<M: Medium> Pool<M> {
         let size = superblock.size as usize;
         let grown_size = self.backing.make_room(size, wanted, self.slab_size, self.size_max)?;
         if self.domain.is_some_and(Domain::survives_power_failure) {
-            self.backing.synchronise()?;
+            self.latch(self.backing.synchronise())?;
         }
         let grown = Superblock { sequence: superblock.next(), size: grown_size as u64, ..*superblock };
         self.header().commit(&self.pm, &grown);
@@ -407,14 +429,22 @@ fn open<M: Medium>(
         return Ok((opened, start));
     }
     let opened = Superblock { sequence: found.next(), ..opened };
-    pm.head::<Header>().commit(pm, &opened);
-    backing.synchronise_header()?;
+    commit_to_device(pm, backing, &opened)?;
     Ok((opened, start))
+}
+
+/// Makes `superblock` the active one on the device too, whatever the domain. The switch must not get there before what it names: a device may tear a page between its
+/// sectors, and in the page cache a fence orders nothing of that.
+fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Superblock) -> Result<(), Error> {
+    let header = pm.head::<Header>();
+    header.write(pm, superblock);
+    backing.synchronise_header()?;
+    header.switch(pm, superblock);
+    backing.synchronise_header()
 }
 
 /// Makes a pool; its first superblock.
 fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_max: usize, domain: Option<Domain>) -> Result<Superblock, Error> {
-    let header = pm.head::<Header>();
     let size = backing.make_room(0, 2 * options.slab_size, options.slab_size, size_max)?;
     backing.synchronise()?;
     let created = Superblock {
@@ -432,8 +462,7 @@ fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_
         snapshot: None,
     };
     let created = identify(&created, backing, domain)?;
-    header.create(pm, &created);
-    backing.synchronise_header()?;
+    commit_to_device(pm, backing, &created)?;
     backing.synchronise_directory()?;
     Ok(created)
 }
@@ -444,6 +473,11 @@ fn identify(superblock: &Superblock, backing: &Backing, domain: Option<Domain>) 
     let dirty_shutdowns = match domain {
         Domain::Adr | Domain::Eadr => Sysfs::of_this_machine().dirty_shutdowns(mapping.device()?).unwrap_or(0),
         Domain::PageCache | Domain::Msync => 0,
+    };
+    // What is treated as persistent memory, for measuring, and lies in the page cache after all, does not outlive the machine.
+    let domain = match domain {
+        Domain::Adr | Domain::Eadr if mapping.sharing() != Sharing::Direct => Domain::PageCache,
+        domain => domain,
     };
     Ok(Superblock { domain: domain.number(), boot: boot_id(), dirty_shutdowns, ..*superblock })
 }

@@ -113,9 +113,11 @@ fn error_of(path: &Path) -> Error {
 fn what_is_not_a_pool_is_left_alone() {
     let (_dir, path) = temporary();
     assert!(matches!(error_of(&path), Error::Io { .. }), "nothing there");
-    for content in [&b"PK\x03\x04"[..], &[b'x'; 5000], &[b'x'; 4096]] {
+    let mut late = vec![0; 70_000];
+    late[65_600] = b'_';
+    for content in [&b"PK\x03\x04"[..], &[b'x'; 5000], &[b'x'; 4096], &late] {
         fs::write(&path, content).unwrap();
-        assert!(matches!(error_of(&path), Error::NotAPool { .. }));
+        assert!(matches!(error_of(&path), Error::NotAPool { .. } | Error::Unfinished { .. }));
         assert!(matches!(Pool::create(&path, &small()), Err(Error::NotAPool { .. })));
         assert!(matches!(Pool::open_or_create(&path, &small()), Err(Error::NotAPool { .. })));
         assert_eq!(fs::read(&path).unwrap(), content);

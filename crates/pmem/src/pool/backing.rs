@@ -6,7 +6,7 @@ use crate::Error;
 use crate::map::{self, Mapping, Memory};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -38,12 +38,13 @@ impl Backing {
         }
     }
 
-    /// Bytes that are there.
+    /// Bytes that are there, and within reach: the file of a pool that is only looked at may have grown since it was mapped.
     pub(super) fn length(&self) -> Result<u64, Error> {
-        match self {
-            Self::Memory(memory) => Ok(memory.size() as u64),
-            Self::File(mapping) => Ok(mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.len()),
-        }
+        let length = match self {
+            Self::Memory(_) => return Ok(self.size_max() as u64),
+            Self::File(mapping) => mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.len(),
+        };
+        Ok(length.min(self.size_max() as u64))
     }
 
     /// Bytes to which a pool may grow here.
@@ -75,13 +76,31 @@ impl Backing {
     /// Fills the holes that copying a file may have left in its first `size` bytes: a store to one would need space, and a full disk would end the process.
     pub(super) fn fill_holes(&self, size: usize) -> Result<(), Error> {
         let Self::File(mapping) = self else { return Ok(()) };
-        let allocated = mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.blocks().saturating_mul(512);
-        if allocated >= size as u64 {
+        let metadata = mapping.file().metadata().map_err(|error| mapping.error("look at", error))?;
+        let allocated = metadata.blocks().saturating_mul(512);
+        // Of the whole file: what lies behind the pool may have space that a hole in it has not.
+        if allocated >= metadata.len() {
             return Ok(());
         }
         match map::allocate(mapping.file(), 0, size) {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(Error::NoSpace { wanted: size - allocated as usize, size, size_max: size }),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                Err(Error::NoSpace { wanted: size.saturating_sub(allocated as usize), size, size_max: size })
+            }
             result => result.map_err(|error| mapping.error("allocate space for", error)),
+        }
+    }
+
+    /// A creation that did not finish has stored nothing after the header, so whoever has is somebody else: an image of a disk may well begin with zeroes.
+    pub(super) fn expect_nothing_after_header(&self) -> Result<(), Error> {
+        let Self::File(mapping) = self else { return Ok(()) };
+        let mut bytes = vec![0; 1 << 20];
+        let mut at = size_of::<Header>() as u64;
+        loop {
+            match mapping.file().read_at(&mut bytes, at).map_err(|error| mapping.error("read", error))? {
+                0 => return Ok(()),
+                count if bytes[..count].iter().any(|byte| *byte != 0) => return Err(Error::NotAPool { path: mapping.path().to_owned(), magic: 0 }),
+                count => at += count as u64,
+            }
         }
     }
 

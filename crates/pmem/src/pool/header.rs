@@ -19,11 +19,11 @@
 //! 2. The active superblock carries that sequence number and its own checksum, and is never written.
 //! 3. If it says that the pool is clean, nothing has been stored in the pool since, outside of the inactive superblock.
 //!
-//! Changing the superblock ([`Header::commit`]):
+//! Changing the superblock ([`Header::commit`]; at creation, opening and closing, the device has step 1 before step 2 in every domain):
 //! 1. Store the inactive superblock with the next sequence number, flush, fence. A crash leaves it torn, and nobody reads it.
 //! 2. Store `switch`, flush, fence: the commit point, one word.
 //!
-//! Creating ([`Header::create`]):
+//! Creating:
 //! 1. Store superblock 1, flush, fence. A crash leaves no magic: the creation did not finish, the file holds nothing, and creating it anew stores all of this again.
 //! 2. Store `switch`, then the magic, in one line, flush, fence: the magic is the commit point, and a line keeps the order of its stores.
 //!
@@ -238,23 +238,23 @@ impl Header {
             && self.directory.is_empty()
     }
 
-    /// Makes the pool that `superblock` describes; its sequence number must be 1. See the module documentation.
-    pub(crate) fn create<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
-        assert!(superblock.sequence == 1 && self.is_unfinished());
-        self.write(pm, superblock);
-        pm.store(&self.switch, switch_to(superblock.sequence), Ordering::Release);
-        pm.store(&self.magic, MAGIC, Ordering::Release);
-        pm.persist(&self.magic);
-    }
-
-    /// Makes `superblock` the active one; its sequence number must be the next. See the module documentation.
+    /// Makes `superblock` the active one; its sequence number must be the next, or 1 in what is not a pool yet. See the module documentation.
     pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
         self.write(pm, superblock);
+        self.switch(pm, superblock);
+    }
+
+    /// Step 2 of a change, and of a creation.
+    pub(crate) fn switch<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
         pm.store(&self.switch, switch_to(superblock.sequence), Ordering::Release);
+        if self.magic.get() == 0 {
+            pm.store(&self.magic, MAGIC, Ordering::Release);
+        }
         pm.persist(&self.switch);
     }
 
-    fn write<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
+    /// Step 1 of a change, and of a creation.
+    pub(crate) fn write<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
         let slot = &self.slots[superblock.sequence as usize % 2].words;
         for (word, value) in slot.iter().zip(superblock.encode()) {
             pm.store(word, value, Ordering::Relaxed);

@@ -272,6 +272,85 @@ fn a_crash_at_any_moment_leaves_a_pool_or_nothing() {
     assert!(SEEN.iter().all(|count| count.load(Ordering::Relaxed) > 10));
 }
 
+/// A medium that fails at a fence when it is told to, and forgets that it has failed when told so.
+#[derive(Default)]
+struct Failing {
+    armed: std::sync::atomic::AtomicBool,
+    failed: std::sync::atomic::AtomicBool,
+}
+
+impl Medium for Failing {
+    fn flush(&self, _: crate::medium::Lines<'_>) {}
+    fn fence(&self) {
+        self.failed.fetch_or(self.armed.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    fn failure(&self) -> Option<&str> {
+        self.failed.load(Ordering::Relaxed).then_some("told to")
+    }
+}
+
+/// The snapshot overwrites slabs that hold no block, so a pool whose closing failed and that went on handing out blocks from them could not be recovered; and a file
+/// that could not be synchronised is not whole because a second attempt says so.
+#[test]
+fn closing_that_failed_is_the_end_nonetheless() {
+    let pool = Pool::anonymous(Failing::default(), small()).unwrap();
+    drop(pool.alloc_words(1).unwrap());
+    pool.medium().armed.store(true, Ordering::Relaxed);
+    assert!(matches!(pool.close(), Err(Error::WriteBack { .. })));
+    pool.medium().failed.store(false, Ordering::Relaxed);
+    assert!(matches!(pool.alloc_words(1), Err(Error::Closed)));
+    assert!(matches!(pool.close(), Err(Error::Closed)));
+}
+
+#[test]
+fn a_file_that_could_not_be_synchronised_accepts_no_more() {
+    let (_memory, pool) = memory_pool();
+    pool.latch(Ok(())).unwrap();
+    pool.writable().unwrap();
+    let failure = || Err(Error::Io { action: "synchronise", path: "test".into(), source: std::io::ErrorKind::Other.into() });
+    assert!(matches!(pool.latch(failure()), Err(Error::Io { .. })));
+    for refused in [pool.writable(), pool.alloc_words(1).map(drop), pool.unlink_root("name").map(drop), pool.close()] {
+        assert!(matches!(refused, Err(Error::WriteBack { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_block_of_another_pool_is_refused() {
+    let ((_memory, pool), (_other_memory, other)) = (memory_pool(), memory_pool());
+    let slot = pool.alloc_words(1).unwrap();
+    let refused = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
+    let block = || other.alloc_words(1).unwrap();
+    assert!(refused(&|| drop(pool.seal(block()))));
+    assert!(refused(&|| _ = pool.link(&slot[0], other.seal(block()))));
+    assert!(refused(&|| _ = pool.link_root("name", 1, other.seal(block()))));
+    assert!(pool.roots().unwrap().is_empty());
+}
+
+/// A file may grow after it was mapped, and a superblock may say so: what lies behind the mapping is out of reach all the same.
+#[test]
+#[cfg(not(miri))]
+fn a_file_that_grows_under_an_inspection_is_seen_as_it_was_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.pool");
+    drop(Pool::create(&path, &small()).unwrap());
+    let backing = Backing::File(map_file(&path, &PoolOptions { size_max: 0, ..small() }, Mode::Inspect).unwrap());
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(64 << 20).unwrap();
+    assert_eq!(backing.length().unwrap(), 2 << 20, "a huge page of address space");
+}
+
+/// Measuring what persistent memory would cost does not make a file outlive the machine.
+#[test]
+#[cfg(not(miri))]
+fn a_domain_of_persistent_memory_is_not_believed_of_the_page_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    for (number, domain) in [Domain::Adr, Domain::Eadr, Domain::Msync].into_iter().enumerate() {
+        let pool = Pool::create(&dir.path().join(number.to_string()), &PoolOptions { domain: Some(domain), ..small() }).unwrap();
+        let Backing::File(mapping) = &pool.backing else { unreachable!() };
+        let remembered = if domain == Domain::Msync || mapping.sharing() == Sharing::Direct { domain } else { Domain::PageCache };
+        assert_eq!((pool.info().domain, pool.superblock.lock().domain), (Some(domain), remembered.number()));
+    }
+}
+
 #[test]
 fn memory_with_something_else_in_it_is_left_alone() {
     let (memory, _) = memory_pool();
