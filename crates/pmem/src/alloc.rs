@@ -50,7 +50,7 @@ mod table;
 pub use reach::{Reach, Usage};
 pub(crate) use snapshot::Snapshot;
 
-use crate::{Error, Medium, Off, Pm, Pool, Word};
+use crate::{Error, Medium, Off, Pm, Pool, Word, word};
 use class::FIRST;
 use heap::{Block, Heap};
 use std::sync::Arc;
@@ -86,11 +86,8 @@ impl Header {
             Self::Blocks(size) => (BLOCKS, size),
             Self::Run(count) => (RUN, count),
         };
-        let mut bytes = [0; 24];
-        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([kind, u64::from(extent), u64::from(slab)]) {
-            *to = word.to_le_bytes();
-        }
-        [kind, u64::from(extent), u64::from(crc32c::crc32c(&bytes))]
+        let check = word::checksum(&[kind, u64::from(extent), u64::from(slab)]);
+        [kind, u64::from(extent), u64::from(check)]
     }
 }
 

@@ -38,6 +38,11 @@ impl std::fmt::Debug for Word {
     }
 }
 
+/// CRC-32C of the bytes of `words`, as they lie in memory: little end first on the machines that Everleaf runs on.
+pub(crate) fn checksum(words: &[u64]) -> u32 {
+    crc32c::crc32c(bytemuck::cast_slice(words))
+}
+
 /// Types that may be laid over pool memory.
 ///
 /// Implement it with [`resident!`](crate::resident), which checks the contract.

@@ -31,7 +31,7 @@
 
 use super::roots::Directory;
 use crate::alloc::Snapshot;
-use crate::word::Word;
+use crate::word::{self, Word};
 use crate::{Error, Medium, Off, Pm};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -174,7 +174,7 @@ fn switch_to(sequence: u64) -> u64 {
 
 /// Of all words but the last.
 fn checksum(words: &[u64; SUPERBLOCK_WORDS]) -> u32 {
-    words[..SUPERBLOCK_WORDS - 1].iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
+    word::checksum(&words[..SUPERBLOCK_WORDS - 1])
 }
 
 impl Header {

@@ -21,7 +21,7 @@
 //! crash leaves the old or the new state.
 
 use super::{Pool, Root};
-use crate::word::Word;
+use crate::word::{self, Word};
 use crate::{Durable, Error, Medium, Off, Resident};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -86,7 +86,8 @@ impl Name {
 
     /// The word that proves kind and name: a checksum of both above, the length below.
     fn check(&self, kind: u64) -> u64 {
-        let crc = self.words.iter().fold(crc32c::crc32c(&kind.to_le_bytes()), |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));
+        let [first, second, third, fourth, fifth] = self.words;
+        let crc = word::checksum(&[kind, first, second, third, fourth, fifth]);
         u64::from(crc) << 32 | self.length as u64
     }
 
