@@ -23,8 +23,26 @@ impl Latch {
     /// The version, once nobody holds the lock.
     #[inline(always)]
     pub(crate) fn read(&self) -> Result<u64, Restart> {
+        self.try_read().or_else(|Restart| self.wait())
+    }
+
+    /// The version, if nobody holds the lock at this moment.
+    #[inline(always)]
+    pub(crate) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
-        if version & (LOCKED | OBSOLETE) == 0 { Ok(version) } else { self.wait() }
+        if version & (LOCKED | OBSOLETE) == 0 { Ok(version) } else { Err(Restart) }
+    }
+
+    /// The version, once nobody holds the lock, of what was found by way of what `above` guards. Waits only for what is found there still: a way that is out of date
+    /// may lead to something that the caller has locked itself.
+    #[inline(always)]
+    pub(crate) fn read_below(&self, above: &Latch, above_version: u64) -> Result<u64, Restart> {
+        let version = self.try_read().or_else(|Restart| {
+            above.validate(above_version)?;
+            self.wait()
+        })?;
+        above.validate(above_version)?;
+        Ok(version)
     }
 
     #[cold]
@@ -67,8 +85,7 @@ impl Latch {
 
     /// Locks if nobody holds the lock at this moment.
     pub(crate) fn try_lock(&self) -> Result<Locked<'_>, Restart> {
-        let version = self.0.load(Ordering::Acquire);
-        if version & (LOCKED | OBSOLETE) != 0 { Err(Restart) } else { self.lock_from(version) }
+        self.lock_from(self.try_read()?)
     }
 
     /// Begins a new life of what the latch guards. Nobody can reach it.
@@ -76,6 +93,8 @@ impl Latch {
         let version = self.0.load(Ordering::Relaxed);
         debug_assert!(version & LOCKED == 0);
         self.0.store((version & !OBSOLETE) + VERSION, Ordering::Release);
+        // Nor does anybody see a store of the new life without seeing that the old one has ended.
+        fence(Ordering::Release);
     }
 }
 
@@ -103,5 +122,41 @@ impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.latch.0.store(self.version + VERSION, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that holds the lock of a node goes down the tree again, comes to that very node by a way that is out of date, and must not wait for itself.
+    #[test]
+    fn a_way_that_is_out_of_date_is_not_waited_on() {
+        let (above, below) = (Latch::default(), Latch::default());
+        let version = above.read().unwrap();
+        let held = below.try_lock().unwrap();
+        drop(above.try_lock().unwrap());
+        assert!(below.read_below(&above, version).is_err());
+        drop(held);
+        assert!(below.read_below(&above, version).is_err());
+        let version = above.read().unwrap();
+        assert_eq!(below.read_below(&above, version).unwrap(), below.read().unwrap());
+    }
+
+    #[test]
+    fn a_version_does_not_come_again() {
+        let latch = Latch::default();
+        let mut versions = vec![latch.read().unwrap()];
+        for life in 0..3 {
+            drop(latch.try_lock().unwrap());
+            versions.push(latch.read().unwrap());
+            latch.try_lock().unwrap().release_unchanged();
+            assert!(latch.validate(versions[versions.len() - 1]).is_ok());
+            latch.try_lock().unwrap().release_obsolete();
+            assert!(latch.read().is_err() && latch.try_lock().is_err(), "life {life}");
+            latch.revive();
+            versions.push(latch.read().unwrap());
+        }
+        assert!(versions.is_sorted_by(|a, b| a < b));
     }
 }

@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use parking_lot::Mutex;
 use std::cmp::Ordering as Order;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub(crate) struct Strings {
     words: Arena<AtomicU64>,
@@ -39,6 +39,8 @@ impl Strings {
         let size = size_in_words(bytes.len());
         let number = self.take(size);
         let words = self.rest(number);
+        // Who sees what is stored from here on sees as well that the node which named these words before has changed.
+        fence(Ordering::Release);
         words[0].store(bytes.len() as u64, Ordering::Relaxed);
         for (word, chunk) in words[1..].iter().zip(bytes.chunks(8)) {
             let mut padded = [0; 8];

@@ -54,7 +54,7 @@ use crate::{Error, Medium, Off, Pm, Pool, Word, word};
 use class::FIRST;
 use heap::{Block, Heap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 crate::resident! {
     /// The first line of a slab in use.
@@ -153,6 +153,8 @@ impl<M: Medium> Pool<M> {
             None => self.allocate_elsewhere(size)?,
         };
         self.medium().allocated(at as usize, size);
+        // Optimistic readers may still look at what the block was. Who sees what is stored from here on sees as well that it had been given up.
+        fence(Ordering::Release);
         Ok(Off::new(at))
     }
 

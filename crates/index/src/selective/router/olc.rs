@@ -144,8 +144,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let root_version = self.root_latch.read()?;
         let mut number = self.root.load(Relaxed);
         let mut node = self.child(u64::from(number))?;
-        let mut version = node.latch.read()?;
-        self.root_latch.validate(root_version)?;
+        let mut version = node.latch.read_below(&self.root_latch, root_version)?;
         loop {
             let shape = node.shape();
             let slot = self.search(node, shape, target);
@@ -156,8 +155,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             let child = node.children[slot].load(Relaxed);
             let below = self.child(child)?;
             below.prefetch();
-            let below_version = below.latch.read()?;
-            node.latch.validate(version)?;
+            let below_version = below.latch.read_below(&node.latch, version)?;
             (number, node, version) = (child as u32, below, below_version);
         }
     }
