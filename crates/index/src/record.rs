@@ -77,7 +77,7 @@ impl<'p> Record<'p> {
     /// The record that `link` refers to.
     ///
     /// # Errors
-    /// A damaged link, or a record that does not lie in the pool.
+    /// A damaged link, or a record that does not lie in the pool, or is larger than any that is written.
     #[inline]
     pub fn read<M>(pm: &'p Pm<M>, link: u64) -> Result<Self, Error>
     where
@@ -87,6 +87,9 @@ impl<'p> Record<'p> {
         let damaged = || everleaf_pmem::Error::corrupt(off.bytes(), "a record that does not lie in the pool");
         let shape = pm.get(off).ok_or_else(damaged)?.get();
         let (key_size, value_size) = sizes(shape);
+        if key_size > KEY_SIZE_MAX || value_size > VALUE_SIZE_MAX {
+            return Err(everleaf_pmem::Error::corrupt(off.bytes(), "a record larger than any that is written").into());
+        }
         let words = pm.words(off, word_count(key_size, value_size)).ok_or_else(damaged)?;
         Ok(Self { off, words, shape })
     }
@@ -230,6 +233,16 @@ mod tests {
             for skip in (0..=key_size + 2).take(40) {
                 assert_eq!(record.head(skip), key.as_slice().head(skip), "key of {key_size} bytes, from byte {skip}");
             }
+        }
+    }
+
+    #[test]
+    fn a_record_larger_than_any_that_is_written_is_damage() {
+        let pool = pool();
+        for (key_size, value_size, sound) in [(KEY_SIZE_MAX, 0, true), (KEY_SIZE_MAX + 1, 0, false), (0, VALUE_SIZE_MAX + 1, false)] {
+            let words = pool.alloc_words(HEADER_WORDS + KEY_SIZE_MAX).unwrap();
+            pool.store(&words[0], key_size as u64 | (value_size as u64) << KEY_BITS, Ordering::Relaxed);
+            assert_eq!(Record::read(&pool, words.off().link()).is_ok(), sound, "{key_size} {value_size}");
         }
     }
 

@@ -195,7 +195,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             }
             match self.split(key, held)? {
                 Ok(()) => {}
-                Err(Restart) => std::hint::spin_loop(),
+                // Who has the leaf before may be splitting it too, or may have been put to sleep.
+                Err(Restart) => std::thread::yield_now(),
             }
         }
     }
@@ -218,7 +219,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 return absent.map(|_| None);
             }
         };
-        held.leaf.remove(&self.pool, slot);
+        held.leaf.remove(&self.pool, slot)?;
         let count = held.leaf.count();
         drop(held.lock);
         self.keys.add(-1);
@@ -231,30 +232,31 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(Some(old))
     }
 
-    /// The word that links the leaf whose low fence is `low`, latched, if that leaf is `leaf`.
-    fn hold_predecessor(&self, leaf: u64, low: &K) -> Result<(Locked<'_>, &Word), Restart> {
+    /// The word that links the leaf whose low fence is `low`, latched. The caller keeps that leaf in its place.
+    fn hold_predecessor(&self, low: &K) -> Result<(Locked<'_>, &Word), Restart> {
         if *low == *K::LOWEST {
-            let lock = self.head.try_lock()?;
-            return self.check_next(leaf, lock, &self.root().first);
+            return Ok((self.head.try_lock()?, &self.root().first));
         }
         let route = self.router.find(Target::Below(low))?;
+        let (before, latch) = self.leaf(route.leaf)?;
+        // From a version at which the router knew the leaf: an older route may lead to a block that is being made a leaf again, and is not in the list yet.
+        let version = latch.try_read()?;
         self.router.validate(&route)?;
-        self.hold_next_of(route.leaf, leaf)
+        Ok((latch.lock_from(version)?, before.next()))
     }
 
-    /// Latches `before` if the next leaf is `leaf`.
-    fn hold_next_of(&self, before: u64, leaf: u64) -> Result<(Locked<'_>, &Word), Restart> {
+    /// The word that links the leaf behind `before`, latched. The caller keeps `before` in its place.
+    fn hold_next_of(&self, before: u64) -> Result<(Locked<'_>, &Word), Restart> {
         let (before, latch) = self.leaf(before)?;
-        let lock = latch.try_lock()?;
-        self.check_next(leaf, lock, before.next())
+        Ok((latch.try_lock()?, before.next()))
     }
 
-    fn check_next<'a>(&self, leaf: u64, lock: Locked<'a>, next: &'a Word) -> Result<(Locked<'a>, &'a Word), Restart> {
-        if next.get() == Off::<L>::new(leaf).link() {
-            Ok((lock, next))
+    /// Checks that the list agrees with the router, in which `leaf` is the one that `slot` links.
+    fn check_link(&self, slot: &Word, leaf: u64) -> Result<(), Error> {
+        if slot.get() == Off::<L>::new(leaf).link() {
+            Ok(())
         } else {
-            lock.release_unchanged();
-            Err(Restart)
+            Err(everleaf_pmem::Error::corrupt(leaf, "a leaf that is not linked by the one before").into())
         }
     }
 
@@ -277,11 +279,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         // The leaf is latched, so its fences stand.
         let Fences { low, high } = self.fences(key);
         let low: &K = low.borrow();
-        let Ok((before, slot)) = self.hold_predecessor(off, low) else {
+        let Ok((before, slot)) = self.hold_predecessor(low) else {
             lock.release_unchanged();
             return Ok(Err(Restart));
         };
-        let built = self.build_halves(leaf, low, high.as_ref().map(Borrow::borrow));
+        let built = self.check_link(slot, off).and_then(|()| self.build_halves(leaf, low, high.as_ref().map(Borrow::borrow)));
         let Halves { left, right, separator } = match built {
             Ok(halves) => halves,
             Err(error) => {
@@ -305,12 +307,19 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let mut entries = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
         leaf::sort::<K, M>(&self.pool, &mut entries)?;
+        let damaged = |what| everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what);
+        if entries.len() != L::CAPACITY {
+            return Err(damaged("a full leaf with fewer entries than it counts").into());
+        }
         let (lower, upper) = entries.split_at(entries.len() / 2);
         let (mut below, mut above) = (K::Owned::default(), K::Owned::default());
         let (last, first) = (lower[lower.len() - 1], upper[0]);
         K::read(&self.pool, last.head, last.value, &mut below)?;
         K::read(&self.pool, first.head, first.value, &mut above)?;
         let separator = K::separator(below.borrow(), above.borrow());
+        if separator.borrow() <= low || high.is_some_and(|high| separator.borrow() >= high) {
+            return Err(damaged("a leaf with keys beyond its range").into());
+        }
         let (right_low, fence) = separator.borrow().fence(&self.pool)?;
         let (left, right) = (self.pool.alloc::<L>()?, self.pool.alloc::<L>()?);
         self.build(&right, leaf.skip(), upper, right_low, leaf.next().get(), separator.borrow(), high)?;
@@ -342,8 +351,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let [left_fences, right_fences] = pair.fences();
         let taken = (|| {
             let (before, slot) = match pair.before() {
-                Some(before) => self.hold_next_of(before, leaves[0])?,
-                None => self.hold_predecessor(leaves[0], left_fences.low.borrow())?,
+                Some(before) => self.hold_next_of(before)?,
+                None => self.hold_predecessor(left_fences.low.borrow())?,
             };
             let (left, latch) = self.leaf(leaves[0])?;
             let left_lock = match latch.try_lock() {
@@ -368,7 +377,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Err(Restart);
         };
         let high = right_fences.high.as_ref().map(Borrow::borrow);
-        let joined = self.build_joined(left, right, left_fences.low.borrow(), high);
+        let joined = self.check_link(slot, leaves[0]).and_then(|()| self.build_joined(left, right, left_fences.low.borrow(), high));
         let Ok(Some(joined)) = joined else {
             // Not worth it, or no space, or damage that a read will report.
             right_lock.release_unchanged();
@@ -405,6 +414,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             let start = entries.len();
             leaf.entries(&mut entries);
             rehead::<K, M>(&self.pool, leaf.skip(), skip, &mut entries[start..])?;
+        }
+        if entries.len() > L::CAPACITY {
+            return Err(everleaf_pmem::Error::corrupt(self.pool.offset_of(left).bytes(), "a leaf with more entries than it counts").into());
         }
         leaf::sort::<K, M>(&self.pool, &mut entries)?;
         let joined = self.pool.alloc::<L>()?;

@@ -45,7 +45,7 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64);
 
     /// Removes the entry at `slot`.
-    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize);
+    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<(), Error>;
 
     /// Number of entries.
     fn count(&self) -> usize;

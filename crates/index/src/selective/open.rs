@@ -1,8 +1,8 @@
 //! Creating, opening, filling and checking a tree.
 
 use super::leaf::{self, Birth, Entry, LeafLayout};
-use super::router::Router;
-use super::{Latches, Selective, TreeRoot};
+use super::router::{Router, Target};
+use super::{Latches, Restart, Selective, TreeRoot};
 use crate::counter::Counter;
 use crate::latch::Latch;
 use crate::registry::{Recovery, kind_of};
@@ -12,7 +12,7 @@ use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 
 /// Leaves that one recovery thread takes at a time.
@@ -87,6 +87,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 return Err(everleaf_pmem::Error::corrupt(leaf.off, "a leaf that leaves out more bytes than its keys share").into());
             }
         }
+        check_apart::<K, L>(root, &found)?;
         Ok(Self::assemble(pool, root, found))
     }
 
@@ -156,30 +157,31 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+        let is_only = |leaf: &L| leaf.count() == 0 && leaf.next().get() == 0;
+        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        // Removals may have left empty leaves behind.
+        for _ in 1..self.leaves.get() {
+            if self.keys.get() == 0 {
+                let _ = self.merge(K::LOWEST);
+            }
+        }
+        if !self.read(Target::At(K::LOWEST), |leaf, _| Ok(is_only(leaf))) {
+            return Err(not_empty());
+        }
+        // Before anything is latched: the entries may take their time to come.
+        let mut chain = Chain::<K, L, M>::build(&self.pool, entries)?;
+        if chain.leaves.is_empty() {
+            return Ok(());
+        }
         let held = self.hold(K::LOWEST);
-        let not_empty = |lock: crate::latch::Locked<'_>| {
-            lock.release_unchanged();
-            Err(Error::NotEmpty { keys: self.keys.get() })
-        };
-        if held.leaf.count() != 0 || held.leaf.next().get() != 0 {
-            return not_empty(held.lock);
+        if !is_only(held.leaf) {
+            held.lock.release_unchanged();
+            return Err(not_empty());
         }
         let head = loop {
-            if let Ok(head) = self.head.try_lock() {
-                break head;
-            }
-        };
-        let mut chain = match Chain::<K, L, M>::build(&self.pool, entries) {
-            Ok(chain) if chain.leaves.is_empty() => {
-                head.release_unchanged();
-                held.lock.release_unchanged();
-                return Ok(());
-            }
-            Ok(chain) => chain,
-            Err(error) => {
-                head.release_unchanged();
-                held.lock.release_unchanged();
-                return Err(error);
+            match self.head.try_lock() {
+                Ok(head) => break head,
+                Err(Restart) => std::thread::yield_now(),
             }
         };
         let (leaves, fences) = self.pool.fence_all((std::mem::take(&mut chain.leaves), std::mem::take(&mut chain.fences)));
@@ -277,10 +279,11 @@ impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
 
 /// Walks the list of leaves from `first` and recovers each.
 fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64, recovery: &Recovery<'_, M>) -> Result<Vec<Found<K>>, Error> {
+    let fences = AtomicUsize::new(0);
     if recovery.threads <= 1 {
         let mut found = Vec::new();
         follow::<K, L, M>(pool, first, &mut |off| {
-            found.push(recover::<K, L, M>(pool, off, recovery)?);
+            found.push(recover::<K, L, M>(pool, off, recovery, &fences)?);
             Ok(())
         })?;
         return Ok(found);
@@ -293,7 +296,7 @@ fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64
         loop {
             let batch = work.lock().recv();
             let Ok((number, batch)) = batch else { return Ok::<_, Error>(done) };
-            let found = batch.into_iter().map(|off| recover::<K, L, M>(pool, off, recovery)).collect::<Result<Vec<_>, Error>>()?;
+            let found = batch.into_iter().map(|off| recover::<K, L, M>(pool, off, recovery, &fences)).collect::<Result<Vec<_>, Error>>()?;
             done.push((number, found));
         }
     };
@@ -324,6 +327,16 @@ fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64
     })
 }
 
+/// Checks that the blocks of a tree do not overlap: not each other's entries would be the worst of it, but a latch that two leaves share is waited for without an end.
+fn check_apart<K: Key + ?Sized, L: LeafLayout<K>>(root: Off<TreeRoot>, found: &[Found<K>]) -> Result<(), Error> {
+    let mut blocks: Vec<(u64, usize)> = found.iter().map(|leaf| (leaf.off, size_of::<L>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect();
+    blocks.sort_unstable();
+    match blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
+        Some(pair) => Err(everleaf_pmem::Error::corrupt(pair[1].0, "a block of a tree that reaches into another").into()),
+        None => Ok(()),
+    }
+}
+
 /// Calls `visit` with each leaf of the list from `first`, before its successor is looked up.
 fn follow<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64, visit: &mut dyn FnMut(Off<L>) -> Result<(), Error>) -> Result<(), Error> {
     let mut next = Off::<L>::from_link(first)?;
@@ -341,9 +354,20 @@ fn follow<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u
     Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of leaves that does not end").into())
 }
 
-fn recover<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, off: Off<L>, recovery: &Recovery<'_, M>) -> Result<Found<K>, Error> {
+/// Recovers one leaf. `fences` is the size in bytes of all low fences so far.
+fn recover<K, L, M>(pool: &Pool<M>, off: Off<L>, recovery: &Recovery<'_, M>, fences: &AtomicUsize) -> Result<Found<K>, Error>
+where
+    K: Key + ?Sized,
+    L: LeafLayout<K>,
+    M: Medium,
+{
     let leaf = pool.at(off, "a leaf does not lie in the pool")?;
     let (low, fence) = K::read_fence(pool, leaf.low())?;
+    // Copies of fences are kept until the end: a list that runs in circles must not fill the memory before it is found out.
+    let size = fence.map_or(0, |(_, size)| size);
+    if size > pool.length().saturating_sub(fences.fetch_add(size, Relaxed)) {
+        return Err(everleaf_pmem::Error::corrupt(off.bytes(), "low fences that take more than the pool").into());
+    }
     if let Some(reach) = recovery.reach {
         reach.mark(off, size_of::<L>())?;
         if let Some((fence, size)) = fence {

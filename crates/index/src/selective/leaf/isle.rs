@@ -202,7 +202,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
     }
 
     fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error> {
-        let number = (0..LINES).find(|&line| self.counter(line) < SLOTS).expect("the caller has seen that the leaf is not full");
+        let Some(number) = (0..LINES).find(|&line| self.counter(line) < SLOTS) else { return Err(self.damage(pm, 0, "a leaf that is full and was not")) };
         let (line, count) = (&self.lines[number], self.counter(number));
         let skip = LeafLayout::<K>::skip(self);
         let mut slot = count;
@@ -229,12 +229,16 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
         pm.persist(word);
     }
 
-    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) {
+    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<(), Error> {
         let number = slot / SLOTS;
         let (line, count) = (&self.lines[number], self.counter(number));
+        if !(slot % SLOTS + 1..=SLOTS).contains(&count) {
+            return Err(self.damage(pm, number, "an entry that is not counted"));
+        }
         shift_left::<K, M>(pm, line, slot % SLOTS, count);
         pm.persist(line);
         self.set_counter(pm, number, count - 1);
+        Ok(())
     }
 
     fn count(&self) -> usize {

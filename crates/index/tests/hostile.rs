@@ -1,0 +1,112 @@
+//! Pools that nobody has written in good faith: there is an error, never a panic or an endless loop.
+
+use everleaf_index::{OrderedIndex, Recovery, registry};
+use everleaf_pmem::{Hardware, Off, Pool, PoolOptions, Word};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const LEAF: usize = 512;
+const LEAF_WORDS: usize = LEAF / 8;
+const CAPACITY: u64 = 28;
+
+fn pool() -> Arc<Pool> {
+    Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap()
+}
+
+fn entry() -> everleaf_index::Entry<u64, Hardware> {
+    registry::<u64, Hardware>().into_iter().find(|entry| entry.name == "isle").unwrap()
+}
+
+fn value(of: u64) -> NonZeroU64 {
+    NonZeroU64::new(of + 1).unwrap()
+}
+
+/// A tree of three leaves with every tenth key, and where its root block and its leaves lie.
+fn three_leaves(pool: &Arc<Pool>) -> (Box<dyn OrderedIndex<u64>>, u64, Vec<u64>) {
+    let index = entry().create(pool, "t").unwrap();
+    index.bulk_load(&mut (0..CAPACITY * 3 / 4 * 3).map(|n| (n * 10, value(n)))).unwrap();
+    let mut blocks = Vec::new();
+    index
+        .blocks(&mut |off, size| {
+            blocks.push((off, size));
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(blocks[1..].iter().map(|block| block.1).collect::<Vec<_>>(), [LEAF; 3]);
+    (index, blocks[0].0, blocks[1..].iter().map(|block| block.0).collect())
+}
+
+fn words(pool: &Pool, off: u64) -> &[Word] {
+    pool.words(Off::<Word>::new(off), LEAF_WORDS).unwrap()
+}
+
+fn open(pool: &Arc<Pool>) -> Result<Box<dyn OrderedIndex<u64>>, everleaf_index::Error> {
+    entry().open(pool, "t", &Recovery { reach: None, trace: &|_| Ok(()), threads: 1 })
+}
+
+/// Two leaves that share a latch, since one begins a line behind the other: a split of the second would wait for itself.
+#[test]
+fn leaves_that_overlap_are_refused() {
+    let pool = pool();
+    let (index, root, _) = three_leaves(&pool);
+    drop(index);
+    let block = pool.alloc_words(4 * LEAF_WORDS).unwrap();
+    block.iter().for_each(|word| pool.store(word, 0, Relaxed));
+    let first = block.off().bytes().next_multiple_of(LEAF as u64);
+    let second = first + 64;
+    let header = words(&pool, first);
+    // next, counters, skip and low of the first: four entries in its first line, which is the header of the second.
+    pool.store(&header[0], Off::<Word>::new(second).link(), Relaxed);
+    pool.store(&header[1], 4, Relaxed);
+    for (word, value) in header[8..16].iter().zip([0, 1 << 56, 5, 1, 6, 1, 7, 100]) {
+        pool.store(word, value, Relaxed);
+    }
+    pool.store(&pool.words(Off::<Word>::new(root), 1).unwrap()[0], Off::<Word>::new(first).link(), Relaxed);
+    let refused = open(&pool).map(|index| index.stats()).unwrap_err();
+    assert!(refused.to_string().contains("reaches into another"), "{refused}");
+    // A leaf under the root block is no better.
+    pool.store(&header[0], Off::<Word>::new(root).link(), Relaxed);
+    assert!(open(&pool).is_err());
+}
+
+/// The separator of such a leaf would not lie between its fences, and the router would send keys elsewhere ever after.
+#[test]
+fn a_leaf_with_keys_beyond_its_range_is_not_split() {
+    let pool = pool();
+    let (index, _, leaves) = three_leaves(&pool);
+    drop(index);
+    for entry in words(&pool, leaves[1])[8..].chunks(2) {
+        pool.store(&entry[0], entry[0].get() + 1_000_000, Relaxed);
+    }
+    let index = open(&pool).unwrap();
+    let low = CAPACITY * 3 / 4 * 10;
+    let failed = (1..=CAPACITY).find_map(|n| index.insert(&(low + n), value(n)).err()).expect("the leaf is full, and cannot be split");
+    assert!(failed.to_string().contains("beyond its range"), "{failed}");
+    assert!(index.check().is_err());
+    assert_eq!(index.insert(&1, value(1)).unwrap(), None, "other leaves go on");
+}
+
+/// A split that waited until its leaf is linked by the one before would wait for ever.
+#[test]
+fn a_leaf_that_is_not_linked_is_not_split() {
+    let pool = pool();
+    let (index, _, leaves) = three_leaves(&pool);
+    pool.store(&words(&pool, leaves[0])[0], Off::<Word>::new(leaves[2]).link(), Relaxed);
+    let low = CAPACITY * 3 / 4 * 10;
+    let failed = (1..=CAPACITY).find_map(|n| index.insert(&(low + n), value(n)).err()).expect("the leaf is full, and cannot be split");
+    assert!(failed.to_string().contains("not linked"), "{failed}");
+    assert_eq!(index.get(&low).unwrap(), Some(value(CAPACITY * 3 / 4)));
+}
+
+/// Counters are repaired when a tree is opened; what damages them later must not lead a removal out of its line.
+#[test]
+fn an_entry_that_is_not_counted_is_not_removed() {
+    let pool = pool();
+    let (index, _, leaves) = three_leaves(&pool);
+    for counters in [0, 0xff, 5] {
+        pool.store(&words(&pool, leaves[0])[1], counters, Relaxed);
+        assert!(index.remove(&10).is_err(), "{counters}");
+        assert!(index.get(&10).unwrap().is_some());
+    }
+}
