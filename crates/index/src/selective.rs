@@ -23,7 +23,7 @@
 //! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list. A pending key goes the ordinary way.
 //! 5. X is retired: unlinked durably in step 3, it may be used again.
 //!
-//! Merge of A and B, both under half full, under one node of the router: 1. lock the node, latch P, A and B, all by trying; 2. build C with both, C.next = B.next, flush,
+//! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch P, A and B, all by trying; 2. build C with both, C.next = B.next, flush,
 //! fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's fence are retired.
 //!
 //! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences. All reads of the list are bounded by the number of leaves that the
@@ -343,7 +343,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(())
     }
 
-    /// Merges the leaf of `key` with a neighbour, if both are under half full and nobody is in the way. Nothing is owed: a later removal tries again.
+    /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way. Nothing is owed: a later removal tries again.
     #[cold]
     fn merge(&self, key: &K) -> Result<(), Restart> {
         let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
@@ -404,8 +404,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     fn build_joined<'p>(&'p self, left: &L, right: &L, low: &K, high: Option<&K>) -> Result<Option<Durable<'p, L, M>>, Error> {
-        let half = L::CAPACITY / 2;
-        if left.count() >= half || right.count() >= half {
+        if !are_worth_merging(left.count(), right.count(), L::CAPACITY) {
             return Ok(None);
         }
         let skip = left.skip().min(right.skip()).min(high.map_or(0, |high| low.shared(high)));
@@ -425,6 +424,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         self.latches.begin(joined.off().bytes());
         Ok(Some(joined))
     }
+}
+
+/// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other holds, lest a
+/// queue, which is filled at one end and drained at the other, leave all its leaves behind.
+pub(crate) fn are_worth_merging(left: usize, right: usize, capacity: usize) -> bool {
+    left == 0 || right == 0 || left + right <= capacity * 3 / 4
 }
 
 /// Makes heads that leave out `from` bytes leave out `to`.

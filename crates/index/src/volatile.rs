@@ -4,7 +4,7 @@ use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
 use crate::selective::router::{Fences, Neighbours, Olc, Route, Router, Target};
-use crate::selective::{is_beyond, next_bound, scan_target};
+use crate::selective::{are_worth_merging, is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use bytemuck::Zeroable;
 use everleaf_pmem::{Medium, Pool, probe};
@@ -219,7 +219,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         Ok(())
     }
 
-    /// Moves a leaf under half full into its neighbour, if that is so too and nobody is in the way.
+    /// Moves a leaf into its left neighbour, if that is worth it and nobody is in the way.
     #[cold]
     fn merge(&self, key: &K) -> Result<(), Restart> {
         let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
@@ -232,7 +232,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
             pair.release();
             return Err(Restart);
         };
-        if left.count() >= CAPACITY / 2 || right.count() >= CAPACITY / 2 {
+        if !are_worth_merging(left.count(), right.count(), CAPACITY) {
             pair.release();
             return Ok(());
         }

@@ -85,3 +85,43 @@ fn byte_strings() {
         |pool, key, n| NonZeroU64::new(Record::create(pool, key, &n.to_le_bytes()).unwrap().release().link()).unwrap(),
     );
 }
+
+/// A queue is filled at one end and drained at the other. Its leaves must not stay behind, empty.
+#[test]
+fn a_queue_does_not_leave_its_leaves_behind() {
+    const LENGTH: u64 = 200;
+    for entry in registry::<u64, Hardware>() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let index = entry.create(&pool, "t").unwrap();
+        for key in 0..if cfg!(miri) { 1000 } else { 30_000 } {
+            assert_eq!(index.insert(&key, NonZeroU64::new(key + 1).unwrap()).unwrap(), None);
+            if let Some(old) = key.checked_sub(LENGTH) {
+                assert_eq!(index.remove(&old).unwrap(), NonZeroU64::new(old + 1));
+            }
+        }
+        let stats = index.check().unwrap();
+        assert_eq!(stats.keys, LENGTH);
+        assert!(stats.leaves <= LENGTH / (entry.leaf_capacity as u64 / 2) + 3, "{}: {stats:?}", entry.name);
+        assert!(stats.depth <= 8, "{}: {stats:?}", entry.name);
+    }
+}
+
+/// What is empty can be loaded in bulk, whatever it held before.
+#[test]
+fn an_index_that_was_emptied_is_loaded_like_a_new_one() {
+    for entry in registry::<u64, Hardware>() {
+        for ascending in [true, false] {
+            let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+            let index = entry.create(&pool, "t").unwrap();
+            let keys = if cfg!(miri) { 300 } else { 5000 };
+            let load = || index.bulk_load(&mut (0..keys).map(|key| (key, NonZeroU64::new(key + 1).unwrap())));
+            load().unwrap();
+            assert!(load().is_err());
+            for key in 0..keys {
+                index.remove(&if ascending { key } else { keys - 1 - key }).unwrap().unwrap();
+            }
+            load().unwrap_or_else(|error| panic!("{}: {error}", entry.name));
+            assert_eq!(index.check().unwrap().keys, keys);
+        }
+    }
+}

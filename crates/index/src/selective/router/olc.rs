@@ -326,6 +326,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         })
     }
 
+    /// Merges sparse nodes on the path to `key`. Not owed: whoever is in the way will do so, or a later merge.
+    fn tidy(&self, key: &K) {
+        while matches!(self.try_tidy(key), Ok(true)) {}
+    }
+
     /// Merges one sparse node on the path to `key` with a neighbour, or takes away a root with one child. Whether there was any.
     fn try_tidy(&self, key: &K) -> Result<bool, Restart> {
         let mut parent: Option<(&Node<FANOUT>, u64, usize, usize)> = None;
@@ -338,7 +343,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 }
                 Some((above, version, slot, count)) if step.shape.count <= FANOUT / 4 && count > 1 => {
                     step.node.latch.validate(step.version)?;
-                    changed = self.merge_under(above, version, if slot + 1 < count { slot } else { slot - 1 })?;
+                    let pairs = [(slot + 1 < count).then_some(slot), slot.checked_sub(1)];
+                    for left in pairs.into_iter().flatten() {
+                        changed = changed || self.merge_under(above, version, left)?;
+                    }
                 }
                 _ => {}
             }
@@ -368,7 +376,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         }
     }
 
-    /// Merges the children at `slot` and `slot + 1` of `parent`, if they fit into three quarters of a node.
+    /// Merges the children at `slot` and `slot + 1` of `parent`, if they leave an eighth of a node free.
     fn merge_under(&self, parent: &Node<FANOUT>, version: u64, slot: usize) -> Result<bool, Restart> {
         let above = parent.latch.lock_from(version)?;
         let numbers = [slot, slot + 1].map(|slot| parent.children[slot].load(Relaxed) as u32);
@@ -385,7 +393,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             return Err(Restart);
         };
         let (mut entries, shape, right_shape) = (self.entries(left), left.shape(), right.shape());
-        if entries.len() + right_shape.count > (FANOUT * 3 / 4).max(2) {
+        if entries.len() + right_shape.count > (FANOUT * 7 / 8).max(2) {
             right_lock.release_unchanged();
             left_lock.release_unchanged();
             above.release_unchanged();
@@ -437,8 +445,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> super::Neighbours<K> for Neighbours<'
         self.node.children[self.slot].store(leaf, Relaxed);
         self.router.remove_at(self.node, self.slot + 1);
         drop(self.lock);
-        // Tidying is not owed: whoever is in the way will tidy, or a later merge.
-        while matches!(self.router.try_tidy(low.borrow()), Ok(true)) {}
+        self.router.tidy(low.borrow());
     }
 
     fn release(self) {
@@ -529,6 +536,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
         let count = node.shape().count;
         if count < 2 {
             lock.release_unchanged();
+            // A leaf alone under its node has a neighbour once the node has been merged.
+            self.tidy(key);
             return Ok(None);
         }
         Ok(Some(Neighbours { router: self, node, lock, slot: route.slot.min(count - 2) }))
