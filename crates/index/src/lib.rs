@@ -50,7 +50,8 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// Each entry was present at some moment during the call; keys present during all of it are visited exactly once, in order.
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error>;
 
-    /// Fills an empty index with entries in strictly ascending order of keys, faster than one by one. A crash before the call returns leaves it empty.
+    /// Fills an empty index with entries in strictly ascending order of keys, faster than one by one. A crash during the call leaves it empty, or with all
+    /// of them.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::Unsorted`], or a full pool; the index is then as before.

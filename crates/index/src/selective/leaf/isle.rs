@@ -52,7 +52,6 @@
 use super::{Birth, Entry, LeafLayout};
 use crate::{Error, Key};
 use everleaf_pmem::{Medium, Pm, Word, resident, vector};
-use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -133,38 +132,6 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         pm.persist(word);
     }
 
-    /// Linear search with hops: a line is left at a vacant slot or a greater key.
-    fn find_hopping<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
-        let skip = LeafLayout::<K>::skip(self);
-        for (number, line) in self.lines.iter().enumerate() {
-            for (at, slot) in line.iter().enumerate() {
-                let Some(value) = NonZeroU64::new(slot[VALUE].get()) else { break };
-                match key.compare(pm, skip, slot[HEAD].get(), value)? {
-                    Order::Greater => {}
-                    Order::Equal => return Ok(Some((number * SLOTS + at, value))),
-                    Order::Less => break,
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Search for a head that is the whole key. A vacant slot may still show an old head, so a slot counts only by its value.
-    #[inline(always)]
-    fn find_head(&self, head: u64) -> Option<(usize, NonZeroU64)> {
-        for (part, lines) in self.lines.chunks(vector::WIDTH / SLOTS).enumerate() {
-            let mut equal = vector::equal_heads(lines, head);
-            while equal != 0 {
-                let slot = part * vector::WIDTH + equal.trailing_zeros() as usize;
-                if let Some(value) = NonZeroU64::new(self.lines[slot / SLOTS][slot % SLOTS][VALUE].get()) {
-                    return Some((slot, value));
-                }
-                equal &= equal - 1;
-            }
-        }
-        None
-    }
-
     fn damage<M: Medium>(&self, pm: &Pm<M>, line: usize, what: &'static str) -> Error {
         everleaf_pmem::Error::corrupt(pm.offset_of(&self.lines[line]).bytes(), what).into()
     }
@@ -195,10 +162,25 @@ impl<const LINES: usize> IsleLeaf<LINES> {
 impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
     const CAPACITY: usize = LINES * SLOTS;
 
-    /// Heads that are the whole key are compared all at once, which leaves nothing to mispredict; others by linear search with hops.
+    /// All heads are compared at once, which leaves nothing to mispredict; the key itself, where it is more than its head, only where heads are equal. A vacant slot may
+    /// still show an old head, so a slot counts only by its value.
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
-        if K::WHOLE { Ok(self.find_head(key.head(0))) } else { self.find_hopping(pm, key) }
+        let skip = LeafLayout::<K>::skip(self);
+        let head = key.head(skip);
+        for (part, lines) in self.lines.chunks(vector::WIDTH / SLOTS).enumerate() {
+            let mut equal = vector::equal_heads(lines, head);
+            while equal != 0 {
+                let slot = part * vector::WIDTH + equal.trailing_zeros() as usize;
+                if let Some(value) = NonZeroU64::new(self.lines[slot / SLOTS][slot % SLOTS][VALUE].get())
+                    && key.compare(pm, skip, head, value)?.is_eq()
+                {
+                    return Ok(Some((slot, value)));
+                }
+                equal &= equal - 1;
+            }
+        }
+        Ok(None)
     }
 
     fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error> {
