@@ -1,7 +1,8 @@
 //! Opens arbitrary bytes as a pool, and uses what opens.
 //!
-//! The input is a list of changes to a small pool that was closed cleanly: 2 bytes say which word, 8 what it holds from then on. Whoever changes a superblock rarely
-//! guesses its checksum, so the first byte says whether the target mends it. There must be an error or an answer, and no panic, no endless loop, no access out of bounds.
+//! The input is a list of changes to a small pool that was closed cleanly: 2 bytes say which word, 8 what it holds from then on. Whoever changes a superblock
+//! rarely guesses its checksum, so the first byte says whether the target mends it. There must be an error or an answer, and no panic, no endless loop, no
+//! access out of bounds.
 //!
 //! Run it with `cargo +nightly fuzz run open_pool`.
 

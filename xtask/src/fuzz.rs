@@ -6,7 +6,8 @@ use std::process::Command;
 
 /// Coverage and comparisons for libFuzzer, and the address sanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-                     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Cdebug-assertions -Zsanitizer=address";
+                     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing \
+                     -Cdebug-assertions -Zsanitizer=address";
 /// With an explicit target, build scripts and procedural macros are built without the flags.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 

@@ -1,6 +1,6 @@
 //! What the compiler and its lints do not check.
 //!
-//! 1. Lines of Rust have at most 170 columns: the formatter breaks code at 160, and leaves comments and strings alone. Nothing has spaces at the end of a line.
+//! 1. Lines of Rust have at most 160 columns: the formatter breaks code at 160, and leaves comments and strings alone. Nothing has spaces at the end of a line.
 //! 2. Every file of Rust begins with a comment that says what it is for.
 //! 3. Every crate but `pmem` forbids unsafe code, and every crate takes the lints of the workspace, one of which demands a reason for each unsafe block.
 //! 4. Nothing is left for later, and no path of somebody's machine is in a file.
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const WIDTH_MAX: usize = 170;
+const WIDTH_MAX: usize = 160;
 
 /// Words that no file may have. In halves, because this is a file too.
 const FORBIDDEN: [[&str; 2]; 9] =
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(findings_of(check_code, "crates/a/src/b.rs", "//! Says what it is for.\nfn main() {}"), 0);
         assert_eq!(findings_of(check_code, "crates/a/src/b.rs", "fn main() {}"), 1);
         assert_eq!(findings_of(check_code, "crates/a/src/lib.rs", "//! Fine."), 1);
-        assert_eq!(findings_of(check_code, "crates/a/src/b.rs", &format!("//! {}", "x".repeat(170))), 1);
+        assert_eq!(findings_of(check_code, "crates/a/src/b.rs", &format!("//! {}", "x".repeat(160))), 1);
         assert_eq!(findings_of(check_manifest, "crates/a/Cargo.toml", "[package]"), 1);
         assert_eq!(findings_of(check_links, "README.md", "[here](Cargo.toml#x) [there](https://example.org) [nowhere](nowhere.md)"), 1);
     }

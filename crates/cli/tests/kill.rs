@@ -1,12 +1,12 @@
 #![forbid(unsafe_code)]
 //! `kill -9` of the real server under load, verified against an expected-state log; `cargo xtask kill --rounds N` runs it for longer.
 //!
-//! A round: start the server on the pool that the last round left; verify all of it; let several connections write, each with many requests under way; kill the server
-//! at a random moment. The log is in this process, so it survives. The pool is made anew now and then; otherwise every round is the next life of the same one. Some
-//! rounds kill the server while it starts, some stop it gracefully, some kill it in the middle of a `redis-benchmark -t set -P 16`.
+//! A round: start the server on the pool that the last round left; verify all of it; let several connections write, each with many requests under way; kill the
+//! server at a random moment. The log is in this process, so it survives. The pool is made anew now and then; otherwise every round is the next life of the
+//! same one. Some rounds kill the server while it starts, some stop it gracefully, some kill it in the middle of a `redis-benchmark -t set -P 16`.
 //!
-//! `EVERLEAF_KILL_ROUNDS` and `EVERLEAF_KILL_SEED` choose how many rounds and which; both are printed. A seed fixes what is written and when the kill comes, though not
-//! how far the server is by then.
+//! `EVERLEAF_KILL_ROUNDS` and `EVERLEAF_KILL_SEED` choose how many rounds and which; both are printed. A seed fixes what is written and when the kill comes,
+//! though not how far the server is by then.
 
 #[path = "kill/client.rs"]
 mod client;

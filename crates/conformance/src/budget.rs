@@ -46,8 +46,8 @@ impl Budget {
             return Self { insert: cost(0, 0), update: cost(0, 0), remove: cost(0, 0), split: cost(0, 0), merge: cost(0, 0) };
         }
         if entry.name.starts_with("isle") {
-            // A leaf is its line of header and four entries a line. A split builds two leaves, and for byte strings the record of a fence; links them; inserts. It may
-            // take a new slab for each of these.
+            // A leaf is its line of header and four entries a line. A split builds two leaves, and for byte strings the record of a fence; links them; inserts.
+            // It may take a new slab for each of these.
             let leaf = 1 + entry.leaf_capacity as u64 / 4;
             let (fence, slabs) = (if K::WHOLE { 0 } else { 2 }, if K::WHOLE { 1 } else { 2 });
             let split = cost(2 * leaf + fence + 1 + 2 + slabs, 1 + 1 + 2 + slabs);

@@ -1,10 +1,11 @@
-//! The corruption suite: whatever stands in a pool, there is an answer: an error, or what the pool now says. Never a panic, an endless loop, or undefined behaviour.
+//! The corruption suite: whatever stands in a pool, there is an answer: an error, or what the pool now says. Never a panic, an endless loop, or undefined
+//! behaviour.
 //!
-//! What can go **unnoticed**: the format spends no checksum on entries of eight-byte keys and values. A flipped bit in the value of a `u64` index is another value, a
-//! flipped bit in a head is another key, as long as the order of keys still fits ([`everleaf_index::OrderedIndex::check`] sees only what contradicts itself). Byte
-//! strings are safer: a value word is a link with check bits, a record is sealed by a checksum, and a head must match its record; so a byte string that is found has
-//! the value that was written, but a damaged head may hide a key from a lookup until `check` is run. A damaged counter of a leaf line may pass for a crash. Media that
-//! flip bits need a layer below that corrects or reports them, as persistent-memory modules and ordinary DRAM with ECC have.
+//! What can go **unnoticed**: the format spends no checksum on entries of eight-byte keys and values. A flipped bit in the value of a `u64` index is another
+//! value, a flipped bit in a head is another key, as long as the order of keys still fits ([`everleaf_index::OrderedIndex::check`] sees only what contradicts
+//! itself). Byte strings are safer: a value word is a link with check bits, a record is sealed by a checksum, and a head must match its record; so a byte
+//! string that is found has the value that was written, but a damaged head may hide a key from a lookup until `check` is run. A damaged counter of a leaf line
+//! may pass for a crash. Media that flip bits need a layer below that corrects or reports them, as persistent-memory modules and ordinary DRAM with ECC have.
 
 use crate::Class;
 use crate::subject::{Broken, Content, Subject};

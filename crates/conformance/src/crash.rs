@@ -1,8 +1,8 @@
 //! The crash suites: after a crash at any moment, everything acknowledged is there, the operation under way happened or did not, and life goes on.
 //!
-//! [`every_crash`] runs *all* sequences of a few operations over four keys, from several shapes of the index, and recovers *every* image that a crash in the last
-//! operation can leave (crashes in earlier ones are those of the shorter sequences). [`sampled_crash`] runs long random sequences on larger indexes, and recovers
-//! every image of small crash points and a sample of those of large ones.
+//! [`every_crash`] runs *all* sequences of a few operations over four keys, from several shapes of the index, and recovers *every* image that a crash in the
+//! last operation can leave (crashes in earlier ones are those of the shorter sequences). [`sampled_crash`] runs long random sequences on larger indexes, and
+//! recovers every image of small crash points and a sample of those of large ones.
 //!
 //! The oracle, for each image:
 //! 1. the pool opens, without a panic, in bounded steps;

@@ -1,9 +1,10 @@
 //! The race suite: many threads on one index, and what each of them may rely on.
 //!
-//! - *Own keys*: each thread alone changes the keys of its stripe, so every operation on them must return exactly what its own model says, and a scan must show exactly
-//!   those, while all other threads split and merge the leaves they share.
-//! - *Shared keys*: all threads set and remove them, with payloads that are never used twice. Each payload written must be given back exactly once, by the operation that
-//!   replaced or removed it, or be there at the end: nothing is lost, nothing is invented. And what one thread sees of another's writes to a key never goes back.
+//! - *Own keys*: each thread alone changes the keys of its stripe, so every operation on them must return exactly what its own model says, and a scan must show
+//!   exactly those, while all other threads split and merge the leaves they share.
+//! - *Shared keys*: all threads set and remove them, with payloads that are never used twice. Each payload written must be given back exactly once, by the
+//!   operation that replaced or removed it, or be there at the end: nothing is lost, nothing is invented. And what one thread sees of another's writes to a key
+//!   never goes back.
 
 use crate::subject::{Broken, Model};
 use crate::{Class, Subject};

@@ -10,7 +10,8 @@ use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Fills a new pool at `path` with `keys` keys, removes and updates some, and opens it again and again: after a close and without one, recovered by 1, 2 and 4 threads.
+/// Fills a new pool at `path` with `keys` keys, removes and updates some, and opens it again and again: after a close and without one, recovered by 1, 2 and 4
+/// threads.
 ///
 /// # Panics
 /// With what is not as it was.

@@ -1,7 +1,7 @@
 //! Arenas: things in DRAM that are found by number and never move.
 //!
-//! Optimistic readers may follow a number that is out of date. In an arena that leads to some other thing of the same type, never to freed memory, and the version
-//! check behind it finds out: this is what lets trees with optimistic readers be written without unsafe code.
+//! Optimistic readers may follow a number that is out of date. In an arena that leads to some other thing of the same type, never to freed memory, and the
+//! version check behind it finds out: this is what lets trees with optimistic readers be written without unsafe code.
 
 use bytemuck::Zeroable;
 use everleaf_pmem::huge;

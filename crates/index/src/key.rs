@@ -8,8 +8,8 @@ use std::num::NonZeroU64;
 
 /// A class of keys: `u64`, ordered as integers, or `[u8]`, ordered bytewise.
 ///
-/// An entry of an index is two words: the *head*, eight bytes of the key that order as the keys do, and the value. For a `u64` the head is the key. For a byte string
-/// it is the eight bytes after the first `skip`, a prefix that all keys of a node share; the whole key is in the record that the value word links.
+/// An entry of an index is two words: the *head*, eight bytes of the key that order as the keys do, and the value. For a `u64` the head is the key. For a byte
+/// string it is the eight bytes after the first `skip`, a prefix that all keys of a node share; the whole key is in the record that the value word links.
 pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::fmt::Debug> + Send + Sync + 'static {
     /// Whether the head is the whole key.
     const WHOLE: bool;

@@ -1,8 +1,8 @@
 //! Version latches: writers lock, readers check.
 //!
-//! A latch is one word: bit 0 locked, bit 1 obsolete, the rest a version that every change raises. A reader takes the version, reads what the latch guards, and checks
-//! that the version is still the same; a writer locks from a version that it has seen, so that it knows nothing has changed since. The version never goes back, so a
-//! place that was given up and taken into use again is told from its former life.
+//! A latch is one word: bit 0 locked, bit 1 obsolete, the rest a version that every change raises. A reader takes the version, reads what the latch guards, and
+//! checks that the version is still the same; a writer locks from a version that it has seen, so that it knows nothing has changed since. The version never
+//! goes back, so a place that was given up and taken into use again is told from its former life.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -33,8 +33,8 @@ impl Latch {
         if version & (LOCKED | OBSOLETE) == 0 { Ok(version) } else { Err(Restart) }
     }
 
-    /// The version, once nobody holds the lock, of what was found by way of what `above` guards. Waits only for what is found there still: a way that is out of date
-    /// may lead to something that the caller has locked itself.
+    /// The version, once nobody holds the lock, of what was found by way of what `above` guards. Waits only for what is found there still: a way that is out of
+    /// date may lead to something that the caller has locked itself.
     #[inline(always)]
     pub(crate) fn read_below(&self, above: &Latch, above_version: u64) -> Result<u64, Restart> {
         let version = self.try_read().or_else(|Restart| {

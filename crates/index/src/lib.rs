@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 //! Ordered indexes over persistent memory, on one interface.
 //!
-//! [`OrderedIndex`] is what every index offers, for `u64` keys and for byte strings; [`registry`] lists them all, so that whatever runs over the registry (the suites,
-//! the benchmark, the store) knows every index. See `docs/papers.md` for the paper behind each.
+//! [`OrderedIndex`] is what every index offers, for `u64` keys and for byte strings; [`registry`] lists them all, so that whatever runs over the registry (the
+//! suites, the benchmark, the store) knows every index. See `docs/papers.md` for the paper behind each.
 
 mod arena;
 mod counter;
@@ -24,11 +24,11 @@ use std::ops::{Bound, ControlFlow};
 
 /// An ordered map from keys to non-zero words, shared by any number of threads.
 ///
-/// Every write is durable, in the sense of the pool's persistence domain, when its call returns; and no call returns what a crash could still take back (durable
-/// linearizability). Readers take no lock.
+/// Every write is durable, in the sense of the pool's persistence domain, when its call returns; and no call returns what a crash could still take back
+/// (durable linearizability). Readers take no lock.
 ///
-/// For byte strings, the value word must be the link of a [`record`] that holds the key: entries keep eight bytes of the key and find the rest in the record. The
-/// index never frees a record: whoever made it gets its word back from [`OrderedIndex::upsert`], [`OrderedIndex::update`] or [`OrderedIndex::remove`].
+/// For byte strings, the value word must be the link of a [`record`] that holds the key: entries keep eight bytes of the key and find the rest in the record.
+/// The index never frees a record: whoever made it gets its word back from [`OrderedIndex::upsert`], [`OrderedIndex::update`] or [`OrderedIndex::remove`].
 pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// The value of `key`.
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error>;

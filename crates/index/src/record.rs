@@ -12,8 +12,8 @@
 //! key       padded with zeroes to a word; so is the value
 //! ```
 //!
-//! Shape, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects the block.
-//! The commit word is the store's, which changes it in place; previous is written with the record, and means something only while commit has bit 63 set.
+//! Shape, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects the
+//! block. The commit word is the store's, which changes it in place; previous is written with the record, and means something only while commit has bit 63 set.
 
 use crate::Error;
 use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, probe};

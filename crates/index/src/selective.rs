@@ -5,29 +5,32 @@
 //!      root block: first -> leaf -> leaf -> leaf -> ... (PM)            low fences of byte strings: one record a leaf (PM)
 //! ```
 //!
-//! A paper contributes a [`LeafLayout`] (bytes, write order, recovery of one leaf) and perhaps a [`Router`]. The tree owns routing, latching, split and merge order,
-//! scans, recovery.
+//! A paper contributes a [`LeafLayout`] (bytes, write order, recovery of one leaf) and perhaps a [`Router`]. The tree owns routing, latching, split and merge
+//! order, scans, recovery.
 //!
 //! Invariants:
-//! 1. the persistent list from the root block holds every leaf once; the ranges `[low, next leaf's low)` ascend and tile the key space, the first low is the lowest key;
+//! 1. the persistent list from the root block holds every leaf once; the ranges `[low, next leaf's low)` ascend and tile the key space, the first low is the
+//!    lowest key;
 //! 2. a leaf in the list is durable as a whole; every leaf that the router knows is in the list, or latched;
-//! 3. the range, the low fence and the skip of a leaf never change: a split or merge replaces leaves by new ones, and the old ones' latches say *obsolete* for ever;
-//! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal versions of the
-//!    latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
+//! 3. the range, the low fence and the skip of a leaf never change: a split or merge replaces leaves by new ones, and the old ones' latches say *obsolete* for
+//!    ever;
+//! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
+//!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
 //!
 //! Split of X at the median, with P the leaf before it (or the root block):
-//! 1. latch X, then P (try: on failure let go and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is not obsolete and
-//!    that P's next is X.
+//! 1. latch X, then P (try: on failure let go and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is not
+//!    obsolete and that P's next is X.
 //! 2. build A and B with the halves, A.next = B, B.next = X.next, and the fence of B; flush all, fence. Nobody can reach them: a crash forgets them.
 //! 3. P.next := A, persist: the commit point. Before: the list holds X; after: A and B, with the same entries.
 //! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list. A pending key goes the ordinary way.
 //! 5. X is retired: unlinked durably in step 3, it may be used again.
 //!
-//! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch P, A and B, all by trying; 2. build C with both, C.next = B.next, flush,
-//! fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's fence are retired.
+//! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch P, A and B, all by trying; 2.
+//! build C with both, C.next = B.next, flush, fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's
+//! fence are retired.
 //!
-//! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences. All reads of the list are bounded by the number of leaves that the
-//! pool could hold, so a cycle ends in an error.
+//! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences. All reads of the list are bounded by the number of leaves
+//! that the pool could hold, so a cycle ends in an error.
 
 pub mod leaf;
 pub mod router;
@@ -426,8 +429,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 }
 
-/// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other holds, lest a
-/// queue, which is filled at one end and drained at the other, leave all its leaves behind.
+/// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other
+/// holds, lest a queue, which is filled at one end and drained at the other, leave all its leaves behind.
 pub(crate) fn are_worth_merging(left: usize, right: usize, capacity: usize) -> bool {
     left == 0 || right == 0 || left + right <= capacity * 3 / 4
 }

@@ -1,7 +1,7 @@
 //! Byte strings in DRAM that optimistic readers may read while they change.
 //!
-//! A string is its length and its bytes, in atomic words of an [`Arena`], named by the number of its first word. A reader that comes too late finds some other string
-//! there, or a mixture, and its version check finds out. Number 0 is the empty string.
+//! A string is its length and its bytes, in atomic words of an [`Arena`], named by the number of its first word. A reader that comes too late finds some other
+//! string there, or a mixture, and its version check finds out. Number 0 is the empty string.
 
 use crate::arena::Arena;
 use parking_lot::Mutex;

@@ -1,7 +1,7 @@
 //! Allocation without flushes, and recovery by reachability.
 //!
-//! After the pool's header (slab 0), a pool is slabs of equal size. A slab in use begins with a header line; what follows is blocks of one size, or one block that may
-//! reach over a whole run of slabs.
+//! After the pool's header (slab 0), a pool is slabs of equal size. A slab in use begins with a header line; what follows is blocks of one size, or one block
+//! that may reach over a whole run of slabs.
 //!
 //! ```text
 //! word  0                1                          2                        3..8
@@ -13,7 +13,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A block is allocated if and only if it is reachable from a root of the pool. Nothing in the pool says which blocks are free: `Heap` does, and it is volatile.
+//! 1. A block is allocated if and only if it is reachable from a root of the pool. Nothing in the pool says which blocks are free: `Heap` does, and it is
+//!    volatile.
 //! 2. The header of a slab in which a reachable block lies is durable, and says the size of that block. Headers of other slabs mean nothing.
 //! 3. Blocks in use do not overlap.
 //!
@@ -25,19 +26,19 @@
 //!
 //! So a slab costs 1 flush and 1 fence before its first block escapes, a run the same, and a block nothing.
 //!
-//! *Free.* Push to the thread's cache. The caller has unlinked the block durably, so that a crash cannot bring back a link to a block that has a new owner, and an
-//! epoch has passed (`epoch.rs`). A slab whose blocks are all free goes back to the free runs.
+//! *Free.* Push to the thread's cache. The caller has unlinked the block durably, so that a crash cannot bring back a link to a block that has a new owner, and
+//! an epoch has passed (`epoch.rs`). A slab whose blocks are all free goes back to the free runs.
 //!
-//! *Shut down.* The state is written into free slabs as a checksummed snapshot, which the superblock names before it says "clean" (`snapshot.rs`). The pool says
-//! "dirty" durably before the first change after that, and the snapshot's space is free from then on.
+//! *Shut down.* The state is written into free slabs as a checksummed snapshot, which the superblock names before it says "clean" (`snapshot.rs`). The pool
+//! says "dirty" durably before the first change after that, and the snapshot's space is free from then on.
 //!
-//! *Recover.* Without a snapshot, or with one that is damaged, the indexes mark what they reach (`reach.rs`); the rest is free. Nothing is stored, so a crash during
-//! recovery changes nothing.
+//! *Recover.* Without a snapshot, or with one that is damaged, the indexes mark what they reach (`reach.rs`); the rest is free. Nothing is stored, so a crash
+//! during recovery changes nothing.
 //!
 //! # Cost
-//! In the pool: 64 bytes per slab, what rounding up to a class wastes (`class.rs`), and for more than half a slab the rest of its last slab. In DRAM: about 60 bytes
-//! per slab and one bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half a slab of
-//! each class.
+//! In the pool: 64 bytes per slab, what rounding up to a class wastes (`class.rs`), and for more than half a slab the rest of its last slab. In DRAM: about 60
+//! bytes per slab and one bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half
+//! a slab of each class.
 
 mod cache;
 mod class;
@@ -134,8 +135,8 @@ impl<M: Medium> Pool<M> {
         self.alloc.heap.is_recovering()
     }
 
-    /// Writes the allocator's state into free space of the pool, durably; `None` when there is not enough, or the state is not sound. The last act before the pool is
-    /// marked clean: nothing may be allocated or freed after it.
+    /// Writes the allocator's state into free space of the pool, durably; `None` when there is not enough, or the state is not sound. The last act before the
+    /// pool is marked clean: nothing may be allocated or freed after it.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         if self.needs_recovery() {
             return None;

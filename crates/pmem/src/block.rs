@@ -1,8 +1,8 @@
 //! A block's life as types: `Fresh -> Durable -> linked`.
 //!
-//! A block from the allocator is [`Fresh`]: nobody can reach it, it may be written at leisure, and a crash forgets it. [`Pool::seal`] flushes all of it and fences;
-//! what comes back is [`Durable`], and only that can be linked. So publishing what is not durable does not compile. Dropping a block that was not linked gives it
-//! back.
+//! A block from the allocator is [`Fresh`]: nobody can reach it, it may be written at leisure, and a crash forgets it. [`Pool::seal`] flushes all of it and
+//! fences; what comes back is [`Durable`], and only that can be linked. So publishing what is not durable does not compile. Dropping a block that was not
+//! linked gives it back.
 
 use crate::{Error, Medium, Off, Pool, Resident, Word};
 use std::marker::PhantomData;

@@ -1,11 +1,11 @@
 //! Epochs: when a retired block may be reused.
 //!
-//! A reader pins the epoch and may follow links to any block that was reachable at that moment or later; a block that has been unlinked is *retired*, and freed when
-//! every thread has left the epoch in which it was retired. The epochs are those of `crossbeam-epoch`, with a collector for each pool.
+//! A reader pins the epoch and may follow links to any block that was reachable at that moment or later; a block that has been unlinked is *retired*, and freed
+//! when every thread has left the epoch in which it was retired. The epochs are those of `crossbeam-epoch`, with a collector for each pool.
 //!
-//! Retired blocks gather in a bag per thread. A full bag becomes a batch, whose end of waiting the collector announces by one deferred call; that call only notes the
-//! batch as ripe. Whoever allocates or retires next frees it. So the collector holds nothing but numbers, never the pool: a pool can be closed at any time, and
-//! everything that is still waiting is free then.
+//! Retired blocks gather in a bag per thread. A full bag becomes a batch, whose end of waiting the collector announces by one deferred call; that call only
+//! notes the batch as ripe. Whoever allocates or retires next frees it. So the collector holds nothing but numbers, never the pool: a pool can be closed at any
+//! time, and everything that is still waiting is free then.
 
 use crate::local::{PerPool, Tenant};
 use crate::{Medium, Off, Pool, local};

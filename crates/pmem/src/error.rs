@@ -18,8 +18,8 @@ pub enum Error {
     },
     /// The active superblock does not have the checksum it carries.
     #[error(
-        "pool damaged: the superblock at byte {at:#x} of {path} carries checksum {stored:#010x}, its content has {computed:#010x}; restore a backup, or have a copy \
-         of the file examined",
+        "pool damaged: the superblock at byte {at:#x} of {path} carries checksum {stored:#010x}, its content has {computed:#010x}; restore a backup, or have a \
+         copy of the file examined",
         path = path.display()
     )]
     Checksum {
@@ -54,8 +54,8 @@ pub enum Error {
     },
     /// The pool needs an Everleaf that knows more than this one.
     #[error(
-        "{path} has format version {version} and incompatible features {features:#x}; this Everleaf knows version {version_known} and features {features_known:#x}: open \
-         it with a newer one",
+        "{path} has format version {version} and incompatible features {features:#x}; this Everleaf knows version {version_known} and features \
+         {features_known:#x}: open it with a newer one",
         path = path.display()
     )]
     NewerVersion {
@@ -96,8 +96,8 @@ pub enum Error {
     },
     /// The modules under the pool failed to save what was in flight at a power failure.
     #[error(
-        "{path} was in use when its persistent memory failed to save data at a power failure (dirty shutdowns: {before} before, {after} now), so acknowledged writes may \
-         be lost; restore a backup, or accept the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`",
+        "{path} was in use when its persistent memory failed to save data at a power failure (dirty shutdowns: {before} before, {after} now), so acknowledged \
+         writes may be lost; restore a backup, or accept the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`",
         path = path.display()
     )]
     DirtyShutdown {
@@ -110,8 +110,8 @@ pub enum Error {
     },
     /// The machine went down while the pool was in a domain that does not survive that.
     #[error(
-        "{path} was in use in domain {domain} when the machine went down, which that domain does not survive, so its content may be torn; restore a backup, or accept \
-         the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`; domain msync survives this",
+        "{path} was in use in domain {domain} when the machine went down, which that domain does not survive, so its content may be torn; restore a backup, or \
+         accept the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`; domain msync survives this",
         domain = Domain::PageCache, path = path.display()
     )]
     MachineFailed {

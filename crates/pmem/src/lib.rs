@@ -1,7 +1,7 @@
 //! Persistent memory for Everleaf.
 //!
-//! Start with [`Medium`] (where stores become durable), then [`Pm`] (every verb on persistent memory), then [`Fresh`] (a block's life as types), then [`Pool`] (the
-//! file, its roots, its growth).
+//! Start with [`Medium`] (where stores become durable), then [`Pm`] (every verb on persistent memory), then [`Fresh`] (a block's life as types), then [`Pool`]
+//! (the file, its roots, its growth).
 //!
 //! This is the only crate of Everleaf with unsafe code.
 

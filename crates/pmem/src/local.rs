@@ -1,7 +1,7 @@
 //! What each thread keeps for each pool it uses.
 //!
-//! A thread mostly uses one pool, so finding its state is one comparison. What belongs to pools that are gone is dropped when the thread meets a new pool; the rest,
-//! when the thread ends.
+//! A thread mostly uses one pool, so finding its state is one comparison. What belongs to pools that are gone is dropped when the thread meets a new pool; the
+//! rest, when the thread ends.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};

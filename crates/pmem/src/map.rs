@@ -5,13 +5,14 @@
 //! |-- the pool --|-- unused --|-- mapped, but the file ends before: no access --|
 //! ```
 //!
-//! The file is mapped once, as if it had the size that the pool may ever have, and grows under its mapping. So growth moves nothing, references into the pool stay
-//! valid, and the bounds check of every access ([`Pm`](crate::Pm)) is what keeps from touching pages the file does not have. Space on the file system is allocated before
-//! the pool is told of it, so a full disk is an error of the call that grows, and never a SIGBUS in the middle of a store. (File systems that copy on write, such as
-//! btrfs, promise that for the first write to a page only.)
+//! The file is mapped once, as if it had the size that the pool may ever have, and grows under its mapping. So growth moves nothing, references into the pool
+//! stay valid, and the bounds check of every access ([`Pm`](crate::Pm)) is what keeps from touching pages the file does not have. Space on the file system is
+//! allocated before the pool is told of it, so a full disk is an error of the call that grows, and never a SIGBUS in the middle of a store. (File systems that
+//! copy on write, such as btrfs, promise that for the first write to a page only.)
 //!
-//! Pages come when they are touched. Populating them in advance was measured on ext4 and tmpfs: it saved no more than a third of the 1 to 2.5 microseconds that the first
-//! store to a page takes, and made growth stall. Asking for huge pages is free, and cut the first store to a page after reopening on ext4 from 500 to 80 ns.
+//! Pages come when they are touched. Populating them in advance was measured on ext4 and tmpfs: it saved no more than a third of the 1 to 2.5 microseconds that
+//! the first store to a page takes, and made growth stall. Asking for huge pages is free, and cut the first store to a page after reopening on ext4 from 500 to
+//! 80 ns.
 
 use crate::Error;
 use std::fs::File;

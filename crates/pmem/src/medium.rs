@@ -1,10 +1,11 @@
 //! Where stores become durable.
 //!
-//! All of Everleaf writes persistent memory through [`Pm<M>`](crate::Pm), and `M`, the medium, decides what a flush and a fence are. One source of every index thus
-//! runs on hardware, under emulated latency, under counters, and under the crash checker. A medium is a type, not a cargo feature: every build compiles all of them.
+//! All of Everleaf writes persistent memory through [`Pm<M>`](crate::Pm), and `M`, the medium, decides what a flush and a fence are. One source of every index
+//! thus runs on hardware, under emulated latency, under counters, and under the crash checker. A medium is a type, not a cargo feature: every build compiles
+//! all of them.
 //!
-//! The model that a medium implements is that of x86 (`docs/persistency-model.md`): after a crash each 64-byte line holds *some prefix* of the stores made to it, at
-//! least up to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
+//! The model that a medium implements is that of x86 (`docs/persistency-model.md`): after a crash each 64-byte line holds *some prefix* of the stores made to
+//! it, at least up to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
 
 mod count;
 mod crash;
@@ -36,7 +37,8 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The lines that `what` touches, the first of them `at` bytes from the start of the pool. They are mapped because `what` is, and no page ends within a line.
+    /// The lines that `what` touches, the first of them `at` bytes from the start of the pool. They are mapped because `what` is, and no page ends within a
+    /// line.
     #[inline(always)]
     pub(crate) fn of<T: ?Sized>(what: &'a T, at: usize) -> Self {
         let size = size_of_val(what);

@@ -1,7 +1,7 @@
 //! Typed offsets: how pool memory refers to pool memory.
 //!
-//! An [`Off<T>`] counts bytes from the start of the pool, so a pool may be mapped anywhere. What is *stored* in a pool is a link: the offset in the low 48 bits and a
-//! 16-bit check of it above, so that a damaged word is recognised before it is followed.
+//! An [`Off<T>`] counts bytes from the start of the pool, so a pool may be mapped anywhere. What is *stored* in a pool is a link: the offset in the low 48 bits
+//! and a 16-bit check of it above, so that a damaged word is recognised before it is followed.
 //!
 //! ```text
 //! 63            48 47                                             0

@@ -1,7 +1,8 @@
 //! Every verb on persistent memory.
 //!
-//! `store`, `flush`, `fence`, `persist` (flush and fence), `seal` (make a new block durable) and `link` (publish it) are the only words for these acts in Everleaf.
-//! [`Pm<M>`] is the one way from an offset to memory: [`Pm::get`] checks bounds and alignment, so whatever number a damaged pool holds, the answer is `None`.
+//! `store`, `flush`, `fence`, `persist` (flush and fence), `seal` (make a new block durable) and `link` (publish it) are the only words for these acts in
+//! Everleaf. [`Pm<M>`] is the one way from an offset to memory: [`Pm::get`] checks bounds and alignment, so whatever number a damaged pool holds, the answer is
+//! `None`.
 
 use crate::medium::{LINE, Lines, Medium};
 use crate::word::{Resident, WORD, Word};
@@ -12,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Mapped persistent memory and the medium under it.
 pub struct Pm<M> {
     medium: M,
-    /// Invariant: `length` bytes from here are mapped, readable and writable, for as long as `self` lives, are only ever accessed as words, and `base` is aligned to a
-    /// page.
+    /// Invariant: `length` bytes from here are mapped, readable and writable, for as long as `self` lives, are only ever accessed as words, and `base` is
+    /// aligned to a page.
     base: NonNull<u8>,
     /// Grows only.
     length: AtomicUsize,
@@ -28,8 +29,8 @@ impl<M: Medium> Pm<M> {
     /// Takes mapped memory into use.
     ///
     /// # Safety
-    /// `length` bytes from `base` are mapped, readable and writable, and stay so for the life of the value; nothing else in this process accesses them but through
-    /// 64-bit atomics; `base` is aligned to at least [`LINE`].
+    /// `length` bytes from `base` are mapped, readable and writable, and stay so for the life of the value; nothing else in this process accesses them but
+    /// through 64-bit atomics; `base` is aligned to at least [`LINE`].
     pub(crate) unsafe fn new(medium: M, base: NonNull<u8>, length: usize) -> Self {
         assert!(base.as_ptr().addr().is_multiple_of(LINE) && length.is_multiple_of(LINE));
         Self { medium, base, length: AtomicUsize::new(length) }
@@ -74,8 +75,8 @@ impl<M: Medium> Pm<M> {
         if at == 0 || end > self.length() || !at.is_multiple_of(align_of::<T>()) {
             return None;
         }
-        // SAFETY: in bounds and aligned (checked above; `base` is aligned to a line and no resident type asks for more); `T: Resident`, so a shared reference to memory
-        // that others write as atomic words is sound; the mapping outlives `self`.
+        // SAFETY: in bounds and aligned (checked above; `base` is aligned to a line and no resident type asks for more); `T: Resident`, so a shared reference
+        // to memory that others write as atomic words is sound; the mapping outlives `self`.
         Some(unsafe { self.base.add(at).cast::<T>().as_ref() })
     }
 

@@ -7,12 +7,12 @@
 //!
 //! Life of a pool:
 //! - **Create**: see `header.rs`; the magic is the commit point. What a crash leaves before that holds nothing and is created anew.
-//! - **Open**: take the lock; read the superblock and check it; refuse a pool that a dead machine may have torn; mark it as not clean, durably, before anything else is
-//!   stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). A pool that was not clean stays as it is, so opening it
-//!   twice stores nothing the second time.
+//! - **Open**: take the lock; read the superblock and check it; refuse a pool that a dead machine may have torn; mark it as not clean, durably, before anything
+//!   else is stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). A pool that was not clean stays as it
+//!   is, so opening it twice stores nothing the second time.
 //! - **Grow**: see [`Pool::grow`].
-//! - **Close**: the allocator writes its snapshot, everything is made durable, then the clean flag, by a change of superblock: the commit point. A crash before leaves a
-//!   pool that was not closed.
+//! - **Close**: the allocator writes its snapshot, everything is made durable, then the clean flag, by a change of superblock: the commit point. A crash before
+//!   leaves a pool that was not closed.
 //!
 //! Dropping a pool without closing it is, for the next open, the same as a crash.
 
@@ -149,8 +149,8 @@ impl Pool<Hardware> {
     /// Creates a pool in a new file.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NotAPool`] when the file holds something; [`Error::Locked`], [`Error::ReadOnly`], [`Error::NoSpace`], [`Error::AddressSpace`],
-    /// [`Error::BadOption`], [`Error::Io`].
+    /// [`Error::Exists`], [`Error::NotAPool`] when the file holds something; [`Error::Locked`], [`Error::ReadOnly`], [`Error::NoSpace`],
+    /// [`Error::AddressSpace`], [`Error::BadOption`], [`Error::Io`].
     pub fn create(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, Error> {
         Self::in_file(path, options, Mode::Create, |hardware| hardware)
     }
@@ -171,8 +171,8 @@ impl Pool<Hardware> {
         Self::in_file(path, options, Mode::OpenOrCreate, |hardware| hardware)
     }
 
-    /// Looks at a pool that may be in use, or on a read-only file system: nothing is locked, and nothing stored reaches the file. While another process writes the pool,
-    /// what is seen may be inconsistent, which is an error like damage.
+    /// Looks at a pool that may be in use, or on a read-only file system: nothing is locked, and nothing stored reaches the file. While another process writes
+    /// the pool, what is seen may be inconsistent, which is an error like damage.
     ///
     /// # Errors
     /// Everything that can be wrong with a pool; see [`Error`].
@@ -280,8 +280,9 @@ impl<M: Medium> Pool<M> {
         Ok(Arc::new(pool))
     }
 
-    /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on, even if closing fails:
-    /// the snapshot has taken the place of slabs that hold no block, and a second attempt might be told that all is well with pages that the first one lost.
+    /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on, even if
+    /// closing fails: the snapshot has taken the place of slabs that hold no block, and a second attempt might be told that all is well with pages that the
+    /// first one lost.
     ///
     /// # Errors
     /// [`Error::Io`] and those of [`Pool::writable`]; then the pool counts as not closed, and the next open recovers it.
@@ -320,8 +321,8 @@ impl<M: Medium> Pool<M> {
         })
     }
 
-    /// Whether the pool accepts writes. Asked before anything is allocated, linked or committed; and to be asked after the last fence of an operation before it is
-    /// acknowledged, because only then is it known that the fence did what it says.
+    /// Whether the pool accepts writes. Asked before anything is allocated, linked or committed; and to be asked after the last fence of an operation before it
+    /// is acknowledged, because only then is it known that the fence did what it says.
     ///
     /// # Errors
     /// [`Error::WriteBack`] once the medium has failed to make something durable; [`Error::Closed`]; [`Error::ReadOnly`] when the pool is only looked at.
@@ -376,8 +377,8 @@ impl<M: Medium> Pool<M> {
 
     /// Makes room for at least `wanted` more bytes, whole slabs, at the end of the pool.
     ///
-    /// 1. Allocate space on the file system, and, where the domain outlives the machine, make the file's new length durable. A crash leaves a file longer than its pool,
-    ///    which is harmless; the other order would leave a pool longer than its file.
+    /// 1. Allocate space on the file system, and, where the domain outlives the machine, make the file's new length durable. A crash leaves a file longer than
+    ///    its pool, which is harmless; the other order would leave a pool longer than its file.
     /// 2. Commit a superblock with the new size: the commit point. Nothing is stored in the new space before.
     /// 3. Let offsets reach it.
     ///
@@ -433,8 +434,8 @@ fn open<M: Medium>(
     Ok((opened, start))
 }
 
-/// Makes `superblock` the active one on the device too, whatever the domain. The switch must not get there before what it names: a device may tear a page between its
-/// sectors, and in the page cache a fence orders nothing of that.
+/// Makes `superblock` the active one on the device too, whatever the domain. The switch must not get there before what it names: a device may tear a page
+/// between its sectors, and in the page cache a fence orders nothing of that.
 fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Superblock) -> Result<(), Error> {
     let header = pm.head::<Header>();
     header.write(pm, superblock);

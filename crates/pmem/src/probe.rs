@@ -1,8 +1,8 @@
 //! Searching and copying words at the machine's own pace, behind safe functions.
 //!
-//! Others may store to the words meanwhile. A plain load that races with a store is undefined behaviour, and eight bytes at a time are slow; so on x86-64 the loads are
-//! in inline assembly, where the machine's rules hold: whatever is read is some mixture of old and new bytes, which the caller finds out by a version or a checksum.
-//! Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere.
+//! Others may store to the words meanwhile. A plain load that races with a store is undefined behaviour, and eight bytes at a time are slow; so on x86-64 the
+//! loads are in inline assembly, where the machine's rules hold: whatever is read is some mixture of old and new bytes, which the caller finds out by a version
+//! or a checksum. Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere.
 
 use crate::Word;
 use std::cmp::Ordering;
@@ -140,8 +140,8 @@ mod machine {
         if length < 8 {
             return portable::copy(words, skip, to);
         }
-        // SAFETY: in bounds of `words` (asserted), and so is every access below in bounds of `words` or of `to`: it begins at most at `length` less its own size, which
-        // is not more than `length`.
+        // SAFETY: in bounds of `words` (asserted), and so is every access below in bounds of `words` or of `to`: it begins at most at `length` less its own
+        // size, which is not more than `length`.
         unsafe {
             let from = words.as_ptr().cast::<u8>().add(skip);
             let to = to.as_mut_ptr().cast::<u8>();

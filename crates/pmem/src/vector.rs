@@ -1,8 +1,8 @@
 //! Searching many words at once.
 //!
-//! The words may be written by others meanwhile. A vector load that races is undefined behaviour in Rust, so the loads are inline assembly, which the language does not
-//! see through; each 8-byte lane is read whole, as the processor does for aligned lanes within a line. Without AVX2, or under miri, words are loaded one by one; both
-//! ways give the same answer for words that hold still, and some answer for words that do not: the caller finds out by a version.
+//! The words may be written by others meanwhile. A vector load that races is undefined behaviour in Rust, so the loads are inline assembly, which the language
+//! does not see through; each 8-byte lane is read whole, as the processor does for aligned lanes within a line. Without AVX2, or under miri, words are loaded
+//! one by one; both ways give the same answer for words that hold still, and some answer for words that do not: the caller finds out by a version.
 
 use crate::Word;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

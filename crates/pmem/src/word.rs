@@ -1,8 +1,8 @@
 //! Words: the only unit in which published persistent memory is read and written.
 //!
-//! A [`Word`] is eight bytes, aligned, accessed as one 64-bit atomic for ever: the unit that a crash cannot tear, and the unit that Rust's memory model lets many
-//! threads share. Anyone may [`Word::load`]; storing goes through [`Pm`](crate::Pm), which tells the medium. Bytes, counters and fingerprints are cut from words
-//! loaded whole: no other access width ever touches a pool, so accesses never partially overlap.
+//! A [`Word`] is eight bytes, aligned, accessed as one 64-bit atomic for ever: the unit that a crash cannot tear, and the unit that Rust's memory model lets
+//! many threads share. Anyone may [`Word::load`]; storing goes through [`Pm`](crate::Pm), which tells the medium. Bytes, counters and fingerprints are cut from
+//! words loaded whole: no other access width ever touches a pool, so accesses never partially overlap.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,8 +48,8 @@ pub(crate) fn checksum(words: &[u64]) -> u32 {
 /// Implement it with [`resident!`](crate::resident), which checks the contract.
 ///
 /// # Safety
-/// Every byte of the type lies inside a [`Word`] (no padding), so that a shared reference to memory that others write atomically is sound, and every bit pattern
-/// is a valid value. The alignment is that of a word, or more.
+/// Every byte of the type lies inside a [`Word`] (no padding), so that a shared reference to memory that others write atomically is sound, and every bit
+/// pattern is a valid value. The alignment is that of a word, or more.
 pub unsafe trait Resident {
     /// Compile-time proof that the layout has no padding; [`Pm`](crate::Pm) evaluates it for every type it hands out.
     const LAYOUT: () = ();
@@ -68,8 +68,8 @@ unsafe impl<T: Resident, const N: usize> Resident for [T; N] {
 
 /// Declares a struct of words that can be laid over pool memory.
 ///
-/// The fields must be [`Resident`] themselves, and fill the struct without padding; both are checked at compile time. Fields may be private: the bytes of a layout
-/// belong to the file that defines it.
+/// The fields must be [`Resident`] themselves, and fill the struct without padding; both are checked at compile time. Fields may be private: the bytes of a
+/// layout belong to the file that defines it.
 ///
 /// ```
 /// everleaf_pmem::resident! {
@@ -105,8 +105,8 @@ macro_rules! resident {
         #[repr(C)]
         $vis struct $name $(<const $param: usize>)? { $($(#[$fmeta])* $fvis $field: $ty),* }
 
-        // SAFETY: every field is `Resident` (checked by `all_resident`), and the sizes of the fields add up to the size of the struct (checked by `LAYOUT`, which
-        // `Pm` evaluates for every type it hands out), so no byte lies outside a word.
+        // SAFETY: every field is `Resident` (checked by `all_resident`), and the sizes of the fields add up to the size of the struct (checked by `LAYOUT`,
+        // which `Pm` evaluates for every type it hands out), so no byte lies outside a word.
         unsafe impl $(<const $param: usize>)? $crate::Resident for $name $(<$param>)? {
             const LAYOUT: () = {
                 $(let () = <$ty as $crate::Resident>::LAYOUT;)*

@@ -1,7 +1,7 @@
 //! A connection: a socket, what was read from it and not understood yet, and what it was answered and was not sent yet.
 //!
-//! A turn is one read, one slice of the conversation, and as many writes as the socket takes. Buffers are lent for as long as there is something in them: ten thousand
-//! idle connections have none, and the one that was used last, which the cache still holds, is used next.
+//! A turn is one read, one slice of the conversation, and as many writes as the socket takes. Buffers are lent for as long as there is something in them: ten
+//! thousand idle connections have none, and the one that was used last, which the cache still holds, is used next.
 
 use crate::client::{Closing, Session};
 use crate::conversation::{Conversation, Pause};

@@ -2,8 +2,8 @@
 //!
 //! 1. Replies come in the order of the commands.
 //! 2. A slice of a conversation is bounded by the arguments it handles and the output it makes, so that one client's pipeline does not keep the others waiting.
-//! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences. Before any
-//!    other command runs, and before the slice ends, those that are waiting are written; nobody can tell the difference, except by the time.
+//! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences.
+//!    Before any other command runs, and before the slice ends, those that are waiting are written; nobody can tell the difference, except by the time.
 
 use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Spec};

@@ -1,8 +1,8 @@
 //! An event loop: a thread and the connections it serves.
 //!
-//! The first loop also accepts, and hands each connection to the loop that has the fewest. Sockets are registered once, edge-triggered, for both directions. Each turn
-//! of the loop asks the kernel what is ready, gives every ready connection one turn, and then one to each that wanted another: so no pipeline, however long, keeps its
-//! neighbours waiting for more than a slice.
+//! The first loop also accepts, and hands each connection to the loop that has the fewest. Sockets are registered once, edge-triggered, for both directions.
+//! Each turn of the loop asks the kernel what is ready, gives every ready connection one turn, and then one to each that wanted another: so no pipeline,
+//! however long, keeps its neighbours waiting for more than a slice.
 
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
@@ -125,7 +125,8 @@ impl EventLoop {
         }
     }
 
-    /// Dropping the socket closes it and takes it out of the poll. Its place in the queue, if any, then names nobody, or a newcomer, to whom a turn does no harm.
+    /// Dropping the socket closes it and takes it out of the poll. Its place in the queue, if any, then names nobody, or a newcomer, to whom a turn does no
+    /// harm.
     fn close(&mut self, key: usize) {
         if let Some(connection) = self.connections.try_remove(key) {
             self.server.clients.remove(&connection.session().client);

@@ -2,7 +2,8 @@
 //!
 //! 1. A command's reply is written when the store has returned, so when its writes are durable.
 //! 2. A command that fails leaves exactly one error as its reply: what it wrote before is cut off.
-//! 3. Whoever reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic among all threads.
+//! 3. Whoever reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic among all
+//!    threads.
 //! 4. What visits many keys ([`walk`]) does so in slices, between which other connections of the thread have their turn.
 
 use crate::client::Session;

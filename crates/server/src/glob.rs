@@ -1,7 +1,7 @@
 //! Patterns as in KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, `\` before what is meant literally.
 //!
-//! Only the last `*` is ever gone back to: what stands before it has matched and cannot match better. So the time is at most the product of the two lengths, whatever
-//! the pattern.
+//! Only the last `*` is ever gone back to: what stands before it has matched and cannot match better. So the time is at most the product of the two lengths,
+//! whatever the pattern.
 
 /// Whether all of `text` matches `pattern`.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {

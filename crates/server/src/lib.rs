@@ -6,8 +6,8 @@
 //!                                       reply <--------------'
 //! ```
 //!
-//! `event_loop` shares the connections among threads, `connection` moves bytes, `conversation` turns them into commands and those into replies, `executor` runs them. A
-//! reply leaves when what it acknowledges is durable.
+//! `event_loop` shares the connections among threads, `connection` moves bytes, `conversation` turns them into commands and those into replies, `executor` runs
+//! them. A reply leaves when what it acknowledges is durable.
 
 mod client;
 mod command;

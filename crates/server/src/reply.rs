@@ -77,8 +77,8 @@ impl Reply {
 
     /// A bulk string that `append` writes straight into the output buffer, returning its size; a null if it returns `None`.
     ///
-    /// The size stands before the value and is known only behind it. Values of one client mostly have sizes of as many digits, so that room for as many digits as the
-    /// last time is left, and the value moves only when the guess was wrong.
+    /// The size stands before the value and is known only behind it. Values of one client mostly have sizes of as many digits, so that room for as many digits
+    /// as the last time is left, and the value moves only when the guess was wrong.
     pub(crate) fn bulk_with<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, E>) -> Result<bool, E> {
         let start = self.out.len();
         let guess = usize::from(self.size_digits.max(1));

@@ -5,13 +5,13 @@
 //! inline      GET k\r\n
 //! ```
 //!
-//! The parser owns no bytes. It is shown the connection's read buffer from the first byte of the current frame on, again and again while more arrives, and remembers
-//! how far it understood it; arguments are spans relative to the frame's first byte, so that the buffer may move between two calls.
+//! The parser owns no bytes. It is shown the connection's read buffer from the first byte of the current frame on, again and again while more arrives, and
+//! remembers how far it understood it; arguments are spans relative to the frame's first byte, so that the buffer may move between two calls.
 //!
 //! 1. No byte of a bulk string is looked at: a value of 512 MiB that arrives in pieces is parsed in as many steps as it has pieces.
 //! 2. Nothing is allocated for what was only promised: the list of spans grows with the arguments that have arrived.
-//! 3. The result does not depend on how the bytes are cut into pieces (inline arguments are unescaped in place, which is why the bytes are mutable, but only once their
-//!    line is whole).
+//! 3. The result does not depend on how the bytes are cut into pieces (inline arguments are unescaped in place, which is why the bytes are mutable, but only
+//!    once their line is whole).
 //!
 //! Rules and error texts are those of Redis 7: strict integers, `\r\n` after a bulk string is skipped and not compared, 64 KiB for a line.
 
@@ -150,7 +150,8 @@ impl Parser {
         &self.spans
     }
 
-    /// Looks at `input`, which begins at the frame's first byte and holds at least what it held at the last call. After a whole frame the next call begins a new one.
+    /// Looks at `input`, which begins at the frame's first byte and holds at least what it held at the last call. After a whole frame the next call begins a
+    /// new one.
     ///
     /// # Errors
     /// What no client may send. The parser is then at the beginning of a frame again, but the stream has no meaning any more.

@@ -1,9 +1,10 @@
 //! Several writes as one: for other threads, and for crashes.
 //!
-//! A batch holds the stripes of all its keys (taken in ascending order, so batches cannot block each other for ever) and one commit slot. Each of its records carries the
-//! slot's token in its commit word, which makes it *pending*: a reader who meets it asks the slot's mirror whether the batch is committed, and takes the record if so,
-//! and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store. A delete is a tombstone record
-//! until the batch is over. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `recovery.rs` what happens after a crash.
+//! A batch holds the stripes of all its keys (taken in ascending order, so batches cannot block each other for ever) and one commit slot. Each of its records
+//! carries the slot's token in its commit word, which makes it *pending*: a reader who meets it asks the slot's mirror whether the batch is committed, and
+//! takes the record if so, and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store.
+//! A delete is a tombstone record until the batch is over. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `recovery.rs` what
+//! happens after a crash.
 //!
 //! # Invariants
 //!
@@ -78,7 +79,8 @@ impl<M: Medium> Batch<M> {
         self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: None });
     }
 
-    /// Makes the batch conditional: it is applied only if, at that moment, `key` holds `value` (`None`: is absent). Expectations are about the state before the batch.
+    /// Makes the batch conditional: it is applied only if, at that moment, `key` holds `value` (`None`: is absent). Expectations are about the state before the
+    /// batch.
     pub fn expect(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<&[u8]>) {
         self.expectations.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: value.map(<[u8]>::to_vec) });
     }

@@ -24,7 +24,8 @@
 //! namespace root  offset of the root block of the namespace's index
 //! ```
 //!
-//! Log and commit of a slot share a line and are freed in that order, so a crash leaves one of (log, commit), (0, commit), (0, 0): one flush and one fence free a slot.
+//! Log and commit of a slot share a line and are freed in that order, so a crash leaves one of (log, commit), (0, commit), (0, 0): one flush and one fence free
+//! a slot.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word, resident};

@@ -1,7 +1,8 @@
 //! Commit timestamps.
 //!
-//! A counter in DRAM, and in the pool an upper bound of it: no timestamp at or above the bound was ever given out. The bound is raised, durably, before the counter
-//! reaches it; a store that opens starts at the bound. So no timestamp is used twice, whatever a crash takes, and nothing needs to be searched for the highest one.
+//! A counter in DRAM, and in the pool an upper bound of it: no timestamp at or above the bound was ever given out. The bound is raised, durably, before the
+//! counter reaches it; a store that opens starts at the bound. So no timestamp is used twice, whatever a crash takes, and nothing needs to be searched for the
+//! highest one.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Pm, Word};

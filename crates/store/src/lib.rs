@@ -1,8 +1,9 @@
 #![forbid(unsafe_code)]
 //! Everleaf: an ordered, crash-consistent key-value store in memory that outlives the process.
 //!
-//! A [`Store`] keeps [`Namespace`]s of keys and values in one pool file. Every write is durable, in the sense of the pool's persistence domain, when its call returns;
-//! a [`Batch`] is applied as a whole, across namespaces, for other threads and for crashes alike. Any number of threads read and write; readers take no lock.
+//! A [`Store`] keeps [`Namespace`]s of keys and values in one pool file. Every write is durable, in the sense of the pool's persistence domain, when its call
+//! returns; a [`Batch`] is applied as a whole, across namespaces, for other threads and for crashes alike. Any number of threads read and write; readers take
+//! no lock.
 //!
 //! ```
 //! # fn main() -> Result<(), everleaf::Error> {

@@ -229,7 +229,8 @@ impl<M: Medium> Namespace<M> {
             Ok(Some(old)) => self.shared.retire(old.get(), &self.shared.pool.pin())?,
             Ok(None) => drop(self.space.count.fetch_add(1, Ordering::Relaxed)),
             Err(error) => {
-                // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability decides.
+                // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability
+                // decides.
                 if error.is_no_space() {
                     self.shared.pool.retire(off, &self.shared.pool.pin());
                 }

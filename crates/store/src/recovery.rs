@@ -2,16 +2,16 @@
 //!
 //! What a crash leaves is the roots and what they reach. Recovery
 //! 1. marks the store block, and for each slot that is not free the log and the records it names: they are needed below;
-//! 2. opens every index, which marks its own blocks and calls back for each record. A record outside any log is marked and done with. A record of a log is marked
-//!    already; while its batch is undecided, the version before it is reachable only through it, and marked now;
+//! 2. opens every index, which marks its own blocks and calls back for each record. A record outside any log is marked and done with. A record of a log is
+//!    marked already; while its batch is undecided, the version before it is reachable only through it, and marked now;
 //! 3. hands the marks to the allocator: everything else is free, and allocation works again;
-//! 4. settles each slot. Undecided: wherever an index has the record of the log, the previous version is put back, or the entry removed. Committed: records are stamped
-//!    with the slot's timestamp, tombstones removed;
+//! 4. settles each slot. Undecided: wherever an index has the record of the log, the previous version is put back, or the entry removed. Committed: records are
+//!    stamped with the slot's timestamp, tombstones removed;
 //! 5. frees the slot.
 //!
-//! *A crash during 1 to 3* finds the same pool: nothing was stored. *During 4:* the slot is as before, and each change made it no less true that the log names every
-//! pending record; what is done already is recognised (the index no longer has the record; the record has its timestamp) and done once more, harmlessly. *After 5:* the
-//! batch is over, and what only its log reached is free.
+//! *A crash during 1 to 3* finds the same pool: nothing was stored. *During 4:* the slot is as before, and each change made it no less true that the log names
+//! every pending record; what is done already is recognised (the index no longer has the record; the record has its timestamp) and done once more, harmlessly.
+//! *After 5:* the batch is over, and what only its log reached is free.
 
 use crate::Error;
 use crate::block::{LogEntry, SlotState, StoreBlock, read_log};

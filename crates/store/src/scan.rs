@@ -1,7 +1,7 @@
 //! Scans: keys in order, from a bound on.
 //!
-//! A scan is no snapshot: each entry is what a get of its key would return when the scan comes by. It pins an epoch for some hundred entries at a time, so that a long
-//! one does not keep retired records from being reused.
+//! A scan is no snapshot: each entry is what a get of its key would return when the scan comes by. It pins an epoch for some hundred entries at a time, so that
+//! a long one does not keep retired records from being reused.
 
 use crate::namespace::{check_key, copy_value};
 use crate::{Direction, Error, Namespace};

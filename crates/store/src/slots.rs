@@ -9,10 +9,10 @@
 //! +----+----------------------+----------+
 //! ```
 //!
-//! Readers do not look at the slot in the pool, whose commit word may be visible before it is durable, but at its *mirror* in DRAM: generation and one bit, set after
-//! the commit word is durable. So no reader returns what a crash could take back. A mirror keeps its last word until the slot is used again, for a higher generation;
-//! a reader who meets that knows that the batch of its token is over, and finds the outcome in the record: stamped with a timestamp, or still pending if the batch was
-//! undone. Generations are volatile: recovery leaves no pending record behind, so every open starts with new ones.
+//! Readers do not look at the slot in the pool, whose commit word may be visible before it is durable, but at its *mirror* in DRAM: generation and one bit, set
+//! after the commit word is durable. So no reader returns what a crash could take back. A mirror keeps its last word until the slot is used again, for a higher
+//! generation; a reader who meets that knows that the batch of its token is over, and finds the outcome in the record: stamped with a timestamp, or still
+//! pending if the batch was undone. Generations are volatile: recovery leaves no pending record behind, so every open starts with new ones.
 
 use crate::block::SLOT_COUNT;
 use parking_lot::{Condvar, Mutex};

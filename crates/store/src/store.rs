@@ -282,7 +282,8 @@ impl<M: Medium> Shared<M> {
 
     /// Links a record in an index; what it had for the key before.
     ///
-    /// An index is pinned while it works, so it cannot use room that retired blocks would make. When there is no other, that is made here. The caller is not pinned.
+    /// An index is pinned while it works, so it cannot use room that retired blocks would make. When there is no other, that is made here. The caller is not
+    /// pinned.
     pub(crate) fn upsert(&self, index: &Index, key: &[u8], link: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
         match index.tree.upsert(key, link).map_err(Error::from) {
             Err(error) if error.is_no_space() => {

@@ -1,8 +1,8 @@
 //! Crashes at every moment of every kind of write: what was acknowledged is there, the write under way happened as a whole or not at all, and life goes on.
 //!
-//! Sequences of operations run on the crash checker's medium. Every image that a crash in the last one can leave is recovered, and so is every image that a crash in
-//! that recovery can leave. Each time the store must hold what it held before the operation, or after; its check must find no damage and no leak; and it must work,
-//! and now and then survive a crash in that work, too.
+//! Sequences of operations run on the crash checker's medium. Every image that a crash in the last one can leave is recovered, and so is every image that a
+//! crash in that recovery can leave. Each time the store must hold what it held before the operation, or after; its check must find no damage and no leak; and
+//! it must work, and now and then survive a crash in that work, too.
 
 use everleaf::{Batch, Change, Direction, Error, Namespace, Options, Store};
 use everleaf_pmem::{Crash, CrashOptions, Fault, Image, Life, Memory, Pool, PoolOptions, Seen};
@@ -355,8 +355,8 @@ fn what_nobody_reaches_does_not_matter_to_recovery() {
 
 /// The canary: a batch that skips one of its flushes or fences must be caught, or this file proves nothing.
 ///
-/// Not each: a flush whose line a recovery repairs, or that stores what is there already, or that keeps a timestamp from being used twice, is missed by nobody here; and
-/// a dropped fence only makes a later one do its work, which is harmless unless a commit stands between them.
+/// Not each: a flush whose line a recovery repairs, or that stores what is there already, or that keeps a timestamp from being used twice, is missed by nobody
+/// here; and a dropped fence only makes a later one do its work, which is harmless unless a commit stands between them.
 #[test]
 fn a_batch_that_skips_a_flush_or_a_fence_is_caught() {
     let batch = OPERATIONS[7].clone();

@@ -46,7 +46,8 @@ fn no_increment_is_lost() {
     }
 }
 
-/// Every batch writes its number to all keys of all namespaces, or removes them. A reader who reads one key and then another must find the second at least as new.
+/// Every batch writes its number to all keys of all namespaces, or removes them. A reader who reads one key and then another must find the second at least as
+/// new.
 #[test]
 fn a_reader_never_sees_half_a_batch() {
     const BATCHES: u64 = 10_000;
@@ -93,8 +94,8 @@ fn a_reader_never_sees_half_a_batch() {
     }
 }
 
-/// Batches of two keys each remove one half of a pair and write the other: at any time exactly one of the two is there. Readers check what one read can: whoever finds
-/// the left key absent finds the right one, if no batch came between, which the number in the third key tells.
+/// Batches of two keys each remove one half of a pair and write the other: at any time exactly one of the two is there. Readers check what one read can:
+/// whoever finds the left key absent finds the right one, if no batch came between, which the number in the third key tells.
 #[test]
 fn a_batch_moves_a_key_without_losing_it() {
     const MOVES: u64 = 5_000;

@@ -1,7 +1,7 @@
 //! `everleaf bench`: figures from one interleaved run.
 //!
-//! Machines drift, and neighbours come and go, so figures are only compared within a run, in which rounds of all candidates alternate; medians of the rounds are
-//! printed, and the ratios that the figures are judged by.
+//! Machines drift, and neighbours come and go, so figures are only compared within a run, in which rounds of all candidates alternate; medians of the rounds
+//! are printed, and the ratios that the figures are judged by.
 
 mod index;
 mod raw;

@@ -1,7 +1,7 @@
 //! `everleaf load`: keys and values from a file or standard input.
 //!
-//! One thread reads and parses (`input.rs`), the others write (`writer.rs`). A line that cannot be loaded is reported by its number; the rest is loaded nevertheless,
-//! unless `--strict` asks to stop there.
+//! One thread reads and parses (`input.rs`), the others write (`writer.rs`). A line that cannot be loaded is reported by its number; the rest is loaded
+//! nevertheless, unless `--strict` asks to stop there.
 
 mod input;
 mod line_starts;
@@ -35,7 +35,8 @@ pub(crate) struct Arguments {
     namespace: NamespaceArgument,
     /// The file; - is standard input
     file: PathBuf,
-    /// What the lines are; by default what the name of the file ends in, else tsv. tsv: fields between tabs, nothing quoted. csv: as in RFC 4180. ndjson: as dump prints
+    /// What the lines are; by default what the name of the file ends in, else tsv. tsv: fields between tabs, nothing quoted. csv: as in RFC 4180. ndjson: as
+    /// dump prints
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// The first line of TSV or CSV names the columns

@@ -123,7 +123,8 @@ impl Arguments {
             format!(
                 "{}\n",
                 json!({
-                    "address": address.to_string(), "port": address.port(), "pid": pid, "pool": path, "size": info.size, "keys": keys, "found": found, "domain": domain,
+                    "address": address.to_string(), "port": address.port(), "pid": pid, "pool": path, "size": info.size, "keys": keys, "found": found,
+                    "domain": domain,
                     "opened_in_ms": opened_in.as_secs_f64() * 1e3,
                 })
             )

@@ -1,8 +1,8 @@
 //! The expected state, and whether a server that was killed and started again has it.
 //!
 //! 1. Every key of a writer holds what its last acknowledged request left, or what one of the requests in flight after that would have left.
-//! 2. All keys of a group hold the same value: an MSET is there as a whole or not at all. It is a value that was written; and no MSET was acknowledged that began after
-//!    it had been acknowledged.
+//! 2. All keys of a group hold the same value: an MSET is there as a whole or not at all. It is a value that was written; and no MSET was acknowledged that
+//!    began after it had been acknowledged.
 //! 3. A counter holds what it held before, plus one for each acknowledged INCR, plus at most one for each in flight. No two replies are the same.
 //! 4. There is no key besides, and DBSIZE counts those that there are: nothing is resurrected.
 //! 5. Keys of redis-benchmark, which deletes none, do not vanish, and hold its value.

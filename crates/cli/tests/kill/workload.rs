@@ -1,7 +1,7 @@
 //! What a connection writes, and what it remembers of it.
 //!
-//! Each writer has keys of its own, in a database of its own: there its replies tell exactly what must be there. In database 0 all writers write the same groups, by
-//! MSET, and the same counters.
+//! Each writer has keys of its own, in a database of its own: there its replies tell exactly what must be there. In database 0 all writers write the same
+//! groups, by MSET, and the same counters.
 
 use crate::client::{Client, Reply};
 use crate::ledger::{self, COUNTERS, GROUPS, Shared};

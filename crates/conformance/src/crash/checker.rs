@@ -62,8 +62,8 @@ pub(super) struct Checker<K: Class + ?Sized> {
 #[derive(Default)]
 struct Notes {
     report: Report,
-    /// Images examined, by hash of the image and of what is expected of it, and what was seen. An equal image with equal expectations is not examined again: recovery
-    /// is a function of the image.
+    /// Images examined, by hash of the image and of what is expected of it, and what was seen. An equal image with equal expectations is not examined again:
+    /// recovery is a function of the image.
     seen: HashMap<u64, Seen, BuildHasherDefault<Identity>>,
     operations: Vec<Change>,
     broken: Option<Broken>,

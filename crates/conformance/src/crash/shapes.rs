@@ -32,7 +32,8 @@ impl Shape {
         Self { created: false, ..Self::new("unborn", Vec::new(), [10, 20, 30, 40]) }
     }
 
-    /// Every shape, for leaves of `capacity` entries. The keys that make the shape are multiples of 10; those of the operations are some of them, and some between.
+    /// Every shape, for leaves of `capacity` entries. The keys that make the shape are multiples of 10; those of the operations are some of them, and some
+    /// between.
     pub fn all(capacity: usize) -> Vec<Self> {
         let full = capacity as u32;
         let ascending = |count: u32| (1..=count).map(|number| Put(number * 10, payload(number * 10))).collect::<Vec<_>>();

@@ -116,8 +116,8 @@ fn the_suite_fails_without_one_flush_or_fence() {
     }
 }
 
-/// The canary for splits: two leaves, their link, then the line and the counter of the entry. (Of their fences, the one between the link and the entry protects other
-/// threads, which may write to the new leaves as soon as the router knows them; one thread alone cannot tell.)
+/// The canary for splits: two leaves, their link, then the line and the counter of the entry. (Of their fences, the one between the link and the entry protects
+/// other threads, which may write to the new leaves as soon as the router knows them; one thread alone cannot tell.)
 #[test]
 fn the_suite_fails_without_one_flush_of_a_split() {
     for flush in 1..=5 {

@@ -4,8 +4,8 @@
 //! root: | first | intent | ...        node: | next | head | value | ... |   one line each
 //! ```
 //!
-//! Insert seals a node and links it: the commit point is the link. Remove unlinks and retires. Update stores the value word. With [`REPAIR_NOT_DURABLE`] a node is
-//! linked by way of the intent, which recovery completes.
+//! Insert seals a node and links it: the commit point is the link. Remove unlinks and retires. Update stores the value word. With [`REPAIR_NOT_DURABLE`] a node
+//! is linked by way of the intent, which recovery completes.
 
 use everleaf_conformance::Class;
 use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit};

@@ -30,7 +30,8 @@ pub struct Birth {
 
 /// The bytes of a leaf and the order in which they are written.
 ///
-/// Readers call under no lock, and check afterwards that nothing has changed; writers hold the latch of the leaf. When a writing call returns, the change is durable.
+/// Readers call under no lock, and check afterwards that nothing has changed; writers hold the latch of the leaf. When a writing call returns, the change is
+/// durable.
 pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static {
     /// Largest number of entries.
     const CAPACITY: usize;

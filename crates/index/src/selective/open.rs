@@ -327,7 +327,8 @@ fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64
     })
 }
 
-/// Checks that the blocks of a tree do not overlap: not each other's entries would be the worst of it, but a latch that two leaves share is waited for without an end.
+/// Checks that the blocks of a tree do not overlap: not each other's entries would be the worst of it, but a latch that two leaves share is waited for without
+/// an end.
 fn check_apart<K: Key + ?Sized, L: LeafLayout<K>>(root: Off<TreeRoot>, found: &[Found<K>]) -> Result<(), Error> {
     let mut blocks: Vec<(u64, usize)> = found.iter().map(|leaf| (leaf.off, size_of::<L>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect();
     blocks.sort_unstable();

@@ -62,7 +62,8 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// The range of the leaf, validated.
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart>;
 
-    /// Puts `left` in the place of `old`, whose range begins at `low`, and gives the part of the range from `separator` on to `right`. The caller has latched `old`.
+    /// Puts `left` in the place of `old`, whose range begins at `low`, and gives the part of the range from `separator` on to `right`. The caller has latched
+    /// `old`.
     fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64);
 
     /// Puts `leaf` in the place of `old`, whose range begins at `low`. The caller has latched `old`.

@@ -1,8 +1,8 @@
 //! Blocks that a thread keeps at hand, so that most allocations and frees touch nothing shared.
 //!
-//! A cache is one array of words: for each class its number of blocks, then their offsets; the block freed last is handed out first, for it is warm. Only the thread
-//! that owns a cache changes it, by plain relaxed loads and stores; it is an array of atomics nonetheless, since an inventory of the pool, taken when no operation is
-//! under way, reads the caches of all threads.
+//! A cache is one array of words: for each class its number of blocks, then their offsets; the block freed last is handed out first, for it is warm. Only the
+//! thread that owns a cache changes it, by plain relaxed loads and stores; it is an array of atomics nonetheless, since an inventory of the pool, taken when no
+//! operation is under way, reads the caches of all threads.
 
 use super::class::{CACHED_MAX, Class};
 use super::heap::Heap;

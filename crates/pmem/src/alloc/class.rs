@@ -1,7 +1,7 @@
 //! Size classes: which sizes blocks come in.
 //!
-//! Steps of 16 bytes up to 128, then eight steps per doubling up to 1 KiB, then four, up to an eighth of a slab; above, the sizes of which exactly 7, 6, .. 2 fit in a
-//! slab. The powers of two up to 4 KiB are always among them. Of a block of up to a tenth of a slab, at most a fifth is wasted (from 64 bytes on;
+//! Steps of 16 bytes up to 128, then eight steps per doubling up to 1 KiB, then four, up to an eighth of a slab; above, the sizes of which exactly 7, 6, .. 2
+//! fit in a slab. The powers of two up to 4 KiB are always among them. Of a block of up to a tenth of a slab, at most a fifth is wasted (from 64 bytes on;
 //! a tenth on average), and
 //!
 //! 1. every multiple of 64 up to 512 is a class of its own, in slabs that hold eight or more of it;

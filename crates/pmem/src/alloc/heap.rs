@@ -236,8 +236,8 @@ impl Heap {
         }
     }
 
-    /// Takes over what was found, in ascending order without overlap; all other slabs are free. Nobody allocates or frees meanwhile, so holding `runs` over the locks
-    /// of the classes keeps nobody waiting.
+    /// Takes over what was found, in ascending order without overlap; all other slabs are free. Nobody allocates or frees meanwhile, so holding `runs` over the
+    /// locks of the classes keeps nobody waiting.
     pub(super) fn restore(&self, found: impl Iterator<Item = (u32, Found)>) {
         let mut runs = self.runs.lock();
         assert!(self.is_recovering(), "recovered twice");
@@ -272,7 +272,8 @@ impl Heap {
     /// What is in use, by slab. Exact when no operation is under way. What is `retired` does not count.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when a block is free twice, or the slabs in use and the free ones do not add up to the pool: only a damaged pool, or a bug, brings that about.
+    /// [`Error::Corrupt`] when a block is free twice, or the slabs in use and the free ones do not add up to the pool: only a damaged pool, or a bug, brings
+    /// that about.
     pub(super) fn inventory(&self, retired: &[u64]) -> Result<BTreeMap<u32, Found>, Error> {
         let caches = self.caches.lock();
         let mut held = BTreeMap::new();

@@ -54,7 +54,8 @@ impl<M: Medium> Pool<M> {
         Reach { pool: self, slabs: (0..self.alloc.heap.slab_count()).map(|_| Marks::default()).collect(), directory: Mutex::new(false) }
     }
 
-    /// Ends the recovery: what `reach` holds is allocated, everything else is free. In a pool that needs no recovery, `reach` is only compared with what is allocated.
+    /// Ends the recovery: what `reach` holds is allocated, everything else is free. In a pool that needs no recovery, `reach` is only compared with what is
+    /// allocated.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when a block of `reach` is free in a pool that needs no recovery.

@@ -11,8 +11,8 @@
 //!   RUN     a run of slabs begins here; a word with their number follows
 //! ```
 //!
-//! A snapshot lies in free slabs, which are free again as soon as it has been read. Its place, length and CRC-32C stand in the superblock. What is not as described, in
-//! any detail, is not believed; the pool is then recovered by reachability.
+//! A snapshot lies in free slabs, which are free again as soon as it has been read. Its place, length and CRC-32C stand in the superblock. What is not as
+//! described, in any detail, is not believed; the pool is then recovered by reachability.
 
 use super::heap::{Found, Heap};
 use crate::word::WORD;
@@ -93,8 +93,8 @@ pub(super) fn restore<M: Medium>(pm: &Pm<M>, heap: &Heap, snapshot: &Snapshot) -
     if checksum(words.iter().map(Word::get)) != snapshot.crc {
         return None;
     }
-    // Read once more to check every entry, then to take them over: nobody else writes the pool while it is opened, and if somebody does, the heap is none the worse
-    // for it than for a snapshot that lies.
+    // Read once more to check every entry, then to take them over: nobody else writes the pool while it is opened, and if somebody does, the heap is none the
+    // worse for it than for a snapshot that lies.
     let entries = Entries::new(words, heap)?;
     let mut sound = entries.clone();
     while sound.next().is_some() {}

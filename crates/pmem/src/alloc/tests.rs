@@ -154,7 +154,10 @@ proptest! {
 
     /// A snapshot that lies, even with a sound checksum, is refused, or read as some state that is sound in itself.
     #[test]
-    fn a_hostile_snapshot_is_refused_or_sound(changes in prop::collection::vec((any::<prop::sample::Index>(), word()), 1..4), fix_checksum in prop::bool::weighted(0.9)) {
+    fn a_hostile_snapshot_is_refused_or_sound(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), word()), 1..4),
+        fix_checksum in prop::bool::weighted(0.9),
+    ) {
         let pool = pool(4 << 10, 24);
         for size in [32, 64, 64, 300, 1000, 5000, 9000] {
             pool.allocate(size).unwrap();

@@ -11,22 +11,24 @@
 //!
 //! A crash keeps of every line some prefix of its log. So the images of one moment are as many as the product of (stores in the log + 1) over the lines.
 //!
-//! **Crash points** are the moments just before a fence or exchange that makes something durable, and the end of an operation. Between two such moments the set of
-//! images only grows and what is promised only becomes stricter, so nothing is missed by not looking in between (one thread; of several threads the same holds for
-//! one schedule). In a domain where stores are durable at once ([`CrashOptions::stores_are_durable`]) there is one image per moment, and every store is a point.
+//! **Crash points** are the moments just before a fence or exchange that makes something durable, and the end of an operation. Between two such moments the set
+//! of images only grows and what is promised only becomes stricter, so nothing is missed by not looking in between (one thread; of several threads the same
+//! holds for one schedule). In a domain where stores are durable at once ([`CrashOptions::stores_are_durable`]) there is one image per moment, and every store
+//! is a point.
 //!
-//! **Lives.** At a crash point the observer is called, *inside* the fence of the suspended operation, once for each image. The image lies in the memory itself; the
-//! observer starts a new [`Life`] on it: opens a pool over the same memory, recovers, looks around, changes what it likes. When that life is dropped, all of it is
-//! undone from its log; the next image follows; at last the suspended operation goes on as if nothing had been. A life has crash points of its own, so a recovery
-//! can be crashed too, to any depth. Consecutive images differ by one store (reflected Gray code), so an image costs one store to make.
+//! **Lives.** At a crash point the observer is called, *inside* the fence of the suspended operation, once for each image. The image lies in the memory itself;
+//! the observer starts a new [`Life`] on it: opens a pool over the same memory, recovers, looks around, changes what it likes. When that life is dropped, all
+//! of it is undone from its log; the next image follows; at last the suspended operation goes on as if nothing had been. A life has crash points of its own, so
+//! a recovery can be crashed too, to any depth. Consecutive images differ by one store (reflected Gray code), so an image costs one store to make.
 //!
-//! **Blocks that nobody can reach.** A block that was allocated and is not linked yet ([`Medium::allocated`], [`Medium::released`]) is reached by no recovery unless
-//! a link to it is already in the image. So images that differ only there are equal to whoever recovers them, and of all states of such blocks only {all, none,
-//! some random ones} are shown, *unless* the observer answers that it reached one ([`Seen::reached_hidden`]): then, for that state of everything else, they are
-//! enumerated in full. What this could miss is a recovery that depends on unreachable bytes in some states of them and neither in none, all nor the random ones;
-//! [`CrashOptions::hidden_in_full`] turns the shortcut off, and a test compares both.
+//! **Blocks that nobody can reach.** A block that was allocated and is not linked yet ([`Medium::allocated`], [`Medium::released`]) is reached by no recovery
+//! unless a link to it is already in the image. So images that differ only there are equal to whoever recovers them, and of all states of such blocks only
+//! {all, none, some random ones} are shown, *unless* the observer answers that it reached one ([`Seen::reached_hidden`]): then, for that state of everything
+//! else, they are enumerated in full. What this could miss is a recovery that depends on unreachable bytes in some states of them and neither in none, all nor
+//! the random ones; [`CrashOptions::hidden_in_full`] turns the shortcut off, and a test compares both.
 //!
-//! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler fit in. Observers run under the life's lock.
+//! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler fit in. Observers run under the life's
+//! lock.
 
 mod images;
 mod log;

@@ -1,7 +1,7 @@
 //! Emulated write latency: what the papers' machines would have taken.
 //!
-//! The papers emulate slow persistent memory by a delay after every line that is written back. So does [`Latency`]: the delay is paid in the flush, per line, on top of
-//! what the medium below takes. Reads are not slowed.
+//! The papers emulate slow persistent memory by a delay after every line that is written back. So does [`Latency`]: the delay is paid in the flush, per line,
+//! on top of what the medium below takes. Reads are not slowed.
 
 use super::{Lines, Medium};
 use std::sync::OnceLock;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// The first size of a pool, and its smallest step, in bytes.
 const STEP_MIN: usize = 16 << 20;
-/// The largest step of growth unless a larger block is wanted, in bytes. Space of a tmpfs takes some 2 microseconds per page to allocate, and everyone who needs space
-/// waits meanwhile.
+/// The largest step of growth unless a larger block is wanted, in bytes. Space of a tmpfs takes some 2 microseconds per page to allocate, and everyone who
+/// needs space waits meanwhile.
 const STEP_MAX: usize = 64 << 20;
 
 /// The memory of a pool.
@@ -55,8 +55,8 @@ impl Backing {
         }
     }
 
-    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken, as little as possible if space is
-    /// scarce.
+    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken, as little as possible if
+    /// space is scarce.
     pub(super) fn make_room(&self, size: usize, wanted: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
         let no_space = || Error::NoSpace { wanted, size, size_max };
         let room = size_max.saturating_sub(size) & !(slab_size - 1);
@@ -168,8 +168,8 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     Mapping::new(file, path, address_space, inspect)
 }
 
-/// Locks the file for this process, or finds it locked. A process that was killed keeps its lock until the system has taken its memory apart, and a child between fork
-/// and exec holds its parent's, so a lock is asked for again for a moment before it is believed.
+/// Locks the file for this process, or finds it locked. A process that was killed keeps its lock until the system has taken its memory apart, and a child
+/// between fork and exec holds its parent's, so a lock is asked for again for a moment before it is believed.
 fn lock(file: &File) -> Result<(), std::fs::TryLockError> {
     for _ in 0..LOCK_ATTEMPTS {
         match file.try_lock() {

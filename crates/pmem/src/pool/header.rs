@@ -24,7 +24,8 @@
 //! 2. Store `switch`, flush, fence: the commit point, one word.
 //!
 //! Creating:
-//! 1. Store superblock 1, flush, fence. A crash leaves no magic: the creation did not finish, the file holds nothing, and creating it anew stores all of this again.
+//! 1. Store superblock 1, flush, fence. A crash leaves no magic: the creation did not finish, the file holds nothing, and creating it anew stores all of this
+//!    again.
 //! 2. Store `switch`, then the magic, in one line, flush, fence: the magic is the commit point, and a line keeps the order of its stores.
 //!
 //! Only the process that holds the lock on the file writes here, one thread at a time.

@@ -16,9 +16,9 @@
 //! 2. No name is in use twice.
 //! 3. Blocks of the chain are numbered 0, 1, 2 ..., so a chain that runs into itself is recognised at the first block seen again.
 //!
-//! Adding ([`Pool::link_root`]): store kind, name, then the link, the commit point; flush once, fence once. When every block is full, a new one that holds the entry
-//! already is sealed, and linked to the last by its `next` word, the commit point. Removing: store 0 in the link. Replacing: store another link. Each is one word, so a
-//! crash leaves the old or the new state.
+//! Adding ([`Pool::link_root`]): store kind, name, then the link, the commit point; flush once, fence once. When every block is full, a new one that holds the
+//! entry already is sealed, and linked to the last by its `next` word, the commit point. Removing: store 0 in the link. Replacing: store another link. Each is
+//! one word, so a crash leaves the old or the new state.
 
 use super::{Pool, Root};
 use crate::word::{self, Word};

@@ -289,8 +289,8 @@ impl Medium for Failing {
     }
 }
 
-/// The snapshot overwrites slabs that hold no block, so a pool whose closing failed and that went on handing out blocks from them could not be recovered; and a file
-/// that could not be synchronised is not whole because a second attempt says so.
+/// The snapshot overwrites slabs that hold no block, so a pool whose closing failed and that went on handing out blocks from them could not be recovered; and a
+/// file that could not be synchronised is not whole because a second attempt says so.
 #[test]
 fn closing_that_failed_is_the_end_nonetheless() {
     let pool = Pool::anonymous(Failing::default(), small()).unwrap();

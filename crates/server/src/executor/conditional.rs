@@ -1,7 +1,7 @@
 //! Commands that write several keys at once, some on a condition: one batch of the store each.
 //!
-//! A condition on what the keys hold goes into the batch as an expectation. If another client changes one of them between the look and the batch, the batch is refused
-//! as a whole and the command begins anew; each such turn means that another write went through, so that somebody always gets on.
+//! A condition on what the keys hold goes into the batch as an expectation. If another client changes one of them between the look and the batch, the batch is
+//! refused as a whole and the command begins anew; each such turn means that another write went through, so that somebody always gets on.
 
 use super::{Call, Failure};
 use everleaf::{Batch, Error};

@@ -1,7 +1,7 @@
 //! CONFIG: settings, under the names that Redis gives them.
 //!
-//! Only `maxclients` and `requirepass` can change while the server runs. To set another to the value that it has is no error, so that scripts which make sure of a
-//! setting get along; to set it to another value is an error and never silently ignored.
+//! Only `maxclients` and `requirepass` can change while the server runs. To set another to the value that it has is no error, so that scripts which make sure
+//! of a setting get along; to set it to another value is an error and never silently ignored.
 
 use super::{Call, Failure};
 use crate::glob;

@@ -9,8 +9,8 @@ const WRONG_PASSWORD: Failure = Failure::fixed("WRONGPASS invalid username-passw
 const NO_PASSWORD: Failure =
     Failure::fixed("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?");
 const HELLO_WANTS_AUTH: Failure = Failure::fixed(
-    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
-     select the RESP protocol version at the same time",
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
+     client and select the RESP protocol version at the same time",
 );
 pub(crate) const INVALID_NAME: Failure = Failure::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
 

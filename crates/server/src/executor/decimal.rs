@@ -1,8 +1,8 @@
 //! Numbers with a fraction, as INCRBYFLOAT adds and prints them.
 //!
-//! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number that fits is kept as a decimal fraction
-//! of 17 places, in which such sums are exact (Redis's may be off in the last places: 10.6 + 5000 is 5010.60000000000000009 there); any other, too large or too fine,
-//! is a double.
+//! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number that fits is kept as a decimal
+//! fraction of 17 places, in which such sums are exact (Redis's may be off in the last places: 10.6 + 5000 is 5010.60000000000000009 there); any other, too
+//! large or too fine, is a double.
 
 use std::fmt;
 

@@ -73,7 +73,8 @@ fn check_flush_mode(call: &Call<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Jumps to a random place between the first and the last key and takes the next one. Not every key is equally likely: one behind a large gap is found more often.
+/// Jumps to a random place between the first and the last key and takes the next one. Not every key is equally likely: one behind a large gap is found more
+/// often.
 pub(crate) fn randomkey(call: &mut Call<'_>) -> Result<(), Failure> {
     let database = call.database();
     let Some(first) = next_key(database, Bound::Unbounded, Direction::Forward)? else {

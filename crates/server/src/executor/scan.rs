@@ -1,13 +1,13 @@
 //! SCAN: the keys a few at a time.
 //!
-//! Clients hand back a cursor, an integer of 64 bits, and may do so over another connection. Keys are walked in their order, so that a cursor stands for "behind this
-//! key"; which key is remembered here, in one table for all connections.
+//! Clients hand back a cursor, an integer of 64 bits, and may do so over another connection. Keys are walked in their order, so that a cursor stands for
+//! "behind this key"; which key is remembered here, in one table for all connections.
 //!
-//! 1. Every key that is present from the first call to the last is returned: the walk visits each key behind the remembered one, and inserts and removes elsewhere do
-//!    not move it.
+//! 1. Every key that is present from the first call to the last is returned: the walk visits each key behind the remembered one, and inserts and removes
+//!    elsewhere do not move it.
 //! 2. A cursor may be used again (a client that lost the reply): the position it stands for stays until the scan is two steps further.
-//! 3. The table is bounded. A cursor that fell out of it, or that an earlier run of the server gave, begins at the first key again: keys may then come twice, which
-//!    SCAN allows, and none is missed. So that a number from an earlier run is never taken for one of this run, they hold a random part.
+//! 3. The table is bounded. A cursor that fell out of it, or that an earlier run of the server gave, begins at the first key again: keys may then come twice,
+//!    which SCAN allows, and none is missed. So that a number from an earlier run is never taken for one of this run, they hold a random part.
 
 use super::{Call, Failure};
 use crate::glob;

@@ -1,12 +1,12 @@
 //! KEYS and RANGE: commands that visit as many keys as there are.
 //!
-//! A walk goes in slices. Between two of them the connection waits (its later commands too: replies keep their order) and the thread serves other connections. It is no
-//! snapshot: what is present throughout the walk is found once; what comes or goes meanwhile may be seen or not. The reply's first line says how many elements follow,
-//! so that the elements are gathered beside the connection's output until the walk is done; the limit on output counts them too.
+//! A walk goes in slices. Between two of them the connection waits (its later commands too: replies keep their order) and the thread serves other connections.
+//! It is no snapshot: what is present throughout the walk is found once; what comes or goes meanwhile may be seen or not. The reply's first line says how many
+//! elements follow, so that the elements are gathered beside the connection's output until the walk is done; the limit on output counts them too.
 //!
-//! `RANGE start end [LIMIT n] [REV] [KEYSONLY]` returns keys in bytewise order, each followed by its value (in RESP3: an array of pairs). `start` is where the walk
-//! begins: with REV it is the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive too: `key` or `[key` with it, `(key` without it,
-//! `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
+//! `RANGE start end [LIMIT n] [REV] [KEYSONLY]` returns keys in bytewise order, each followed by its value (in RESP3: an array of pairs). `start` is where the
+//! walk begins: with REV it is the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive too: `key` or `[key` with it, `(key`
+//! without it, `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
 
 use super::{Call, Failure};
 use crate::glob;

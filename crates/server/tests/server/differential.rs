@@ -1,7 +1,7 @@
 //! The same commands to a live redis-server and to ours: the replies must be the same bytes.
 //!
-//! `differential.txt` has a command line each. `@raw` lines are sent as they are, after C escapes, over a connection of their own, and everything until its end is
-//! compared.
+//! `differential.txt` has a command line each. `@raw` lines are sent as they are, after C escapes, over a connection of their own, and everything until its end
+//! is compared.
 
 use crate::peer::{Client, Running, encode};
 use std::net::{SocketAddr, TcpListener};

@@ -1,5 +1,5 @@
-//! `everleaf bench server`: this server beside redis-server without persistence, and with its log synchronised every second and always, on the same file system. Each
-//! server has one core and one thread, and redis-benchmark another core.
+//! `everleaf bench server`: this server beside redis-server without persistence, and with its log synchronised every second and always, on the same file
+//! system. Each server has one core and one thread, and redis-benchmark another core.
 
 use super::report::{Aim, Limit, Samples, file_system, machine};
 use crate::failure::Failure;

@@ -1,5 +1,5 @@
-//! A reader that remembers where lines start, because the CSV reader below which it works tells the place of a record only as that where the record before it has ended:
-//! empty lines and the second half of a line end may lie between.
+//! A reader that remembers where lines start, because the CSV reader below which it works tells the place of a record only as that where the record before it
+//! has ended: empty lines and the second half of a line end may lie between.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};

@@ -13,10 +13,10 @@
 //!
 //! # Writing
 //!
-//! A change shifts entries within one line, word by word, and then counts: line, flush, fence, counter, flush, fence. A crash leaves a prefix of the line's stores, so
-//! it can leave a pair of neighbours of which one is a copy. *Which* one must show, whatever the user's values are. One of the two words of an entry is unique in its
-//! leaf, its identity: for `u64` keys the head, for byte strings the value (the link of the key's own record). The stores are ordered so that **of two neighbours with
-//! equal identities the right one counts**:
+//! A change shifts entries within one line, word by word, and then counts: line, flush, fence, counter, flush, fence. A crash leaves a prefix of the line's
+//! stores, so it can leave a pair of neighbours of which one is a copy. *Which* one must show, whatever the user's values are. One of the two words of an entry
+//! is unique in its leaf, its identity: for `u64` keys the head, for byte strings the value (the link of the key's own record). The stores are ordered so that
+//! **of two neighbours with equal identities the right one counts**:
 //!
 //! | step of | identity = head | identity = value |
 //! |---|---|---|
@@ -24,15 +24,17 @@
 //! | insert, later copies, and the new entry itself | value, head | head, value |
 //! | remove, each copy to the left; also in recovery | head, value | value, head |
 //!
-//! The right column is the paper's order, in which equal values of two live entries look like an interrupted shift; the middle column is ours, for values of any kind.
+//! The right column is the paper's order, in which equal values of two live entries look like an interrupted shift; the middle column is ours, for values of
+//! any kind.
 //!
 //! Insert, 2 flushes and 2 fences:
-//! 1. shift greater entries to the right and write the new one, in the order above. A crash within: the copy is taken back (or, when the shift was over, the entry
-//!    stays).
+//! 1. shift greater entries to the right and write the new one, in the order above. A crash within: the copy is taken back (or, when the shift was over, the
+//!    entry stays).
 //! 2. persist the line: the commit point. A crash after: one more value than counted, no copy; recovery counts it.
 //! 3. counter + 1, persist.
 //!
-//! Remove, 2 flushes and 2 fences: 1. shift the greater entries to the left, last value := 0. A crash within: recovery finishes the shift. 2. persist the line: commit.
+//! Remove, 2 flushes and 2 fences: 1. shift the greater entries to the left, last value := 0. A crash within: recovery finishes the shift. 2. persist the line:
+//! commit.
 //! 3. counter - 1, persist. Update, 1 flush and 1 fence: one value word.
 //!
 //! Line before counter, fenced, always: the reverse would leave "one less than counted", which is what a finished removal looks like.
@@ -162,8 +164,8 @@ impl<const LINES: usize> IsleLeaf<LINES> {
 impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
     const CAPACITY: usize = LINES * SLOTS;
 
-    /// All heads are compared at once, which leaves nothing to mispredict; the key itself, where it is more than its head, only where heads are equal. A vacant slot may
-    /// still show an old head, so a slot counts only by its value.
+    /// All heads are compared at once, which leaves nothing to mispredict; the key itself, where it is more than its head, only where heads are equal. A vacant
+    /// slot may still show an old head, so a slot counts only by its value.
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
         let skip = LeafLayout::<K>::skip(self);

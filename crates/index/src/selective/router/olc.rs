@@ -4,18 +4,18 @@
 //! node   latch | shape: count, level, skip | high fence | heads[FANOUT] | children[FANOUT] | tails[FANOUT]
 //! ```
 //!
-//! Entry i is a child and the lowest key that belongs under it: `low(i) <= key < low(i + 1)`, and for the last entry `key < high`. Entry 0's low is the low fence of
-//! the node. All keys between the fences begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every comparison; the
-//! *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
+//! Entry i is a child and the lowest key that belongs under it: `low(i) <= key < low(i + 1)`, and for the last entry `key < high`. Entry 0's low is the low
+//! fence of the node. All keys between the fences begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every
+//! comparison; the *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
 //!
 //! Invariants, whenever a node's latch is free:
 //! 1. lows ascend strictly, and lie between the fences;
 //! 2. the fences of a child are the lows beside its entry: ranges tile the key space;
 //! 3. an inner child (level above 0) is the number of a node one level below; a child at level 0 is whatever the tree above says a leaf is.
 //!
-//! Readers lock nothing: they read a node between two looks at its latch, and the parent's latch is looked at again after the child's version is known, so a chain of
-//! validated steps is a path that existed. Writers lock one node, or parent and children, always from versions that they have seen; who comes too late starts again.
-//! Full nodes are split on the way down, so a split never travels up.
+//! Readers lock nothing: they read a node between two looks at its latch, and the parent's latch is looked at again after the child's version is known, so a
+//! chain of validated steps is a path that existed. Writers lock one node, or parent and children, always from versions that they have seen; who comes too late
+//! starts again. Full nodes are split on the way down, so a split never travels up.
 
 mod change;
 
@@ -142,7 +142,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         slot
     }
 
-    /// Goes down to level `level`, calling `visit` with each node on the way, its number and version, and the slot taken; the last call is for the node at that level.
+    /// Goes down to level `level`, calling `visit` with each node on the way, its number and version, and the slot taken; the last call is for the node at that
+    /// level.
     #[inline(always)]
     fn descend(&self, target: Target<'_, K>, mut visit: impl FnMut(Step<'_, FANOUT>) -> Result<(), Restart>) -> Result<(), Restart> {
         let root_version = self.root_latch.read()?;

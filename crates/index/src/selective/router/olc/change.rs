@@ -1,4 +1,5 @@
-//! How the nodes of the router change: filled, split on the way down, merged when they get sparse. Every function that changes a node that others can reach holds its lock.
+//! How the nodes of the router change: filled, split on the way down, merged when they get sparse. Every function that changes a node that others can reach
+//! holds its lock.
 
 use super::{Entry, Node, Olc, Shape};
 use crate::Key;
