@@ -7,7 +7,7 @@ use crate::selective::router::{Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::{are_worth_merging, is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use bytemuck::Zeroable;
-use everleaf_pmem::{Medium, Pool, probe};
+use everleaf_pmem::{Medium, Off, Pool, probe};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -115,15 +115,12 @@ impl Leaf {
     }
 
     /// Replaces everything. The heads of `entries` leave out `skip` bytes.
-    fn fill<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, skip: usize, entries: &[(u64, NonZeroU64)], low: &K, high: Option<&K>) -> Result<(), Error> {
-        let shared = high.map_or(0, |high| low.shared(high));
+    fn fill(&self, skip: usize, entries: &[(u64, NonZeroU64)]) {
         for (slot, (head, value)) in entries.iter().enumerate() {
-            let head = if shared == skip { *head } else { K::rehead(pool, shared, *head, *value)? };
-            self.put(slot, head, value.get());
+            self.put(slot, *head, value.get());
         }
-        self.skip.store(shared as u32, Relaxed);
+        self.skip.store(skip as u32, Relaxed);
         self.count.store(entries.len() as u32, Relaxed);
-        Ok(())
     }
 }
 
@@ -211,12 +208,28 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         K::read(&self.pool, lower[lower.len() - 1].0, lower[lower.len() - 1].1, &mut below)?;
         K::read(&self.pool, upper[0].0, upper[0].1, &mut above)?;
         let separator = K::separator(below.borrow(), above.borrow());
+        if separator.borrow() <= low.borrow() || high.as_ref().is_some_and(|high| separator.borrow() >= high.borrow()) {
+            // The router would send keys elsewhere ever after.
+            let record = Off::<()>::from_link(upper[0].1.get()).map_or(0, Off::bytes);
+            return Err(everleaf_pmem::Error::corrupt(record, "a record whose key lies beyond the range of its leaf").into());
+        }
+        let lower_skip = low.borrow().shared(separator.borrow());
+        let upper_skip = high.as_ref().map_or(0, |high| separator.borrow().shared(high.borrow()));
+        // A damaged record is found out here, before anything has changed.
+        let lower = self.rehead(skip, lower_skip, lower)?;
+        let upper = self.rehead(skip, upper_skip, upper)?;
         let (right_number, right) = self.take();
-        right.fill(&self.pool, skip, upper, separator.borrow(), high.as_ref().map(Borrow::borrow))?;
-        leaf.fill(&self.pool, skip, lower, low.borrow(), Some(separator.borrow()))?;
+        right.fill(upper_skip, &upper);
+        leaf.fill(lower_skip, &lower);
         self.router.split(number, number, low.borrow(), separator.borrow(), right_number);
         self.leaf_count.add(1);
         Ok(())
+    }
+
+    /// `entries`, whose heads leave out `from` bytes, with heads that leave out `to`.
+    fn rehead(&self, from: usize, to: usize, entries: &[(u64, NonZeroU64)]) -> Result<Vec<(u64, NonZeroU64)>, Error> {
+        let head = |head, value| if from == to { Ok(head) } else { K::rehead(&self.pool, to, head, value) };
+        entries.iter().map(|&(old, value)| Ok((head(old, value)?, value))).collect()
     }
 
     /// Moves a leaf into its left neighbour, if that is worth it and nobody is in the way.
@@ -239,20 +252,14 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         let [Fences { low, .. }, Fences { high, .. }] = pair.fences();
         let high: Option<&K> = high.as_ref().map(Borrow::borrow);
         let skip = high.map_or(0, |high| low.borrow().shared(high));
-        let mut entries = Vec::with_capacity(CAPACITY);
-        for leaf in [left, right] {
-            for (head, value) in leaf.entries() {
-                match K::rehead(&self.pool, skip, head, value) {
-                    Ok(head) => entries.push((head, value)),
-                    Err(_) => {
-                        // A damaged record: leave both as they are, a read will report it.
-                        pair.release();
-                        return Ok(());
-                    }
-                }
-            }
-        }
-        left.fill(&self.pool, skip, &entries, low.borrow(), high).expect("the heads are as they are to be");
+        let entries = [left, right].map(|leaf| self.rehead(leaf.skip(), skip, &leaf.entries()));
+        let [Ok(mut entries), Ok(upper)] = entries else {
+            // A damaged record: leave both as they are, a read will report it.
+            pair.release();
+            return Ok(());
+        };
+        entries.extend(upper);
+        left.fill(skip, &entries);
         pair.join(numbers[0]);
         right_lock.release_obsolete();
         self.leaf_count.add(-1);

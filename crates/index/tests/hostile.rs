@@ -1,6 +1,7 @@
 //! Pools that nobody has written in good faith: there is an error, never a panic or an endless loop.
 
-use everleaf_index::{OrderedIndex, Recovery, registry};
+use everleaf_index::record::Record;
+use everleaf_index::{Error, OrderedIndex, Recovery, registry};
 use everleaf_pmem::{Hardware, Off, Pool, PoolOptions, Word};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -108,5 +109,47 @@ fn an_entry_that_is_not_counted_is_not_removed() {
         pool.store(&words(&pool, leaves[0])[1], counters, Relaxed);
         assert!(index.remove(&10).is_err(), "{counters}");
         assert!(index.get(&10).unwrap().is_some());
+    }
+}
+
+/// The new tree has a leaf before it has a name; without one it must not keep it.
+#[test]
+fn a_name_that_is_taken_costs_no_leaf() {
+    let pool = pool();
+    let first = entry().create(&pool, "t").unwrap();
+    for _ in 0..3 {
+        assert!(matches!(entry().create(&pool, "t").err(), Some(Error::Pmem(everleaf_pmem::Error::RootExists { .. }))));
+    }
+    let reach = pool.reach();
+    first.blocks(&mut |off, size| Ok(reach.mark(Off::<Word>::new(off), size)?)).unwrap();
+    pool.collect();
+    assert_eq!(pool.audit(&reach).unwrap().leaked, 0);
+}
+
+/// The baseline keeps its leaves to itself, but reads its keys from records.
+#[test]
+fn the_baseline_does_not_split_by_damaged_records() {
+    for damage in [0, 1, 2] {
+        let pool = pool();
+        let index = registry::<[u8], Hardware>().into_iter().find(|entry| entry.name == "volatile").unwrap().create(&pool, "t").unwrap();
+        let key = |n: u64| format!("common to all, {n:06}");
+        let put = |n: u64| {
+            let record = Record::create(&pool, key(n).as_bytes(), b"").unwrap();
+            let link = NonZeroU64::new(record.release().link()).unwrap();
+            index.upsert(key(n).as_bytes(), link).map(|_| link)
+        };
+        let links: Vec<NonZeroU64> = (0..40).map(|n| put(n * 10).unwrap()).collect();
+        // Of the upper leaf, whose split is due: no length, no bytes, or those of another key.
+        for link in &links[20..] {
+            let record = pool.words(Off::<Word>::from_link(link.get()).unwrap(), 8).unwrap();
+            match damage {
+                0 => pool.store(&record[0], u64::MAX, Relaxed),
+                1 => record.iter().for_each(|word| pool.store(word, 0, Relaxed)),
+                _ => record[4..].iter().for_each(|word| pool.store(word, 0, Relaxed)),
+            }
+        }
+        let failed = (1..40).find_map(|n| put(390 + n).err());
+        assert!(failed.is_some_and(|error| matches!(error, Error::Pmem(everleaf_pmem::Error::Corrupt { .. }))), "damage {damage}");
+        assert_eq!(index.get(key(10).as_bytes()).unwrap(), Some(links[1]), "other leaves go on");
     }
 }

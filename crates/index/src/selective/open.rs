@@ -41,7 +41,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
         // Released before the root is linked: a crash in between leaves both unreachable, which is free.
         let leaf = leaf.release();
-        let root = pool.link_root(name, kind_of::<K>(kind), root)?;
+        // Where that fails, nobody reaches the leaf; or its root is there after all, in a pool that allocates no more.
+        let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
         Ok(Self::assemble(pool, root, vec![Found { low: K::Owned::default(), off: leaf.bytes(), skip: 0, count: 0 }]))
     }
 
