@@ -48,14 +48,25 @@ pub struct Flushed<'p, T: Resident + ?Sized, M: Medium> {
 /// Proof that a fence of this pool has passed; only [`Pool::fence_all`] makes it.
 pub struct Fenced(*const ());
 
+mod sealed {
+    /// Keeps [`Fence`](super::Fence) from being implemented elsewhere: such code would be given a [`Fenced`](super::Fenced), for blocks that it flushes later.
+    pub trait Sealed {}
+}
+
 /// Flushed blocks that one fence makes durable: one, two, three, a vector, perhaps one.
-pub trait Fence {
+pub trait Fence: sealed::Sealed {
     /// The same blocks, durable.
     type Durable;
 
     /// Called by [`Pool::fence_all`] behind the fence.
     fn durable(self, fenced: &Fenced) -> Self::Durable;
 }
+
+impl<T: Resident + ?Sized, M: Medium> sealed::Sealed for Flushed<'_, T, M> {}
+impl<F: Fence> sealed::Sealed for Option<F> {}
+impl<F: Fence> sealed::Sealed for Vec<F> {}
+impl<F: Fence, G: Fence> sealed::Sealed for (F, G) {}
+impl<F: Fence, G: Fence, H: Fence> sealed::Sealed for (F, G, H) {}
 
 impl<'p, T: Resident + ?Sized, M: Medium> Fence for Flushed<'p, T, M> {
     type Durable = Durable<'p, T, M>;

@@ -2,8 +2,8 @@
 
 use bytemuck::Zeroable;
 
-/// Below this size in bytes a huge page cannot lie within.
-const HUGE_PAGE: usize = 2 << 20;
+/// The size of a huge page in bytes.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// `count` zeroes. Large arrays take memory only where they are touched.
 pub fn zeroed_box<T: Zeroable>(count: usize) -> Box<[T]> {

@@ -15,6 +15,7 @@
 //! 80 ns.
 
 use crate::Error;
+use crate::huge::HUGE_PAGE;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -25,8 +26,6 @@ use std::sync::atomic::AtomicU64;
 
 /// The page size that layouts rely on; the machine's own may be larger.
 const PAGE: usize = 4096;
-/// The size of a huge page.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory of this process, which outlives the pools made in it: for tests, for measuring, and for stores that need not last.
 ///

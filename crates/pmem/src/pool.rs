@@ -120,6 +120,9 @@ pub struct Pool<M: Medium = Hardware> {
     backing: Backing,
 }
 
+/// How often [`Pool::inspect`] looks before it believes in damage: such changes are far apart.
+const INSPECT_ATTEMPTS: usize = 3;
+
 /// Writes are accepted.
 const OPEN: u8 = 0;
 /// The pool is only looked at.
@@ -178,7 +181,15 @@ impl Pool<Hardware> {
     /// Everything that can be wrong with a pool; see [`Error`].
     pub fn inspect(path: &Path) -> Result<Arc<Self>, Error> {
         let options = PoolOptions { size_max: 0, accept_dirty_shutdown: true, domain: Some(Domain::PageCache), ..PoolOptions::default() };
-        Self::in_file(path, &options, Mode::Inspect, |hardware| hardware)
+        let mut attempts = INSPECT_ATTEMPTS;
+        loop {
+            attempts -= 1;
+            match Self::in_file(path, &options, Mode::Inspect, |hardware| hardware) {
+                // The pool may have grown since it was mapped, or changed its superblock twice while that was read.
+                Err(Error::Truncated { .. } | Error::Checksum { .. } | Error::Corrupt { .. }) if attempts > 0 => {}
+                result => return result,
+            }
+        }
     }
 }
 

@@ -1,8 +1,7 @@
-//! Searching many words at once.
+//! Searching many words at once, with AVX2 where the processor has it; elsewhere, and under miri, one after the other.
 //!
-//! The words may be written by others meanwhile. A vector load that races is undefined behaviour in Rust, so the loads are inline assembly, which the language
-//! does not see through; each 8-byte lane is read whole, as the processor does for aligned lanes within a line. Without AVX2, or under miri, words are loaded
-//! one by one; both ways give the same answer for words that hold still, and some answer for words that do not: the caller finds out by a version.
+//! The loads are assembly for the reason that `probe.rs` gives. A lane of a vector is a word, read whole, as the processor does for aligned lanes within a
+//! line: for words that hold still both ways give the same answer, and for others some answer, which the caller finds out by a version.
 
 use crate::Word;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

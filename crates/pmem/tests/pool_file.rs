@@ -73,6 +73,39 @@ fn a_second_opener_is_told_who_has_the_lock() {
     Pool::open(&path, &small()).unwrap();
 }
 
+/// Opening a pipe waits for its other end.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let (dir, pipe) = temporary();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [pipe.as_path(), Path::new("/dev/zero"), dir.path()] {
+        for result in [Pool::inspect(path), Pool::open(path, &small()), Pool::create(path, &small()), Pool::open_or_create(path, &small())] {
+            assert!(matches!(result.err(), Some(Error::Io { action: "open", .. })), "{}", path.display());
+        }
+    }
+}
+
+/// It was mapped while the file was short, and then the superblock spoke of more.
+#[test]
+fn a_pool_that_grows_can_be_looked_at() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &PoolOptions { size_max: 512 << 20, ..small() }).unwrap();
+    put(&pool, "name", 5);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Large blocks, so that the pool grows again and again.
+            while let Ok(block) = pool.alloc_words((16 << 20) / 8) {
+                std::mem::forget(block);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            assert_eq!(value(&Pool::inspect(&path).unwrap(), "name"), Some(5));
+        }
+    });
+}
+
 #[test]
 fn decorators_see_the_hardware() {
     let (_dir, path) = temporary();
@@ -268,7 +301,7 @@ fn a_full_disk_is_an_error_and_every_byte_of_it_is_used() {
         return;
     };
     let path = disk.0.path().join("test.pool");
-    let pool = Pool::create(&path, &PoolOptions { size_max: 1 << 30, ..small() }).unwrap();
+    let pool = Pool::create(&path, &PoolOptions { size_max: 512 << 20, ..small() }).unwrap();
     let mut blocks = 0;
     let error = loop {
         match pool.alloc_words(1 << 10) {

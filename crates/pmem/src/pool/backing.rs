@@ -6,7 +6,7 @@ use crate::Error;
 use crate::map::{self, Mapping, Memory};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -138,7 +138,11 @@ impl Backing {
 pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
     check_options(options)?;
     let inspect = mode == Mode::Inspect;
-    let file = File::options().read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false).open(path);
+    let mut how = File::options();
+    how.read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
+    // Nothing to a regular file; whoever opens a pipe would wait for its other end.
+    how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let file = how.open(path);
     let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
     let file = file.map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
