@@ -301,7 +301,7 @@ fn a_full_disk_is_an_error_and_every_byte_of_it_is_used() {
         return;
     };
     let path = disk.0.path().join("test.pool");
-    let pool = Pool::create(&path, &PoolOptions { size_max: 512 << 20, ..small() }).unwrap();
+    let pool = Pool::create(&path, &PoolOptions { size_max: 1 << 30, ..small() }).unwrap();
     let mut blocks = 0;
     let error = loop {
         match pool.alloc_words(1 << 10) {
