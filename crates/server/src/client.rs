@@ -1,7 +1,7 @@
 //! Clients: what a connection is to the executor, and to other connections.
 
 use crate::command::Spec;
-use crate::executor::walk::Walk;
+use crate::executor::Unfinished;
 use crate::reply::{Protocol, Reply};
 use crate::shared::Shared;
 use parking_lot::Mutex;
@@ -39,12 +39,12 @@ pub(crate) struct Session {
     pub(crate) replies: Replies,
     pub(crate) closing: Closing,
     /// A command that is not done. Until it is, no other runs.
-    pub(crate) walk: Option<Box<Walk>>,
+    pub(crate) unfinished: Option<Box<dyn Unfinished>>,
 }
 
 impl Session {
     pub(crate) fn new(client: Arc<Client>, authenticated: bool) -> Self {
-        Self { client, authenticated, database: 0, command: None, replies: Replies::On, closing: Closing::No, walk: None }
+        Self { client, authenticated, database: 0, command: None, replies: Replies::On, closing: Closing::No, unfinished: None }
     }
 
     /// Back to the first state.

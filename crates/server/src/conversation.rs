@@ -7,8 +7,7 @@
 
 use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Spec};
-use crate::executor::walk::Slice;
-use crate::executor::{Call, Failure, execute, resolve};
+use crate::executor::{Call, Failure, Slice, execute, resolve};
 use crate::reply::Reply;
 use crate::resp::{FrameLimits, Parser, Progress, Span};
 use crate::shared::{Counters, Shared};
@@ -59,7 +58,7 @@ impl Conversation {
         let mut sets = Sets { places: [((0, 0), (0, 0)); BATCH_COUNT], count: 0 };
         let (done, pause) = self.run_slice(server, counters, input, &mut sets);
         self.write_sets(server, counters, input, &mut sets);
-        let waiting = self.reply.out.len() + self.session.walk.as_ref().map_or(0, |walk| walk.size());
+        let waiting = self.reply.out.len() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
         (done, if waiting > server.config.limits.output_buffer_size_max { Pause::Overflow } else { pause })
     }
 
@@ -72,8 +71,8 @@ impl Conversation {
             if self.session.closing != Closing::No {
                 return (done, Pause::End);
             }
-            if self.session.walk.is_some() {
-                self.walk(server, counters);
+            if self.session.unfinished.is_some() {
+                self.go_on(server, counters);
                 return (done, Pause::Turn);
             }
             if arguments_left == 0 || self.reply.out.len() >= output_size_max {
@@ -128,7 +127,7 @@ impl Conversation {
                 failure.write(&mut self.reply);
             }
         }
-        if replies != Replies::On && self.session.replies == replies && self.session.walk.is_none() {
+        if replies != Replies::On && self.session.replies == replies && self.session.unfinished.is_none() {
             self.reply.out.truncate(start);
             if replies == Replies::SkipNext {
                 self.session.replies = Replies::On;
@@ -137,15 +136,15 @@ impl Conversation {
     }
 
     /// Takes the next slice of the command that is not done.
-    fn walk(&mut self, server: &Shared, counters: &Counters) {
-        let Some(mut walk) = self.session.walk.take() else { return };
+    fn go_on(&mut self, server: &Shared, counters: &Counters) {
+        let Some(mut unfinished) = self.session.unfinished.take() else { return };
         let start = self.reply.out.len();
-        match walk.advance(server) {
+        match unfinished.advance(server, counters) {
             Ok(Slice::More) => {
-                self.session.walk = Some(walk);
+                self.session.unfinished = Some(unfinished);
                 return;
             }
-            Ok(Slice::Last) => walk.finish(&mut self.reply),
+            Ok(Slice::Last) => unfinished.finish(&mut self.reply),
             Err(failure) => {
                 counters.errors.add(1);
                 failure.write(&mut self.reply);

@@ -4,7 +4,8 @@
 //! 2. A command that fails leaves exactly one error as its reply: what it wrote before is cut off.
 //! 3. Whoever reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic among all
 //!    threads.
-//! 4. What visits many keys ([`walk`]) does so in slices, between which other connections of the thread have their turn.
+//! 4. What visits many keys ([`walk`], [`many`]) does so in slices, between which other connections of the thread have their turn. MSET and MSETNX do not:
+//!    they are one batch of the store, all or nothing.
 
 use crate::client::Session;
 use crate::command::{Arguments, Flags, Spec, lookup};
@@ -22,6 +23,7 @@ pub(crate) mod decimal;
 pub(crate) mod info;
 pub(crate) mod introspection;
 pub(crate) mod keys;
+pub(crate) mod many;
 pub(crate) mod numbers;
 pub(crate) mod scan;
 pub(crate) mod server;
@@ -58,6 +60,25 @@ impl<'a> Call<'a> {
     pub(crate) fn check_value_size(&self, size: usize) -> Result<(), Failure> {
         if size > self.server.config.limits.bulk_size_max.min(everleaf::VALUE_SIZE_MAX) { Err(Failure::STRING_TOO_LONG) } else { Ok(()) }
     }
+}
+
+/// A command that is not done. The connection waits (its later commands too: replies keep their order), and the thread serves others between two slices.
+pub(crate) trait Unfinished: Send {
+    /// Does another slice.
+    fn advance(&mut self, server: &Shared, counters: &Counters) -> Result<Slice, Failure>;
+
+    /// Writes the reply, after the last slice.
+    fn finish(&self, reply: &mut Reply);
+
+    /// Bytes gathered for the reply so far; the limit on output counts them.
+    fn size(&self) -> usize;
+}
+
+/// Whether a command has more to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slice {
+    More,
+    Last,
 }
 
 /// Why a command failed: the error line for the client, its code first.

@@ -1,7 +1,7 @@
 //! The commands. Names, arities, flags and key positions are Redis's; what Redis does not have says so in `since`.
 
 use super::{Flags, Group, Keys, Run, Spec};
-use crate::executor::{client, conditional, config, connection, info, introspection, keys, numbers, scan, server, strings, walk};
+use crate::executor::{client, conditional, config, connection, info, introspection, keys, many, numbers, scan, server, strings, walk};
 
 const READ: Flags = Flags::READONLY;
 const WRITE: Flags = Flags::WRITE;
@@ -46,9 +46,9 @@ pub(crate) static TABLE: &[Spec] = &[
     generic("dbsize", 1, READ.and(FAST), Keys::NONE, "1.0.0", "Counts the keys of the database.", keys::dbsize),
     string("decr", 2, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts one from the number in a key, from 0 if there is none.", numbers::decr),
     string("decrby", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts from the number in a key, from 0 if there is none.", numbers::decrby),
-    generic("del", -2, WRITE, Keys::ALL, "1.0.0", "Removes keys.", keys::del),
+    generic("del", -2, WRITE, Keys::ALL, "1.0.0", "Removes keys.", many::del),
     plain(Connection, "echo", 2, ALWAYS.and(FAST), "1.0.0", "Returns its argument.", connection::echo),
-    generic("exists", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Counts how many of the keys are present.", keys::exists),
+    generic("exists", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Counts how many of the keys are present.", many::exists),
     generic("flushall", -1, WRITE.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Removes every key of every database.", keys::flushall),
     generic("flushdb", -1, WRITE.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Removes every key of the database.", keys::flushdb),
     string("get", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns the value of a key.", strings::get),
@@ -61,7 +61,7 @@ pub(crate) static TABLE: &[Spec] = &[
     string("incrbyfloat", 3, WRITE_NEW.and(FAST), Keys::FIRST, "2.6.0", "Adds a fraction to the number in a key, to 0 if there is none.", numbers::incrbyfloat),
     plain(Server, "info", -1, ALWAYS.and(Flags::DANGEROUS), "1.0.0", "Describes the server and its state.", info::info),
     generic("keys", 2, READ.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Returns the keys that match a pattern.", walk::keys),
-    string("mget", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Returns the values of keys.", strings::mget),
+    string("mget", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Returns the values of keys.", many::mget),
     string("mset", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys, all or none.", conditional::mset),
     string("msetnx", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys if none of them is present.", conditional::msetnx),
     parent(Group::Generic, "object", "2.2.3", "Commands about how a value is kept.", OBJECT),
@@ -82,7 +82,7 @@ pub(crate) static TABLE: &[Spec] = &[
     string("substr", 4, READ, Keys::FIRST, "1.0.0", "An older name of GETRANGE.", strings::getrange),
     plain(Server, "time", 1, ALWAYS.and(FAST), "2.6.0", "Returns the time as seconds and microseconds since 1970.", server::time),
     generic("type", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns the kind of a key's value.", keys::kind),
-    generic("unlink", -2, WRITE.and(FAST), Keys::ALL, "4.0.0", "Removes keys.", keys::del),
+    generic("unlink", -2, WRITE.and(FAST), Keys::ALL, "4.0.0", "Removes keys.", many::del),
 ];
 
 #[rustfmt::skip]

@@ -129,7 +129,9 @@ pub(crate) fn kill(call: &mut Call<'_>) -> Result<(), Failure> {
     let filter = if by_address { Filter { id: None, address: Some(call.argument(2)), local: None, normal: true, skip_me: false } } else { kill_filter(call)? };
     let mut killed = 0;
     for client in call.server.clients.all() {
-        let chosen = filter.normal
+        // One that has been killed is gone, though its thread may not have got to it yet.
+        let chosen = !client.is_killed()
+            && filter.normal
             && filter.id.is_none_or(|id| id == client.id as i64)
             && filter.address.is_none_or(|address| address == client.address.to_string().as_bytes())
             && filter.local.is_none_or(|address| address == client.local.to_string().as_bytes())

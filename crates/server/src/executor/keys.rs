@@ -4,26 +4,6 @@ use super::{Call, Failure};
 use everleaf::{Direction, Namespace};
 use std::ops::{Bound, ControlFlow};
 
-pub(crate) fn del(call: &mut Call<'_>) -> Result<(), Failure> {
-    let mut removed = 0;
-    for key in call.arguments.from(1) {
-        removed += i64::from(call.database().delete(key)?);
-    }
-    call.reply.integer(removed);
-    Ok(())
-}
-
-pub(crate) fn exists(call: &mut Call<'_>) -> Result<(), Failure> {
-    let mut present = 0;
-    for key in call.arguments.from(1) {
-        let found = call.database().value_size(key)?.is_some();
-        call.counters.lookup(found);
-        present += i64::from(found);
-    }
-    call.reply.integer(present);
-    Ok(())
-}
-
 pub(crate) fn kind(call: &mut Call<'_>) -> Result<(), Failure> {
     let present = call.database().value_size(call.argument(1))?.is_some();
     call.reply.simple(if present { "string" } else { "none" });

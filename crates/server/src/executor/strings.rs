@@ -11,17 +11,6 @@ pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(crate) fn mget(call: &mut Call<'_>) -> Result<(), Failure> {
-    let database = call.database();
-    let keys = call.arguments.from(1);
-    call.reply.array(keys.len());
-    for key in keys {
-        let found = call.reply.bulk_with(|out| database.get_into(key, out))?;
-        call.counters.lookup(found);
-    }
-    Ok(())
-}
-
 pub(crate) fn strlen(call: &mut Call<'_>) -> Result<(), Failure> {
     let size = call.database().value_size(call.argument(1))?;
     call.counters.lookup(size.is_some());

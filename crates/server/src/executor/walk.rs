@@ -1,17 +1,16 @@
 //! KEYS and RANGE: commands that visit as many keys as there are.
 //!
-//! A walk goes in slices. Between two of them the connection waits (its later commands too: replies keep their order) and the thread serves other connections.
-//! It is no snapshot: what is present throughout the walk is found once; what comes or goes meanwhile may be seen or not. The reply's first line says how many
-//! elements follow, so that the elements are gathered beside the connection's output until the walk is done; the limit on output counts them too.
+//! A walk goes in slices, see [`Unfinished`]. It is no snapshot: what is present throughout the walk is found once; what comes or goes meanwhile may be seen
+//! or not. The reply's first line says how many elements follow, so that they are gathered until the walk is done.
 //!
 //! `RANGE start end [LIMIT n] [REV] [KEYSONLY]` returns keys in bytewise order, each followed by its value (in RESP3: an array of pairs). `start` is where the
 //! walk begins: with REV it is the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive too: `key` or `[key` with it, `(key`
 //! without it, `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
 
-use super::{Call, Failure};
+use super::{Call, Failure, Slice, Unfinished};
 use crate::glob;
 use crate::reply::{Protocol, Reply};
-use crate::shared::Shared;
+use crate::shared::{Counters, Shared};
 use everleaf::Direction;
 use std::ops::{Bound, ControlFlow};
 
@@ -28,7 +27,7 @@ enum Shape {
 }
 
 /// A walk that is not done.
-pub(crate) struct Walk {
+struct Walk {
     database: usize,
     direction: Direction,
     /// Where the next slice begins.
@@ -43,13 +42,6 @@ pub(crate) struct Walk {
     remaining: u64,
     found: usize,
     elements: Reply,
-}
-
-/// Whether a walk has more to visit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Slice {
-    More,
-    Last,
 }
 
 pub(crate) fn keys(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -101,9 +93,9 @@ fn bound(text: &[u8]) -> Bound<Vec<u8>> {
 
 /// Takes the first slice, which most often is the only one.
 fn begin(call: &mut Call<'_>, mut walk: Walk) -> Result<(), Failure> {
-    match walk.advance(call.server)? {
+    match walk.advance(call.server, call.counters)? {
         Slice::Last => walk.finish(call.reply),
-        Slice::More => call.session.walk = Some(Box::new(walk)),
+        Slice::More => call.session.unfinished = Some(Box::new(walk)),
     }
     Ok(())
 }
@@ -114,8 +106,31 @@ impl Walk {
         Self { database: call.session.database, direction, from, end, prefix: Vec::new(), pattern: None, shape, remaining: u64::MAX, found: 0, elements }
     }
 
-    /// Visits the next slice.
-    pub(crate) fn advance(&mut self, server: &Shared) -> Result<Slice, Failure> {
+    fn take(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.found += 1;
+        if value.is_some() && self.elements.protocol == Protocol::Resp3 {
+            self.elements.array(2);
+        }
+        self.elements.bulk(key);
+        if let Some(value) = value {
+            self.elements.bulk(value);
+        }
+    }
+
+    fn is_behind_end(&self, key: &[u8]) -> bool {
+        let behind = match (self.direction, &self.end) {
+            (_, Bound::Unbounded) => false,
+            (Direction::Forward, Bound::Included(end)) => key > end.as_slice(),
+            (Direction::Forward, Bound::Excluded(end)) => key >= end.as_slice(),
+            (Direction::Reverse, Bound::Included(end)) => key < end.as_slice(),
+            (Direction::Reverse, Bound::Excluded(end)) => key <= end.as_slice(),
+        };
+        behind || !key.starts_with(&self.prefix)
+    }
+}
+
+impl Unfinished for Walk {
+    fn advance(&mut self, server: &Shared, _counters: &Counters) -> Result<Slice, Failure> {
         let from = std::mem::replace(&mut self.from, Bound::Unbounded);
         let from = from.as_ref().map(Vec::as_slice);
         let size_max = self.elements.out.len() + SLICE_SIZE;
@@ -149,37 +164,13 @@ impl Walk {
         Ok(slice)
     }
 
-    /// Writes the reply.
-    pub(crate) fn finish(&self, reply: &mut Reply) {
+    fn finish(&self, reply: &mut Reply) {
         let elements_per_key = if self.shape == Shape::KeysAndValues && self.elements.protocol == Protocol::Resp2 { 2 } else { 1 };
         reply.array(self.found * elements_per_key);
         reply.raw(&self.elements.out);
     }
 
-    /// Bytes gathered so far.
-    pub(crate) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         self.elements.out.len()
-    }
-
-    fn take(&mut self, key: &[u8], value: Option<&[u8]>) {
-        self.found += 1;
-        if value.is_some() && self.elements.protocol == Protocol::Resp3 {
-            self.elements.array(2);
-        }
-        self.elements.bulk(key);
-        if let Some(value) = value {
-            self.elements.bulk(value);
-        }
-    }
-
-    fn is_behind_end(&self, key: &[u8]) -> bool {
-        let behind = match (self.direction, &self.end) {
-            (_, Bound::Unbounded) => false,
-            (Direction::Forward, Bound::Included(end)) => key > end.as_slice(),
-            (Direction::Forward, Bound::Excluded(end)) => key >= end.as_slice(),
-            (Direction::Reverse, Bound::Included(end)) => key < end.as_slice(),
-            (Direction::Reverse, Bound::Excluded(end)) => key <= end.as_slice(),
-        };
-        behind || !key.starts_with(&self.prefix)
     }
 }

@@ -1,6 +1,7 @@
 //! What Redis does not have, and what a comparison with it cannot show.
 
 use crate::peer::{Running, encode};
+use everleaf_server::Config;
 use std::collections::BTreeSet;
 
 #[test]
@@ -71,6 +72,30 @@ fn keys_and_range_over_many_slices() {
     client.send(&encode(&[b"CLIENT", b"REPLY", b"SKIP"]));
     client.send(&encode(&[b"KEYS", b"*"]));
     client.says("GET k000001", "$1\r\nv\r\n");
+}
+
+#[test]
+fn many_keys_in_one_command() {
+    let server = Running::with(Config { threads: 1, ..Config::default() });
+    fill(&server, 30_000);
+    let (mut client, mut other) = (server.client(), server.client());
+    let keys: Vec<String> = (0..60_000).map(|number| format!("k{number:06}")).collect();
+    let command = |name: &str| encode(&[&[name.as_bytes()], keys.iter().map(String::as_bytes).collect::<Vec<_>>().as_slice()].concat());
+    for (name, reply) in [
+        ("EXISTS", ":30000\r\n".to_owned()),
+        ("MGET", format!("*60000\r\n{}{}", "$1\r\nv\r\n".repeat(30_000), "$-1\r\n".repeat(30_000))),
+        ("DEL", ":30000\r\n".to_owned()),
+        ("UNLINK", ":0\r\n".to_owned()),
+    ] {
+        // What follows in the pipeline waits; another client does not.
+        client.send(&[command(name), b"PING\r\n".to_vec()].concat());
+        other.says("PING", "+PONG\r\n");
+        client.expect(reply.as_bytes());
+        client.expect(b"+PONG\r\n");
+    }
+    // Nobody wants to hear of it.
+    client.send(&[b"CLIENT REPLY SKIP\r\n".to_vec(), command("MGET")].concat());
+    client.says("DBSIZE", ":0\r\n");
 }
 
 #[test]

@@ -120,6 +120,20 @@ fn a_slow_reader_is_dropped_and_others_go_on() {
     assert!(dropped);
 }
 
+/// The names fit into a packet, the values into no memory.
+#[test]
+fn a_reply_is_not_gathered_beyond_the_limit() {
+    let limits = Limits { output_buffer_size_max: 64 << 20, ..Limits::default() };
+    let server = Running::with(Config { threads: 1, limits, ..Config::default() });
+    let (mut greedy, mut other) = (server.client(), server.client());
+    greedy.call(&[b"SET", b"k", &vec![b'v'; 32 << 20]]);
+    greedy.send(&encode(&[&[&b"MGET"[..]][..], &[&b"k"[..]; 1000]].concat()));
+    assert_eq!(greedy.read_to_end(), b"");
+    let info = String::from_utf8(other.call(&[b"INFO", b"memory"])).unwrap();
+    let resident = info.lines().find_map(|line| line.strip_prefix("used_memory_rss:")).unwrap().parse::<u64>().unwrap();
+    assert!(resident < 4 << 30, "{resident} bytes");
+}
+
 #[test]
 fn many_replies_wait_for_a_reader_that_writes_first() {
     let server = Running::with(Config { threads: 1, ..Config::default() });
