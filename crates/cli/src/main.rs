@@ -11,6 +11,7 @@ mod text;
 
 use clap::Parser;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// An ordered, crash-consistent key-value store in memory that outlives the process.
 #[derive(Parser)]
@@ -21,6 +22,9 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    // A pool or an output that reaches the limit of file sizes is an error like a full disk. Without this the signal would end the process; with it the system
+    // call fails. It cannot be refused here, and if it could, nothing else would depend on it.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     match Arguments::parse().command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

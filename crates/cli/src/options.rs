@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use everleaf::{Options, Store};
-use everleaf_pmem::{Domain, Hardware};
-use std::path::{Path, PathBuf};
+use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Which pool, and how to open it.
@@ -42,30 +42,35 @@ pub(crate) struct NamespaceArgument {
 }
 
 impl PoolArguments {
-    /// Opens the store, which must be there already.
-    pub(crate) fn open(&self) -> Result<Store, Failure> {
-        require_pool(&self.pool)?;
-        Ok(Store::open(&self.pool, self.options(Options::default().index))?)
+    /// Opens the store, which must be there already, for `work`, and closes it whatever comes of that: what is not closed has to be recovered.
+    pub(crate) fn with_store<T>(&self, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
+        use_and_close(Store::on(Pool::open(&self.pool, &self.pool_options())?, &Options::default())?, work)
+    }
+
+    /// The same with a store that is created if it is not there.
+    pub(crate) fn with_store_or_new<T>(&self, index: &IndexArgument, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
+        use_and_close(self.open_or_create(index)?, work)
     }
 
     /// Opens the store, or creates it.
     pub(crate) fn open_or_create(&self, index: &IndexArgument) -> Result<Store, Failure> {
-        Ok(Store::open(&self.pool, self.options(index.index.clone()))?)
+        let pool = Pool::open_or_create(&self.pool, &self.pool_options())?;
+        Ok(Store::on(pool, &Options { index: index.index.clone(), ..Options::default() })?)
     }
 
-    fn options(&self, index: String) -> Options {
-        Options { index, size_max: self.size_max.0, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..Options::default() }
+    /// How to open or create the pool.
+    pub(crate) fn pool_options(&self) -> PoolOptions {
+        PoolOptions { size_max: self.size_max.0, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..PoolOptions::default() }
     }
 }
 
-/// Fails when there is no file at `path`, where opening would create a pool.
-pub(crate) fn require_pool(path: &Path) -> Result<(), Failure> {
-    let absent = |source| everleaf_pmem::Error::Io { action: "open pool", path: path.to_owned(), source };
-    let metadata = std::fs::metadata(path).map_err(absent)?;
-    match metadata.len() {
-        0 => Err(Failure::Usage(format!("{} is empty; `everleaf create` makes a pool of it", path.display()))),
-        _ => Ok(()),
-    }
+/// Of two failures, that of `work` is told.
+fn use_and_close<T>(store: Store, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
+    let outcome = work(&store);
+    let closed = store.close();
+    let done = outcome?;
+    closed?;
+    Ok(done)
 }
 
 /// Names of the indexes that outlive the process.

@@ -57,8 +57,46 @@ fn exit_codes_say_what_happened() {
     expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
     expect(path, &["load", "absent.tsv"], b"", 4);
     expect(path, &["check"], b"", 0);
+    std::fs::write(path.join("empty"), "").expect("a file");
+    for command in [&["get", "key"][..], &["info"], &["check"], &["dump"]] {
+        expect(path, &[command, &["--pool", "empty"]].concat(), b"", 3);
+        expect(path, &[command, &["--pool", "."]].concat(), b"", 3);
+    }
     std::fs::write(path.join("text"), "no pool, but long enough to be read as one").expect("a file");
     expect(path, &["check", "--pool", "text"], b"", 3);
+}
+
+/// What a limit on the size of files does, as a full disk would; the signal that goes with it must not end the process.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error() {
+    let directory = directory();
+    let limited = |script: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_everleaf")]).current_dir(directory.path()).stdin(Stdio::null());
+        let output = command.output().expect("bash runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, message) = limited("ulimit -f 18000; seq 1000000 | sed 's/.*/key &\\ta value of some length &/' | $0 load /dev/stdin");
+    assert!(code == Some(3) && message.contains("no space"), "{code:?}: {message}");
+    expect(directory.path(), &["check"], b"", 0);
+    let (code, message) = limited("ulimit -f 100; $0 dump > dumped");
+    assert!(code == Some(4) && message.contains("File too large"), "{code:?}: {message}");
+    let (code, message) = limited("ulimit -f 4; $0 create --pool other");
+    assert!(code == Some(3) && message.contains("no space"), "{code:?}: {message}");
+}
+
+/// Whatever a command fails in, the pool is closed: a large one that is not takes its time at the next start.
+#[test]
+fn a_command_that_fails_closes_the_pool() {
+    let directory = directory();
+    let path = directory.path();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port().to_string();
+    expect(path, &["serve", "--port", &port], b"", 4);
+    expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
+    expect(path, &["get", "--namespace", "", "key"], b"", 3);
+    let info: serde_json::Value = serde_json::from_slice(&expect(path, &["info", "--json"], b"", 0)).expect("JSON");
+    assert_eq!(info["state"], "closed");
 }
 
 #[test]
@@ -126,7 +164,7 @@ fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
     let info = String::from_utf8(expect(path, &["info"], b"", 0)).expect("UTF-8");
-    assert!(info.contains("open, or left without being closed"), "{info}");
+    assert!(info.contains(&format!("in use by process {}", server.id())), "{info}");
     let output = everleaf(path, &["get", "key"], b"");
     assert_eq!(output.status.code(), Some(3));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -98,6 +98,11 @@ pub enum Found {
     Clean,
     /// It had not been closed.
     Unclean,
+    /// Another process has it open, and this one only looks at it.
+    InUse {
+        /// That process, where the system tells.
+        owner: Option<u32>,
+    },
 }
 
 /// A pool. Share it by [`Arc`].
@@ -174,8 +179,8 @@ impl Pool<Hardware> {
         Self::in_file(path, options, Mode::OpenOrCreate, |hardware| hardware)
     }
 
-    /// Looks at a pool that may be in use, or on a read-only file system: nothing is locked, and nothing stored reaches the file. While another process writes
-    /// the pool, what is seen may be inconsistent, which is an error like damage.
+    /// Looks at a pool that may be in use, or on a read-only file system: it does not stay locked, and nothing stored reaches the file. While another process
+    /// writes the pool, what is seen may be inconsistent, which is an error like damage.
     ///
     /// # Errors
     /// Everything that can be wrong with a pool; see [`Error`].
@@ -260,7 +265,11 @@ impl<M: Medium> Pool<M> {
         let size_max = options.size_max.min(backing.size_max());
         let (superblock, start, found) = match (mode, header.read(backing.path(), backing.length()?)) {
             (Mode::Open | Mode::OpenOrCreate | Mode::Inspect, Ok(superblock)) => {
-                let found = if superblock.clean { Found::Clean } else { Found::Unclean };
+                let found = match if mode == Mode::Inspect { backing.user() } else { None } {
+                    Some(owner) => Found::InUse { owner },
+                    None if superblock.clean => Found::Clean,
+                    None => Found::Unclean,
+                };
                 let (superblock, start) = open(&pm, &backing, superblock, options, mode, domain)?;
                 (superblock, start, found)
             }

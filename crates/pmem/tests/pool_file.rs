@@ -67,10 +67,13 @@ fn a_second_opener_is_told_who_has_the_lock() {
     }
     put(&pool, "name", 5);
     let seen = Pool::inspect(&path).unwrap();
+    assert_eq!(seen.info().found, Found::InUse { owner: Some(std::process::id()) });
     assert_eq!(value(&seen, "name"), Some(5));
     assert!(matches!(seen.writable(), Err(Error::ReadOnly { .. })));
     drop((pool, seen));
-    Pool::open(&path, &small()).unwrap();
+    assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Unclean);
+    Pool::open(&path, &small()).unwrap().close().unwrap();
+    assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
 }
 
 /// Opening a pipe waits for its other end.

@@ -79,4 +79,4 @@ impl Error {
 pub const NAMESPACE_SIZE_MAX: usize = everleaf_pmem::ROOT_NAME_SIZE_MAX;
 
 /// Name of the root of the store itself.
-pub(crate) const STORE_ROOT: &str = "everleaf";
+pub const STORE_ROOT: &str = "everleaf";

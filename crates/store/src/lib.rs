@@ -37,7 +37,7 @@ mod stripes;
 
 pub use batch::Batch;
 pub use check::{Damage, NamespaceReport, NamespaceStats, Report, Stats};
-pub use error::{Error, NAMESPACE_SIZE_MAX};
+pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT};
 pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 pub use everleaf_pmem::{Domain, Info, Usage};

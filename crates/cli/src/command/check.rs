@@ -19,11 +19,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let store = self.pool.open()?;
-        let report = store.verify()?;
-        if report.is_sound() {
-            store.close()?;
-        }
+        let report = self.pool.with_store(|store| Ok(store.verify()?))?;
         let mut out = Output::new();
         if self.json {
             out.json(&as_json(&report))?

@@ -5,7 +5,8 @@ use crate::options::PoolArguments;
 use crate::output::Output;
 use crate::text;
 use clap::Args;
-use everleaf_pmem::{Pool, PoolOptions};
+use everleaf::{Options, Store};
+use everleaf_pmem::Pool;
 use serde_json::json;
 
 #[derive(Args)]
@@ -19,10 +20,8 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let options = PoolOptions { size_max: self.pool.size_max.0, domain: self.pool.domain, ..PoolOptions::default() };
         // A pool that is there already is an error here, where every other command would open it.
-        Pool::create(&self.pool.pool, &options)?.close()?;
-        let store = self.pool.open()?;
+        let store = Store::on(Pool::create(&self.pool.pool, &self.pool.pool_options())?, &Options::default())?;
         let info = store.pool().info();
         let uuid = format!("{:032x}", info.uuid);
         store.close()?;

@@ -21,13 +21,14 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// Prints how many keys were there to be deleted; none is a no.
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let store = self.pool.open()?;
-        let namespace = store.namespace(&self.namespace.namespace)?;
-        let mut deleted = 0;
-        for key in &self.keys {
-            deleted += u64::from(namespace.delete(key.as_bytes())?);
-        }
-        store.close()?;
+        let deleted = self.pool.with_store(|store| {
+            let namespace = store.namespace(&self.namespace.namespace)?;
+            let mut deleted = 0;
+            for key in &self.keys {
+                deleted += u64::from(namespace.delete(key.as_bytes())?);
+            }
+            Ok(deleted)
+        })?;
         let mut out = Output::new();
         out.line(deleted.to_string())?;
         out.flush()?;

@@ -6,7 +6,7 @@ use crate::options::PoolArguments;
 use crate::output::Output;
 use crate::text;
 use clap::Args;
-use everleaf::Direction;
+use everleaf::{Direction, Namespace};
 use serde_json::{Map, Value};
 use std::ops::{Bound, ControlFlow};
 
@@ -21,25 +21,24 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let store = self.pool.open()?;
-        let names = self.namespace.map_or_else(|| store.namespaces(), |name| vec![name]);
         let mut out = Output::new();
-        let mut outcome = Ok(());
-        for name in names {
-            store.namespace(&name)?.scan(Bound::Unbounded, Direction::Forward, |key, value| {
-                let mut object = Map::new();
-                object.insert("namespace".into(), name.as_str().into());
-                text::insert_bytes(&mut object, "key", key);
-                text::insert_bytes(&mut object, "value", value);
-                outcome = out.json(&Value::Object(object));
-                if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-            if outcome.is_err() {
-                break;
-            }
-        }
-        store.close()?;
-        outcome?;
+        self.pool.with_store(|store| {
+            let names = self.namespace.as_ref().map_or_else(|| store.namespaces(), |name| vec![name.clone()]);
+            names.iter().try_for_each(|name| dump(name, &store.namespace(name)?, &mut out))
+        })?;
         out.flush()
     }
+}
+
+fn dump(name: &str, namespace: &Namespace, out: &mut Output) -> Result<(), Failure> {
+    let mut outcome = Ok(());
+    namespace.scan(Bound::Unbounded, Direction::Forward, |key, value| {
+        let mut object = Map::new();
+        object.insert("namespace".into(), name.into());
+        text::insert_bytes(&mut object, "key", key);
+        text::insert_bytes(&mut object, "value", value);
+        outcome = out.json(&Value::Object(object));
+        if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    outcome
 }

@@ -25,9 +25,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let store = self.pool.open()?;
-        let value = store.namespace(&self.namespace.namespace)?.get(self.key.as_bytes())?;
-        store.close()?;
+        let value = self.pool.with_store(|store| Ok(store.namespace(&self.namespace.namespace)?.get(self.key.as_bytes())?))?;
         let Some(value) = value else { return Err(Failure::No) };
         let mut out = Output::new();
         if self.json {

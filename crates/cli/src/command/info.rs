@@ -1,10 +1,10 @@
-//! `everleaf info`: what a pool says of itself. It stores nothing and takes no lock, so it also looks at a pool that is in use.
+//! `everleaf info`: what a pool says of itself. It stores nothing and keeps no lock, so it also looks at a pool that is in use.
 
 use crate::failure::Failure;
-use crate::options::require_pool;
 use crate::output::Output;
 use crate::text;
 use clap::Args;
+use everleaf::STORE_ROOT;
 use everleaf_index::registry;
 use everleaf_pmem::{Found, Hardware, Pool, Root};
 use serde_json::{Map, Value, json};
@@ -22,17 +22,18 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        require_pool(&self.pool)?;
         let pool = Pool::inspect(&self.pool)?;
         let info = pool.info();
         let state = match info.found {
-            Found::Clean => "closed",
-            Found::Absent | Found::Unclean => "open, or left without being closed",
+            Found::InUse { owner: Some(pid) } => format!("in use by process {pid}"),
+            Found::InUse { owner: None } => "in use".to_owned(),
+            Found::Clean => "closed".to_owned(),
+            Found::Absent | Found::Unclean => "left unclosed".to_owned(),
         };
         let roots = pool.roots()?;
         let mut out = Output::new();
         if self.json {
-            let roots: Map<String, Value> = roots.iter().map(|(name, root)| (name.clone(), json!({ "kind": kind(root), "offset": root.off }))).collect();
+            let roots: Map<String, Value> = roots.iter().map(|(name, root)| (name.clone(), json!({ "kind": kind(name, root), "offset": root.off }))).collect();
             out.json(&json!({
                 "pool": self.pool, "uuid": format!("{:032x}", info.uuid), "version": info.version, "size": info.size, "slab_size": info.slab_size,
                 "features_compatible": info.features_compatible, "features_incompatible": info.features_incompatible, "state": state, "roots": roots,
@@ -49,14 +50,17 @@ impl Arguments {
         out.line(format!("state     {state}"))?;
         out.line(format!("roots     {}", roots.len()))?;
         for (name, root) in &roots {
-            out.line(format!("  {:16} {} at {:#x}", text::escape(name.as_bytes()), kind(root), root.off))?;
+            out.line(format!("  {:16} {} at {:#x}", text::escape(name.as_bytes()), kind(name, root), root.off))?;
         }
         out.flush()
     }
 }
 
-/// What keeps a root: the name of an index, or a number.
-fn kind(root: &Root) -> String {
+/// What keeps a root: the store, an index by its name, or a number.
+fn kind(name: &str, root: &Root) -> String {
+    if name == STORE_ROOT {
+        return "store".to_owned();
+    }
     let strings = registry::<[u8], Hardware>().into_iter().find(|entry| entry.kind() == root.kind).map(|entry| entry.name.to_owned());
     let numbers = || registry::<u64, Hardware>().into_iter().find(|entry| entry.kind() == root.kind).map(|entry| format!("{} of u64", entry.name));
     strings.or_else(numbers).unwrap_or_else(|| format!("kind {:#x}", root.kind))

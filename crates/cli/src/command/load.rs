@@ -82,19 +82,19 @@ impl Arguments {
         let progress = progress_bar(&self.file);
         let source = progress.wrap_read(open(&self.file)?);
         let mut input = self.input(source)?;
-        let store = self.pool.open_or_create(&self.index)?;
-        let start = Instant::now();
         let mut tally = Tally::default();
-        let outcome = thread::scope(|scope| {
-            let mut writers = Writers::start(scope, &store, usize::from(self.threads));
-            let read = self.read(&mut input, &mut writers, &mut tally, &progress);
-            // What has been handed to the writers is written in any case.
-            writers.finish().and(read)
-        });
-        progress.finish_and_clear();
-        store.close()?;
-        outcome?;
-        self.print(&tally, start.elapsed())?;
+        let time = self.pool.with_store_or_new(&self.index, |store| {
+            let start = Instant::now();
+            let outcome = thread::scope(|scope| {
+                let mut writers = Writers::start(scope, store, usize::from(self.threads));
+                let read = self.read(&mut input, &mut writers, &mut tally, &progress);
+                // What has been handed to the writers is written in any case.
+                writers.finish().and(read)
+            });
+            progress.finish_and_clear();
+            outcome.map(|()| start.elapsed())
+        })?;
+        self.print(&tally, time)?;
         if tally.bad == 0 { Ok(()) } else { Err(Failure::No) }
     }
 

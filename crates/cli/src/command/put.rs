@@ -31,8 +31,6 @@ impl Arguments {
             let read = std::io::stdin().lock().take(VALUE_SIZE_MAX as u64 + 1).read_to_end(&mut value);
             read.map_err(|source| Failure::Io { action: "read standard input".into(), source })?;
         }
-        let store = self.pool.open_or_create(&self.index)?;
-        store.namespace(&self.namespace.namespace)?.put(self.key.as_bytes(), &value)?;
-        Ok(store.close()?)
+        self.pool.with_store_or_new(&self.index, |store| Ok(store.namespace(&self.namespace.namespace)?.put(self.key.as_bytes(), &value)?))
     }
 }

@@ -5,7 +5,7 @@ use crate::options::{NamespaceArgument, PoolArguments};
 use crate::output::Output;
 use crate::text;
 use clap::Args;
-use everleaf::Direction;
+use everleaf::{Direction, Namespace};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::ops::{Bound, ControlFlow};
@@ -42,10 +42,13 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let store = self.pool.open()?;
-        let namespace = store.namespace(&self.namespace.namespace)?;
-        let direction = if self.reverse { Direction::Reverse } else { Direction::Forward };
         let mut out = Output::new();
+        self.pool.with_store(|store| self.scan(&store.namespace(&self.namespace.namespace)?, &mut out))?;
+        out.flush()
+    }
+
+    fn scan(&self, namespace: &Namespace, out: &mut Output) -> Result<(), Failure> {
+        let direction = if self.reverse { Direction::Reverse } else { Direction::Forward };
         let mut outcome = Ok(());
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut visit = |key: &[u8], value: Option<&[u8]>| {
@@ -53,7 +56,7 @@ impl Arguments {
                 return ControlFlow::Break(());
             }
             left -= 1;
-            outcome = self.print(key, value, &mut out);
+            outcome = self.print(key, value, out);
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         match (&self.prefix, self.keys_only) {
@@ -62,9 +65,7 @@ impl Arguments {
             (None, false) => namespace.scan(self.start(), direction, |key, value| visit(key, Some(value)))?,
             (None, true) => namespace.scan_keys(self.start(), direction, |key| visit(key, None))?,
         }
-        store.close()?;
-        outcome?;
-        out.flush()
+        outcome
     }
 
     /// Where the scan starts: at its lowest key, or in reverse at its highest.

@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH", conflicts_with = "password")]
     password_file: Option<PathBuf>,
     /// Connections at a time
-    #[arg(long, default_value_t = 10_000, value_name = "N")]
-    connections_max: usize,
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    connections_max: u32,
     /// Longest request; a client that sends a longer one is dropped
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     query_buffer_size_max: ByteSize,
@@ -60,7 +60,20 @@ impl Arguments {
         let config = self.config()?;
         let start = Instant::now();
         let store = Arc::new(self.pool.open_or_create(&self.index)?);
-        let opened_in = start.elapsed();
+        let served = self.serve(config, &store, start.elapsed());
+        // In any case: a port that is taken is no reason for a recovery the next time.
+        let closed = match Arc::try_unwrap(store) {
+            Ok(store) => store.close(),
+            Err(_) => unreachable!("the server and the signal watcher have ended, and nobody else holds the store"),
+        };
+        served?;
+        closed?;
+        eprintln!("everleaf: stopped, the pool is closed");
+        Ok(())
+    }
+
+    /// Serves until it is told to stop. Nobody holds the store any more afterwards.
+    fn serve(&self, config: Config, store: &Arc<Store>, opened_in: Duration) -> Result<(), Failure> {
         let server = Server::bind(config, store.clone())?;
         // Before the announcement: whoever has read it may send a signal at once.
         let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
@@ -71,18 +84,11 @@ impl Arguments {
                 stop.stop();
             }
         });
-        self.announce(&store, server.local_addr(), opened_in)?;
-        let served = server.run();
+        let served = self.announce(store, server.local_addr(), opened_in).and_then(|()| Ok(server.run()?));
         handle.close();
         // It panics never, and has nothing to say.
         let _ = watcher.join();
-        served?;
-        match Arc::try_unwrap(store) {
-            Ok(store) => store.close()?,
-            Err(_) => unreachable!("the server and the signal watcher have ended, and nobody else holds the store"),
-        }
-        eprintln!("everleaf: stopped, the pool is closed");
-        Ok(())
+        served
     }
 
     fn config(&self) -> Result<Config, Failure> {
@@ -98,7 +104,7 @@ impl Arguments {
             databases: usize::from(self.databases),
             password,
             limits: Limits {
-                connection_count_max: self.connections_max,
+                connection_count_max: self.connections_max as usize,
                 query_buffer_size_max: self.query_buffer_size_max.0,
                 output_buffer_size_max: self.output_buffer_size_max.0,
                 ..defaults.limits
@@ -116,7 +122,7 @@ impl Arguments {
             let found = match info.found {
                 Found::Absent => "absent",
                 Found::Clean => "clean",
-                Found::Unclean => "unclean",
+                Found::Unclean | Found::InUse { .. } => "unclean",
             };
             let domain = info.domain.map(Domain::name);
             let pid = std::process::id();
@@ -139,7 +145,7 @@ impl Arguments {
         let opened = match info.found {
             Found::Absent => "created".to_owned(),
             Found::Clean => format!("{} keys, opened after a clean stop in {:.0?}", text::count(keys), opened_in),
-            Found::Unclean => format!("{} keys, recovered after a crash in {:.0?}", text::count(keys), opened_in),
+            Found::Unclean | Found::InUse { .. } => format!("{} keys, recovered after a crash in {:.0?}", text::count(keys), opened_in),
         };
         let domain = match info.domain {
             Some(domain) => format!("{domain}{}: acknowledged writes survive {}", if self.pool.domain.is_some() { " (chosen)" } else { "" }, domain.survives()),

@@ -104,6 +104,22 @@ impl Backing {
         }
     }
 
+    /// The process that has locked the file, where the system tells which; `None` if nobody has. Only for a pool that is looked at, whose file is not locked:
+    /// finding out takes a shared lock for a moment, and whoever opens the pool then tries again ([`lock`]).
+    pub(super) fn user(&self) -> Option<Option<u32>> {
+        let Self::File(mapping) = self else { return None };
+        match mapping.file().try_lock_shared() {
+            Err(std::fs::TryLockError::WouldBlock) => Some(owner_of_lock(mapping.file())),
+            // A file system without locks: then nobody has one.
+            Err(std::fs::TryLockError::Error(_)) => None,
+            Ok(()) => {
+                // It would go with the file in any case.
+                let _ = mapping.file().unlock();
+                None
+            }
+        }
+    }
+
     pub(super) fn synchronise(&self) -> Result<(), Error> {
         match self {
             Self::Memory(_) => Ok(()),
