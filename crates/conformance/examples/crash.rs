@@ -10,7 +10,7 @@ use clap::Parser;
 use everleaf_conformance::crash::{Options, Random, Report, every_crash, replay, sampled_crash};
 use everleaf_conformance::{Change, Class};
 use everleaf_index::registry;
-use everleaf_pmem::{Crash, CrashOptions, Fault};
+use everleaf_pmem::{Crash, CrashOptions};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -55,12 +55,6 @@ struct Arguments {
     /// Stores are durable at once, as with a cache in the persistence domain
     #[arg(long)]
     durable_cache: bool,
-    /// Drop the n-th flush of every operation
-    #[arg(long)]
-    drop_flush: Option<u64>,
-    /// Drop the n-th fence of every operation
-    #[arg(long)]
-    drop_fence: Option<u64>,
     /// Threads
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -103,7 +97,6 @@ fn run<K: Class + ?Sized>(arguments: &Arguments) -> Result<Report, String> {
         follow_up_every: arguments.follow_up_every,
         second_life_every: arguments.second_life_every,
         life: CrashOptions { stores_are_durable: arguments.durable_cache, images_max: arguments.images_max, ..CrashOptions::default() },
-        fault: arguments.drop_flush.map(Fault::DropFlush).or(arguments.drop_fence.map(Fault::DropFence)),
         shape: arguments.shape.clone(),
         threads: arguments.threads,
         memory: arguments.memory_kib << 10,

@@ -50,9 +50,9 @@ impl Budget {
             // It may take a new slab for each of these.
             let leaf = 1 + entry.leaf_capacity as u64 / 4;
             let (fence, slabs) = (if K::WHOLE { 0 } else { 2 }, if K::WHOLE { 1 } else { 2 });
-            let split = cost(2 * leaf + fence + 1 + 2 + slabs, 1 + 1 + 2 + slabs);
-            let merge = cost(2 + leaf + 1 + slabs, 2 + 1 + 1 + slabs);
-            return Self { insert: cost(2, 2), update: cost(1, 1), remove: cost(2, 2), split, merge };
+            let split = cost(2 * leaf + fence + 1 + 2 + slabs, 1 + 1 + 1 + slabs);
+            let merge = cost(2 + leaf + 1 + slabs, 1 + 1 + 1 + slabs);
+            return Self { insert: cost(2, 1), update: cost(1, 1), remove: cost(2, 1), split, merge };
         }
         panic!("no budget for {}", entry.name);
     }

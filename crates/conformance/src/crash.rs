@@ -26,7 +26,7 @@ pub use shapes::Shape;
 use crate::{Change, Class};
 use checker::Checker;
 use everleaf_index::Entry;
-use everleaf_pmem::{Crash, CrashOptions, Fault};
+use everleaf_pmem::{Crash, CrashOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -48,8 +48,6 @@ pub struct Options {
     pub second_life_every: u64,
     /// How the images of a crash point are chosen.
     pub life: CrashOptions,
-    /// A defect planted in every operation.
-    pub fault: Option<Fault>,
     /// Only the shape of this name.
     pub shape: Option<String>,
     /// Number of threads, each with a memory of its own. Default 2.
@@ -82,7 +80,6 @@ impl Default for Options {
             follow_up_every: 1,
             second_life_every: 64,
             life: CrashOptions::default(),
-            fault: None,
             shape: None,
             threads: 2,
             memory: 256 << 10,

@@ -267,6 +267,7 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Makes the header of a slab durable.
+    #[track_caller]
     fn write_header(&self, slab: u32, header: Header) {
         let line = self.get(Off::<SlabHeader>::new(self.alloc.heap.offset(slab))).expect("free slabs lie in the pool");
         for (word, value) in [&line.kind, &line.extent, &line.check].into_iter().zip(header.words(slab)) {

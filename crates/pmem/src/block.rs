@@ -31,6 +31,8 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
     }
 
     /// Starts the write-back of the whole block; [`Pool::fence_all`] makes any number of such blocks durable by one fence.
+    #[inline(always)]
+    #[track_caller]
     pub fn flush(self) -> Flushed<'p, T, M> {
         self.pool.flush(self.memory);
         Flushed { block: self, of_this_thread: PhantomData }
@@ -181,6 +183,8 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Panics
     /// When it is of another pool.
+    #[inline(always)]
+    #[track_caller]
     pub fn seal<'p, T: Resident + ?Sized>(&self, block: Fresh<'p, T, M>) -> Durable<'p, T, M> {
         self.fence_all(block.flush())
     }
@@ -189,6 +193,8 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Panics
     /// When one of them is of another pool.
+    #[inline(always)]
+    #[track_caller]
     pub fn fence_all<F: Fence>(&self, blocks: F) -> F::Durable {
         self.fence();
         blocks.durable(&Fenced(std::ptr::from_ref(self).cast()))
@@ -198,6 +204,8 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Panics
     /// When the block is of another pool.
+    #[inline(always)]
+    #[track_caller]
     pub fn link<T: Resident + ?Sized>(&self, slot: &Word, block: Durable<'_, T, M>) -> Off<T> {
         assert!(block.is_of(self), "a block of another pool");
         let off = block.off();

@@ -25,7 +25,9 @@ pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
 pub use epoch::Guard;
 pub use error::Error;
 pub use map::Memory;
-pub use medium::{Count, Counts, Crash, CrashOptions, Domain, Done, Event, Fault, Hardware, Image, LINE, Latency, Life, Lines, Medium, Seen};
+pub use medium::{
+    Act, Count, Counts, Crash, CrashOptions, Domain, Done, Event, Fault, Hardware, Image, LINE, Latency, Life, Lines, Medium, Profile, Seen, Site, Tally, Verb,
+};
 pub use off::Off;
 pub use pm::Pm;
 pub use pool::{Found, Info, Pool, PoolOptions, ROOT_NAME_SIZE_MAX, Root};

@@ -14,7 +14,7 @@ mod hardware;
 mod latency;
 
 pub use count::{Count, Counts};
-pub use crash::{Crash, CrashOptions, Done, Event, Fault, Image, Life, Seen};
+pub use crash::{Act, Crash, CrashOptions, Done, Event, Fault, Image, Life, Profile, Seen, Site, Tally, Verb};
 pub use domain::Domain;
 pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;
@@ -70,9 +70,13 @@ impl<'a> Lines<'a> {
 ///
 /// `flush` and `fence` cannot fail. A medium on which making durable can fail latches the failure and reports it by [`Medium::failure`]; the pool then refuses
 /// further writes.
+///
+/// Whatever stores, flushes and fences is `#[track_caller]`, up to the function whose call is a step of some protocol, so that a medium can tell such steps
+/// apart by their places in the source. A medium that does not ask pays nothing: the place is a constant argument of functions that are inlined.
 pub trait Medium: Send + Sync + 'static {
     /// Stores `value` in `word`, which lies `at` bytes from the start of the pool.
     #[inline(always)]
+    #[track_caller]
     fn store(&self, _at: usize, word: &AtomicU64, value: u64, order: Ordering) {
         word.store(value, order);
     }
@@ -82,14 +86,17 @@ pub trait Medium: Send + Sync + 'static {
     /// # Errors
     /// The word's value, when it is not `current`.
     #[inline(always)]
+    #[track_caller]
     fn compare_exchange(&self, _at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
     /// Starts the write-back of `lines`. Nothing is durable before the next [`Medium::fence`] of the same thread.
+    #[track_caller]
     fn flush(&self, lines: Lines<'_>);
 
     /// Waits until this thread's earlier flushes are durable.
+    #[track_caller]
     fn fence(&self);
 
     /// Why the medium can no longer make anything durable, if so.

@@ -111,6 +111,7 @@ impl<M: Medium> Pm<M> {
 
     /// Stores `value` in `word`. Durable only after a flush of its line and a fence.
     #[inline(always)]
+    #[track_caller]
     pub fn store(&self, word: &Word, value: u64, order: Ordering) {
         self.medium.store(self.offset_of(word).bytes() as usize, word.atomic(), value, order);
     }
@@ -120,24 +121,28 @@ impl<M: Medium> Pm<M> {
     /// # Errors
     /// What the word holds instead.
     #[inline(always)]
+    #[track_caller]
     pub fn compare_exchange(&self, word: &Word, current: u64, new: u64) -> Result<u64, u64> {
         self.medium.compare_exchange(self.offset_of(word).bytes() as usize, word.atomic(), current, new)
     }
 
     /// Starts the write-back of every line that `what` touches.
     #[inline(always)]
+    #[track_caller]
     pub fn flush<T: Resident + ?Sized>(&self, what: &T) {
         self.medium.flush(Lines::of(what, self.offset_of(what).bytes() as usize));
     }
 
     /// Waits until this thread's earlier flushes are durable.
     #[inline(always)]
+    #[track_caller]
     pub fn fence(&self) {
         self.medium.fence();
     }
 
     /// Flush and fence.
     #[inline(always)]
+    #[track_caller]
     pub fn persist<T: Resident + ?Sized>(&self, what: &T) {
         self.flush(what);
         self.fence();

@@ -456,6 +456,7 @@ fn open<M: Medium>(
 
 /// Makes `superblock` the active one on the device too, whatever the domain. The switch must not get there before what it names: a device may tear a page
 /// between its sectors, and in the page cache a fence orders nothing of that.
+#[track_caller]
 fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Superblock) -> Result<(), Error> {
     let header = pm.head::<Header>();
     header.write(pm, superblock);

@@ -137,6 +137,7 @@ impl Slot {
     }
 
     /// Frees the slot, durably.
+    #[track_caller]
     pub(crate) fn free<M: Medium>(&self, pm: &Pm<M>) {
         pm.store(&self.log, 0, Ordering::Release);
         pm.store(&self.commit, 0, Ordering::Release);

@@ -5,7 +5,7 @@
 //! it must work, and now and then survive a crash in that work, too.
 
 use everleaf::{Batch, Change, Direction, Error, Namespace, Options, Store};
-use everleaf_pmem::{Crash, CrashOptions, Fault, Image, Life, Memory, Pool, PoolOptions, Seen};
+use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Image, Life, Memory, Pool, PoolOptions, Profile, Seen, Verb};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -192,7 +192,7 @@ impl Checker {
     }
 
     /// Runs `operations`, and examines every image of a crash in the last one; without any, of a crash while the store is opened.
-    fn run(self: &Arc<Self>, operations: &[Operation], fault: Option<Fault>) {
+    fn run(self: &Arc<Self>, operations: &[Operation]) {
         let life = self.ground.live(self.life.clone());
         let mut before = self.start.clone();
         let Some((last, earlier)) = operations.split_last() else {
@@ -209,24 +209,17 @@ impl Checker {
             apply_to_content(&mut before, operation);
         }
         self.observe(&life, allowed_during(&before, last), 1);
-        life.plant(fault);
         life.begin();
         apply(&store, &spaces, last).unwrap();
-        life.plant(None);
         apply_to_content(&mut before, last);
         // Acknowledged: from here on only the new state will do.
         self.observe(&life, vec![before.clone()], 1);
         life.end();
         life.look_away();
-        if fault.is_none() {
-            assert_eq!(content(&spaces), before);
-        }
+        assert_eq!(content(&spaces), before);
         let failure = self.notes.lock().failure.take();
         if let Some(failure) = failure {
-            if fault.is_none() {
-                panic!("{operations:?}: {failure}");
-            }
-            self.notes.lock().failure = Some(failure);
+            panic!("{operations:?}: {failure}");
         }
     }
 
@@ -312,7 +305,7 @@ const FILLED: &[Operation] =
 #[test]
 fn a_crash_while_a_store_is_created_leaves_an_empty_store() {
     let checker = Checker::new(None, false, CrashOptions::default());
-    checker.run(&[], None);
+    checker.run(&[]);
     assert!(checker.notes.lock().failure.is_none());
     assert!(checker.notes.lock().images > 4);
 }
@@ -322,11 +315,11 @@ fn a_crash_during_any_write_leaves_all_or_nothing_of_it() {
     let (mut images, mut nested) = (0, 0);
     for (start, closed) in [(&[][..], false), (FILLED, false), (FILLED, true)] {
         let checker = Checker::new(Some(start), closed, CrashOptions::default());
-        checker.run(&[], None);
+        checker.run(&[]);
         for last in &OPERATIONS {
-            checker.run(std::slice::from_ref(last), None);
+            checker.run(std::slice::from_ref(last));
             for first in &OPERATIONS {
-                checker.run(&[first.clone(), last.clone()], None);
+                checker.run(&[first.clone(), last.clone()]);
             }
         }
         let notes = checker.notes.lock();
@@ -339,7 +332,7 @@ fn a_crash_during_any_write_leaves_all_or_nothing_of_it() {
 #[test]
 fn a_crash_where_caches_are_durable_leaves_all_or_nothing() {
     let checker = Checker::new(Some(FILLED), false, CrashOptions { stores_are_durable: true, ..CrashOptions::default() });
-    OPERATIONS.iter().for_each(|operation| checker.run(std::slice::from_ref(operation), None));
+    OPERATIONS.iter().for_each(|operation| checker.run(std::slice::from_ref(operation)));
     assert!(checker.notes.lock().images > 100);
 }
 
@@ -348,7 +341,7 @@ fn what_nobody_reaches_does_not_matter_to_recovery() {
     let life = CrashOptions { hidden_in_full: true, ..CrashOptions::default() };
     let checker = Checker::new(Some(FILLED), false, life);
     for operation in [&OPERATIONS[0], &OPERATIONS[4], &OPERATIONS[6]] {
-        checker.run(std::slice::from_ref(operation), None);
+        checker.run(std::slice::from_ref(operation));
     }
     assert!(checker.notes.lock().images > 100);
 }
@@ -360,22 +353,18 @@ fn what_nobody_reaches_does_not_matter_to_recovery() {
 #[test]
 fn a_batch_that_skips_a_flush_or_a_fence_is_caught() {
     let batch = OPERATIONS[7].clone();
-    let checker = Checker::new(Some(FILLED), false, CrashOptions::default());
-    let life = checker.ground.live(CrashOptions::default());
-    let (store, spaces) = open(&checker.memory, life.medium()).unwrap();
-    life.begin();
-    apply(&store, &spaces, &batch).unwrap();
-    let done = life.done();
-    drop((store, spaces));
-    drop(life);
-    let caught = |fault| {
-        let checker = Checker::new(Some(FILLED), false, CrashOptions::default());
-        checker.run(std::slice::from_ref(&batch), Some(fault));
-        checker.notes.lock().failure.is_some()
+    let run = |life: CrashOptions| {
+        let checker = Checker::new(Some(FILLED), false, life);
+        let outcome = catch_unwind(AssertUnwindSafe(|| checker.run(std::slice::from_ref(&batch))));
+        outcome.is_err()
     };
-    let flushes = (1..=done.flushes).filter(|n| caught(Fault::DropFlush(*n))).count() as u64;
-    let fences = (1..=done.fences).filter(|n| caught(Fault::DropFence(*n))).count() as u64;
-    println!("caught {flushes} of {} flushes, {fences} of {} fences", done.flushes, done.fences);
-    assert!(flushes * 3 >= done.flushes * 2, "{flushes} of {} dropped flushes were caught", done.flushes);
-    assert!(fences * 3 >= done.fences, "{fences} of {} dropped fences were caught", done.fences);
+    let profile = Arc::new(Profile::default());
+    assert!(!run(CrashOptions { profile: Some(profile.clone()), ..CrashOptions::default() }));
+    let drops: Vec<_> = profile.sites().into_iter().filter(|(_, tally)| tally.acts().any(|act| act == Act::Drop)).map(|(site, _)| site).collect();
+    for (verb, least) in [(Verb::Flush, 2), (Verb::Fence, 1)] {
+        let sites: Vec<_> = drops.iter().filter(|site| site.verb == verb).collect();
+        let caught = sites.iter().filter(|site| run(CrashOptions { fault: Some(Fault { site: ***site, act: Act::Drop }), ..CrashOptions::default() })).count();
+        println!("caught {caught} of {} places with a {verb}", sites.len());
+        assert!(caught * 4 >= sites.len() * least, "{caught} of {} places with a {verb} were caught", sites.len());
+    }
 }

@@ -5,7 +5,7 @@ use super::{Options, Shape};
 use crate::subject::{Content, Model, apply_to_model};
 use crate::{Broken, Change, Class, ROOT, Subject};
 use everleaf_index::Entry;
-use everleaf_pmem::{Crash, CrashOptions, Fault, Image, Life, Memory, Pool, PoolOptions, Seen};
+use everleaf_pmem::{Crash, CrashOptions, Image, Life, Memory, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::borrow::Borrow;
@@ -43,6 +43,9 @@ impl<K: Class + ?Sized> Expected<K> {
         *content == self.before || self.after.as_ref() == Some(content)
     }
 }
+
+/// By how much images that had to be repaired are likelier to get a second life: a repair that is not durable shows only there.
+const REPAIRED: u64 = 8;
 
 /// A worker, its memory, and the shape it starts from.
 pub(super) struct Checker<K: Class + ?Sized> {
@@ -152,11 +155,6 @@ impl<K: Class + ?Sized> Checker<K> {
             K::NAME,
             self.shape.name
         );
-        replay += &match self.options.fault {
-            Some(Fault::DropFlush(number)) => format!(" --drop-flush {number}"),
-            Some(Fault::DropFence(number)) => format!(" --drop-fence {number}"),
-            _ => String::new(),
-        };
         replay += &match self.options.random {
             Some(random) => {
                 format!(
@@ -267,9 +265,7 @@ impl<K: Class + ?Sized> Checker<K> {
             self.watch(life, &Expected::new(before, after.clone()), depth);
         }
         life.begin();
-        life.plant(self.options.fault);
         let returned = subject.apply(change);
-        life.plant(None);
         if let (Some(depth), Some(after)) = (depth, after) {
             self.watch(life, &Expected::new(after, None), depth);
             life.end();
@@ -302,6 +298,7 @@ impl<K: Class + ?Sized> Checker<K> {
                 Vacant(place) => place.insert(Seen::default()),
             };
             notes.report.checked += 1;
+            image.examined();
             notes.report.nested += u64::from(depth < self.options.depth);
         }
         self.steps.fetch_add(1, Ordering::Relaxed);
@@ -352,6 +349,7 @@ impl<K: Class + ?Sized> Checker<K> {
             life.unwatch();
         }
         subject.audit()?;
+        let repaired = life.changes().into_iter().any(|at| at >= self.options.slab);
         let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &subject)? };
         self.recover_again(&life, &content)?;
         if image.hash().is_multiple_of(self.options.follow_up_every) {
@@ -359,7 +357,8 @@ impl<K: Class + ?Sized> Checker<K> {
         }
         drop(subject);
         drop(life);
-        if depth == self.options.depth && image.hash().rotate_left(32).is_multiple_of(self.options.second_life_every) {
+        let every = if repaired { self.options.second_life_every.div_ceil(REPAIRED) } else { self.options.second_life_every };
+        if depth == self.options.depth && image.hash().rotate_left(32).is_multiple_of(every) {
             self.second_life(image)?;
         }
         Ok(seen)

@@ -4,7 +4,8 @@ use crate::list;
 
 use everleaf_conformance::Class;
 use everleaf_conformance::crash::{Options, Report, every_crash};
-use everleaf_pmem::{CrashOptions, Fault};
+use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
+use std::sync::Arc;
 
 fn options() -> Options {
     Options { operations: 2, depth: 2, ..Options::default() }
@@ -69,11 +70,18 @@ fn a_repair_that_is_not_durable_is_noticed() {
 
 #[test]
 fn dropped_flushes_and_fences_are_noticed() {
-    for fault in [Fault::DropFlush(1), Fault::DropFlush(2), Fault::DropFence(1), Fault::DropFence(2)] {
-        let report = every_crash(list::entry::<u64, _, { list::RIGHT }>(), Options { fault: Some(fault), ..options() });
-        println!("{fault:?}: {report}");
-        assert!(report.violation.is_some(), "{fault:?} is not noticed: {report}");
+    let with = |life| every_crash(list::entry::<u64, _, { list::RIGHT }>(), Options { life, ..options() });
+    let profile = Arc::new(Profile::default());
+    with(CrashOptions { profile: Some(Arc::clone(&profile)), ..CrashOptions::default() }).assert_clean();
+    let sites: Vec<_> = profile.sites().into_iter().filter(|(site, _)| site.place.file().ends_with("list.rs")).collect();
+    let mut count = 0;
+    for (site, _) in sites.into_iter().filter(|(_, tally)| tally.acts().any(|act| act == Act::Drop)) {
+        let report = with(CrashOptions { fault: Some(Fault { site, act: Act::Drop }), ..CrashOptions::default() });
+        println!("{site}: {report}");
+        assert!(report.violation.is_some(), "{site} is not missed: {report}");
+        count += 1;
     }
+    assert_eq!(count, 8, "seal and link of a node, unlinking, the value of an update");
 }
 
 #[test]

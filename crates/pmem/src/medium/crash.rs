@@ -32,13 +32,16 @@
 
 mod images;
 mod log;
+mod site;
 
 pub use images::{Event, Image, Seen};
+pub use site::{Act, Fault, Profile, Site, Tally, Verb};
 
 use super::{LINE, Lines, Medium};
 use crate::{Memory, WORD};
 use log::Log;
 use parking_lot::Mutex;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,22 +60,16 @@ pub struct CrashOptions {
     pub seed: u64,
     /// A life with more stores than this panics: it would never end. Default 1 M.
     pub stores_max: u64,
+    /// A defect, planted in operations and recoveries alike. Default none.
+    pub fault: Option<Fault>,
+    /// Where to note the sites come by. Default nowhere.
+    pub profile: Option<Arc<Profile>>,
 }
 
 impl Default for CrashOptions {
     fn default() -> Self {
-        Self { stores_are_durable: false, images_max: 4096, sample_count: 32, hidden_in_full: false, seed: 0, stores_max: 1 << 20 }
+        Self { stores_are_durable: false, images_max: 4096, sample_count: 32, hidden_in_full: false, seed: 0, stores_max: 1 << 20, fault: None, profile: None }
     }
-}
-
-/// A defect to plant, so that a checker can show that it would find it. Flushes and fences are counted from 1 since [`Life::begin`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Fault {
-    /// The n-th flush of each operation does nothing.
-    DropFlush(u64),
-    /// The n-th fence of each operation does nothing.
-    DropFence(u64),
 }
 
 /// How much a life has done.
@@ -111,7 +108,6 @@ type Observer = Box<dyn FnMut(&Image<'_>) -> Seen + Send>;
 /// What a level knows.
 struct State {
     options: CrashOptions,
-    fault: Option<Fault>,
     stage: Stage,
     /// Hash of the whole memory: the sum of the hashes of its words, so that a store changes it in O(1).
     hash: u64,
@@ -145,7 +141,6 @@ impl State {
     fn new(line_count: usize, stage: Stage) -> Self {
         Self {
             options: CrashOptions::default(),
-            fault: None,
             stage,
             hash: 0,
             counts: Done::default(),
@@ -161,7 +156,7 @@ impl State {
 
     /// Notes that the word at `at` went from `old` to `new`.
     #[inline]
-    fn record(&mut self, at: usize, old: u64, new: u64) {
+    fn record(&mut self, at: usize, old: u64, new: u64, place: &'static Location<'static>, verb: Verb) {
         assert!(self.stage != Stage::Over, "a store at {at:#x} through a medium whose life is over");
         self.counts.stores += 1;
         // A store that changes nothing leaves the same image as no store.
@@ -175,7 +170,15 @@ impl State {
         assert!(self.counts.stores <= self.options.stores_max, "more than {} stores: this does not end", self.options.stores_max);
         self.undo.push(((at / WORD) as u32, old));
         if self.stage == Stage::Watched && !self.options.stores_are_durable {
-            self.log.store(at, old, new);
+            let store = log::Store { at, old, new, place };
+            if let Some(profile) = &self.options.profile {
+                profile.hit(place, verb, if self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
+            }
+            if Fault::is(self.options.fault, place, verb, Act::Late) {
+                self.log.store_late(store);
+            } else {
+                self.log.store(store, Fault::is(self.options.fault, place, verb, Act::Early));
+            }
         }
     }
 
@@ -235,29 +238,38 @@ impl Level {
         let spare = self.spare.lock().pop();
         let mut state = spare.unwrap_or_else(|| State::new(self.memory.words().len() * WORD / LINE, Stage::Over));
         (state.hash, state.options, state.stage) = (hash, options, Stage::Watched);
-        (state.fault, state.counts, state.begun, state.points) = (None, Done::default(), Done::default(), 0);
+        (state.counts, state.begun, state.points) = (Done::default(), Done::default(), 0);
         let level = Level { memory: Arc::clone(&self.memory), state: Mutex::new(state), spare: Arc::clone(&self.spare) };
         Life { crash: Crash { level: Arc::new(level) } }
     }
 
     /// Shows every image of this moment to the observer, if there is one.
-    fn crash_point(self: &Arc<Self>, state: &mut State, event: Event) {
+    fn crash_point(self: &Arc<Self>, state: &mut State, event: Event, place: Option<&'static Location<'static>>) {
         if state.stage != Stage::Watched {
             return;
         }
         if let Some(mut observer) = state.observer.take() {
             state.points += 1;
-            images::enumerate(self, state, event, &mut observer);
+            images::enumerate(self, state, event, place, &mut observer);
             state.observer = Some(observer);
         }
     }
 
     /// This thread's flushed prefixes become durable.
-    fn retire(self: &Arc<Self>, state: &mut State, event: Event) {
-        if state.log.retires() {
-            self.crash_point(state, event);
+    fn retire(self: &Arc<Self>, state: &mut State, event: Event, place: &'static Location<'static>) {
+        let verb = if event == Event::Exchange { Verb::Exchange } else { Verb::Fence };
+        let retires = state.log.retires();
+        if retires && let Some(profile) = &state.options.profile {
+            profile.hit(place, verb, &[Act::Drop]);
+        }
+        if Fault::is(state.options.fault, place, verb, Act::Drop) {
+            return;
+        }
+        if retires {
+            self.crash_point(state, event, Some(place));
             state.log.retire();
         }
+        state.log.store_what_is_late();
     }
 }
 
@@ -292,12 +304,7 @@ impl Life {
         state.log.clear();
     }
 
-    /// Plants a defect, or takes it away.
-    pub fn plant(&self, fault: Option<Fault>) {
-        self.crash.level.state.lock().fault = fault;
-    }
-
-    /// An operation begins: [`Fault`]s count from here.
+    /// An operation begins: [`Life::done`] counts from here.
     pub fn begin(&self) {
         let mut state = self.crash.level.state.lock();
         state.begun = state.counts;
@@ -306,7 +313,7 @@ impl Life {
     /// The operation has returned: a crash point.
     pub fn end(&self) {
         let level = &self.crash.level;
-        level.crash_point(&mut level.state.lock(), Event::End);
+        level.crash_point(&mut level.state.lock(), Event::End, None);
     }
 
     /// How much was done since [`Life::begin`].
@@ -355,44 +362,66 @@ impl State {
 }
 
 impl Medium for Crash {
+    #[track_caller]
     fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
+        let place = Location::caller();
         let mut state = self.level.state.lock();
         if state.options.stores_are_durable {
-            self.level.crash_point(&mut state, Event::Store);
+            self.level.crash_point(&mut state, Event::Store, Some(place));
         }
         let old = word.load(Ordering::Relaxed);
         word.store(value, order);
-        state.record(at, old, value);
+        state.record(at, old, value, place, Verb::Store);
     }
 
+    #[track_caller]
     fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
+        let place = Location::caller();
         let mut state = self.level.state.lock();
         if state.options.stores_are_durable {
-            self.level.crash_point(&mut state, Event::Exchange);
+            self.level.crash_point(&mut state, Event::Exchange, Some(place));
         } else {
-            self.level.retire(&mut state, Event::Exchange);
+            self.level.retire(&mut state, Event::Exchange, place);
         }
         let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
         if result.is_ok() {
-            state.record(at, current, new);
+            state.record(at, current, new, place, Verb::Exchange);
         }
         result
     }
 
+    #[track_caller]
     fn flush(&self, lines: Lines<'_>) {
+        let place = Location::caller();
         let mut state = self.level.state.lock();
         state.counts.flushes += 1;
-        if state.stage == Stage::Watched && state.fault != Some(Fault::DropFlush(state.done().flushes)) {
-            state.log.flush(lines.at() / LINE, lines.count());
+        if state.stage != Stage::Watched || state.options.stores_are_durable {
+            return;
         }
+        let (first, count) = (lines.at() / LINE, lines.count());
+        if let Some(profile) = &state.options.profile
+            && state.log.is_dirty(first, count)
+        {
+            profile.hit(place, Verb::Flush, if count > 1 { &[Act::Drop, Act::Neighbour, Act::Short] } else { &[Act::Drop, Act::Neighbour] });
+        }
+        let planted = |act| Fault::is(state.options.fault, place, Verb::Flush, act);
+        let (first, count) = match () {
+            () if planted(Act::Drop) => (first, 0),
+            () if planted(Act::Short) => (first, count - 1),
+            // The lines behind, or before, where there are none behind.
+            () if planted(Act::Neighbour) && first + count < state.log.line_count() => (first + 1, count),
+            () if planted(Act::Neighbour) => (first - 1, count),
+            () => (first, count),
+        };
+        state.log.flush(first, count, place);
     }
 
+    #[track_caller]
     fn fence(&self) {
+        let place = Location::caller();
         let mut state = self.level.state.lock();
         state.counts.fences += 1;
-        if state.fault != Some(Fault::DropFence(state.done().fences)) {
-            self.level.retire(&mut state, Event::Fence);
-        }
+        self.level.retire(&mut state, Event::Fence, place);
     }
 
     fn allocated(&self, at: usize, length: usize) {

@@ -240,12 +240,14 @@ impl Header {
     }
 
     /// Makes `superblock` the active one; its sequence number must be the next, or 1 in what is not a pool yet. See the module documentation.
+    #[track_caller]
     pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
         self.write(pm, superblock);
         self.switch(pm, superblock);
     }
 
     /// Step 2 of a change, and of a creation.
+    #[track_caller]
     pub(crate) fn switch<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
         pm.store(&self.switch, switch_to(superblock.sequence), Ordering::Release);
         if self.magic.get() == 0 {
@@ -255,6 +257,7 @@ impl Header {
     }
 
     /// Step 1 of a change, and of a creation.
+    #[track_caller]
     pub(crate) fn write<M: Medium>(&self, pm: &Pm<M>, superblock: &Superblock) {
         let slot = &self.slots[superblock.sequence as usize % 2].words;
         for (word, value) in slot.iter().zip(superblock.encode()) {

@@ -118,6 +118,7 @@ impl Entry {
     }
 
     /// Stores all of the entry but its link. The entry must be free.
+    #[track_caller]
     fn prepare<M: Medium>(&self, pool: &Pool<M>, name: &Name, kind: u64) {
         pool.store(&self.kind, kind, Ordering::Relaxed);
         pool.store(&self.check, name.check(kind), Ordering::Relaxed);

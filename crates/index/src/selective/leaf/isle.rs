@@ -13,7 +13,7 @@
 //!
 //! # Writing
 //!
-//! A change shifts entries within one line, word by word, and then counts: line, flush, fence, counter, flush, fence. A crash leaves a prefix of the line's
+//! A change shifts entries within one line, word by word, and counts: line, flush, counter, flush, one fence for both. A crash leaves a prefix of the line's
 //! stores, so it can leave a pair of neighbours of which one is a copy. *Which* one must show, whatever the user's values are. One of the two words of an entry
 //! is unique in its leaf, its identity: for `u64` keys the head, for byte strings the value (the link of the key's own record). The stores are ordered so that
 //! **of two neighbours with equal identities the right one counts**:
@@ -27,29 +27,31 @@
 //! The right column is the paper's order, in which equal values of two live entries look like an interrupted shift; the middle column is ours, for values of
 //! any kind.
 //!
-//! Insert, 2 flushes and 2 fences:
-//! 1. shift greater entries to the right and write the new one, in the order above. A crash within: the copy is taken back (or, when the shift was over, the
-//!    entry stays).
-//! 2. persist the line: the commit point. A crash after: one more value than counted, no copy; recovery counts it.
-//! 3. counter + 1, persist.
+//! Insert, 2 flushes and 1 fence:
+//! 1. shift greater entries to the right and write the new one, in the order above; flush the line. A crash within: the copy is taken back (or, when the shift
+//!    was over, the entry stays).
+//! 2. counter + 1, persist: the fence makes line and counter durable; the last store of the line is the commit point. A crash before: each of the two is as
+//!    before or as after, the line perhaps between, and every pair is a row of the table below.
 //!
-//! Remove, 2 flushes and 2 fences: 1. shift the greater entries to the left, last value := 0. A crash within: recovery finishes the shift. 2. persist the line:
-//! commit.
-//! 3. counter - 1, persist. Update, 1 flush and 1 fence: one value word.
+//! Remove, 2 flushes and 1 fence: 1. shift the greater entries to the left, last value := 0; flush the line. A crash within: recovery finishes the shift.
+//! 2. counter - 1, persist, as above. Update, 1 flush and 1 fence: one value word.
 //!
-//! Line before counter, fenced, always: the reverse would leave "one less than counted", which is what a finished removal looks like.
+//! The paper fences between line and counter, because "one less than counted" looks like a finished removal and would lose an insert. It would lose one that
+//! was acknowledged, if the counter alone were durable then; under one fence for both it takes back an insert that was not. What must not happen is that two
+//! changes of a line are in the balance at once, which could be two apart: hence the fence before the next, and in recovery before anything else is stored.
 //!
 //! # Recovery of a line, with c its counter and n its values
 //!
 //! | c, n | copy | what happened | action |
 //! |---|---|---|---|
 //! | c = n | no | nothing | |
-//! | c = n - 1 | no | insert, shift over | c := n |
-//! | c = n - 1 | yes | insert, shifting | shift left over the copy, last value := 0, persist |
-//! | c = n + 1 | no | remove, shift over | c := n |
-//! | c = n | yes | remove, shifting | shift left over the copy, last value := 0, persist; c := n - 1 |
+//! | c = n - 1 | no | insert, shift over; or remove, counted and not begun | c := n |
+//! | c = n - 1 | yes | insert, shifting; or remove, counted and shifting | shift left over the copy, last value := 0, persist |
+//! | c = n + 1 | no | remove, shift over; or insert, counted and not begun | c := n |
+//! | c = n | yes | remove, shifting; or insert, counted and shifting | shift left over the copy, last value := 0, persist; c := n - 1 |
 //!
-//! Everything else is damage. The repair is the same shift as a removal's, persisted before the counter, so a crash within it is one more row of the table.
+//! Shifting left over a copy takes an insert back and finishes a removal alike. Everything else is damage. The repair is the same shift as a removal's, persisted
+//! before the counter, so a crash within it is one more row of the table.
 
 use super::{Birth, Entry, LeafLayout};
 use crate::{Error, Key};
@@ -94,6 +96,8 @@ const fn first_to_the_left<K: Key + ?Sized>() -> First {
     if K::WHOLE { First::Head } else { First::Value }
 }
 
+#[inline(always)]
+#[track_caller]
 fn write<M: Medium>(pm: &Pm<M>, slot: &[Word; 2], head: u64, value: u64, first: First) {
     let stores = [(&slot[HEAD], head), (&slot[VALUE], value)];
     for (word, value) in if first == First::Head {
@@ -106,7 +110,9 @@ fn write<M: Medium>(pm: &Pm<M>, slot: &[Word; 2], head: u64, value: u64, first: 
     }
 }
 
-/// Shifts the entries behind `slot` to the left over it; `count` is the number of entries. The caller persists the line.
+/// Shifts the entries behind `slot` to the left over it; `count` is the number of entries. The caller flushes the line.
+#[inline]
+#[track_caller]
 fn shift_left<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, line: &Line, slot: usize, count: usize) {
     for to in slot..count - 1 {
         write(pm, &line[to], line[to + 1][HEAD].get(), line[to + 1][VALUE].get(), first_to_the_left::<K>());
@@ -128,6 +134,8 @@ impl<const LINES: usize> IsleLeaf<LINES> {
     }
 
     /// Counts, durably. The latch makes reading and writing the word one step.
+    #[inline]
+    #[track_caller]
     fn set_counter<M: Medium>(&self, pm: &Pm<M>, line: usize, count: usize) {
         let (word, shift) = (&self.counters[line / 8], line % 8 * 8);
         pm.store(word, word.get() & !(0xff << shift) | (count as u64) << shift, Release);
@@ -202,7 +210,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
             write(pm, &line[from + 1], line[from][HEAD].get(), line[from][VALUE].get(), first(from + 1));
         }
         write(pm, &line[slot], key.head(skip), value.get(), first(slot));
-        pm.persist(line);
+        pm.flush(line);
         self.set_counter(pm, number, count + 1);
         Ok(())
     }
@@ -220,7 +228,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
             return Err(self.damage(pm, number, "an entry that is not counted"));
         }
         shift_left::<K, M>(pm, line, slot % SLOTS, count);
-        pm.persist(line);
+        pm.flush(line);
         self.set_counter(pm, number, count - 1);
         Ok(())
     }

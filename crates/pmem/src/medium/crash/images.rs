@@ -1,11 +1,13 @@
 //! Walking through the images of one crash point, each made in place from the one before.
 
-use super::log::Log;
-use super::{CrashOptions, Done, Level, Life, Observer, State, rehash};
+use super::log::{Log, Store};
+use super::site::{Site, Verb};
+use super::{CrashOptions, Done, Level, Life, Observer, Profile, State, rehash};
 use crate::WORD;
 use crate::medium::LINE;
 use std::fmt;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +39,9 @@ pub struct Image<'a> {
     hidden: &'a [(usize, usize)],
     lines: &'a [Kept],
     hash: u64,
+    profile: Option<&'a Profile>,
+    /// Who is about to do what happens next, unless that is the end.
+    pub place: Option<&'static Location<'static>>,
     /// Number of the crash point in its life, from 1.
     pub point: u64,
     /// What was about to happen.
@@ -56,6 +61,18 @@ impl Image<'_> {
         self.hash
     }
 
+    /// Notes in the profile of the life, if there is one, that the image has been examined.
+    pub fn examined(&self) {
+        if let Some(profile) = self.profile {
+            let verb = match self.event {
+                Event::Fence => Verb::Fence,
+                Event::Exchange => Verb::Exchange,
+                Event::Store | Event::End => Verb::Store,
+            };
+            profile.examined(self.place.map(|place| Site { place, verb }).into_iter().chain(self.log.cut()));
+        }
+    }
+
     /// Whether the block at `at` was allocated and not yet linked.
     pub fn is_hidden(&self, at: usize) -> bool {
         self.hidden.iter().any(|(start, length)| (*start..start + length).contains(&at))
@@ -70,17 +87,19 @@ impl Image<'_> {
 impl fmt::Display for Image<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (flush, fence) = (self.done.flushes, self.done.fences);
+        let place = |f: &mut fmt::Formatter<'_>| self.place.map_or(Ok(()), |place| write!(f, ", at {place}"));
         match self.event {
             Event::Fence => write!(f, "crash point {}, before fence {fence} of the operation, after flush {flush}", self.point)?,
             Event::Exchange => write!(f, "crash point {}, before an exchange, after flush {flush} and fence {fence} of the operation", self.point)?,
             Event::Store => write!(f, "crash point {}, before store {} of the operation", self.point, self.done.stores + 1)?,
             Event::End => write!(f, "crash point {}, at the end of the operation, after flush {flush} and fence {fence}", self.point)?,
         }
+        place(f)?;
         for kept in self.lines {
             write!(f, "\n  line {:#x} keeps {} of {} stores:", kept.line as usize * LINE, kept.count, kept.of)?;
             for (number, store) in self.log.stores(kept.line).iter().enumerate() {
                 let mark = if number < kept.count as usize { "kept" } else { "lost" };
-                write!(f, "\n    {mark} {:#x}: {:#x} -> {:#x}", store.at, store.old, store.new)?;
+                write!(f, "\n    {mark} {:#x}: {:#x} -> {:#x}, stored at {}", store.at, store.old, store.new, store.place)?;
             }
         }
         Ok(())
@@ -103,7 +122,8 @@ pub(super) struct Buffers {
 }
 
 /// Shows the images of this moment. Afterwards the memory is as before.
-pub(super) fn enumerate(level: &Arc<Level>, state: &mut State, event: Event, observer: &mut Observer) {
+pub(super) fn enumerate(level: &Arc<Level>, state: &mut State, event: Event, place: Option<&'static Location<'static>>, observer: &mut Observer) {
+    set_late(level, state, |store| (store.new, store.old));
     let mut lines = std::mem::take(&mut state.images.lines);
     lines.clear();
     let is_hidden = |at: usize| !state.options.hidden_in_full && state.hidden.iter().any(|(start, length)| (*start..start + length).contains(&at));
@@ -117,12 +137,22 @@ pub(super) fn enumerate(level: &Arc<Level>, state: &mut State, event: Event, obs
 
     let done = state.done();
     let seed = state.options.seed ^ state.hash ^ state.points;
-    let mut walk = Walk { level, state, lines, hash: state.hash, event, done, random: Random(seed) };
+    let mut walk = Walk { level, state, lines, hash: state.hash, event, place, done, random: Random(seed) };
     let count = walk.lines.len();
     walk.vary(0..split, &mut |walk| walk.show_hidden(split..count, observer));
     debug_assert_eq!(walk.hash, walk.state.hash);
     let lines = walk.lines;
     state.images.lines = lines;
+    set_late(level, state, |store| (store.old, store.new));
+}
+
+/// Takes the stores that no image may show out of the memory, or puts them back.
+fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&Store) -> (u64, u64)) {
+    for store in state.log.late() {
+        let (from, to) = change(store);
+        level.memory.words()[store.at / WORD].store(to, Ordering::Relaxed);
+        state.hash = rehash(state.hash, store.at / WORD, from, to);
+    }
 }
 
 struct Walk<'a> {
@@ -132,6 +162,7 @@ struct Walk<'a> {
     lines: Vec<Kept>,
     hash: u64,
     event: Event,
+    place: Option<&'static Location<'static>>,
     done: Done,
     random: Random,
 }
@@ -144,6 +175,8 @@ impl Walk<'_> {
             hidden: &self.state.hidden,
             lines: &self.lines,
             hash: self.hash,
+            profile: self.state.options.profile.as_deref(),
+            place: self.place,
             point: self.state.points,
             event: self.event,
             done: self.done,

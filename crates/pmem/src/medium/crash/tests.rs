@@ -257,27 +257,67 @@ fn large_products_are_sampled() {
     assert_ne!(shown, run(2));
 }
 
+/// Stores to lines 1 and 2, two words each, each step at a place of its own.
+fn two_steps(pm: &Pm<Crash>) {
+    store(pm, 1, 0, 1);
+    pm.store(word(pm, 1, 1), 2, Ordering::Release);
+    pm.flush(pm.words(Off::<u64>::new(64), 16).unwrap());
+    pm.fence();
+    pm.store(word(pm, 2, 0), 3, Ordering::Release);
+    pm.flush(word(pm, 2, 0));
+    pm.fence();
+}
+
+/// Runs the two steps and shows the images of the first crash point, and of a crash at the end.
+fn first_and_last_images(fault: Option<Fault>, profile: Option<Arc<Profile>>) -> [BTreeSet<Vec<(usize, u64)>>; 2] {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { fault, profile, ..CrashOptions::default() });
+    let shown = watch(&memory, &life);
+    two_steps(&pm(&memory, life.medium()));
+    assert_eq!(content(&memory), [(8, 1), (9, 2), (16, 3)], "the program sees no mistake");
+    life.end();
+    let last = shown.lock().last().unwrap().0;
+    [images(&shown, 1), images(&shown, last)]
+}
+
 #[test]
-fn faults_drop_the_nth_flush_or_fence_of_each_operation() {
-    for (fault, durable) in [(Fault::DropFlush(2), vec![(8, 1)]), (Fault::DropFence(1), vec![(8, 1), (16, 2)]), (Fault::DropFence(2), vec![(8, 1)])] {
-        let memory = Memory::new(SIZE).unwrap();
-        let life = Crash::new(&memory).live(CrashOptions::default());
-        life.plant(Some(fault));
-        let pm = pm(&memory, life.medium());
-        for line in [1, 2] {
-            pm.persist(word(&pm, line, 0));
-        }
-        life.begin();
-        for line in [1, 2] {
-            store(&pm, line, 0, line);
-            pm.persist(word(&pm, line, 0));
-        }
-        assert_eq!(life.done(), Done { stores: 2, flushes: 2, fences: 2 });
-        let shown = watch(&memory, &life);
-        life.end();
-        assert!(images(&shown, 1).contains(&durable), "{fault:?} {:?}", images(&shown, 1));
-        assert_eq!(images(&shown, 1).iter().map(Vec::len).min(), Some(durable.len()));
-    }
+fn a_profile_finds_every_site_and_what_can_be_wrong_there() {
+    let profile = Arc::new(Profile::default());
+    assert_eq!(first_and_last_images(None, Some(Arc::clone(&profile)))[1], BTreeSet::from([vec![(8, 1), (9, 2), (16, 3)]]));
+    let sites = profile.sites();
+    let acts: Vec<_> = sites.iter().map(|(site, tally)| (site.verb, tally.hits, tally.acts().collect::<Vec<_>>())).collect();
+    let wanted = [
+        // In `store`, and the one in its own place that could come first.
+        (Verb::Store, 1, vec![Act::Late]),
+        (Verb::Store, 1, vec![Act::Early, Act::Late]),
+        (Verb::Flush, 1, vec![Act::Drop, Act::Neighbour, Act::Short]),
+        (Verb::Fence, 1, vec![Act::Drop]),
+        (Verb::Store, 1, vec![Act::Late]),
+        (Verb::Flush, 1, vec![Act::Drop, Act::Neighbour]),
+        (Verb::Fence, 1, vec![Act::Drop]),
+    ];
+    assert_eq!(acts, wanted);
+    assert!(sites.iter().all(|(site, _)| site.place.file() == file!()));
+}
+
+#[test]
+fn a_fault_changes_what_a_crash_leaves_and_nothing_else() {
+    let profile = Arc::new(Profile::default());
+    first_and_last_images(None, Some(Arc::clone(&profile)));
+    let sites: Vec<_> = profile.sites().into_iter().map(|(site, _)| site).collect();
+    let with_fault = |site: usize, act| first_and_last_images(Some(Fault { site: sites[site], act }), None);
+    let with = |site, act| with_fault(site, act)[1].clone();
+    let all = BTreeSet::from([vec![(8, 1), (9, 2), (16, 3)]]);
+    let third = |images: &[&[(usize, u64)]]| images.iter().map(|image| apply(image, &[(16, 3)])).collect::<BTreeSet<_>>();
+    let first_line_open = third(&[&[], &[(8, 1)], &[(8, 1), (9, 2)]]);
+    assert_eq!(with(2, Act::Drop), first_line_open);
+    assert_eq!(with(2, Act::Neighbour), first_line_open, "lines 2 and 3 instead of 1 and 2");
+    assert_eq!(with(2, Act::Short), all, "line 2 was clean");
+    assert_eq!(with(3, Act::Drop), all, "the second fence does its work");
+    assert_eq!(with(0, Act::Late), BTreeSet::from([vec![(9, 2), (16, 3)], vec![(8, 1), (9, 2), (16, 3)]]), "flushed by nobody any more");
+    assert_eq!(with_fault(0, Act::Late)[0], BTreeSet::from([vec![], vec![(9, 2)]]), "and not there yet when the first fence comes");
+    assert_eq!(with_fault(1, Act::Early), [BTreeSet::from([vec![], vec![(9, 2)], vec![(8, 1), (9, 2)]]), all]);
+    assert_eq!(first_and_last_images(None, None)[0], BTreeSet::from([vec![], vec![(8, 1)], vec![(8, 1), (9, 2)]]));
 }
 
 #[test]
