@@ -94,13 +94,23 @@ impl Strings {
         out.truncate(length);
     }
 
-    /// Compares `bytes` with a string, bytewise.
-    pub(crate) fn compare(&self, bytes: &[u8], number: u32) -> Order {
+    /// Compares the first `size` bytes of `bytes` and of a string, or as many as there are.
+    #[inline]
+    pub(crate) fn compare_up_to(&self, bytes: &[u8], number: u32, size: usize) -> Order {
         let (length, words) = self.string(number);
-        let common = length.min(bytes.len());
-        for (chunk, word) in bytes[..common].chunks(8).zip(words) {
-            let other = word.load(Ordering::Relaxed).to_be_bytes();
-            let order = chunk.cmp(&other[..chunk.len()]);
+        let (length, bytes) = (length.min(size), &bytes[..bytes.len().min(size)]);
+        let (chunks, rest) = bytes[..length.min(bytes.len())].as_chunks();
+        for (chunk, word) in chunks.iter().zip(words) {
+            let (ours, other) = (u64::from_be_bytes(*chunk), word.load(Ordering::Relaxed));
+            if ours != other {
+                return ours.cmp(&other);
+            }
+        }
+        if !rest.is_empty() {
+            let mut padded = [0; 8];
+            padded[..rest.len()].copy_from_slice(rest);
+            let other = words[chunks.len()].load(Ordering::Relaxed) & !(u64::MAX >> (rest.len() * 8));
+            let order = u64::from_be_bytes(padded).cmp(&other);
             if order.is_ne() {
                 return order;
             }
@@ -123,7 +133,10 @@ mod tests {
             strings.read(number, &mut out);
             assert_eq!(&out, sample);
             for other in &samples {
-                assert_eq!(strings.compare(other, number), other.cmp(sample));
+                for size in [0, 1, 7, 8, 9, 40, usize::MAX] {
+                    let [other, sample] = [other, sample].map(|bytes| &bytes[..bytes.len().min(size)]);
+                    assert_eq!(strings.compare_up_to(other, number, size), other.cmp(sample));
+                }
             }
         }
         strings.remove(numbers[7]);

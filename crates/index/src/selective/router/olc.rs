@@ -1,12 +1,15 @@
 //! The default router: a B+-tree in DRAM with optimistic lock coupling (Leis et al., "The ART of Practical Synchronization", DaMoN 2016).
 //!
 //! ```text
-//! node   latch | shape: count, level, skip | high fence | heads[FANOUT] | children[FANOUT] | tails[FANOUT]
+//! node   latch | shape: count, level, skip, exposed | high fence | heads[FANOUT] | children[FANOUT] | tails[FANOUT]
 //! ```
 //!
 //! Entry i is a child and the lowest key that belongs under it: `low(i) <= key < low(i + 1)`, and for the last entry `key < high`. Entry 0's low is the low
-//! fence of the node. All keys between the fences begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every
+//! fence of the node. All lows but that one begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every
 //! comparison; the *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
+//!
+//! Mostly every key between the fences has those `skip` bytes too. At the edges of the tree (the root has no fences but the lowest key) keys may differ in them:
+//! there, `exposed` says that a search must compare them first.
 //!
 //! Invariants, whenever a node's latch is free:
 //! 1. lows ascend strictly, and lie between the fences;
@@ -64,23 +67,28 @@ struct Node<const FANOUT: usize> {
     tails: [AtomicU32; FANOUT],
 }
 
-/// Count, level, skip and whether there is a high fence, in one word.
+/// What a search must know of a node, in one word.
 #[derive(Clone, Copy)]
 struct Shape {
     count: usize,
     level: u8,
+    /// Number of bytes that all lows but the first share, and heads leave out.
     skip: usize,
+    /// Whether there are keys between the fences that do not begin with those bytes.
+    exposed: bool,
+    /// Whether there is a high fence.
     bounded: bool,
 }
 
 impl Shape {
     #[inline(always)]
     fn unpack(word: u64) -> Self {
-        Self { count: (word & 0xffff) as usize, level: (word >> 16) as u8, bounded: word >> 24 & 1 == 1, skip: (word >> 32) as usize }
+        let bit = |bit: u32| word >> bit & 1 == 1;
+        Self { count: (word & 0xffff) as usize, level: (word >> 16) as u8, bounded: bit(24), exposed: bit(25), skip: (word >> 32) as usize }
     }
 
     fn pack(self) -> u64 {
-        self.count as u64 | u64::from(self.level) << 16 | u64::from(self.bounded) << 24 | (self.skip as u64) << 32
+        self.count as u64 | u64::from(self.level) << 16 | u64::from(self.bounded) << 24 | u64::from(self.exposed) << 25 | (self.skip as u64) << 32
     }
 }
 
@@ -125,21 +133,30 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             Target::Below(key) => (key, false),
             Target::Last => return shape.count - 1,
         };
-        let head = key.head(shape.skip);
-        let below = |slot: usize| {
-            let low = node.heads[slot].load(Relaxed);
-            if low != head {
-                return low < head;
+        if shape.exposed {
+            match self.strings.compare_up_to(key.bytes(), node.tails[1].load(Relaxed), shape.skip) {
+                Order::Less => return 0,
+                Order::Equal => {}
+                Order::Greater => return shape.count - 1,
             }
-            let order = if K::WHOLE { Order::Equal } else { self.strings.compare(key.bytes(), node.tails[slot].load(Relaxed)) };
-            if at_equal { order.is_ge() } else { order.is_gt() }
-        };
-        // The last slot whose head is not above; then back over equal heads whose separators are.
-        let mut slot = vector::first_above(&node.heads, shape.count, head).saturating_sub(1);
-        while slot > 0 && !below(slot) {
-            slot -= 1;
         }
-        slot
+        let head = key.head(shape.skip);
+        let last = vector::first_above(&node.heads, shape.count, head).saturating_sub(1);
+        if last == 0 || node.heads[last].load(Relaxed) != head {
+            return last;
+        }
+        if K::WHOLE {
+            return if at_equal { last } else { last - 1 };
+        }
+        // Of the lows with that very head, count those that are not above the target.
+        let first = head.checked_sub(1).map_or(1, |lower| vector::first_above(&node.heads, shape.count, lower).max(1));
+        let (mut start, mut end) = (first.min(last), last + 1);
+        while start < end {
+            let middle = usize::midpoint(start, end);
+            let order = self.strings.compare_up_to(key.bytes(), node.tails[middle].load(Relaxed), usize::MAX);
+            if if at_equal { order.is_ge() } else { order.is_gt() } { start = middle + 1 } else { end = middle }
+        }
+        start - 1
     }
 
     /// Goes down to level `level`, calling `visit` with each node on the way, its number and version, and the slot taken; the last call is for the node at that
@@ -375,5 +392,11 @@ mod tests {
     #[test]
     fn byte_strings_route_like_a_model() {
         against_model::<[u8]>(|n| if n == 0 { Vec::new() } else { format!("user:{:05}:{}", n / 10, "x".repeat((n % 10) as usize)).into_bytes() });
+    }
+
+    #[test]
+    fn byte_strings_of_several_families_route_like_a_model() {
+        let families = ["", "media:image:", "media:image:x", "user:profile:"];
+        against_model::<[u8]>(|n| if n == 0 { Vec::new() } else { format!("{}{n:04}", families[n as usize % families.len()]).into_bytes() });
     }
 }

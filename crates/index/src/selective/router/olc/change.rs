@@ -8,6 +8,9 @@ use crate::selective::router::{self, Fences, Target};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// By how many bytes heads must reach further to be worth the comparison that an exposed node takes.
+const EXPOSED_GAIN: usize = 4;
+
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// A node nobody can reach.
     pub(super) fn take(&self) -> (u32, &Node<FANOUT>) {
@@ -40,9 +43,13 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// Fills an empty node, of which the caller holds the lock or knows that nobody can reach it.
     pub(super) fn fill(&self, node: &Node<FANOUT>, level: u8, entries: &[Entry<K>], high: Option<&K>) {
         let low: &K = entries[0].0.borrow();
-        let shape = Shape { count: entries.len(), level, skip: high.map_or(0, |high| low.shared(high)), bounded: high.is_some() };
+        // Lows ascend, so what the first and the last one share is shared by all.
+        let fenced = high.map_or(0, |high| low.shared(high));
+        let shared = if let [_, first, .., last] = entries { first.0.borrow().shared(last.0.borrow()) } else { fenced };
+        let exposed = shared >= fenced + EXPOSED_GAIN;
+        let shape = Shape { count: entries.len(), level, skip: if exposed { shared } else { fenced }, exposed, bounded: high.is_some() };
         for (slot, (low, child)) in entries.iter().enumerate() {
-            self.put(node, shape.skip, slot, low.borrow(), *child);
+            self.put(node, shape, slot, low.borrow(), *child);
         }
         if let Some(high) = high {
             node.high_head.store(high.head(shape.skip), Relaxed);
@@ -51,8 +58,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         node.shape.store(shape.pack(), Relaxed);
     }
 
-    fn put(&self, node: &Node<FANOUT>, skip: usize, slot: usize, low: &K, child: u64) {
-        node.heads[slot].store(low.head(skip), Relaxed);
+    fn put(&self, node: &Node<FANOUT>, shape: Shape, slot: usize, low: &K, child: u64) {
+        // The first low need not have the bytes that the others share; it is below them all.
+        let head = if shape.exposed && slot == 0 { 0 } else { low.head(shape.skip) };
+        node.heads[slot].store(head, Relaxed);
         node.tails[slot].store(self.strings.add(low.bytes()), Relaxed);
         node.children[slot].store(child, Relaxed);
     }
@@ -70,10 +79,19 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// Adds an entry behind `slot` of a locked node that is not full.
     fn insert_behind(&self, node: &Node<FANOUT>, slot: usize, low: &K, child: u64) {
         let shape = node.shape();
+        // A low without the bytes that the others share; or, now and then, it is time to see whether they share more than they did.
+        let unlike = shape.exposed && self.strings.compare_up_to(low.bytes(), node.tails[1].load(Relaxed), shape.skip).is_ne();
+        if unlike || !K::WHOLE && (shape.count + 1).is_power_of_two() {
+            let (mut entries, high) = (self.entries(node), self.high(node, shape));
+            entries.insert(slot + 1, (low.to_owned(), child));
+            self.clear(node);
+            self.fill(node, shape.level, &entries, high.as_ref().map(Borrow::borrow));
+            return;
+        }
         for from in (slot + 1..shape.count).rev() {
             Self::copy_slot(node, from, from + 1);
         }
-        self.put(node, shape.skip, slot + 1, low, child);
+        self.put(node, shape, slot + 1, low, child);
         Self::set_count(node, shape.count + 1);
     }
 
