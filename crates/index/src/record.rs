@@ -26,6 +26,8 @@ pub const KEY_SIZE_MAX: usize = 64 << 10;
 pub const VALUE_SIZE_MAX: usize = 512 << 20;
 
 const HEADER_WORDS: usize = 4;
+/// Lines of a record that are asked for before its size is known: a short key and a value of a hundred bytes.
+const PREFETCH_LINES: usize = 3;
 const KEY_BITS: u32 = 20;
 const VALUE_BITS: u32 = 32;
 /// Flag: the version says that the key is absent.
@@ -92,6 +94,16 @@ impl<'p> Record<'p> {
         }
         let words = pm.words(off, word_count(key_size, value_size)).ok_or_else(damaged)?;
         Ok(Self { off, words, shape })
+    }
+
+    /// Asks for the memory where the record that `link` refers to begins. A hint.
+    #[inline]
+    pub fn prefetch<M: Medium>(pm: &Pm<M>, link: u64) {
+        if let Ok(off) = Off::<[[Word; 8]; PREFETCH_LINES]>::from_link(link)
+            && let Some(lines) = pm.get(off)
+        {
+            probe::prefetch_lines(lines);
+        }
     }
 
     /// Length of the key in bytes.

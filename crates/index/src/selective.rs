@@ -44,7 +44,7 @@ use crate::latch::{Latch, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use everleaf_pmem::{Durable, Medium, Off, Pm, Pool, Word, probe, resident};
 use leaf::{Birth, Entry, LeafLayout};
-use router::{Fences, Neighbours, Router, Target};
+use router::{Fences, GROUP, Neighbours, Router, Target};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -73,7 +73,7 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     root: Off<TreeRoot>,
     /// Guards the link in the root block.
     head: Latch,
-    latches: Latches,
+    latches: Latches<L>,
     router: R,
     keys: Counter,
     leaves: Counter,
@@ -81,25 +81,25 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
 }
 
 /// One latch for each place where a leaf can lie: blocks of equal size that do not overlap have different quotients.
-struct Latches {
+struct Latches<L> {
     latches: Arena<Latch>,
-    leaf_size: u64,
+    _leaf: PhantomData<fn(&L)>,
 }
 
-impl Latches {
-    fn new(leaf_size: usize) -> Self {
-        Self { latches: Arena::new(64), leaf_size: leaf_size as u64 }
+impl<L> Latches<L> {
+    fn new() -> Self {
+        Self { latches: Arena::new(64), _leaf: PhantomData }
     }
 
     /// The latch of a leaf that may be out of date.
     #[inline(always)]
     fn of(&self, leaf: u64) -> Result<&Latch, Restart> {
-        self.latches.get((leaf / self.leaf_size) as usize).ok_or(Restart)
+        self.latches.get(leaf as usize / size_of::<L>()).ok_or(Restart)
     }
 
     /// The latch of a new leaf, ready.
     fn begin(&self, leaf: u64) {
-        self.latches.get_or_make((leaf / self.leaf_size) as usize).revive();
+        self.latches.get_or_make(leaf as usize / size_of::<L>()).revive();
     }
 }
 
@@ -109,6 +109,14 @@ enum When {
     Absent,
     Present,
     Always,
+}
+
+/// A leaf and the version at which it was found.
+struct Reached<'a, L> {
+    route: router::Route,
+    leaf: &'a L,
+    latch: &'a Latch,
+    version: u64,
 }
 
 /// A latched leaf.
@@ -127,20 +135,26 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok((leaf, latch))
     }
 
+    /// Finds the leaf of `target`, at a version at which the router knew it. `start` is a way there that was found before, if it has not been used up.
+    #[inline(always)]
+    fn reach(&self, target: Target<'_, K>, start: &mut Option<router::Route>) -> Result<Reached<'_, L>, Restart> {
+        let route = start.take().map_or_else(|| self.router.find(target), Ok)?;
+        let (leaf, latch) = self.leaf(route.leaf)?;
+        probe::prefetch_lines(leaf);
+        let version = latch.read()?;
+        self.router.validate(&route)?;
+        Ok(Reached { route, leaf, latch, version })
+    }
+
     /// Reads the leaf of `target` until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
     #[inline(always)]
-    fn read<T>(&self, target: Target<'_, K>, mut read: impl FnMut(&L, &router::Route) -> Result<T, Restart>) -> T {
+    fn read<T>(&self, target: Target<'_, K>, mut start: Option<router::Route>, mut read: impl FnMut(&L, &router::Route) -> Result<T, Restart>) -> T {
         loop {
-            let attempt = (|| {
-                let route = self.router.find(target)?;
-                let (leaf, latch) = self.leaf(route.leaf)?;
-                prefetch_lines(leaf);
-                let version = latch.read()?;
-                self.router.validate(&route)?;
-                let result = read(leaf, &route)?;
-                latch.validate(version)?;
-                Ok::<_, Restart>(result)
-            })();
+            let attempt = self.reach(target, &mut start).and_then(|reached| {
+                let result = read(reached.leaf, &reached.route)?;
+                reached.latch.validate(reached.version)?;
+                Ok(result)
+            });
             match attempt {
                 Ok(result) => return result,
                 Err(Restart) => std::hint::spin_loop(),
@@ -148,18 +162,19 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
+    #[inline(always)]
+    fn look_up(&self, key: &K, start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {
+        let found = self.read(Target::At(key), start, |leaf, _| Ok(leaf.find(&self.pool, key)))?;
+        Ok(found.map(|(_, value)| value))
+    }
+
     /// Latches the leaf of `key`.
     #[inline(always)]
-    fn hold(&self, key: &K) -> Held<'_, L> {
+    fn hold(&self, key: &K, mut start: Option<router::Route>) -> Held<'_, L> {
         loop {
-            let attempt = (|| {
-                let route = self.router.find(Target::At(key))?;
-                let (leaf, latch) = self.leaf(route.leaf)?;
-                prefetch_lines(leaf);
-                let version = latch.read()?;
-                self.router.validate(&route)?;
-                Ok::<_, Restart>(Held { off: route.leaf, leaf, lock: latch.lock_from(version)? })
-            })();
+            let attempt = self
+                .reach(Target::At(key), &mut start)
+                .and_then(|Reached { route, leaf, latch, version }| Ok(Held { off: route.leaf, leaf, lock: latch.lock_from(version)? }));
             match attempt {
                 Ok(held) => return held,
                 Err(Restart) => std::hint::spin_loop(),
@@ -167,10 +182,28 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
+    /// Finds the ways to several keys, and asks for all the memory on them. Nothing is promised: a way may be missing, or out of date.
+    fn approach(&self, keys: &[&K], routes: &mut [Option<router::Route>]) {
+        self.router.find_many(keys, routes);
+        for route in routes.iter().flatten() {
+            if let Ok((leaf, latch)) = self.leaf(route.leaf) {
+                probe::prefetch(latch);
+                probe::prefetch_lines(leaf);
+            }
+        }
+        for (key, route) in keys.iter().zip(routes) {
+            if let Some(route) = route
+                && let Ok((leaf, _)) = self.leaf(route.leaf)
+            {
+                leaf.prefetch(&self.pool, key);
+            }
+        }
+    }
+
     #[inline(always)]
-    fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
+    fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {
-            let held = self.hold(key);
+            let held = self.hold(key, start.take());
             let found = match held.leaf.find(&self.pool, key) {
                 Ok(found) => found,
                 Err(error) => {
@@ -214,7 +247,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let held = self.hold(key);
+        let held = self.hold(key, None);
         let (slot, old) = match held.leaf.find(&self.pool, key) {
             Ok(Some(found)) => found,
             absent => {
@@ -455,28 +488,44 @@ struct Halves<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
     separator: K::Owned,
 }
 
-/// Brings every line of a leaf closer at once, so that reading it costs one round trip.
-#[inline(always)]
-fn prefetch_lines<L>(leaf: &L) {
-    probe::prefetch_lines(leaf);
-}
-
 impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K> for Selective<K, L, R, M> {
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let found = self.read(Target::At(key), |leaf, _| Ok(leaf.find(&self.pool, key)))?;
-        Ok(found.map(|(_, value)| value))
+        self.look_up(key, None)
+    }
+
+    fn get_many(&self, keys: &[&K], values: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        for keys in keys.chunks(GROUP) {
+            let mut routes = [const { None }; GROUP];
+            self.approach(keys, &mut routes[..keys.len()]);
+            for (key, route) in keys.iter().zip(routes) {
+                values.push(self.look_up(key, route)?);
+            }
+        }
+        Ok(())
     }
 
     fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent))
+        self.acknowledged(|| self.set(key, value, When::Absent, None))
     }
 
     fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always))
+        self.acknowledged(|| self.set(key, value, When::Always, None))
+    }
+
+    fn upsert_many(&self, pairs: &[(&K, NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        for pairs in pairs.chunks(GROUP) {
+            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
+            keys.iter_mut().zip(pairs).for_each(|(to, (key, _))| *to = key);
+            self.approach(&keys[..pairs.len()], &mut routes[..pairs.len()]);
+            for ((key, value), route) in pairs.iter().zip(routes) {
+                replaced.push(self.acknowledged(|| self.set(key, *value, When::Always, route))?);
+            }
+        }
+        Ok(())
     }
 
     fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present))
+        self.acknowledged(|| self.set(key, value, When::Present, None))
     }
 
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {

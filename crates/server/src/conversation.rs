@@ -2,8 +2,9 @@
 //!
 //! 1. Replies come in the order of the commands.
 //! 2. A slice of a conversation is bounded by the arguments it handles and the output it makes, so that one client's pipeline does not keep the others waiting.
-//! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences.
-//!    Before any other command runs, and before the slice ends, those that are waiting are written; nobody can tell the difference, except by the time.
+//! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences. So
+//!    are consecutive GETs, which wait for memory together. Before any other command runs, and before the slice ends, those that are waiting are run; nobody
+//!    can tell the difference, except by the time.
 
 use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Spec};
@@ -11,13 +12,16 @@ use crate::executor::{Call, Failure, Slice, execute, resolve};
 use crate::reply::Reply;
 use crate::resp::{FrameLimits, Parser, Progress, Span};
 use crate::shared::{Counters, Shared};
+use arrayvec::ArrayVec;
+use everleaf::{Found, Namespace};
+use std::ops::Range;
 
 /// Arguments that a slice handles, about.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
 /// Output that a slice makes, about, in bytes.
 const SLICE_OUTPUT_SIZE: usize = 1 << 20;
-/// SETs that are written together at most.
-const BATCH_COUNT: usize = 64;
+/// SETs or GETs that are run together at most.
+const GROUP_COUNT: usize = 64;
 
 /// Why a slice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +43,37 @@ pub(crate) struct Conversation {
     parser: Parser,
 }
 
-/// Plain SETs that wait to be written together: places of key and value in the input.
-struct Sets {
-    places: [(Place, Place); BATCH_COUNT],
-    count: usize,
+/// What a slice works with.
+struct Work<'a> {
+    server: &'a Shared,
+    counters: &'a Counters,
+    /// Size of the output at which the slice ends.
+    output_size_max: usize,
+    group: Group,
 }
 
-/// Bytes of the input from here to there.
-type Place = (usize, usize);
+/// Plain SETs, or GETs, that wait to be run together.
+struct Group {
+    kind: Kind,
+    places: ArrayVec<Place, GROUP_COUNT>,
+}
+
+/// Commands that are run in groups.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Get,
+    Set,
+}
+
+/// Where a command lies in the input.
+#[derive(Clone)]
+struct Place {
+    /// Where its frame begins.
+    frame: usize,
+    key: Range<usize>,
+    /// Of a GET: nothing.
+    value: Range<usize>,
+}
 
 impl Conversation {
     pub(crate) fn new(session: Session) -> Self {
@@ -55,62 +82,74 @@ impl Conversation {
 
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
     pub(crate) fn advance(&mut self, server: &Shared, counters: &Counters, input: &mut [u8]) -> (usize, Pause) {
-        let mut sets = Sets { places: [((0, 0), (0, 0)); BATCH_COUNT], count: 0 };
-        let (done, pause) = self.run_slice(server, counters, input, &mut sets);
-        self.write_sets(server, counters, input, &mut sets);
+        let group = Group { kind: Kind::Get, places: ArrayVec::new() };
+        let mut work = Work { server, counters, output_size_max: self.reply.out.len() + SLICE_OUTPUT_SIZE, group };
+        let (mut done, mut pause) = self.run_slice(&mut work, input);
+        if let Some(rest) = self.run_group(&mut work, input) {
+            self.parser.restart();
+            (done, pause) = (rest, Pause::Turn);
+        }
         let waiting = self.reply.out.len() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
         (done, if waiting > server.config.limits.output_buffer_size_max { Pause::Overflow } else { pause })
     }
 
-    fn run_slice(&mut self, server: &Shared, counters: &Counters, input: &mut [u8], sets: &mut Sets) -> (usize, Pause) {
+    /// Runs whole frames, until something says that the slice is over; a group may be left to be run.
+    fn run_slice(&mut self, work: &mut Work<'_>, input: &mut [u8]) -> (usize, Pause) {
         let mut done = 0;
         let mut arguments_left = SLICE_ARGUMENT_COUNT;
-        let output_size_max = self.reply.out.len() + SLICE_OUTPUT_SIZE;
-        let limits = FrameLimits::with_bulk_size_max(server.config.limits.bulk_size_max);
+        let limits = FrameLimits::with_bulk_size_max(work.server.config.limits.bulk_size_max);
         loop {
             if self.session.closing != Closing::No {
                 return (done, Pause::End);
             }
             if self.session.unfinished.is_some() {
-                self.go_on(server, counters);
+                self.go_on(work.server, work.counters);
                 return (done, Pause::Turn);
             }
-            if arguments_left == 0 || self.reply.out.len() >= output_size_max {
+            if arguments_left == 0 || self.reply.out.len() >= work.output_size_max {
                 return (done, Pause::Turn);
+            }
+            // An inline command is parsed only when nothing before it can have to be parsed again, for that unescapes it.
+            if input.get(done).is_some_and(|&byte| byte != b'*')
+                && let Some(rest) = self.run_group(work, input)
+            {
+                return (rest, Pause::Turn);
             }
             let limits = if self.session.authenticated { &limits } else { &FrameLimits::UNAUTHENTICATED };
             let size = match self.parser.parse(&mut input[done..], limits) {
                 Ok(Progress::Frame { size }) => size,
                 Ok(Progress::Incomplete { missing }) => return (done, Pause::Input { missing }),
                 Err(error) => {
-                    self.write_sets(server, counters, input, sets);
+                    if let Some(rest) = self.run_group(work, input) {
+                        return (rest, Pause::Turn);
+                    }
                     self.reply.error_text(format_args!("ERR {error}"));
-                    counters.errors.add(1);
+                    work.counters.errors.add(1);
                     self.session.closing = Closing::AfterReplies;
                     continue;
                 }
             };
             let frame = done..done + size;
-            done += size;
             let spans = self.parser.spans();
             arguments_left = arguments_left.saturating_sub(spans.len().max(1));
             if spans.is_empty() {
+                done = frame.end;
                 continue;
             }
             let resolved = resolve(Arguments::new(&input[frame.clone()], spans), &self.session);
-            match resolved {
-                Ok(spec) if spec.name == "set" && spans.len() == 3 && self.session.replies == Replies::On => {
-                    self.session.command = Some(spec);
-                    sets.push(place(frame.start, spans[1]), place(frame.start, spans[2]));
-                    if sets.count == BATCH_COUNT {
-                        self.write_sets(server, counters, input, sets);
-                    }
-                }
-                resolved => {
-                    self.write_sets(server, counters, input, sets);
-                    self.run(server, counters, &input[frame], resolved);
-                }
+            let kind = resolved.as_ref().ok().and_then(|spec| Kind::of(spec, spans.len())).filter(|_| self.session.replies == Replies::On);
+            if (kind != Some(work.group.kind) || work.group.places.is_full())
+                && let Some(rest) = self.run_group(work, input)
+            {
+                return (rest, Pause::Turn);
             }
+            if let Some(kind) = kind {
+                self.session.command = resolved.ok();
+                work.group.push(kind, frame.start, self.parser.spans());
+            } else {
+                self.run(work.server, work.counters, &input[frame.clone()], resolved);
+            }
+            done = frame.end;
         }
     }
 
@@ -158,18 +197,79 @@ impl Conversation {
         }
     }
 
-    fn write_sets(&mut self, server: &Shared, counters: &Counters, input: &[u8], sets: &mut Sets) {
-        if sets.count == 0 {
-            return;
+    /// Runs the commands that wait. If the slice has made its output before all are run: where in the input the rest begins.
+    fn run_group(&mut self, work: &mut Work<'_>, input: &[u8]) -> Option<usize> {
+        let Work { server, counters, output_size_max, ref mut group } = *work;
+        let places = std::mem::take(&mut group.places);
+        if places.is_empty() {
+            return None;
         }
-        let mut pairs = [(&[][..], &[][..]); BATCH_COUNT];
-        for (pair, &(key, value)) in pairs.iter_mut().zip(sets.waiting()) {
-            *pair = (&input[key.0..key.1], &input[value.0..value.1]);
-        }
-        let pairs = &pairs[..sets.count];
-        sets.count = 0;
-        counters.commands.add(pairs.len() as u64);
         let database = &server.databases[self.session.database];
+        let done = match group.kind {
+            Kind::Get => {
+                let keys: ArrayVec<_, GROUP_COUNT> = places.iter().map(|place| &input[place.key.clone()]).collect();
+                self.run_gets(database, counters, &keys, output_size_max)
+            }
+            Kind::Set => {
+                let pairs: ArrayVec<_, GROUP_COUNT> = places.iter().map(|place| (&input[place.key.clone()], &input[place.value.clone()])).collect();
+                self.run_sets(database, counters, &pairs);
+                places.len()
+            }
+        };
+        counters.commands.add(done as u64);
+        places.get(done).map(|place| place.frame)
+    }
+
+    /// Answers GETs, at least one, until there is enough output; how many.
+    fn run_gets(&mut self, database: &Namespace, counters: &Counters, keys: &[&[u8]], output_size_max: usize) -> usize {
+        /// Why a visit ended.
+        enum End {
+            Enough,
+            Failed,
+        }
+        impl From<everleaf::Error> for End {
+            fn from(_: everleaf::Error) -> Self {
+                Self::Failed
+            }
+        }
+        let reply = &mut self.reply;
+        let mut done = 0;
+        let mut answer = |value: &mut dyn FnMut(&mut Vec<u8>) -> Result<Option<usize>, everleaf::Error>| {
+            let start = reply.out.len();
+            match reply.bulk_with(value) {
+                Ok(found) => counters.lookup(found),
+                Err(error) => {
+                    reply.out.truncate(start);
+                    counters.errors.add(1);
+                    Failure::from(error).write(reply);
+                }
+            }
+            reply.out.len()
+        };
+        let mut size = 0;
+        while done < keys.len() {
+            let outcome = database.visit_many(&keys[done..], |found| {
+                if done > 0 && size + found.as_ref().map_or(0, Found::size) > output_size_max {
+                    return Err(End::Enough);
+                }
+                size = answer(&mut |out| found.as_ref().map(|found| found.copy_to(out)).transpose());
+                done += 1;
+                Ok(())
+            });
+            match outcome {
+                Ok(()) => {}
+                Err(End::Enough) => break,
+                // One of them cannot be looked up: one at a time finds out which.
+                Err(End::Failed) => {
+                    size = answer(&mut |out| database.get_into(keys[done], out));
+                    done += 1;
+                }
+            }
+        }
+        done
+    }
+
+    fn run_sets(&mut self, database: &Namespace, counters: &Counters, pairs: &[(&[u8], &[u8])]) {
         if database.put_many(pairs).is_ok() {
             pairs.iter().for_each(|_| self.reply.ok());
             return;
@@ -187,19 +287,25 @@ impl Conversation {
     }
 }
 
-impl Sets {
-    fn push(&mut self, key: Place, value: Place) {
-        self.places[self.count] = (key, value);
-        self.count += 1;
-    }
-
-    fn waiting(&self) -> &[(Place, Place)] {
-        &self.places[..self.count]
+impl Kind {
+    /// The kind of a command with so many arguments, if it is one that is run in groups.
+    fn of(spec: &Spec, argument_count: usize) -> Option<Self> {
+        match (spec.name, argument_count) {
+            ("get", 2) => Some(Self::Get),
+            ("set", 3) => Some(Self::Set),
+            _ => None,
+        }
     }
 }
 
-/// Where `span` of the frame that begins at `frame` lies in the input.
-fn place(frame: usize, span: Span) -> Place {
-    let range = span.range();
-    (frame + range.start, frame + range.end)
+impl Group {
+    /// Adds a command of kind `kind`, that of all others, with the arguments `spans` of the frame that begins at `frame`.
+    fn push(&mut self, kind: Kind, frame: usize, spans: &[Span]) {
+        let place = |index: usize| {
+            let range = spans.get(index).map_or(0..0, |span| span.range());
+            frame + range.start..frame + range.end
+        };
+        self.kind = kind;
+        self.places.push(Place { frame, key: place(1), value: place(2) });
+    }
 }

@@ -158,11 +158,16 @@ impl Parser {
     pub fn parse(&mut self, input: &mut [u8], limits: &FrameLimits) -> Result<Progress, ProtocolError> {
         let progress = self.advance(input, limits);
         if !matches!(progress, Ok(Progress::Incomplete { .. })) {
-            self.parsed = 0;
-            self.missing_count = 0;
-            self.bulk_size = None;
+            self.restart();
         }
         progress
+    }
+
+    /// Forgets what was understood of a frame that is not whole: the next call of [`Parser::parse`] begins a new one.
+    pub fn restart(&mut self) {
+        self.parsed = 0;
+        self.missing_count = 0;
+        self.bulk_size = None;
     }
 
     fn advance(&mut self, input: &mut [u8], limits: &FrameLimits) -> Result<Progress, ProtocolError> {

@@ -41,7 +41,7 @@ pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT};
 pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 pub use everleaf_pmem::{Domain, Info, Usage};
-pub use namespace::{Change, Namespace};
+pub use namespace::{Change, Found, Namespace};
 pub use store::{Options, Store};
 
 /// The example of the README, which is to stay true.

@@ -294,6 +294,19 @@ impl<M: Medium> Shared<M> {
         }
     }
 
+    /// [`Shared::upsert`] for several keys; see [`OrderedIndex::upsert_many`](everleaf_index::OrderedIndex::upsert_many).
+    pub(crate) fn upsert_many(&self, index: &Index, links: &[(&[u8], NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        let start = replaced.len();
+        match index.tree.upsert_many(links, replaced).map_err(Error::from) {
+            Err(error) if error.is_no_space() => {
+                self.pool.collect();
+                let done = replaced.len() - start;
+                Ok(index.tree.upsert_many(&links[done..], replaced)?)
+            }
+            outcome => outcome,
+        }
+    }
+
     /// Gives back the block of the record that `link` refers to, once no reader can hold it. It is unlinked durably.
     pub(crate) fn retire(&self, link: u64, guard: &Guard) -> Result<(), Error> {
         self.pool.retire(Off::<Word>::from_link(link)?, guard);

@@ -39,6 +39,9 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     /// The slot and value of `key`.
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error>;
 
+    /// Asks for the memory that [`LeafLayout::find`] will read beyond the leaf. A hint.
+    fn prefetch<M: Medium>(&self, _pm: &Pm<M>, _key: &K) {}
+
     /// Adds a key that is absent to a leaf that is not full.
     fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error>;
 

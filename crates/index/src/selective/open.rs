@@ -47,7 +47,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, found: Vec<Found<K>>) -> Self {
-        let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new(size_of::<L>()));
+        let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
         keys.add(found.iter().map(|leaf| leaf.count as i64).sum());
         leaves.add(found.len() as i64);
         for leaf in &found {
@@ -166,7 +166,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 let _ = self.merge(K::LOWEST);
             }
         }
-        if !self.read(Target::At(K::LOWEST), |leaf, _| Ok(is_only(leaf))) {
+        if !self.read(Target::At(K::LOWEST), None, |leaf, _| Ok(is_only(leaf))) {
             return Err(not_empty());
         }
         // Before anything is latched: the entries may take their time to come.
@@ -174,7 +174,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if chain.leaves.is_empty() {
             return Ok(());
         }
-        let held = self.hold(K::LOWEST);
+        let held = self.hold(K::LOWEST, None);
         if !is_only(held.leaf) {
             held.lock.release_unchanged();
             return Err(not_empty());

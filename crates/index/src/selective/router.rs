@@ -7,6 +7,10 @@ pub use olc::Olc;
 use crate::Key;
 pub use crate::latch::Restart;
 
+/// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache when
+/// the last has come.
+pub const GROUP: usize = 32;
+
 /// What to look for.
 pub enum Target<'a, K: ?Sized> {
     /// The leaf that this key belongs to.
@@ -55,6 +59,13 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
 
     /// Finds a leaf. What comes back holds only if [`Router::validate`] says so afterwards.
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart>;
+
+    /// Finds the leaves of at most [`GROUP`] keys at once, so that they wait for memory together. A key in whose way somebody was gets no route.
+    fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
+        for (route, key) in routes.iter_mut().zip(keys) {
+            *route = self.find(Target::At(key)).ok();
+        }
+    }
 
     /// Whether nothing has changed on the way since the route was found.
     fn validate(&self, route: &Route) -> Result<(), Restart>;

@@ -15,7 +15,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         loop {
             // Records that the leaf links stay readable while the guard lives.
             let _guard = self.pool.pin();
-            let fences = self.read(scan_target(&from, direction), |leaf, route| {
+            let fences = self.read(scan_target(&from, direction), None, |leaf, route| {
                 entries.clear();
                 leaf.entries(&mut entries);
                 // The sort reads records by heads that are equal; what it says of a disturbed leaf does not count.

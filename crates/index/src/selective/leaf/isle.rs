@@ -54,6 +54,7 @@
 //! before the counter, so a crash within it is one more row of the table.
 
 use super::{Birth, Entry, LeafLayout};
+use crate::record::Record;
 use crate::{Error, Key};
 use everleaf_pmem::{Medium, Pm, Word, resident, vector};
 use std::num::NonZeroU64;
@@ -191,6 +192,20 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
             }
         }
         Ok(None)
+    }
+
+    #[inline(always)]
+    fn prefetch<M: Medium>(&self, pm: &Pm<M>, key: &K) {
+        if K::WHOLE {
+            return;
+        }
+        let head = key.head(LeafLayout::<K>::skip(self));
+        for (part, lines) in self.lines.chunks(vector::WIDTH / SLOTS).enumerate() {
+            if let slot @ 0..64 = vector::equal_heads(lines, head).trailing_zeros() as usize {
+                let slot = part * vector::WIDTH + slot;
+                Record::prefetch(pm, self.lines[slot / SLOTS][slot % SLOTS][VALUE].get());
+            }
+        }
     }
 
     fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error> {

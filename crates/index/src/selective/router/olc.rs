@@ -24,7 +24,7 @@ mod change;
 
 pub(super) use change::Neighbours;
 
-use super::{Fences, Route, Router, Target};
+use super::{Fences, GROUP, Route, Router, Target};
 use crate::Key;
 use crate::arena::Arena;
 use crate::latch::{Latch, Restart};
@@ -159,27 +159,41 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         start - 1
     }
 
-    /// Goes down to level `level`, calling `visit` with each node on the way, its number and version, and the slot taken; the last call is for the node at that
-    /// level.
+    /// Goes down to the lowest level, calling `visit` with each node on the way, its number and version, and the slot taken.
     #[inline(always)]
     fn descend(&self, target: Target<'_, K>, mut visit: impl FnMut(Step<'_, FANOUT>) -> Result<(), Restart>) -> Result<(), Restart> {
-        let root_version = self.root_latch.read()?;
-        let mut number = self.root.load(Relaxed);
-        let mut node = self.child(u64::from(number))?;
-        let mut version = node.latch.read_below(&self.root_latch, root_version)?;
+        let mut descent = self.begin()?;
         loop {
-            let shape = node.shape();
-            let slot = self.search(node, shape, target);
-            visit(Step { node, number, version, slot, shape })?;
-            if shape.level == 0 {
+            let step = self.step(&mut descent, target)?;
+            let level = step.shape.level;
+            visit(step)?;
+            if level == 0 {
                 return Ok(());
             }
+        }
+    }
+
+    #[inline(always)]
+    fn begin(&self) -> Result<Descent<'_, FANOUT>, Restart> {
+        let version = self.root_latch.read()?;
+        let number = self.root.load(Relaxed);
+        Ok(Descent { above: &self.root_latch, version, node: self.child(u64::from(number))?, number })
+    }
+
+    /// Searches the node that a descent has come to; goes on to its child, whose memory is asked for but not read yet.
+    #[inline(always)]
+    fn step<'a>(&'a self, descent: &mut Descent<'a, FANOUT>, target: Target<'_, K>) -> Result<Step<'a, FANOUT>, Restart> {
+        let Descent { above, version, node, number } = *descent;
+        let version = node.latch.read_below(above, version)?;
+        let shape = node.shape();
+        let slot = self.search(node, shape, target);
+        if shape.level > 0 {
             let child = node.children[slot].load(Relaxed);
             let below = self.child(child)?;
             below.prefetch();
-            let below_version = below.latch.read_below(&node.latch, version)?;
-            (number, node, version) = (child as u32, below, below_version);
+            *descent = Descent { above: &node.latch, version, node: below, number: child as u32 };
         }
+        Ok(Step { node, number, version, slot, shape })
     }
 
     fn separator(&self, head: u64, tail: u32) -> K::Owned {
@@ -209,6 +223,15 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     }
 }
 
+/// Where a descent has come to: a node that is not looked at yet, found by way of what `above` guarded at `version`.
+#[derive(Clone, Copy)]
+struct Descent<'a, const FANOUT: usize> {
+    above: &'a Latch,
+    version: u64,
+    node: &'a Node<FANOUT>,
+    number: u32,
+}
+
 /// A step of a descent, not validated yet.
 struct Step<'a, const FANOUT: usize> {
     node: &'a Node<FANOUT>,
@@ -216,6 +239,15 @@ struct Step<'a, const FANOUT: usize> {
     version: u64,
     slot: usize,
     shape: Shape,
+}
+
+impl<const FANOUT: usize> Step<'_, FANOUT> {
+    /// The way to the leaf, when the step is the last.
+    #[inline(always)]
+    fn route(&self) -> Option<Route> {
+        let Self { node, number, version, slot, shape } = *self;
+        (shape.level == 0).then(|| Route { leaf: node.children[slot].load(Relaxed), node: number, version, slot })
+    }
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
@@ -253,14 +285,28 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 
     #[inline(always)]
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
-        let mut route = Route::default();
-        self.descend(target, |step| {
-            if step.shape.level == 0 {
-                route = Route { leaf: step.node.children[step.slot].load(Relaxed), node: step.number, version: step.version, slot: step.slot };
+        let mut descent = self.begin()?;
+        loop {
+            if let Some(route) = self.step(&mut descent, target)?.route() {
+                return Ok(route);
             }
-            Ok(())
-        })?;
-        Ok(route)
+        }
+    }
+
+    fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
+        let mut descents = [self.begin().ok(); GROUP];
+        let mut under_way = keys.len();
+        while under_way > 0 {
+            under_way = 0;
+            for ((descent, key), route) in descents.iter_mut().zip(keys).zip(&mut *routes) {
+                let Some(at) = descent else { continue };
+                match self.step(at, Target::At(key)).map(|step| step.route()) {
+                    Ok(None) => under_way += 1,
+                    Ok(found) => (*descent, *route) = (None, found),
+                    Err(Restart) => *descent = None,
+                }
+            }
+        }
     }
 
     #[inline(always)]
