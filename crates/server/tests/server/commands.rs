@@ -99,6 +99,27 @@ fn many_keys_in_one_command() {
 }
 
 #[test]
+fn a_pipeline_of_gets_over_many_slices() {
+    let server = Running::start();
+    let mut client = server.client();
+    let value = vec![b'v'; 300_000];
+    client.send(&encode(&[b"SET", b"large", &value]));
+    client.expect(b"+OK\r\n");
+    // What a slice can hold ends in the middle of a group; behind it wait a line that is unescaped in place, and a frame in two pieces.
+    let mut pipeline: Vec<u8> = (0..70).flat_map(|_| [encode(&[b"GET", b"large"]), encode(&[b"GET", b"none"])].concat()).collect();
+    pipeline.extend_from_slice(b"SET \"a\\x20b\" one\r\nGET \"a\\x20b\"\r\n");
+    let last = encode(&[b"SET", b"c", b"two"]);
+    pipeline.extend_from_slice(&last[..9]);
+    client.send(&pipeline);
+    let found = [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n$-1\r\n"].concat();
+    (0..70).for_each(|_| client.expect(&found));
+    client.expect(b"+OK\r\n$3\r\none\r\n");
+    client.send(&last[9..]);
+    client.expect(b"+OK\r\n");
+    client.says("GET c", "$3\r\ntwo\r\n");
+}
+
+#[test]
 fn scan_returns_what_was_there_all_the_time() {
     let server = Running::start();
     fill(&server, 3000);
