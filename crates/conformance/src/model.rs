@@ -31,7 +31,9 @@ enum Step<O> {
     Update(O, u64),
     Remove(O),
     Scan(Bound<O>, Direction, usize),
-    /// Many neighbours come, by number, so that nodes split.
+    /// Many neighbours are looked up together.
+    GetMany(u32, u32),
+    /// Many come, together, so that nodes split.
     Fill(u32, u32, u64),
     /// And go, so that they merge.
     Drain(u32, u32),
@@ -55,6 +57,7 @@ fn any_step<K: Class + ?Sized>() -> impl Strategy<Value = Step<K::Owned>> {
         6 => (K::any(), payload()).prop_map(|(key, payload)| Step::Update(key, payload)),
         8 => K::any().prop_map(Step::Remove),
         6 => (bound, direction, 0..40usize).prop_map(|(from, direction, limit)| Step::Scan(from, direction, limit)),
+        2 => range().prop_map(|(first, count)| Step::GetMany(first, count)),
         2 => (range(), payload()).prop_map(|((first, count), payload)| Step::Fill(first, count, payload)),
         2 => range().prop_map(|(first, count)| Step::Drain(first, count)),
         1 => Just(Step::Check),
@@ -136,13 +139,17 @@ impl<K: Class + ?Sized> Run<'_, K> {
             }
             Step::Remove(key) => (subject.remove(key.borrow()), model.remove::<K>(key.borrow())),
             Step::Scan(from, direction, limit) => return self.scan(from, direction, limit),
+            Step::GetMany(first, count) => {
+                let keys: Vec<_> = (first..first + count).map(K::numbered).collect();
+                let returned = subject.get_many(&keys).map_err(Broken::by("an operation succeeds"))?;
+                let expected: Vec<_> = keys.iter().map(|key| model.get::<K>(key.borrow()).copied()).collect();
+                return same(&told, returned, expected);
+            }
             Step::Fill(first, count, payload) => {
-                for number in first..first + count {
-                    let key = K::numbered(number);
-                    let returned = subject.upsert(key.borrow(), payload).map_err(Broken::by("an operation succeeds"))?;
-                    same(&told, returned, model.insert(key, payload))?;
-                }
-                (Ok(None), None)
+                let pairs: Vec<_> = (first..first + count).map(|number| (K::numbered(number), payload)).collect();
+                let returned = subject.upsert_many(&pairs).map_err(Broken::by("an operation succeeds"))?;
+                let expected: Vec<_> = pairs.into_iter().map(|(key, payload)| model.insert(key, payload)).collect();
+                return same(&told, returned, expected);
             }
             Step::Drain(first, count) => {
                 for number in first..first + count {
@@ -202,7 +209,7 @@ impl<K: Class + ?Sized> Run<'_, K> {
     }
 }
 
-fn same(step: &str, returned: Option<u64>, expected: Option<u64>) -> Result<(), Broken> {
+fn same<T: PartialEq + std::fmt::Debug>(step: &str, returned: T, expected: T) -> Result<(), Broken> {
     if returned == expected {
         Ok(())
     } else {

@@ -89,9 +89,10 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
         for step in 0..self.options.operations {
             // Threads fill and drain in turn, so that leaves split and merge under each other's feet.
             let growing = (step / self.options.own_keys + self.number).is_multiple_of(2);
-            match self.random.random_range(0..10u32) {
-                0..6 => self.change_own(growing)?,
-                6..9 => self.change_shared()?,
+            match self.random.random_range(0..20u32) {
+                0..12 => self.change_own(growing)?,
+                12 => self.many_own(growing)?,
+                13..18 => self.change_shared()?,
                 _ => self.scan()?,
             }
         }
@@ -120,6 +121,23 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
         };
         let returned = returned.map_err(Broken::by(RULE))?;
         if returned == expected { Ok(()) } else { Err(Broken::new(RULE, format_args!("{key:?}: {returned:?} instead of {expected:?}"))) }
+    }
+
+    /// Sets a run of this thread's keys together, or looks them up.
+    fn many_own(&mut self, growing: bool) -> Result<(), Broken> {
+        const RULE: &str = "operations on keys that only this thread changes return what it put there";
+        let first = self.random.random_range(0..self.options.own_keys);
+        let count = self.random.random_range(1..=70).min(self.options.own_keys - first);
+        let keys: Vec<_> = (first..first + count).map(|index| K::numbered(self.own_key(index))).collect();
+        let (returned, expected): (_, Vec<_>) = if growing && self.random.random() {
+            let payload = self.random.random_range(1..u64::MAX);
+            let pairs: Vec<_> = keys.iter().map(|key| (key.clone(), payload)).collect();
+            (self.subject.upsert_many(&pairs), pairs.into_iter().map(|(key, payload)| self.own.insert(key, payload)).collect())
+        } else {
+            (self.subject.get_many(&keys), keys.iter().map(|key| self.own.get::<K>(key.borrow()).copied()).collect())
+        };
+        let returned = returned.map_err(Broken::by(RULE))?;
+        if returned == expected { Ok(()) } else { Err(Broken::new(RULE, format_args!("{keys:?}: {returned:?} instead of {expected:?}"))) }
     }
 
     fn change_shared(&mut self) -> Result<(), Broken> {

@@ -127,6 +127,32 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         self.give_back(self.index.upsert(key, K::value(&self.pool, key, payload)?)?)
     }
 
+    /// The payloads of several keys, looked up together.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn get_many(&self, keys: &[K::Owned]) -> Result<Vec<Option<u64>>, Error> {
+        let _guard = self.pool.pin();
+        let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
+        let mut values = Vec::new();
+        self.index.get_many(&keys, &mut values)?;
+        values.into_iter().map(|value| value.map(|value| K::payload(&self.pool, value)).transpose()).collect()
+    }
+
+    /// Sets the payloads of several keys together; those that were there.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn upsert_many(&self, pairs: &[(K::Owned, u64)]) -> Result<Vec<Option<u64>>, Error> {
+        let mut links = Vec::with_capacity(pairs.len());
+        for (key, payload) in pairs {
+            links.push((key.borrow(), K::value(&self.pool, key.borrow(), *payload)?));
+        }
+        let mut before = Vec::new();
+        self.index.upsert_many(&links, &mut before)?;
+        before.into_iter().map(|value| self.give_back(value)).collect()
+    }
+
     /// Sets the payload of a key that is present; the payload that was there.
     ///
     /// # Errors

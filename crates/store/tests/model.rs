@@ -90,6 +90,7 @@ fn run(index: &str, operations: &[Operation]) -> Result<(), Error> {
     let report = store.verify()?;
     assert!(report.is_sound(), "{report:?}");
     for (space, map) in spaces.iter().zip(&model) {
+        assert_eq!(space.get_many(&KEYS)?, KEYS.map(|key| map.get(key).cloned()), "in {}", space.name());
         for key in KEYS {
             assert_eq!(space.get(key)?.as_ref(), map.get(key), "{key:?} in {}", space.name());
         }
