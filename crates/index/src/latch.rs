@@ -88,13 +88,20 @@ impl Latch {
         self.lock_from(self.try_read()?)
     }
 
-    /// Begins a new life of what the latch guards. Nobody can reach it.
-    pub(crate) fn revive(&self) {
+    /// Begins a new life of what the latch guards; false, and nothing, if it lives already: it must be new, or have been given up.
+    #[must_use]
+    pub(crate) fn revive(&self) -> bool {
         let version = self.0.load(Ordering::Relaxed);
-        debug_assert!(version & LOCKED == 0);
-        self.0.store((version & !OBSOLETE) + VERSION, Ordering::Release);
+        let dead = version == 0 || version & OBSOLETE != 0;
+        let revived = dead && self.0.compare_exchange(version, (version & !OBSOLETE) + VERSION, Ordering::Release, Ordering::Relaxed).is_ok();
         // Nor does anybody see a store of the new life without seeing that the old one has ended.
         fence(Ordering::Release);
+        revived
+    }
+
+    /// Ends a life that nobody else knows of.
+    pub(crate) fn give_up(&self) {
+        self.0.fetch_or(OBSOLETE, Ordering::Release);
     }
 }
 
@@ -154,7 +161,7 @@ mod tests {
             assert!(latch.validate(versions[versions.len() - 1]).is_ok());
             latch.try_lock().unwrap().release_obsolete();
             assert!(latch.read().is_err() && latch.try_lock().is_err(), "life {life}");
-            latch.revive();
+            assert!(latch.revive() && !latch.revive(), "one life after the other");
             versions.push(latch.read().unwrap());
         }
         assert!(versions.is_sorted_by(|a, b| a < b));

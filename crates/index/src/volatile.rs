@@ -146,7 +146,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
             free.next - 1
         });
         let leaf = self.leaves.get_or_make(number as usize);
-        leaf.latch.revive();
+        assert!(leaf.latch.revive(), "a number serves one leaf at a time");
         (u64::from(number), leaf)
     }
 

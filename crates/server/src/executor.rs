@@ -74,6 +74,11 @@ pub(crate) trait Unfinished: Send {
     fn size(&self) -> usize;
 }
 
+/// Keys that a slice visits at most.
+const SLICE_KEY_COUNT: usize = 1024;
+/// Bytes that a slice gathers at most, but for the last value.
+const SLICE_SIZE: usize = 256 * 1024;
+
 /// Whether a command has more to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slice {

@@ -50,9 +50,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
         keys.add(found.iter().map(|leaf| leaf.count as i64).sum());
         leaves.add(found.len() as i64);
-        for leaf in &found {
-            latches.begin(leaf.off);
-        }
+        let places: Vec<u64> = found.iter().map(|leaf| leaf.off).collect();
+        latches.begin(&places).expect("leaves that do not overlap have latches of their own");
         let router = R::build(found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect());
         Self { pool: pool.clone(), root, head: Latch::default(), latches, router, keys, leaves, _key: PhantomData }
     }
@@ -186,8 +185,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             }
         };
         let (leaves, fences) = self.pool.fence_all((std::mem::take(&mut chain.leaves), std::mem::take(&mut chain.fences)));
-        for leaf in &leaves {
-            self.latches.begin(leaf.off().bytes());
+        let places: Vec<u64> = leaves.iter().map(|leaf| leaf.off().bytes()).collect();
+        if let Err(error) = self.latches.begin(&places) {
+            drop(head);
+            held.lock.release_unchanged();
+            return Err(error);
         }
         for fence in fences {
             fence.release();

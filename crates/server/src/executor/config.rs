@@ -55,7 +55,7 @@ pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
 
 pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     if !call.arguments.len().is_multiple_of(2) {
-        return Err(Failure::arity(call.spec.name));
+        return Err(Failure::SYNTAX);
     }
     let mut connection_count_max = None;
     let mut password = None;

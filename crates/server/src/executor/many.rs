@@ -2,15 +2,10 @@
 //!
 //! Each key is read or removed on its own. Few are done at once; of many, or of large values, a slice, and the others from a copy of their names.
 
-use super::{Call, Failure, Slice, Unfinished};
+use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use everleaf::Namespace;
-
-/// Keys that a slice handles.
-const SLICE_KEY_COUNT: usize = 1024;
-/// Bytes that a slice gathers, but for the last value.
-const SLICE_SIZE: usize = 256 * 1024;
 
 /// What is done with each key.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -7,17 +7,12 @@
 //! walk begins: with REV it is the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive too: `key` or `[key` with it, `(key`
 //! without it, `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
 
-use super::{Call, Failure, Slice, Unfinished};
+use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
 use crate::glob;
 use crate::reply::{Protocol, Reply};
 use crate::shared::{Counters, Shared};
 use everleaf::Direction;
 use std::ops::{Bound, ControlFlow};
-
-/// Keys that a slice visits at most.
-const SLICE_KEY_COUNT: usize = 1024;
-/// Bytes that a slice gathers at most, but for the last value.
-const SLICE_SIZE: usize = 256 * 1024;
 
 /// What is written of a key that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]

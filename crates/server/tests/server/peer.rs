@@ -127,6 +127,12 @@ impl Client {
     }
 }
 
+/// Says that a test, or a part of it, is skipped, past the capture of what passing tests print: nobody is to believe that it ran.
+pub(crate) fn skipped(why: std::fmt::Arguments<'_>) {
+    // Where there is no standard error, there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
 /// A command as clients send it.
 pub(crate) fn encode(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
@@ -138,6 +144,6 @@ pub(crate) fn encode(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-fn shorten(bytes: &[u8]) -> String {
+pub(crate) fn shorten(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned()
 }

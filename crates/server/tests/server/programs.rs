@@ -1,13 +1,13 @@
 //! Programs that users have, against our server. What is not installed is skipped, and said so.
 
-use crate::peer::Running;
+use crate::peer::{Running, skipped};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Runs a program; nothing, after a word of why, if it is not installed.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(program).args(arguments).output();
-    output.inspect_err(|error| println!("skipped: {program} cannot be run: {error}")).ok()
+    output.inspect_err(|error| skipped(format_args!("{program} cannot be run: {error}"))).ok()
 }
 
 fn text(output: &Output) -> String {
@@ -56,7 +56,7 @@ fn redis_py() {
     // A virtual environment that the whole test run prepared, else whatever python3 has.
     let python = if python.exists() { python.to_string_lossy().into_owned() } else { "python3".to_owned() };
     if !run(&python, &["-c", "import redis"]).is_some_and(|output| output.status.success()) {
-        println!("skipped: {python} has no module redis; `pip install redis` brings it");
+        skipped(format_args!("{python} has no module redis; `pip install redis` brings it"));
         return;
     }
     let server = Running::start();

@@ -20,7 +20,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             free.next - 1
         });
         let node = self.nodes.get_or_make(number as usize);
-        node.latch.revive();
+        assert!(node.latch.revive(), "a number serves one node at a time");
         (number, node)
     }
 
