@@ -351,7 +351,7 @@ fn a_crash_in_the_last_of_three_writes_leaves_all_or_nothing_of_it() {
     for (first, one) in OPERATIONS.iter().enumerate() {
         for (second, two) in OPERATIONS.iter().enumerate() {
             for (_, three) in OPERATIONS.iter().enumerate().filter(|(third, _)| (first + second + third).is_multiple_of(3)) {
-                checker.run(&[one.clone(), two.clone(), three.clone()], None);
+                checker.run(&[one.clone(), two.clone(), three.clone()]);
             }
         }
     }
