@@ -35,7 +35,10 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
 
     /// The values of several keys, appended to `values` in their order: faster than one by one, because the memory that they need is asked for at once.
     fn get_many(&self, keys: &[&K], values: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        keys.iter().try_for_each(|key| Ok(values.push(self.get(key)?)))
+        for key in keys {
+            values.push(self.get(key)?);
+        }
+        Ok(())
     }
 
     /// Adds `key` if it is absent. Returns the value that is there already, in which case nothing has changed.
@@ -47,7 +50,10 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// Sets the values of several keys, one after the other. What they had before is appended to `replaced`; after an error, by so much longer has it become as
     /// keys were set.
     fn upsert_many(&self, pairs: &[(&K, NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        pairs.iter().try_for_each(|(key, value)| Ok(replaced.push(self.upsert(key, *value)?)))
+        for (key, value) in pairs {
+            replaced.push(self.upsert(key, *value)?);
+        }
+        Ok(())
     }
 
     /// Sets the value of `key` if it is present. Returns the value it had; `None` means that nothing has changed.

@@ -7,8 +7,8 @@ pub use olc::Olc;
 use crate::Key;
 pub use crate::latch::Restart;
 
-/// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache when
-/// the last has come.
+/// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache
+/// when the last has come.
 pub const GROUP: usize = 32;
 
 /// What to look for.

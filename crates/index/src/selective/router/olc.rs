@@ -8,8 +8,8 @@
 //! fence of the node. All lows but that one begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every
 //! comparison; the *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
 //!
-//! Mostly every key between the fences has those `skip` bytes too. At the edges of the tree (the root has no fences but the lowest key) keys may differ in them:
-//! there, `exposed` says that a search must compare them first.
+//! Mostly every key between the fences has those `skip` bytes too. At the edges of the tree (the root has no fences but the lowest key) keys may differ in
+//! them: there, `exposed` says that a search must compare them first.
 //!
 //! Invariants, whenever a node's latch is free:
 //! 1. lows ascend strictly, and lie between the fences;
