@@ -7,6 +7,7 @@ mod tidy;
 
 use clap::Parser;
 use process::{Failure, cargo, nightly, run};
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -33,7 +34,8 @@ enum Task {
         /// Only this one
         target: Option<String>,
     },
-    /// Recover every image that a crash can leave; the arguments are those of the example `crash` of the conformance crate, and --help shows them
+    /// Recover every image that a crash can leave; the arguments are those of the example `crash` of the conformance crate, and --help shows them. `threads`
+    /// runs threads under a scheduler, with crashes: the example `threads`
     #[command(disable_help_flag = true)]
     Crash {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -72,6 +74,7 @@ fn do_task(task: Task) -> Result<(), Failure> {
             run(&mut command)
         }
         Task::Fuzz { seconds, target } => fuzz::run_targets(seconds, target.as_deref()),
+        Task::Crash { arguments } if arguments.first().is_some_and(|first| first == "threads") => crash_threads(&arguments[1..]),
         Task::Crash { arguments } => run(cargo(&["run", "--release", "--package", "everleaf-conformance", "--example", "crash", "--"]).args(arguments)),
         Task::Miri { seeds, filters } => miri(seeds, &filters),
     }
@@ -104,11 +107,17 @@ fn miri(seeds: u32, filters: &[String]) -> Result<(), Failure> {
     run(test()?.args(MIRI_FILTERS).env("MIRIFLAGS", many))
 }
 
+/// Runs threads under the scheduler. Debug assertions are what brings its points in, so the profile is that of tests.
+fn crash_threads<S: AsRef<OsStr>>(arguments: &[S]) -> Result<(), Failure> {
+    run(cargo(&["run", "--profile", "test", "--package", "everleaf-conformance", "--example", "threads", "--"]).args(arguments))
+}
+
 /// What CI does, cheapest first.
 fn ci() -> Result<(), Failure> {
     run(&mut cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;
     run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     run(&mut cargo(&["test", "--workspace"]))?;
+    crash_threads(&["--schedules", "3000", "--seed", "1"])?;
     run(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
 }

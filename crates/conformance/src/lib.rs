@@ -13,6 +13,7 @@ pub mod model;
 pub mod race;
 pub mod reopen;
 mod subject;
+pub mod threads;
 
 pub use class::Class;
 pub use subject::{Broken, Change, Content, Model, ROOT, Subject};

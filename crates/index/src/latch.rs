@@ -4,7 +4,8 @@
 //! checks that the version is still the same; a writer locks from a version that it has seen, so that it knows nothing has changed since. The version never
 //! goes back, so a place that was given up and taken into use again is told from its former life.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
+use std::sync::atomic::{Ordering, fence};
 
 const LOCKED: u64 = 1;
 const OBSOLETE: u64 = 2;
@@ -22,25 +23,35 @@ pub(crate) struct Latch(AtomicU64);
 impl Latch {
     /// The version, once nobody holds the lock.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn read(&self) -> Result<u64, Restart> {
-        self.try_read().or_else(|Restart| self.wait())
+        match self.try_read() {
+            Err(Restart) => self.wait(),
+            free => free,
+        }
     }
 
     /// The version, if nobody holds the lock at this moment.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
-        if version & (LOCKED | OBSOLETE) == 0 { Ok(version) } else { Err(Restart) }
+        let is_free = version & (LOCKED | OBSOLETE) == 0 || version & OBSOLETE == 0 && schedule::slips(Slip::Wait);
+        if is_free { Ok(version) } else { Err(Restart) }
     }
 
     /// The version, once nobody holds the lock, of what was found by way of what `above` guards. Waits only for what is found there still: a way that is out of
     /// date may lead to something that the caller has locked itself.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn read_below(&self, above: &Latch, above_version: u64) -> Result<u64, Restart> {
-        let version = self.try_read().or_else(|Restart| {
-            above.validate(above_version)?;
-            self.wait()
-        })?;
+        let version = match self.try_read() {
+            Ok(version) => version,
+            Err(Restart) => {
+                above.validate(above_version)?;
+                self.wait()?
+            }
+        };
         above.validate(above_version)?;
         Ok(version)
     }
@@ -51,28 +62,33 @@ impl Latch {
             let version = self.0.load(Ordering::Acquire);
             if version & OBSOLETE != 0 {
                 // Its replacement is published before it is marked, but let the publisher run if we got here by a stale route.
-                std::hint::spin_loop();
+                schedule::spin();
                 return Err(Restart);
             }
             if version & LOCKED == 0 {
                 return Ok(version);
             }
-            if spin < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if spin < SPINS { schedule::spin() } else { schedule::rest() }
         }
         unreachable!("the loop ends by returning")
     }
 
     /// Whether nothing has changed since `version` was read.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn validate(&self, version: u64) -> Result<(), Restart> {
         // The reads before stay before the load of the version.
         fence(Ordering::Acquire);
-        if self.0.load(Ordering::Relaxed) == version { Ok(()) } else { Err(Restart) }
+        if self.0.load(Ordering::Relaxed) == version || schedule::slips(Slip::Validate) { Ok(()) } else { Err(Restart) }
     }
 
     /// Locks if nothing has changed since `version` was read.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn lock_from(&self, version: u64) -> Result<Locked<'_>, Restart> {
+        if schedule::slips(Slip::Lock) {
+            return Ok(Locked { latch: self, version });
+        }
         match self.0.compare_exchange(version, version | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {
                 // No store under the lock becomes visible before the lock does.
@@ -84,6 +100,7 @@ impl Latch {
     }
 
     /// Locks if nobody holds the lock at this moment.
+    #[track_caller]
     pub(crate) fn try_lock(&self) -> Result<Locked<'_>, Restart> {
         self.lock_from(self.try_read()?)
     }

@@ -42,7 +42,7 @@ use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
-use everleaf_pmem::{Durable, Medium, Off, Pm, Pool, Word, probe, resident};
+use everleaf_pmem::{Durable, Medium, Off, Pm, Pool, Word, probe, resident, schedule};
 use leaf::{Birth, Entry, LeafLayout};
 use router::{Fences, GROUP, Neighbours, Router, Target};
 use std::borrow::Borrow;
@@ -167,7 +167,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             });
             match attempt {
                 Ok(result) => return result,
-                Err(Restart) => std::hint::spin_loop(),
+                Err(Restart) => schedule::spin(),
             }
         }
     }
@@ -187,7 +187,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 .and_then(|Reached { route, leaf, latch, version }| Ok(Held { off: route.leaf, leaf, lock: latch.lock_from(version)? }));
             match attempt {
                 Ok(held) => return held,
-                Err(Restart) => std::hint::spin_loop(),
+                Err(Restart) => schedule::spin(),
             }
         }
     }
@@ -242,7 +242,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             match self.split(key, held)? {
                 Ok(()) => {}
                 // Who has the leaf before may be splitting it too, or may have been put to sleep.
-                Err(Restart) => std::thread::yield_now(),
+                Err(Restart) => schedule::rest(),
             }
         }
     }
@@ -315,6 +315,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             if let Ok(fences) = self.router.find(Target::At(key)).and_then(|route| self.router.fences(&route)) {
                 return fences;
             }
+            schedule::spin();
         }
     }
 

@@ -4,10 +4,11 @@
 //! string there, or a mixture, and its version check finds out. Number 0 is the empty string.
 
 use crate::arena::Arena;
+use everleaf_pmem::schedule::atomic::AtomicU64;
 use parking_lot::Mutex;
 use std::cmp::Ordering as Order;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 pub(crate) struct Strings {
     words: Arena<AtomicU64>,

@@ -7,6 +7,10 @@ use crate::selective::router::{Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::{are_worth_merging, is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use bytemuck::Zeroable;
+use everleaf_pmem::schedule::{
+    self,
+    atomic::{AtomicU32, AtomicU64},
+};
 use everleaf_pmem::{Medium, Off, Pool, probe};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
@@ -14,7 +18,7 @@ use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries of a leaf.
 pub(crate) const CAPACITY: usize = 32;
@@ -140,11 +144,13 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
     }
 
     fn take(&self) -> (u64, &Leaf) {
-        let mut free = self.free.lock();
-        let number = free.numbers.pop().unwrap_or_else(|| {
-            free.next += 1;
-            free.next - 1
-        });
+        let number = {
+            let mut free = self.free.lock();
+            free.numbers.pop().unwrap_or_else(|| {
+                free.next += 1;
+                free.next - 1
+            })
+        };
         let leaf = self.leaves.get_or_make(number as usize);
         assert!(leaf.latch.revive(), "a number serves one leaf at a time");
         (u64::from(number), leaf)
@@ -166,7 +172,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
             let attempt = self.find(Target::At(key)).and_then(|(leaf, version, route)| Ok((leaf, leaf.latch.lock_from(version)?, route.leaf)));
             match attempt {
                 Ok(held) => return held,
-                Err(Restart) => std::hint::spin_loop(),
+                Err(Restart) => schedule::spin(),
             }
         }
     }
@@ -278,7 +284,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
             });
             match attempt {
                 Ok(found) => return found,
-                Err(Restart) => std::hint::spin_loop(),
+                Err(Restart) => schedule::spin(),
             }
         }
     }
@@ -325,7 +331,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
                 });
                 match attempt {
                     Ok(fences) => break fences,
-                    Err(Restart) => std::hint::spin_loop(),
+                    Err(Restart) => schedule::spin(),
                 }
             };
             if direction == Direction::Reverse {

@@ -51,6 +51,7 @@ mod table;
 pub use reach::{Reach, Usage};
 pub(crate) use snapshot::Snapshot;
 
+use crate::schedule::{self, Step};
 use crate::{Error, Medium, Off, Pm, Pool, Word, word};
 use class::FIRST;
 use heap::{Block, Heap};
@@ -147,6 +148,7 @@ impl<M: Medium> Pool<M> {
     /// A block of `size` bytes, in which anything may be.
     #[inline]
     pub(crate) fn allocate(&self, size: usize) -> Result<Off<u8>, Error> {
+        schedule::before(Step::Allocator);
         let heap = &self.alloc.heap;
         let at_hand = if self.writable().is_ok() { heap.classes.of(size).and_then(|class| cache::pop(heap, class)) } else { None };
         let at = match at_hand {
@@ -172,6 +174,7 @@ impl<M: Medium> Pool<M> {
     /// Frees `block`, which nobody can reach any more. What cannot be a block, as a damaged pool may ask, is left alone.
     #[inline]
     pub(crate) fn free<T: ?Sized>(&self, block: Off<T>) {
+        schedule::before(Step::Allocator);
         let heap = &self.alloc.heap;
         let at = block.bytes();
         match heap.locate(at) {
@@ -246,7 +249,7 @@ impl<M: Medium> Pool<M> {
         if let Some(slab) = heap.take_slabs(count) {
             return Ok(slab);
         }
-        let _growing = heap.growing.lock();
+        let _growing = schedule::acquire(|| heap.growing.try_lock(), || heap.growing.lock());
         if let Some(slab) = heap.take_slabs(count) {
             return Ok(slab);
         }

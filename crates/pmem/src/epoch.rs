@@ -8,6 +8,7 @@
 //! time, and everything that is still waiting is free then.
 
 use crate::local::{PerPool, Tenant};
+use crate::schedule::{self, Step};
 use crate::{Medium, Off, Pool, local};
 use crossbeam_epoch::{Collector, LocalHandle};
 use parking_lot::Mutex;
@@ -152,6 +153,7 @@ impl<M: Medium> Pool<M> {
     /// Enters the current epoch: blocks retired from now on are not reused before the guard is dropped.
     #[inline]
     pub fn pin(&self) -> Guard {
+        schedule::before(Step::Allocator);
         Guard(self.epochs.with(|participant| participant.handle.pin()).unwrap_or_else(|| self.epochs.collector().register().pin()))
     }
 
@@ -161,6 +163,7 @@ impl<M: Medium> Pool<M> {
     /// When `guard` is of another pool.
     pub fn retire<T: ?Sized>(&self, block: Off<T>, guard: &Guard) {
         assert!(guard.0.collector() == self.epochs.collector.get(), "a guard of another pool");
+        schedule::before(Step::Allocator);
         if self.needs_recovery() {
             // What is not reachable when the recovery ends will be free anyway.
             return;

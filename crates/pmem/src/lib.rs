@@ -17,6 +17,7 @@ mod off;
 mod pm;
 mod pool;
 pub mod probe;
+pub mod schedule;
 pub mod vector;
 mod word;
 
@@ -26,7 +27,8 @@ pub use epoch::Guard;
 pub use error::Error;
 pub use map::Memory;
 pub use medium::{
-    Act, Count, Counts, Crash, CrashOptions, Domain, Done, Event, Fault, Hardware, Image, LINE, Latency, Life, Lines, Medium, Profile, Seen, Site, Tally, Verb,
+    Act, Count, Counts, Crash, CrashOptions, Debt, Domain, Done, Event, Fault, Hardware, Image, LINE, Latency, Life, Lines, Medium, Profile, Seen, Site, Tally,
+    Verb,
 };
 pub use off::Off;
 pub use pm::Pm;

@@ -5,6 +5,7 @@
 //! `None`.
 
 use crate::medium::{LINE, Lines, Medium};
+use crate::schedule::{self, Step};
 use crate::word::{Resident, WORD, Word};
 use crate::{Error, Off};
 use std::ptr::NonNull;
@@ -113,6 +114,7 @@ impl<M: Medium> Pm<M> {
     #[inline(always)]
     #[track_caller]
     pub fn store(&self, word: &Word, value: u64, order: Ordering) {
+        schedule::before(Step::Store(std::ptr::from_ref(word).addr(), value));
         self.medium.store(self.offset_of(word).bytes() as usize, word.atomic(), value, order);
     }
 
@@ -123,6 +125,7 @@ impl<M: Medium> Pm<M> {
     #[inline(always)]
     #[track_caller]
     pub fn compare_exchange(&self, word: &Word, current: u64, new: u64) -> Result<u64, u64> {
+        schedule::before(Step::Exchange(std::ptr::from_ref(word).addr(), new));
         self.medium.compare_exchange(self.offset_of(word).bytes() as usize, word.atomic(), current, new)
     }
 
@@ -130,6 +133,7 @@ impl<M: Medium> Pm<M> {
     #[inline(always)]
     #[track_caller]
     pub fn flush<T: Resident + ?Sized>(&self, what: &T) {
+        schedule::before(Step::Flush(std::ptr::from_ref(what).addr(), size_of_val(what)));
         self.medium.flush(Lines::of(what, self.offset_of(what).bytes() as usize));
     }
 
@@ -137,6 +141,7 @@ impl<M: Medium> Pm<M> {
     #[inline(always)]
     #[track_caller]
     pub fn fence(&self) {
+        schedule::before(Step::Fence);
         self.medium.fence();
     }
 

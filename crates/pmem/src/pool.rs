@@ -28,7 +28,7 @@ use crate::alloc::{Allocator, Start};
 use crate::epoch::Epochs;
 use crate::map::{Memory, Sharing};
 use crate::medium::{Sysfs, boot_id};
-use crate::{Domain, Error, Hardware, Medium, Pm};
+use crate::{Domain, Error, Hardware, Medium, Pm, schedule};
 use backing::{Backing, map_file};
 use header::{Header, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
 use parking_lot::Mutex;
@@ -307,7 +307,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Io`] and those of [`Pool::writable`]; then the pool counts as not closed, and the next open recovers it.
     pub fn close(&self) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock();
+        let mut superblock = schedule::acquire(|| self.superblock.try_lock(), || self.superblock.lock());
         self.writable()?;
         self.state.store(CLOSED, Ordering::Release);
         let snapshot = self.snapshot();
@@ -367,7 +367,7 @@ impl<M: Medium> Pool<M> {
 
     /// What the pool says of itself.
     pub fn info(&self) -> Info {
-        let superblock = self.superblock.lock();
+        let superblock = schedule::acquire(|| self.superblock.try_lock(), || self.superblock.lock());
         Info {
             uuid: superblock.uuid,
             version: superblock.version,
@@ -405,7 +405,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::NoSpace`] when the pool may not grow so far, or the file system is full; and those of [`Pool::writable`].
     pub(crate) fn grow(&self, wanted: usize) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock();
+        let mut superblock = schedule::acquire(|| self.superblock.try_lock(), || self.superblock.lock());
         self.writable()?;
         let size = superblock.size as usize;
         let grown_size = self.backing.make_room(size, wanted, self.slab_size, self.size_max)?;

@@ -5,6 +5,7 @@
 //! or a checksum. Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere.
 
 use crate::Word;
+use crate::schedule::is_scheduled;
 use std::cmp::Ordering;
 use std::mem::MaybeUninit;
 
@@ -49,7 +50,12 @@ pub fn prefetch_lines<T>(what: &T) {
 pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
     assert!(skip.checked_add(length).is_some_and(|end| end <= size_of_val(words)));
     out.reserve(length);
-    chosen::copy(words, skip, &mut out.spare_capacity_mut()[..length]);
+    let to = &mut out.spare_capacity_mut()[..length];
+    if is_scheduled() {
+        portable::copy(words, skip, to)
+    } else {
+        chosen::copy(words, skip, to)
+    }
     // SAFETY: `copy` has written so many bytes after the last one.
     unsafe { out.set_len(out.len() + length) };
 }
@@ -62,7 +68,9 @@ pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
 pub fn compare(key: &[u8], words: &[Word], size: usize, skip: usize) -> Ordering {
     assert!(size <= size_of_val(words));
     let common = key.len().min(size);
-    chosen::compare(&key[..common], words, skip.min(common)).then(key.len().cmp(&size))
+    let (part, skip) = (&key[..common], skip.min(common));
+    let order = if is_scheduled() { portable::compare(part, words, skip) } else { chosen::compare(part, words, skip) };
+    order.then(key.len().cmp(&size))
 }
 
 /// Word by word.

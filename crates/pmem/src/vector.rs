@@ -1,10 +1,11 @@
-//! Searching many words at once, with AVX2 where the processor has it; elsewhere, and under miri, one after the other.
+//! Searching many words at once, with AVX2 where the processor has it; elsewhere, under miri and under a scheduler, one after the other.
 //!
 //! The loads are assembly for the reason that `probe.rs` gives. A lane of a vector is a word, read whole, as the processor does for aligned lanes within a
 //! line: for words that hold still both ways give the same answer, and for others some answer, which the caller finds out by a version.
 
 use crate::Word;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::schedule::{atomic::AtomicU64, is_scheduled};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The largest number of words, or pairs, that are searched at once.
 pub const WIDTH: usize = 64;
@@ -17,7 +18,7 @@ pub const WIDTH: usize = 64;
 pub fn first_above(words: &[AtomicU64], count: usize, key: u64) -> usize {
     assert!(count <= words.len() && words.len() <= WIDTH);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if words.len().is_multiple_of(4) && is_x86_feature_detected!("avx2") {
+    if words.len().is_multiple_of(4) && is_x86_feature_detected!("avx2") && !is_scheduled() {
         // SAFETY: AVX2 is there; the words are readable, and four at a time they come out even.
         return unsafe { avx2::first_above(words, count, key) };
     }
@@ -32,7 +33,7 @@ pub fn first_above(words: &[AtomicU64], count: usize, key: u64) -> usize {
 pub fn equal_heads(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
     assert!(lines.len() <= WIDTH / 4);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if is_x86_feature_detected!("avx2") {
+    if is_x86_feature_detected!("avx2") && !is_scheduled() {
         // SAFETY: AVX2 is there; the lines are readable.
         return unsafe { avx2::equal_heads(lines, head) };
     }
@@ -46,9 +47,10 @@ fn equal_heads_one_by_one(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod avx2 {
     use crate::Word;
+    use crate::schedule::atomic::AtomicU64;
     use std::arch::asm;
     use std::arch::x86_64::{__m256i, _mm256_set1_epi64x};
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::Ordering::Relaxed;
 
     /// # Safety
     /// AVX2 is there, and the number of words is a multiple of 4, at most 64.

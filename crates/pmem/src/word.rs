@@ -4,6 +4,7 @@
 //! many threads share. Anyone may [`Word::load`]; storing goes through [`Pm`](crate::Pm), which tells the medium. Bytes, counters and fingerprints are cut from
 //! words loaded whole: no other access width ever touches a pool, so accesses never partially overlap.
 
+use crate::schedule::{self, Step};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a word in bytes.
@@ -16,14 +17,17 @@ pub struct Word(AtomicU64);
 impl Word {
     /// Loads the word.
     #[inline(always)]
+    #[track_caller]
     pub fn load(&self, order: Ordering) -> u64 {
+        schedule::before(Step::Load(std::ptr::from_ref(self).addr()));
         self.0.load(order)
     }
 
     /// Loads the word for a purpose that needs no ordering of its own: under a lock, or before a version check that fences.
     #[inline(always)]
+    #[track_caller]
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.load(Ordering::Relaxed)
     }
 
     #[inline(always)]

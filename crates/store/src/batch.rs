@@ -22,7 +22,7 @@
 //!    An index that is full fails here: then the same is done at once, in [`Store::undo`], which needs no space.
 //! 4. Store the timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: recovery goes on at 6.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back.
-//! 6. Store the timestamp in each record, flush; remove tombstones from their indexes; fence. *Crash: the slot tells recovery to do it again.*
+//! 6. Store the timestamp in each record; flush those that stay; remove tombstones from their indexes; fence. *Crash: the slot tells recovery to do it again.*
 //! 7. Free the slot; persist. *Crash before: as in 6. After: there is nothing left to do; previous versions, tombstones and log are unreachable, hence free.*
 //! 8. Retire previous versions, tombstones and log. Give slot and stripes back.
 //!
@@ -218,11 +218,12 @@ impl<M: Medium> Store<M> {
     /// Step 6: makes the records stand on their own.
     fn settle(&self, steps: &[Step<'_, M>], at: u64) -> Result<(), Error> {
         for step in steps {
+            // A tombstone, too: a reader may have found it and look at it only when the slot serves another batch. What has no timestamp then, was undone.
+            let record = Record::read(&self.shared.pool, step.link().get())?;
+            self.shared.pool.store(record.commit(), at, Ordering::Release);
             if step.is_delete() {
                 step.index.tree.remove(&step.item.key)?;
             } else {
-                let record = Record::read(&self.shared.pool, step.link().get())?;
-                self.shared.pool.store(record.commit(), at, Ordering::Release);
                 self.shared.pool.flush(record.commit());
             }
         }

@@ -5,7 +5,7 @@
 //! highest one.
 
 use crate::Error;
-use everleaf_pmem::{Medium, Pm, Word};
+use everleaf_pmem::{Medium, Pm, Word, schedule};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ impl Clock {
     pub(crate) fn tick<M: Medium>(&self, pm: &Pm<M>, limit: &Word) -> u64 {
         let now = self.next.fetch_add(1, Ordering::Relaxed);
         while now >= self.limit.load(Ordering::Acquire) {
-            let _raising = self.raising.lock();
+            let _raising = schedule::acquire(|| self.raising.try_lock(), || self.raising.lock());
             let bound = self.limit.load(Ordering::Relaxed);
             if now >= bound {
                 pm.store(limit, bound + STEP, Ordering::Release);

@@ -15,8 +15,9 @@
 //! pending if the batch was undone. Generations are volatile: recovery leaves no pending record behind, so every open starts with new ones.
 
 use crate::block::SLOT_COUNT;
+use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Bit that tells a token from a timestamp.
 pub(crate) const PENDING: u64 = 1 << 63;
@@ -60,17 +61,21 @@ impl Slots {
 
     /// Takes a free slot, waiting for one if all are in use. Whoever holds a slot holds its stripes already and waits for nobody, so the wait ends.
     pub(crate) fn claim(&self) -> Claim<'_> {
-        let mut free = self.free.lock();
-        let slot = loop {
-            match free.pop() {
-                Some(slot) => break slot,
-                None => self.freed.wait(&mut free),
-            }
-        };
+        let slot = schedule::acquire(|| self.free.lock().pop(), || self.wait_for_slot());
         let mirror = &self.mirrors[slot].0;
         let generation = (mirror.load(Ordering::Relaxed) >> 1) + 1;
         mirror.store(generation << 1, Ordering::Release);
         Claim { slots: self, slot, generation }
+    }
+
+    fn wait_for_slot(&self) -> usize {
+        let mut free = self.free.lock();
+        loop {
+            match free.pop() {
+                Some(slot) => return slot,
+                None => self.freed.wait(&mut free),
+            }
+        }
     }
 
     /// What became of the batch of `token`; `None` when no slot has that number.

@@ -9,7 +9,7 @@ use crate::{Error, Namespace, recovery};
 use arc_swap::ArcSwapOption;
 use everleaf_index::record::{KEY_SIZE_MAX, Record, TOMBSTONE, VALUE_SIZE_MAX};
 use everleaf_index::{Entry, OrderedIndex, registry};
-use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word, schedule};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -199,7 +199,7 @@ impl<M: Medium> Shared<M> {
         if let Some(index) = space.index.load_full() {
             return Ok(index);
         }
-        let _creating = self.creating.lock();
+        let _creating = schedule::acquire(|| self.creating.try_lock(), || self.creating.lock());
         if let Some(index) = space.index.load_full() {
             return Ok(index);
         }

@@ -1,5 +1,6 @@
 //! Locks that put the writes to one key in an order. Readers never take them.
 
+use everleaf_pmem::schedule;
 use parking_lot::{Mutex, MutexGuard};
 
 /// Number of locks: far more than threads, so that two writers of different keys rarely meet. A power of two.
@@ -9,6 +10,13 @@ const STRIPE_COUNT: usize = 1024;
 #[derive(Default)]
 #[repr(align(64))]
 struct Stripe(Mutex<()>);
+
+impl Stripe {
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        schedule::acquire(|| self.0.try_lock(), || self.0.lock())
+    }
+}
 
 /// One lock for each stripe of keys. Whoever takes several takes them in ascending order.
 pub(crate) struct Stripes(Box<[Stripe]>);
@@ -28,7 +36,7 @@ impl Stripes {
 
     /// Locks the stripe of `key`.
     pub(crate) fn lock(&self, space: u32, key: &[u8]) -> MutexGuard<'_, ()> {
-        self.0[Self::number(space, key)].0.lock()
+        self.0[Self::number(space, key)].lock()
     }
 
     /// Locks the stripes of all `keys`.
@@ -36,11 +44,11 @@ impl Stripes {
         let mut numbers: Vec<_> = keys.map(|(space, key)| Self::number(space, key)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        numbers.into_iter().map(|number| self.0[number].0.lock()).collect()
+        numbers.into_iter().map(|number| self.0[number].lock()).collect()
     }
 
     /// Locks every stripe: no write is under way until the guards are dropped.
     pub(crate) fn lock_all(&self) -> Locked<'_> {
-        self.0.iter().map(|stripe| stripe.0.lock()).collect()
+        self.0.iter().map(Stripe::lock).collect()
     }
 }

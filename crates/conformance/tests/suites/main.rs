@@ -9,3 +9,4 @@ mod list;
 mod model;
 mod race;
 mod reopen;
+mod threads;

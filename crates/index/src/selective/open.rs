@@ -7,7 +7,7 @@ use crate::counter::Counter;
 use crate::latch::Latch;
 use crate::registry::{Recovery, kind_of};
 use crate::{Error, Key, Stats};
-use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word};
+use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, schedule};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -181,7 +181,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let head = loop {
             match self.head.try_lock() {
                 Ok(head) => break head,
-                Err(Restart) => std::thread::yield_now(),
+                Err(Restart) => schedule::rest(),
             }
         };
         let (leaves, fences) = self.pool.fence_all((std::mem::take(&mut chain.leaves), std::mem::take(&mut chain.fences)));

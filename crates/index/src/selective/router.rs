@@ -68,6 +68,7 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     }
 
     /// Whether nothing has changed on the way since the route was found.
+    #[track_caller]
     fn validate(&self, route: &Route) -> Result<(), Restart>;
 
     /// The range of the leaf, validated.

@@ -30,10 +30,12 @@
 //! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler fit in. Observers run under the life's
 //! lock.
 
+mod debt;
 mod images;
 mod log;
 mod site;
 
+pub use debt::Debt;
 pub use images::{Event, Image, Seen};
 pub use site::{Act, Fault, Profile, Site, Tally, Verb};
 
@@ -170,7 +172,7 @@ impl State {
         assert!(self.counts.stores <= self.options.stores_max, "more than {} stores: this does not end", self.options.stores_max);
         self.undo.push(((at / WORD) as u32, old));
         if self.stage == Stage::Watched && !self.options.stores_are_durable {
-            let store = log::Store { at, old, new, place };
+            let store = log::Store { at, old, new, place, by: log::this_thread() };
             if let Some(profile) = &self.options.profile {
                 profile.hit(place, verb, if self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
             }

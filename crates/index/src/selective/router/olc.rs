@@ -30,12 +30,16 @@ use crate::arena::Arena;
 use crate::latch::{Latch, Restart};
 use crate::strings::Strings;
 use bytemuck::Zeroable;
+use everleaf_pmem::schedule::{
+    self,
+    atomic::{AtomicU32, AtomicU64},
+};
 use everleaf_pmem::{probe, vector};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module documentation.
 pub struct Olc<K: ?Sized, const FANOUT: usize> {
@@ -310,6 +314,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn validate(&self, route: &Route) -> Result<(), Restart> {
         self.child(u64::from(route.node))?.latch.validate(route.version)
     }
@@ -323,7 +328,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 
     fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) {
         while self.try_insert(old, left, low, separator, right).is_err() {
-            std::hint::spin_loop();
+            schedule::spin();
         }
     }
 
@@ -336,7 +341,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
             Ok::<_, Restart>(())
         };
         while attempt().is_err() {
-            std::hint::spin_loop();
+            schedule::spin();
         }
     }
 

@@ -155,6 +155,23 @@ fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&Store) -> (u
     }
 }
 
+/// Shows the image in which `line` keeps only its first `kept` stores and nothing else is lost, and the one in which nothing is kept. Afterwards the memory is
+/// as before.
+pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, kept: u32, event: Event, observer: &mut Observer) {
+    let all = |(line, stores): (u32, &[super::log::Store])| Kept { line, count: stores.len() as u32, of: stores.len() as u32, up: false };
+    let lines: Vec<Kept> = state.log.dirty().map(all).collect();
+    let mut walk = Walk { level, state, lines, hash: state.hash, event, place: None, done: state.done(), random: Random(0) };
+    let count = walk.lines.len();
+    if let Some(index) = walk.lines.iter().position(|other| other.line == line) {
+        walk.set(index, kept);
+        walk.show(observer);
+        (0..count).for_each(|index| walk.set(index, 0));
+        walk.show(observer);
+        walk.reset(0..count);
+    }
+    debug_assert_eq!(walk.hash, walk.state.hash);
+}
+
 struct Walk<'a> {
     level: &'a Arc<Level>,
     state: &'a State,

@@ -13,6 +13,8 @@ pub(super) struct Store {
     pub(super) new: u64,
     /// Who stored.
     pub(super) place: &'static Location<'static>,
+    /// Number of the thread that stored.
+    pub(super) by: u64,
 }
 
 /// A flush of a line that no fence has followed.
@@ -153,6 +155,18 @@ impl Log {
         &self.lines[line as usize].stores
     }
 
+    /// Number of stores to a line that are durable.
+    pub(super) fn durable(&self, line: usize) -> u64 {
+        self.lines[line].durable
+    }
+
+    /// The number in its line of the latest store to the word at `at`, if it is not durable and another thread has made it.
+    pub(super) fn owed(&self, at: usize) -> Option<u64> {
+        let line = self.lines.get(at / LINE)?;
+        let place = line.stores.iter().rposition(|store| store.at == at)?;
+        (line.stores[place].by != this_thread()).then_some(line.durable + place as u64 + 1)
+    }
+
     pub(super) fn clear(&mut self) {
         for number in self.dirty.drain(..) {
             self.lines[number as usize].stores.clear();
@@ -175,7 +189,7 @@ fn of_this_thread(flushed: &mut Vec<(u64, Vec<Flushed>)>) -> &mut Vec<Flushed> {
 }
 
 /// A number for this thread that no other thread of the process has ever had.
-fn this_thread() -> u64 {
+pub(super) fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
     NUMBER.with(|number| *number)

@@ -14,11 +14,13 @@ const EXPOSED_GAIN: usize = 4;
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// A node nobody can reach.
     pub(super) fn take(&self) -> (u32, &Node<FANOUT>) {
-        let mut free = self.free.lock();
-        let number = free.numbers.pop().unwrap_or_else(|| {
-            free.next += 1;
-            free.next - 1
-        });
+        let number = {
+            let mut free = self.free.lock();
+            free.numbers.pop().unwrap_or_else(|| {
+                free.next += 1;
+                free.next - 1
+            })
+        };
         let node = self.nodes.get_or_make(number as usize);
         assert!(node.latch.revive(), "a number serves one node at a time");
         (number, node)

@@ -1,0 +1,261 @@
+//! Threads under a deterministic scheduler, with crashes.
+//!
+//! A schedule is two to four threads, each with a few calls on neighbouring keys, over the crash checker's medium. Which thread takes the next step (a load, a
+//! store, a flush, a fence, a lock: [`everleaf_pmem::schedule`]) is a function of the schedule's seed, as is everything else in it, so a seed is all that it
+//! takes to see a failure again. At some fences, and at the end, images that a crash may leave are recovered, with what *each thread* has flushed and fenced by
+//! then. For each of them:
+//! 1. what was opened holds what some order of the calls explains (`threads/history.rs`), so nothing that was returned is taken back: durable linearizability;
+//! 2. scans, lookups and the structure's own check agree, and what is reachable is what is allocated;
+//! 3. a second recovery finds the same;
+//! 4. now and then, it is used on.
+//!
+//! When all threads are done, the same is asked of what they leave behind without a crash.
+//!
+//! Between two crash points nobody looks at images, so all loads are watched, too: a thread that reads a store of another one which is not durable owes it; if
+//! it returns while that store is still not durable, the image that loses just this store is examined. That costs next to nothing as long as nobody does so,
+//! which makes long runs without images ([`Options::crash_every`] 0) worth while; and it reports nothing that no image confirms.
+
+mod baton;
+mod crew;
+mod history;
+mod run;
+mod store;
+mod story;
+mod table;
+mod target;
+
+pub use baton::Omission;
+pub use history::{Operation, Returned};
+pub use store::Store;
+pub use story::Violation;
+pub use table::Table;
+pub use target::{Index, Mood, Target, World};
+
+use everleaf_pmem::CrashOptions;
+use parking_lot::Mutex;
+use run::{Schedule, Worker};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How much to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Number of schedules.
+    pub schedules: u64,
+    /// Seed of the first; each following one has a seed of its own.
+    pub seed: u64,
+    /// Seed of the order of steps. Default none: it follows from the seed.
+    pub order: Option<u64>,
+    /// Calls to leave out, by number of thread and of call. Default none.
+    pub without: Vec<(usize, usize)>,
+    /// Whether a violation is told with as few calls as it takes. Default yes.
+    pub shrinks: bool,
+    /// A crash is examined at about every so manieth fence, and at the end; never, if 0. Default 2.
+    pub crash_every: u64,
+    /// Show every image of a crash point that has at most so many, and a sample of one that has more. Default 8.
+    pub images_max: u64,
+    /// Every how many images what was recovered is used on. Default 8.
+    pub follow_up_every: u64,
+    /// A schedule with more steps does not end. Default 1 M.
+    pub steps_max: u64,
+    /// A part of a protocol to leave out, so that the checker can show that it notices.
+    pub omission: Option<Omission>,
+    /// Where to note every part of a protocol that could be left out, as the run comes by.
+    pub sites: Option<Arc<Mutex<BTreeSet<Omission>>>>,
+    /// Number of workers, each of which runs one schedule at a time. Default 2.
+    pub workers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            schedules: 1000,
+            seed: 0,
+            order: None,
+            without: Vec::new(),
+            shrinks: true,
+            crash_every: 2,
+            images_max: 8,
+            follow_up_every: 8,
+            steps_max: 1 << 20,
+            omission: None,
+            sites: None,
+            workers: 2,
+        }
+    }
+}
+
+impl Options {
+    fn life(&self, seed: u64) -> CrashOptions {
+        CrashOptions { seed, images_max: self.images_max, sample_count: 4, ..CrashOptions::default() }
+    }
+
+    /// The n-th schedule.
+    fn schedule(&self, number: u64) -> Schedule {
+        let seed = self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Schedule { seed, order: self.order.unwrap_or(!seed), without: self.without.clone() }
+    }
+
+    /// The command that runs one schedule again.
+    fn replay(&self, name: &str, schedule: &Schedule) -> String {
+        let Schedule { seed, order, without } = schedule;
+        let shorter = match without[..] {
+            [] => String::new(),
+            _ => format!(" --order {order:#x} --without {}", without.iter().map(|(thread, number)| format!("{thread}.{number}")).collect::<Vec<_>>().join(",")),
+        };
+        let omission = self.omission.as_ref().map_or_else(String::new, |omission| format!(" --omit {omission}"));
+        let Self { crash_every, images_max, follow_up_every, .. } = self;
+        format!(
+            "cargo xtask crash threads --index {name} --seed {seed:#x} --schedules 1{shorter} --crash-every {crash_every} --images-max {images_max} \
+             --follow-up-every {follow_up_every}{omission}"
+        )
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Schedules.
+    pub schedules: u64,
+    /// Calls that returned.
+    pub operations: u64,
+    /// Steps at which the scheduler could switch.
+    pub steps: u64,
+    /// Times that it did.
+    pub switches: u64,
+    /// Images shown.
+    pub images: u64,
+    /// Images recovered and checked: those that were not the same as an earlier one, with the same promises.
+    pub checked: u64,
+    /// Loads of a store by another thread that was not durable.
+    pub dirty_reads: u64,
+    /// Of these, those that were not durable when the call returned, and for which an image was made.
+    pub suspicions: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.schedules += other.schedules;
+        self.operations += other.operations;
+        self.steps += other.steps;
+        self.switches += other.switches;
+        self.images += other.images;
+        self.checked += other.checked;
+        self.dirty_reads += other.dirty_reads;
+        self.suspicions += other.suspicions;
+    }
+}
+
+/// What a run did, and the first violation.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Counts.
+    pub counts: Counts,
+    /// How long it took.
+    pub took: Duration,
+    /// The first violation.
+    pub violation: Option<Box<Violation>>,
+}
+
+impl Report {
+    /// Panics with the story if a rule was broken.
+    ///
+    /// # Panics
+    /// If a rule was broken.
+    pub fn assert_clean(&self) {
+        if let Some(violation) = &self.violation {
+            panic!("{violation}");
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { schedules, operations, steps, switches, images, checked, dirty_reads, suspicions } = self.counts;
+        let minutes = self.took.as_secs_f64() / 60.0;
+        write!(
+            f,
+            "{schedules} schedules, {operations} operations, {steps} steps, {switches} switches, {images} images, {checked} checked, {dirty_reads} dirty \
+             reads, {suspicions} suspicious, {} violations, {:.1} s; {:.0} schedules a minute",
+            u32::from(self.violation.is_some()),
+            self.took.as_secs_f64(),
+            schedules as f64 / minutes
+        )
+    }
+}
+
+/// Runs schedules on `target`, calling `progress` now and then with the number of those that are done.
+///
+/// # Panics
+/// In a build without debug assertions, which has no scheduling points.
+pub fn run<T: Target>(target: T, options: Options, progress: impl Fn(u64) + Sync) -> Report {
+    assert!(everleaf_pmem::schedule::IS_BUILT_IN, "threads are scheduled in builds with debug assertions only: cargo run --profile test");
+    let begun = Instant::now();
+    let (target, options) = (Arc::new(target), Arc::new(options));
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let work = || {
+        let mut report = Report::default();
+        let worker = match Worker::new(Arc::clone(&target), Arc::clone(&options)) {
+            Ok(worker) => worker,
+            Err(broken) => {
+                report.violation = Some(Box::new(Violation::before_any_thread(target.name(), broken)));
+                return report;
+            }
+        };
+        while !stop.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= options.schedules {
+                break;
+            }
+            let (counts, violation) = worker.run(&options.schedule(number));
+            report.counts += counts;
+            if violation.is_some() {
+                stop.store(true, Ordering::Relaxed);
+                report.violation = violation;
+            }
+            if number.is_multiple_of(64) {
+                progress(number);
+            }
+        }
+        report
+    };
+    let mut report = Report::default();
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..options.workers.max(1)).map(|_| scope.spawn(work)).collect();
+        for handle in handles {
+            let part = handle.join().expect("a worker reports what panics");
+            report.counts += part.counts;
+            report.violation = report.violation.take().or(part.violation);
+        }
+    });
+    report.took = begun.elapsed();
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same seed, the same schedule, step by step: or no failure could be seen again.
+    #[test]
+    fn a_seed_is_a_schedule() {
+        fn check<T: Target>(make: impl Fn() -> T) {
+            let worker = || Worker::new(Arc::new(make()), Arc::new(Options::default())).expect("worlds are built");
+            let (first, second) = (worker(), worker());
+            for number in 0..40 {
+                let schedule = Options::default().schedule(number);
+                let trace = first.trace(&schedule);
+                assert!(trace.len() > 4, "{trace:?}");
+                assert_eq!(trace, first.trace(&schedule), "{schedule:x?} again");
+                assert_eq!(trace, second.trace(&schedule), "{schedule:x?} by another worker");
+            }
+        }
+        check(|| Index::<u64>::all().swap_remove(0));
+        check(|| Index::<[u8]>::all().swap_remove(0));
+        check(|| Store { index: "isle-128" });
+        check(|| Table);
+    }
+}

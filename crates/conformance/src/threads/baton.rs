@@ -1,0 +1,303 @@
+//! The scheduler: of all threads of a run, one has the baton and goes on; the others sleep.
+//!
+//! Before each step the thread that has the baton asks whether to hand it over. The answers are functions of a seed, so a run can be run again. Two ways to
+//! choose:
+//! - *random*: with some chance at each step, or only at those that stores, flushes, fences and locks are, to any other thread;
+//! - *priorities* (PCT: Burckhardt et al., ASPLOS 2010): threads have priorities and the highest goes on, until one of d - 1 steps chosen in advance takes the
+//!   priority of whoever gets there. A bug that needs d steps in a certain order is found with a chance of at least 1 / (n k^(d-1)), for n threads and k steps.
+//!
+//! A thread that waits for another ([`Step::Wait`]) gives the baton away in either case: no schedule is unfair for ever. One that takes more than
+//! [`Limits::steps_max`] steps does not end, which is a finding.
+
+use super::story::{Event, Place};
+use crate::Broken;
+use everleaf_pmem::schedule::{Scheduler, Slip, Step};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+
+/// How the next thread is chosen.
+#[derive(Clone, Debug)]
+pub(super) enum Strategy {
+    /// Each step, or each that others can notice, with a chance of one in so many.
+    Random { one_in: u32, only_writes: bool },
+    /// By priorities, which change at these steps.
+    Priorities { changes: Vec<u64> },
+}
+
+impl Strategy {
+    /// A strategy for a run of about so many operations.
+    pub(super) fn draw(random: &mut StdRng, operations: usize) -> Self {
+        match random.random_range(0..4u32) {
+            0 => Self::Random { one_in: 1 << random.random_range(1..8u32), only_writes: false },
+            1 => Self::Random { one_in: 1 << random.random_range(0..4u32), only_writes: true },
+            _ => {
+                // Where the run will end is not known: guesses of different sizes see to it that early steps get their share.
+                let steps = operations as u64 * (16 << random.random_range(0..5u32));
+                let depth = random.random_range(1..=4usize);
+                Self::Priorities { changes: (1..depth).map(|_| random.random_range(0..steps)).collect() }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Random { one_in, only_writes: false } => write!(f, "random, one in {one_in} steps"),
+            Self::Random { one_in, only_writes: true } => write!(f, "random, one in {one_in} writes"),
+            Self::Priorities { changes } => write!(f, "priorities, depth {}, changes at {changes:?}", changes.len() + 1),
+        }
+    }
+}
+
+/// A part of a protocol that is left out: which, and where, as file and line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Omission {
+    /// The part.
+    pub slip: Slip,
+    /// The end of the path of the source file.
+    pub file: String,
+    /// The line; 0 for any.
+    pub line: u32,
+}
+
+impl fmt::Display for Omission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}:{}", format!("{:?}", self.slip).to_lowercase(), self.file, self.line)
+    }
+}
+
+impl Omission {
+    fn matches(&self, slip: Slip, at: &Location<'_>) -> bool {
+        slip == self.slip && at.file().ends_with(&self.file) && (self.line == 0 || self.line == at.line())
+    }
+}
+
+/// What is the same for all schedules of a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits {
+    pub(super) steps_max: u64,
+    pub(super) omission: Option<Omission>,
+    /// Where what could be left out is noted.
+    pub(super) sites: Option<Arc<Mutex<BTreeSet<Omission>>>>,
+}
+
+/// What the threads of a run share.
+pub(super) struct Baton {
+    state: Mutex<State>,
+    /// Number of the thread that has it; [`NOBODY`] before the first and after the last.
+    holder: AtomicUsize,
+    threads: OnceLock<Vec<Thread>>,
+    owner: Thread,
+    limits: Limits,
+}
+
+const NOBODY: usize = usize::MAX;
+
+struct State {
+    strategy: Strategy,
+    random: StdRng,
+    /// Of each thread; the lowest so far.
+    priorities: Vec<i64>,
+    lowest: i64,
+    finished: Vec<bool>,
+    steps: u64,
+    switches: u64,
+    broken: Option<Broken>,
+    trace: Option<Vec<Event>>,
+}
+
+/// What unwinds the threads of a run that has been given up.
+struct GivenUp;
+
+impl Baton {
+    pub(super) fn new(threads: usize, strategy: Strategy, mut random: StdRng, limits: Limits, traced: bool) -> Arc<Self> {
+        let mut priorities: Vec<i64> = (0..threads as i64).collect();
+        for place in (1..threads).rev() {
+            priorities.swap(place, random.random_range(0..=place));
+        }
+        let state = State {
+            strategy,
+            random,
+            priorities,
+            lowest: 0,
+            finished: vec![false; threads],
+            steps: 0,
+            switches: 0,
+            broken: None,
+            trace: traced.then(Vec::new),
+        };
+        Arc::new(Self { state: Mutex::new(state), holder: AtomicUsize::new(NOBODY), threads: OnceLock::new(), owner: std::thread::current(), limits })
+    }
+
+    /// Lets `threads`, which wait in [`Baton::take_seat`] or will, run to their end.
+    pub(super) fn run(&self, threads: Vec<Thread>) {
+        self.threads.set(threads).unwrap_or_else(|_| panic!("a baton is run once"));
+        let first = self.state.lock().choose(None, true);
+        self.hand_to(first.unwrap_or(NOBODY));
+        while !self.is_over() {
+            std::thread::park();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.holder.load(Ordering::Acquire) == NOBODY && self.state.lock().finished.iter().all(|finished| *finished)
+    }
+
+    fn hand_to(&self, thread: usize) {
+        self.holder.store(thread, Ordering::Release);
+        match self.threads.get().and_then(|threads| threads.get(thread)) {
+            Some(next) => next.unpark(),
+            None => self.owner.unpark(),
+        }
+    }
+
+    /// Waits until `thread` has the baton.
+    pub(super) fn take_seat(&self, thread: usize) {
+        while self.holder.load(Ordering::Acquire) != thread {
+            std::thread::park();
+        }
+    }
+
+    /// `thread`, which has the baton, is done.
+    pub(super) fn leave(&self, thread: usize) {
+        let next = {
+            let mut state = self.state.lock();
+            state.finished[thread] = true;
+            state.choose(None, true)
+        };
+        self.hand_to(next.unwrap_or(NOBODY));
+    }
+
+    /// Gives the run up: each thread that takes a step unwinds.
+    pub(super) fn give_up(&self, broken: Broken) {
+        self.state.lock().broken.get_or_insert(broken);
+    }
+
+    /// Whether this is how a run that was given up ends.
+    pub(super) fn is_given_up(panic: &(dyn std::any::Any + Send)) -> bool {
+        panic.is::<GivenUp>()
+    }
+
+    /// Notes what happened.
+    pub(super) fn note(&self, event: impl FnOnce() -> Event) {
+        if let Some(trace) = &mut self.state.lock().trace {
+            trace.push(event());
+        }
+    }
+
+    /// Why the run was given up, if it was.
+    pub(super) fn broken(&self) -> Option<Broken> {
+        self.state.lock().broken.take()
+    }
+
+    /// Steps, switches, and the trace.
+    pub(super) fn result(&self) -> (u64, u64, Vec<Event>) {
+        let mut state = self.state.lock();
+        (state.steps, state.switches, state.trace.take().unwrap_or_default())
+    }
+
+    /// Before a step of `thread`.
+    pub(super) fn before(&self, thread: usize, step: Step) {
+        let mut state = self.state.lock();
+        if state.steps > self.limits.steps_max && state.broken.is_none() {
+            let seen = format!("{} steps, and still not at the end", state.steps);
+            state.broken = Some(Broken::new("every schedule comes to an end", seen));
+        }
+        if state.broken.is_some() {
+            drop(state);
+            // What unwinds already, runs to its end at once.
+            if !std::thread::panicking() {
+                std::panic::resume_unwind(Box::new(GivenUp));
+            }
+            return;
+        }
+        state.steps += 1;
+        let is_write = !matches!(step, Step::Load(_) | Step::Wait);
+        let next = match state.choose_at(thread, step, is_write) {
+            Some(next) if next != thread => next,
+            _ => return,
+        };
+        state.switches += 1;
+        if let Some(trace) = &mut state.trace {
+            trace.push(Event::Switch { from: thread, to: next });
+        }
+        drop(state);
+        self.hand_to(next);
+        self.take_seat(thread);
+    }
+
+    fn slips(&self, slip: Slip, at: &'static Location<'static>) -> bool {
+        if let Some(sites) = &self.limits.sites {
+            sites.lock().insert(Omission { slip, file: at.file().to_owned(), line: at.line() });
+        }
+        self.limits.omission.as_ref().is_some_and(|omission| omission.matches(slip, at))
+    }
+}
+
+impl State {
+    fn choose_at(&mut self, thread: usize, step: Step, is_write: bool) -> Option<usize> {
+        if step == Step::Wait {
+            self.demote(thread);
+            return self.choose(Some(thread), true);
+        }
+        let asks = match &self.strategy {
+            Strategy::Random { one_in, only_writes } => (is_write || !only_writes) && self.random.random_ratio(1, *one_in),
+            Strategy::Priorities { changes } => changes.contains(&self.steps),
+        };
+        if !asks {
+            return None;
+        }
+        self.demote(thread);
+        self.choose(Some(thread), false)
+    }
+
+    fn demote(&mut self, thread: usize) {
+        self.lowest -= 1;
+        self.priorities[thread] = self.lowest;
+    }
+
+    /// A thread that is not finished; another than `but`, if there is one and `but` must not go on.
+    fn choose(&mut self, but: Option<usize>, must_change: bool) -> Option<usize> {
+        let mut open: Vec<usize> = (0..self.finished.len()).filter(|thread| !self.finished[*thread]).collect();
+        if must_change && open.len() > 1 {
+            open.retain(|thread| Some(*thread) != but);
+        }
+        match self.strategy {
+            _ if open.is_empty() => None,
+            Strategy::Random { .. } => Some(open[self.random.random_range(0..open.len())]),
+            Strategy::Priorities { .. } => open.into_iter().max_by_key(|thread| self.priorities[*thread]),
+        }
+    }
+}
+
+/// What a thread consults before its steps.
+pub(super) struct Seat<W> {
+    pub(super) baton: Arc<Baton>,
+    pub(super) thread: usize,
+    /// Called before each step, when the thread is sure to go on with it.
+    pub(super) watch: W,
+}
+
+impl<W: Fn(Step, Place)> Scheduler for Seat<W> {
+    fn before(&self, step: Step, at: Place) {
+        self.baton.before(self.thread, step);
+        (self.watch)(step, at);
+    }
+
+    fn slips(&self, slip: Slip, at: &'static Location<'static>) -> bool {
+        self.baton.slips(slip, at)
+    }
+}
+
+/// The random choices of the schedule with this seed.
+pub(super) fn random_of(seed: u64) -> StdRng {
+    StdRng::seed_from_u64(seed)
+}

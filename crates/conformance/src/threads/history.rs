@@ -1,0 +1,453 @@
+//! What was called, what came back, and what may be left of it after a crash.
+//!
+//! The state of whatever is under test is a row of *registers*, one for each key, each a payload or 0 for "absent". A payload is written once in a run, so it
+//! tells which write a reader has seen: the version rule of durable linearizability is then that the calls made so far can be put in an order which
+//! 1. respects time: a call that had returned before another began comes first,
+//! 2. explains everything that was returned,
+//! 3. ends in the registers that recovery finds. A call that had not returned when the crash came may have a place in the order, or none.
+//!
+//! Registers that no call touches together are independent of each other, so each such group has its own search. Whoever reads many registers without promising
+//! a single moment (a scan) reads each of them at some moment of its own.
+
+use everleaf_index::Direction;
+use std::collections::HashSet;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// A call, its keys by number of register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reads a register.
+    Get(usize),
+    /// Sets a register that is absent.
+    Insert(usize, u64),
+    /// Sets a register.
+    Upsert(usize, u64),
+    /// Sets a register that is present.
+    Update(usize, u64),
+    /// Makes a register absent.
+    Remove(usize),
+    /// Sets a register, to 0 for absent, if it is what is expected.
+    Swap(usize, u64, u64),
+    /// Sets several registers, to 0 for absent, as one.
+    Batch(Vec<(usize, u64)>),
+    /// Makes all registers absent, as one.
+    Clear,
+    /// Reads all registers, each at some moment.
+    Scan(Direction),
+}
+
+/// What a call has returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Returned {
+    /// Nothing that says anything.
+    Done,
+    /// What the register was, 0 for absent.
+    Was(u64),
+    /// Whether anything has changed.
+    Changed(bool),
+    /// All registers that are present.
+    Entries(Vec<(usize, u64)>),
+}
+
+/// A call of a thread.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) operation: Operation,
+    pub(super) begun: u64,
+    /// When it returned, and what.
+    pub(super) ended: Option<(u64, Returned)>,
+}
+
+/// All calls of a run.
+#[derive(Default)]
+pub(super) struct History {
+    clock: u64,
+    calls: Vec<Call>,
+}
+
+impl History {
+    /// A call begins; its number.
+    pub(super) fn begin(&mut self, operation: &Operation) -> usize {
+        self.clock += 1;
+        self.calls.push(Call { operation: operation.clone(), begun: self.clock, ended: None });
+        self.calls.len() - 1
+    }
+
+    /// The call of that number has returned.
+    pub(super) fn end(&mut self, call: usize, returned: Returned) {
+        self.clock += 1;
+        self.calls[call].ended = Some((self.clock, returned));
+    }
+
+    /// Grows with each call that begins or returns.
+    pub(super) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// What may be left if everything stopped now.
+    pub(super) fn outcomes(&self, initial: &[u64]) -> Outcomes {
+        let mut atoms = Vec::new();
+        for call in &self.calls {
+            Atom::split(call, initial.len(), &mut atoms);
+        }
+        Outcomes::search(&atoms, initial)
+    }
+}
+
+/// A call as one moment sees it.
+#[derive(Debug)]
+struct Atom {
+    begun: u64,
+    ended: Option<u64>,
+    effect: Effect,
+}
+
+#[derive(Debug)]
+enum Effect {
+    /// Of a register that fits.
+    Read(usize, Before),
+    /// Of a register that fits, and what it is then.
+    Write(usize, Before, u64),
+    /// An operation that does what it does, whatever it finds.
+    Blind(Operation),
+}
+
+/// What a call has told of the register it found.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    Is(u64),
+    IsNot(u64),
+}
+
+impl Before {
+    fn fits(self, value: u64) -> bool {
+        match self {
+            Self::Is(expected) => value == expected,
+            Self::IsNot(other) => value != other,
+        }
+    }
+}
+
+impl Atom {
+    fn split(call: &Call, registers: usize, atoms: &mut Vec<Self>) {
+        let ended = call.ended.as_ref().map(|(at, _)| *at);
+        let mut add = |effect| atoms.push(Self { begun: call.begun, ended, effect });
+        let Some((_, returned)) = &call.ended else {
+            // What it would have read binds nobody.
+            if !matches!(call.operation, Operation::Get(_) | Operation::Scan(_)) {
+                add(Effect::Blind(call.operation.clone()));
+            }
+            return;
+        };
+        match (&call.operation, returned) {
+            (Operation::Get(register) | Operation::Insert(register, _), Returned::Was(was)) if *was != 0 => add(Effect::Read(*register, Before::Is(*was))),
+            (Operation::Get(register) | Operation::Update(register, _), Returned::Was(0)) => add(Effect::Read(*register, Before::Is(0))),
+            (Operation::Insert(register, to) | Operation::Upsert(register, to) | Operation::Update(register, to), Returned::Was(was)) => {
+                add(Effect::Write(*register, Before::Is(*was), *to));
+            }
+            (Operation::Remove(register), Returned::Was(was)) => add(Effect::Write(*register, Before::Is(*was), 0)),
+            (Operation::Remove(register), Returned::Changed(true)) => add(Effect::Write(*register, Before::IsNot(0), 0)),
+            (Operation::Remove(register), Returned::Changed(false)) => add(Effect::Read(*register, Before::Is(0))),
+            (Operation::Insert(register, to), Returned::Changed(true)) => add(Effect::Write(*register, Before::Is(0), *to)),
+            (Operation::Insert(register, _), Returned::Changed(false)) => add(Effect::Read(*register, Before::IsNot(0))),
+            (Operation::Swap(register, expected, to), Returned::Changed(true)) => add(Effect::Write(*register, Before::Is(*expected), *to)),
+            (Operation::Swap(register, expected, _), Returned::Changed(false)) => add(Effect::Read(*register, Before::IsNot(*expected))),
+            (Operation::Scan(_), Returned::Entries(entries)) => {
+                for register in 0..registers {
+                    let found = entries.iter().find(|(other, _)| *other == register).map_or(0, |(_, payload)| *payload);
+                    add(Effect::Read(register, Before::Is(found)));
+                }
+            }
+            // It tells nothing of what it found, and does the same in any case.
+            (Operation::Upsert(..) | Operation::Batch(_) | Operation::Clear, Returned::Done) => add(Effect::Blind(call.operation.clone())),
+            (operation, returned) => panic!("{operation} cannot return {returned}"),
+        }
+    }
+
+    /// The registers that it touches as one.
+    fn registers(&self, all: usize) -> Vec<usize> {
+        match &self.effect {
+            Effect::Read(register, _) | Effect::Write(register, ..) => vec![*register],
+            Effect::Blind(Operation::Batch(changes)) => changes.iter().map(|(register, _)| *register).collect(),
+            Effect::Blind(Operation::Clear | Operation::Scan(_)) => (0..all).collect(),
+            Effect::Blind(
+                Operation::Get(register)
+                | Operation::Insert(register, _)
+                | Operation::Upsert(register, _)
+                | Operation::Update(register, _)
+                | Operation::Remove(register)
+                | Operation::Swap(register, ..),
+            ) => vec![*register],
+        }
+    }
+
+    /// Applies it to `state`, if it can come at this moment.
+    fn apply(&self, state: &mut [u64]) -> bool {
+        match &self.effect {
+            Effect::Read(register, before) => before.fits(state[*register]),
+            Effect::Write(register, before, to) => {
+                let fits = before.fits(state[*register]);
+                if fits {
+                    state[*register] = *to;
+                }
+                fits
+            }
+            Effect::Blind(Operation::Batch(changes)) => {
+                changes.iter().for_each(|(register, to)| state[*register] = *to);
+                true
+            }
+            Effect::Blind(Operation::Clear) => {
+                state.fill(0);
+                true
+            }
+            Effect::Blind(Operation::Insert(register, to)) => {
+                if state[*register] == 0 {
+                    state[*register] = *to;
+                }
+                true
+            }
+            Effect::Blind(Operation::Update(register, to)) => {
+                if state[*register] != 0 {
+                    state[*register] = *to;
+                }
+                true
+            }
+            Effect::Blind(Operation::Upsert(register, to)) => {
+                state[*register] = *to;
+                true
+            }
+            Effect::Blind(Operation::Remove(register)) => {
+                state[*register] = 0;
+                true
+            }
+            Effect::Blind(Operation::Swap(register, expected, to)) => {
+                if state[*register] == *expected {
+                    state[*register] = *to;
+                }
+                true
+            }
+            Effect::Blind(Operation::Get(_) | Operation::Scan(_)) => true,
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self.effect, Effect::Read(..))
+    }
+}
+
+/// Everything that registers may hold after a crash.
+pub(super) struct Outcomes {
+    groups: Vec<Group>,
+    hash: u64,
+}
+
+/// Registers that some call touches as one, and what they may be together. No outcome at all: no order of the calls explains what they returned.
+struct Group {
+    registers: Vec<usize>,
+    outcomes: Vec<Vec<u64>>,
+}
+
+impl Outcomes {
+    fn search(atoms: &[Atom], initial: &[u64]) -> Self {
+        // Union of registers that are touched as one.
+        let mut group: Vec<usize> = (0..initial.len()).collect();
+        for atom in atoms {
+            let touched = atom.registers(initial.len());
+            if let [first, rest @ ..] = &touched[..] {
+                for other in rest {
+                    let (from, to) = (group[*other], group[*first]);
+                    group.iter_mut().filter(|number| **number == from).for_each(|number| *number = to);
+                }
+            }
+        }
+        let mut groups = Vec::new();
+        for number in 0..initial.len() {
+            let registers: Vec<usize> = (0..initial.len()).filter(|register| group[*register] == number).collect();
+            if registers.is_empty() {
+                continue;
+            }
+            let own: Vec<&Atom> = atoms.iter().filter(|atom| atom.registers(initial.len()).first().is_some_and(|first| group[*first] == number)).collect();
+            let mut search = Search { atoms: own, registers: &registers, seen: HashSet::new(), outcomes: HashSet::new() };
+            assert!(search.atoms.len() <= 128, "a history too long to be searched");
+            search.go(0, initial.to_vec());
+            let mut outcomes: Vec<Vec<u64>> = search.outcomes.into_iter().collect();
+            outcomes.sort_unstable();
+            groups.push(Group { registers, outcomes });
+        }
+        let mut hasher = DefaultHasher::new();
+        groups.iter().for_each(|group| group.outcomes.hash(&mut hasher));
+        Self { groups, hash: hasher.finish() }
+    }
+
+    /// Tells equal outcomes from others.
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Registers whose calls no order explains.
+    pub(super) fn unexplained(&self) -> Option<&[usize]> {
+        self.groups.iter().find(|group| group.outcomes.is_empty()).map(|group| &group.registers[..])
+    }
+
+    /// The first registers that are what they may not be, with what they are and what they may be.
+    pub(super) fn refuse(&self, found: &[u64]) -> Option<Refused> {
+        self.groups.iter().find_map(|group| {
+            let held: Vec<u64> = group.registers.iter().map(|register| found[*register]).collect();
+            (!group.outcomes.contains(&held)).then(|| Refused { registers: group.registers.clone(), found: held, allowed: group.outcomes.clone() })
+        })
+    }
+}
+
+/// What recovery found and no order of the calls explains.
+pub(super) struct Refused {
+    pub(super) registers: Vec<usize>,
+    found: Vec<u64>,
+    allowed: Vec<Vec<u64>>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |values: &[u64]| values.iter().map(|value| payload(*value)).collect::<Vec<_>>().join(", ");
+        let allowed: Vec<String> = self.allowed.iter().map(|values| show(values)).collect();
+        write!(f, "keys {:?} hold {} and may hold {}", self.registers, show(&self.found), allowed.join(" or "))
+    }
+}
+
+/// A search for all orders of some calls.
+struct Search<'a> {
+    atoms: Vec<&'a Atom>,
+    registers: &'a [usize],
+    seen: HashSet<(u128, Vec<u64>)>,
+    outcomes: HashSet<Vec<u64>>,
+}
+
+impl Search<'_> {
+    fn go(&mut self, done: u128, state: Vec<u64>) {
+        let held: Vec<u64> = self.registers.iter().map(|register| state[*register]).collect();
+        if !self.seen.insert((done, held.clone())) {
+            return;
+        }
+        let open = |number: &usize| done >> number & 1 == 0;
+        let first_end = (0..self.atoms.len()).filter(open).filter_map(|number| self.atoms[number].ended).min();
+        if first_end.is_none() {
+            self.outcomes.insert(held);
+        }
+        let next: Vec<usize> = (0..self.atoms.len()).filter(open).filter(|number| first_end.is_none_or(|end| self.atoms[*number].begun < end)).collect();
+        // A read that can come now may as well: it changes nothing for the others.
+        if let Some(read) = next.iter().find(|number| self.atoms[**number].is_read() && self.atoms[**number].apply(&mut state.clone())) {
+            return self.go(done | 1 << read, state);
+        }
+        for number in next {
+            let mut after = state.clone();
+            if !self.atoms[number].is_read() && self.atoms[number].apply(&mut after) {
+                self.go(done | 1 << number, after);
+            }
+        }
+    }
+}
+
+/// A payload for people: who wrote it, and as which of its calls.
+pub(super) fn payload(value: u64) -> String {
+    match (value >> 32, value & 0xffff_ffff) {
+        (0, 0) => "nothing".to_owned(),
+        (0, initial) => format!("{initial}"),
+        (thread, number) => format!("{}{number}", char::from(b'a' + (thread as u8 - 1) % 26)),
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Get(register) => write!(f, "get {register}"),
+            Self::Insert(register, to) => write!(f, "insert {register}={}", payload(*to)),
+            Self::Upsert(register, to) => write!(f, "upsert {register}={}", payload(*to)),
+            Self::Update(register, to) => write!(f, "update {register}={}", payload(*to)),
+            Self::Remove(register) => write!(f, "remove {register}"),
+            Self::Swap(register, expected, to) => write!(f, "swap {register} from {} to {}", payload(*expected), payload(*to)),
+            Self::Batch(changes) => {
+                let changes: Vec<String> = changes.iter().map(|(register, to)| format!("{register}={}", payload(*to))).collect();
+                write!(f, "batch {}", changes.join(" "))
+            }
+            Self::Clear => write!(f, "clear"),
+            Self::Scan(Direction::Forward) => write!(f, "scan"),
+            Self::Scan(Direction::Reverse) => write!(f, "scan in reverse"),
+        }
+    }
+}
+
+impl fmt::Display for Returned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => write!(f, "done"),
+            Self::Was(value) => write!(f, "{}", payload(*value)),
+            Self::Changed(changed) => write!(f, "{changed}"),
+            Self::Entries(entries) => {
+                let entries: Vec<String> = entries.iter().map(|(register, value)| format!("{register}={}", payload(*value))).collect();
+                write!(f, "{}", entries.join(" "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 1 << 32 | 1;
+    const B: u64 = 2 << 32 | 1;
+
+    fn allowed(outcomes: &Outcomes, states: &[[u64; 2]]) -> Vec<bool> {
+        states.iter().map(|state| outcomes.refuse(state).is_none()).collect()
+    }
+
+    #[test]
+    fn a_call_under_way_may_be_lost_unless_its_write_was_read() {
+        let mut history = History::default();
+        history.begin(&Operation::Upsert(0, A));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [0, 6], [A, 7]]), [true, true, false, false]);
+        let read = history.begin(&Operation::Get(0));
+        history.end(read, Returned::Was(A));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6]]), [false, true]);
+    }
+
+    #[test]
+    fn what_was_returned_tells_the_order() {
+        let mut history = History::default();
+        let first = history.begin(&Operation::Upsert(0, A));
+        let second = history.begin(&Operation::Upsert(0, B));
+        history.end(first, Returned::Was(5));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [B, 6]]), [false, true, true]);
+        history.end(second, Returned::Was(A));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[A, 6], [B, 6]]), [false, true]);
+        // Both say that they have replaced the same value: one of them is lost.
+        let mut history = History::default();
+        let (first, second) = (history.begin(&Operation::Upsert(0, A)), history.begin(&Operation::Upsert(0, B)));
+        history.end(first, Returned::Was(5));
+        history.end(second, Returned::Was(5));
+        assert_eq!(history.outcomes(&[5, 6]).unexplained(), Some(&[0][..]));
+    }
+
+    #[test]
+    fn a_batch_is_there_as_a_whole_and_a_scan_reads_each_key_for_itself() {
+        let mut history = History::default();
+        history.begin(&Operation::Batch(vec![(0, A), (1, 0)]));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 0], [A, 6], [5, 0]]), [true, true, false, false]);
+        let scan = history.begin(&Operation::Scan(Direction::Forward));
+        history.end(scan, Returned::Entries(vec![(0, 5)]));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 0]]), [false, true]);
+        let scan = history.begin(&Operation::Scan(Direction::Forward));
+        history.end(scan, Returned::Entries(vec![(0, 5)]));
+        assert!(history.outcomes(&[5, 6]).unexplained().is_some(), "key 0 is 5 after the batch took key 1 away");
+    }
+
+    #[test]
+    fn a_swap_that_failed_saw_something_else() {
+        let mut history = History::default();
+        let swap = history.begin(&Operation::Swap(0, 5, A));
+        history.end(swap, Returned::Changed(false));
+        assert!(history.outcomes(&[5, 6]).unexplained().is_some());
+        assert!(history.outcomes(&[0, 6]).unexplained().is_none());
+    }
+}

@@ -1,0 +1,537 @@
+//! One schedule: threads, crashes, recoveries, and what they show.
+
+use super::baton::{Baton, Limits, Seat, Strategy, random_of};
+use super::crew::Crew;
+use super::history::{History, Operation, Outcomes};
+use super::story::{Event, Place, Violation};
+use super::target::{Mood, Target, World};
+use super::{Counts, Options};
+use crate::Broken;
+use everleaf_pmem::schedule::{self, Step};
+use everleaf_pmem::{Crash, CrashOptions, Debt, Image, Life, Memory, Pool, PoolOptions, Seen};
+use parking_lot::Mutex;
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::any::Any;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Largest number of threads of a schedule.
+pub(super) const THREADS_MAX: usize = 4;
+/// Number of the thread that the prelude counts as: that of none.
+const PRELUDE: usize = 7;
+/// Images remembered as examined; then all are forgotten.
+const SEEN_MAX: usize = 1 << 20;
+
+/// A worker: its threads, and a memory for each world.
+pub(super) struct Worker<T: Target> {
+    target: Arc<T>,
+    options: Arc<Options>,
+    crew: Crew,
+    grounds: Vec<Arc<Ground<T>>>,
+}
+
+/// A world, built.
+struct Ground<T: Target> {
+    target: Arc<T>,
+    options: Arc<Options>,
+    world: World,
+    memory: Arc<Memory>,
+    crash: Crash,
+    initial: Vec<u64>,
+    seen: Mutex<HashSet<u64>>,
+}
+
+/// A schedule: what it does follows from one seed, in which order from another, which follows from the first unless the schedule was made shorter.
+#[derive(Clone, Debug)]
+pub(super) struct Schedule {
+    pub(super) seed: u64,
+    pub(super) order: u64,
+    /// Calls that are left out: thread and number.
+    pub(super) without: Vec<(usize, usize)>,
+}
+
+/// How many orders are tried before a call counts as needed.
+const ORDERS_TRIED: u64 = 400;
+/// How many steps are spent on making a schedule shorter: some seconds' worth.
+const SHRINK_STEPS_MAX: u64 = 1 << 26;
+
+/// What a schedule is to do.
+struct Plan {
+    ground: usize,
+    strategy: Strategy,
+    /// Before the threads start, so that they find nodes of all sizes.
+    prelude: Vec<(usize, Operation)>,
+    /// Of each thread, by number.
+    operations: Vec<Vec<(usize, Operation)>>,
+    /// Number of the first fence before which a crash is examined.
+    first_crash: u64,
+    random: StdRng,
+}
+
+impl Plan {
+    /// All calls, the prelude's too: thread and number.
+    fn calls(&self) -> Vec<(usize, usize)> {
+        let prelude = self.prelude.iter().map(|(number, _)| (PRELUDE, *number));
+        prelude.chain(self.operations.iter().enumerate().flat_map(|(thread, calls)| calls.iter().map(move |(number, _)| (thread, *number)))).collect()
+    }
+}
+
+/// What the threads of a schedule share.
+struct Shared<T: Target> {
+    ground: Arc<Ground<T>>,
+    live: T::Live,
+    life: Arc<Life>,
+    baton: Arc<Baton>,
+    notes: Arc<Notes>,
+    watch: Mutex<Watch>,
+    traced: bool,
+}
+
+/// When to look.
+struct Watch {
+    fences: u64,
+    next_crash: u64,
+    observed: bool,
+    random: StdRng,
+}
+
+/// What a schedule has shown so far.
+#[derive(Default)]
+struct Notes {
+    history: Mutex<History>,
+    counts: Mutex<Counts>,
+    finding: Mutex<Option<Finding>>,
+    /// The outcomes at this moment of the history, by its number of moments.
+    outcomes: Mutex<Option<(u64, Arc<Outcomes>)>>,
+}
+
+struct Finding {
+    broken: Broken,
+    image: Option<String>,
+}
+
+impl<T: Target> Worker<T> {
+    /// Builds every world.
+    ///
+    /// # Errors
+    /// What breaks before any thread has run.
+    pub(super) fn new(target: Arc<T>, options: Arc<Options>) -> Result<Self, Broken> {
+        let ground = |world| Ground::new(Arc::clone(&target), Arc::clone(&options), world).map(Arc::new);
+        let grounds = target.worlds().into_iter().map(ground).collect::<Result<_, _>>()?;
+        Ok(Self { target, options, crew: Crew::new(THREADS_MAX), grounds })
+    }
+
+    /// Runs a schedule; what it has broken, if anything, with no more calls than that takes.
+    pub(super) fn run(&self, schedule: &Schedule) -> (Counts, Option<Box<Violation>>) {
+        let (counts, finding, _) = self.attempt(schedule, false);
+        let told = finding.map(|finding| {
+            let shorter = if self.options.shrinks { self.shrink(schedule.clone(), finding.broken.rule) } else { schedule.clone() };
+            Box::new(self.tell(&shorter, finding))
+        });
+        (counts, told)
+    }
+
+    /// Leaves out calls as long as some order of the steps of the others breaks the same rule.
+    fn shrink(&self, mut schedule: Schedule, rule: &str) -> Schedule {
+        let (mut is_shorter, mut steps) = (true, 0);
+        while is_shorter && steps < SHRINK_STEPS_MAX {
+            is_shorter = false;
+            for (thread, number) in self.plan(&schedule).calls() {
+                let mut breaks = |schedule: &Schedule| {
+                    let (counts, finding, _) = self.attempt(schedule, false);
+                    steps += counts.steps;
+                    finding.is_some_and(|finding| finding.broken.rule == rule)
+                };
+                let mut without = schedule.without.clone();
+                without.push((thread, number));
+                let orders = (0..ORDERS_TRIED).map(|order| Schedule { order: schedule.order.wrapping_add(order), without: without.clone(), ..schedule });
+                if let Some(found) = orders.into_iter().find(|schedule| breaks(schedule)) {
+                    schedule = found;
+                    is_shorter = true;
+                }
+            }
+        }
+        schedule
+    }
+
+    /// Every event of a schedule.
+    #[cfg(test)]
+    pub(super) fn trace(&self, schedule: &Schedule) -> Vec<String> {
+        self.attempt(schedule, true).2.iter().map(ToString::to_string).collect()
+    }
+
+    /// Runs the schedule again, slowly, for the story.
+    fn tell(&self, schedule: &Schedule, finding: Finding) -> Violation {
+        let (_, again, events) = self.attempt(schedule, true);
+        let plan = self.plan(schedule);
+        let ground = &self.grounds[plan.ground];
+        let mut events: Vec<String> = events.iter().map(ToString::to_string).collect();
+        if again.is_none() {
+            events.push("this did not happen again when the schedule was run again: something in it is not the scheduler's choice".to_owned());
+        }
+        let Finding { broken, image } = again.unwrap_or(finding);
+        let operations = |calls: &Vec<(usize, Operation)>| calls.iter().map(|(_, call)| call.to_string()).collect::<Vec<_>>().join(", ");
+        Violation {
+            broken,
+            subject: format!("{}, starting from {:?}, seed {:#x}", self.target.name(), ground.world.name, schedule.seed),
+            initial: (0..ground.initial.len()).map(|register| (register, ground.initial[register])).filter(|(_, value)| *value != 0).collect(),
+            prelude: operations(&plan.prelude),
+            plan: plan.operations.iter().map(operations).collect(),
+            strategy: plan.strategy.to_string(),
+            events,
+            image,
+            replay: self.options.replay(&self.target.name(), schedule),
+        }
+    }
+
+    fn plan(&self, schedule: &Schedule) -> Plan {
+        let mut random = random_of(schedule.seed);
+        let ground = random.random_range(0..self.grounds.len());
+        let world = &self.grounds[ground].world;
+        let threads = match random.random_range(0..8u32) {
+            0..5 => 2,
+            5..7 => 3,
+            _ => THREADS_MAX,
+        };
+        let each = random.random_range(1..=[12, 8, 6][threads - 2]);
+        // Neighbouring keys, so that threads meet.
+        let width = random.random_range(2..=8usize).min(world.keys.len());
+        let from = random.random_range(0..=world.keys.len() - width);
+        let draw = |thread: usize, count: usize, random: &mut StdRng| {
+            let mood = Mood::draw(thread, (from, from + width), random);
+            let payload = |number: usize| (thread as u64 + 1) << 32 | (number as u64 + 1);
+            let calls = (0..count).map(|number| (number, self.target.draw(world, &mood, payload(number), random)));
+            // All are drawn, so that the others stay as they are.
+            let mut calls: Vec<_> = calls.collect();
+            calls.retain(|(number, _)| !schedule.without.contains(&(thread, *number)));
+            calls
+        };
+        let prelude = random.random_range(0..=8usize);
+        let prelude = draw(PRELUDE, prelude, &mut random);
+        let operations = (0..threads).map(|thread| draw(thread, each, &mut random)).collect();
+        let mut random = random_of(schedule.order);
+        let strategy = Strategy::draw(&mut random, threads * each);
+        let first_crash = random.random_range(1..=2 * (threads * each) as u64);
+        Plan { ground, strategy, prelude, operations, first_crash, random }
+    }
+
+    /// Runs a schedule: counts, what was found, and, if it is `traced`, what happened.
+    fn attempt(&self, schedule: &Schedule, traced: bool) -> (Counts, Option<Finding>, Vec<Event>) {
+        let mut plan = self.plan(schedule);
+        let ground = Arc::clone(&self.grounds[plan.ground]);
+        let limits = Limits { steps_max: self.options.steps_max, omission: self.options.omission.clone(), sites: self.options.sites.clone() };
+        let watch = Watch { fences: 0, next_crash: plan.first_crash, observed: false, random: random_of(plan.random.random()) };
+        let baton = Baton::new(plan.operations.len(), plan.strategy.clone(), plan.random.clone(), limits, traced);
+        let notes = Arc::new(Notes::default());
+        if traced {
+            ground.seen.lock().clear();
+        }
+        let life = Arc::new(ground.crash.live(self.options.life(schedule.order)));
+        let opened = ground.open(&life);
+        let finding = match opened {
+            Err(broken) => Some(Finding { broken, image: None }),
+            Ok(live) => {
+                let shared = Shared {
+                    ground: Arc::clone(&ground),
+                    live,
+                    life: Arc::clone(&life),
+                    baton: Arc::clone(&baton),
+                    notes: Arc::clone(&notes),
+                    watch: Mutex::new(watch),
+                    traced,
+                };
+                match shared.play(&plan.prelude) {
+                    Ok(()) => self.run_threads(Arc::new(shared), plan.operations),
+                    Err(broken) => Some(Finding { broken, image: None }),
+                }
+            }
+        };
+        life.look_away();
+        drop(life);
+        let (steps, switches, events) = baton.result();
+        let mut counts = std::mem::take(&mut *notes.counts.lock());
+        counts.schedules = 1;
+        counts.steps += steps;
+        counts.switches += switches;
+        (counts, finding, events)
+    }
+
+    fn run_threads(&self, shared: Arc<Shared<T>>, operations: Vec<Vec<(usize, Operation)>>) -> Option<Finding> {
+        let count = operations.len();
+        let task = |(thread, operations): (usize, Vec<(usize, Operation)>)| {
+            let shared = Arc::clone(&shared);
+            Box::new(move || Shared::run_thread(shared, thread, &operations)) as Box<dyn FnOnce() + Send>
+        };
+        let threads = self.crew.start(operations.into_iter().enumerate().map(task).collect());
+        shared.baton.run(threads);
+        self.crew.finish(count);
+        let found = shared.notes.finding.lock().take();
+        found.or(shared.baton.broken().map(|broken| Finding { broken, image: None })).or_else(|| {
+            let ended = catch_unwind(AssertUnwindSafe(|| shared.at_the_end())).unwrap_or_else(|panic| Err(panicked(&*panic)));
+            ended.err().map(|broken| Finding { broken, image: None }).or_else(|| shared.notes.finding.lock().take())
+        })
+    }
+}
+
+impl<T: Target> Shared<T> {
+    /// Before the threads start.
+    fn play(&self, operations: &[(usize, Operation)]) -> Result<(), Broken> {
+        for (_, operation) in operations {
+            let call = self.notes.history.lock().begin(operation);
+            let returned = self.ground.target.apply(&self.live, &self.ground.world, operation)?;
+            self.notes.history.lock().end(call, returned);
+        }
+        Ok(())
+    }
+
+    /// The life of one thread.
+    fn run_thread(shared: Arc<Self>, thread: usize, operations: &[(usize, Operation)]) {
+        let baton = Arc::clone(&shared.baton);
+        baton.take_seat(thread);
+        let debts = Arc::new(Mutex::new(Vec::new()));
+        let seat = {
+            let (shared, debts) = (Arc::clone(&shared), Arc::clone(&debts));
+            Seat { baton: Arc::clone(&baton), thread, watch: move |step, place| shared.watch(thread, step, place, &debts) }
+        };
+        let scheduled = schedule::enter(Arc::new(seat));
+        let result = catch_unwind(AssertUnwindSafe(|| operations.iter().try_for_each(|(_, operation)| shared.call(thread, operation, &debts))));
+        drop(scheduled);
+        match result {
+            Ok(Ok(())) => {}
+            Ok(Err(broken)) => baton.give_up(broken),
+            Err(panic) if Baton::is_given_up(&*panic) => {}
+            Err(panic) => baton.give_up(panicked(&*panic)),
+        }
+        drop(shared);
+        baton.leave(thread);
+    }
+
+    fn call(&self, thread: usize, operation: &Operation, debts: &Mutex<Vec<Debt>>) -> Result<(), Broken> {
+        let call = self.notes.history.lock().begin(operation);
+        self.baton.note(|| Event::Begin { thread, operation: operation.clone() });
+        debts.lock().clear();
+        let returned = self.ground.target.apply(&self.live, &self.ground.world, operation)?;
+        self.baton.note(|| Event::End { thread, returned: returned.clone() });
+        self.notes.history.lock().end(call, returned);
+        self.notes.counts.lock().operations += 1;
+        let owed: Vec<Debt> = std::mem::take(&mut *debts.lock());
+        schedule::at_once(|| self.collect(owed));
+        Ok(())
+    }
+
+    /// A call has returned that has read stores of other threads which were not durable. If one is not by now, a crash may take back what was returned: the
+    /// image without it tells.
+    fn collect(&self, owed: Vec<Debt>) {
+        for debt in owed.into_iter().filter(|debt| !self.life.is_paid(*debt)) {
+            self.notes.counts.lock().suspicions += 1;
+            let (ground, notes, traced) = (Arc::clone(&self.ground), Arc::clone(&self.notes), self.traced);
+            self.life.lose(debt, move |image| ground.examine(image, &notes, traced));
+        }
+    }
+
+    /// Before each step of a thread, which is sure to take it.
+    fn watch(&self, thread: usize, step: Step, place: Place, debts: &Mutex<Vec<Debt>>) {
+        let base = self.ground.memory.words().as_ptr().addr();
+        let within = |address: usize| address.checked_sub(base).filter(|at| *at < size_of_val(self.ground.memory.words()));
+        match step {
+            Step::Load(address) => {
+                let debt = within(address).filter(|_| self.ground.target.is_persistent()).and_then(|at| self.life.debt(at));
+                if let Some(debt) = debt {
+                    let mut debts = debts.lock();
+                    if !debts.contains(&debt) {
+                        debts.push(debt);
+                        self.notes.counts.lock().dirty_reads += 1;
+                        self.baton.note(|| Event::Dirty { thread, at: debt.at, place });
+                    }
+                }
+            }
+            Step::Fence => self.before_fence(thread, step, place),
+            Step::Exchange(address, _) if within(address).is_some() => self.before_fence(thread, step, place),
+            Step::Store(address, _) | Step::Flush(address, _) if self.traced => {
+                if let Some(at) = within(address) {
+                    self.baton.note(|| Event::Step { thread, at, step, place });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A fence may be a crash point; which ones are, the seed decides.
+    fn before_fence(&self, thread: usize, step: Step, place: Place) {
+        self.baton.note(|| Event::Step { thread, at: 0, step, place });
+        let options = &self.ground.options;
+        if options.crash_every == 0 || !self.ground.target.is_persistent() {
+            return;
+        }
+        let mut watch = self.watch.lock();
+        watch.fences += 1;
+        let wanted = watch.fences == watch.next_crash && self.notes.finding.lock().is_none();
+        if wanted {
+            let step = watch.random.random_range(1..=2 * options.crash_every);
+            watch.next_crash += step;
+            self.baton.note(|| Event::Crash);
+            self.observe();
+        } else if watch.observed {
+            self.life.look_away();
+        }
+        watch.observed = wanted;
+    }
+
+    fn observe(&self) {
+        let (ground, notes, traced) = (Arc::clone(&self.ground), Arc::clone(&self.notes), self.traced);
+        self.life.observe(move |image| schedule::at_once(|| ground.examine(image, &notes, traced)));
+    }
+
+    /// All threads have run to their end.
+    fn at_the_end(&self) -> Result<(), Broken> {
+        let Self { ground, live, .. } = self;
+        self.life.look_away();
+        let outcomes = ground.outcomes(&self.notes);
+        if let Some(keys) = outcomes.unexplained() {
+            return Err(Broken::new("some order of the calls explains what they returned", format_args!("none does for keys {keys:?}")));
+        }
+        if ground.target.is_persistent() && ground.options.crash_every != 0 {
+            self.baton.note(|| Event::Crash);
+            self.observe();
+            self.life.end();
+            self.life.look_away();
+        }
+        let content = ground.target.content(live, &ground.world)?;
+        if let Some(refused) = outcomes.refuse(&content) {
+            return Err(Broken::new("some order of the calls explains what is there", refused));
+        }
+        ground.target.audit(live)
+    }
+}
+
+impl<T: Target> Ground<T> {
+    fn new(target: Arc<T>, options: Arc<Options>, world: World) -> Result<Self, Broken> {
+        const RULE: &str = "building the world";
+        let memory = Memory::new(target.memory()).map_err(Broken::by(RULE))?;
+        let crash = Crash::new(&memory);
+        let mut initial = vec![0; world.keys.len()];
+        if target.is_persistent() {
+            let pool = Pool::create_in(Arc::clone(&memory), crash.clone(), pool_options(&*target)).map_err(Broken::by(RULE))?;
+            let live = target.create(Arc::clone(&pool))?;
+            for operation in &world.setup {
+                target.apply(&live, &world, operation)?;
+            }
+            initial = target.content(&live, &world)?;
+            drop(live);
+            if world.closed {
+                pool.close().map_err(Broken::by(RULE))?;
+            }
+        } else {
+            // It is made anew for each schedule.
+            for operation in &world.setup {
+                match operation {
+                    Operation::Upsert(register, payload) => initial[*register] = *payload,
+                    Operation::Remove(register) => initial[*register] = 0,
+                    _ => return Err(Broken::new(RULE, "a world is made by upserts and removals")),
+                }
+            }
+        }
+        Ok(Self { target, options, world, memory, crash, initial, seen: Mutex::default() })
+    }
+
+    fn open(&self, life: &Life) -> Result<T::Live, Broken> {
+        if self.target.is_persistent() {
+            let pool = Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
+            return self.target.open(pool.map_err(Broken::by("opening after a crash succeeds"))?);
+        }
+        let pool = Pool::create_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
+        let live = self.target.create(pool.map_err(Broken::by("building the world"))?)?;
+        for operation in &self.world.setup {
+            self.target.apply(&live, &self.world, operation)?;
+        }
+        Ok(live)
+    }
+
+    /// What may be left of what was called so far.
+    fn outcomes(&self, notes: &Notes) -> Arc<Outcomes> {
+        let history = notes.history.lock();
+        let mut known = notes.outcomes.lock();
+        match &*known {
+            Some((at, outcomes)) if *at == history.clock() => Arc::clone(outcomes),
+            _ => {
+                let outcomes = Arc::new(history.outcomes(&self.initial));
+                *known = Some((history.clock(), Arc::clone(&outcomes)));
+                outcomes
+            }
+        }
+    }
+
+    /// Examines one image, if the like of it was not examined before. `Seen` says nothing: unreachable blocks are shown in three states only.
+    fn examine(&self, image: &Image<'_>, notes: &Notes, traced: bool) -> Seen {
+        if notes.finding.lock().is_some() {
+            return Seen::default();
+        }
+        let outcomes = self.outcomes(notes);
+        {
+            let mut counts = notes.counts.lock();
+            counts.images += 1;
+            let mut seen = self.seen.lock();
+            if seen.len() >= SEEN_MAX {
+                seen.clear();
+            }
+            if !seen.insert(image.hash() ^ outcomes.hash()) && !traced {
+                return Seen::default();
+            }
+            counts.checked += 1;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| self.recover(image, &outcomes))).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        if let Err(broken) = result {
+            *notes.finding.lock() = Some(Finding { broken, image: Some(image.to_string()) });
+        }
+        Seen::default()
+    }
+
+    /// The oracle.
+    fn recover(&self, image: &Image<'_>, outcomes: &Outcomes) -> Result<(), Broken> {
+        let life = image.live(CrashOptions::default());
+        life.unwatch();
+        let live = self.open(&life)?;
+        let content = self.target.content(&live, &self.world)?;
+        if let Some(refused) = outcomes.refuse(&content) {
+            return Err(Broken::new("a crash leaves what some order of the calls explains", refused));
+        }
+        self.target.audit(&live)?;
+        let again = life.live(CrashOptions::default());
+        again.unwatch();
+        let second = self.target.content(&self.open(&again)?, &self.world)?;
+        if second != content {
+            return Err(Broken::new("a second recovery finds the same", format_args!("{second:x?} after {content:x?}")));
+        }
+        drop(again);
+        if image.hash().is_multiple_of(self.options.follow_up_every) { self.use_on(&live, content, image.hash()) } else { Ok(()) }
+    }
+
+    /// What was recovered works.
+    fn use_on(&self, live: &T::Live, found: Vec<u64>, seed: u64) -> Result<(), Broken> {
+        let mut random = random_of(seed);
+        let mut history = History::default();
+        for number in 0..12 {
+            let payload = 9 << 32 | (number + 1);
+            let mood = Mood::draw(number as usize, (0, self.world.keys.len()), &mut random);
+            let operation = self.target.draw(&self.world, &mood, payload, &mut random);
+            let call = history.begin(&operation);
+            history.end(call, self.target.apply(live, &self.world, &operation)?);
+        }
+        let content = self.target.content(live, &self.world)?;
+        match history.outcomes(&found).refuse(&content) {
+            Some(refused) => Err(Broken::new("what was recovered works", refused)),
+            None => self.target.audit(live),
+        }
+    }
+}
+
+fn pool_options<T: Target>(target: &T) -> PoolOptions {
+    PoolOptions { size_max: target.memory(), slab_size: 4 << 10, ..PoolOptions::default() }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Broken {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    Broken::new("no panic", text.unwrap_or("a panic without a message"))
+}

@@ -1,0 +1,211 @@
+//! The store under test: single writes, swaps, batches, scans, and now and then a namespace that is cleared.
+
+use super::history::{Operation, Returned};
+use super::target::{Mood, Target, World};
+use crate::{Broken, Class};
+use everleaf::{Batch, Namespace, Options, Store as Everleaf};
+use everleaf_index::Direction;
+use everleaf_pmem::{Crash, Pool};
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// The store, on one index.
+pub struct Store {
+    /// Name of the index.
+    pub index: &'static str,
+}
+
+/// An open store, and a namespace of it.
+pub struct Live {
+    store: Everleaf<Crash>,
+    space: Namespace<Crash>,
+}
+
+impl Store {
+    fn on(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
+        let options = Options { index: self.index.to_owned(), recovery_threads: 1, ..Options::default() };
+        let open = || {
+            let store = Everleaf::on(pool, &options)?;
+            let space = store.namespace("space")?;
+            Ok::<_, everleaf::Error>(Live { store, space })
+        };
+        open().map_err(Broken::by("opening after a crash succeeds"))
+    }
+}
+
+fn key(world: &World, register: usize) -> Vec<u8> {
+    <[u8]>::numbered(world.keys[register])
+}
+
+fn value(payload: u64) -> Option<Vec<u8>> {
+    (payload != 0).then(|| payload.to_le_bytes().to_vec())
+}
+
+fn payload(value: &[u8]) -> Result<u64, Broken> {
+    let bytes = value.try_into().map_err(|_| Broken::new("a value is what was put", format_args!("{value:?}")))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+const RULE: &str = "an operation succeeds";
+
+impl Live {
+    fn entries(&self, world: &World, direction: Direction) -> Result<Vec<(usize, u64)>, Broken> {
+        let mut found = Vec::new();
+        let visit = |key: &[u8], value: &[u8]| {
+            found.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        self.space.scan(Bound::Unbounded, direction, visit).map_err(Broken::by(RULE))?;
+        let mut entries = Vec::new();
+        for (found, value) in found {
+            let register = (0..world.keys.len()).find(|register| key(world, *register) == found);
+            let register = register.ok_or_else(|| Broken::new("only keys that were written are there", format_args!("{found:?}")))?;
+            entries.push((register, payload(&value)?));
+        }
+        let sorted = entries.windows(2).all(|pair| if direction == Direction::Forward { pair[0].0 < pair[1].0 } else { pair[0].0 > pair[1].0 });
+        if sorted { Ok(entries) } else { Err(Broken::new("a scan is in order", format_args!("{entries:?}"))) }
+    }
+}
+
+impl Target for Store {
+    type Live = Live;
+
+    fn name(&self) -> String {
+        format!("store/{}", self.index)
+    }
+
+    fn memory(&self) -> usize {
+        512 << 10
+    }
+
+    fn worlds(&self) -> Vec<World> {
+        let world = |name, count: usize, closed| World {
+            name,
+            keys: (1..=8).map(|number| number * 10).collect(),
+            setup: (0..count).map(|register| Operation::Upsert(register, register as u64 + 1)).collect(),
+            closed,
+        };
+        vec![world("empty", 0, false), world("one leaf", 4, true), world("two leaves", 8, false)]
+    }
+
+    fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
+        self.on(pool)
+    }
+
+    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
+        self.on(pool)
+    }
+
+    fn draw(&self, world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+        let register = mood.pick(random);
+        if mood.reads(random) {
+            return match random.random_range(0..8u32) {
+                0 => Operation::Scan(Direction::Forward),
+                1 => Operation::Scan(Direction::Reverse),
+                _ => Operation::Get(register),
+            };
+        }
+        let to = |random: &mut StdRng| if mood.removes(random) { 0 } else { payload };
+        match random.random_range(0..16u32) {
+            0 if random.random() => Operation::Clear,
+            0..3 => {
+                // What others put there is not known here; what was there at first is, and absence.
+                let expected = if random.random() { 0 } else { initial(world, register) };
+                Operation::Swap(register, expected, to(random))
+            }
+            3..9 => {
+                let mut changes = vec![(register, to(random))];
+                for _ in 0..random.random_range(1..3u32) {
+                    let other = mood.pick(random);
+                    if changes.iter().all(|(register, _)| *register != other) {
+                        changes.push((other, to(random)));
+                    }
+                }
+                Operation::Batch(changes)
+            }
+            9 | 10 => Operation::Insert(register, payload),
+            _ => match to(random) {
+                0 => Operation::Remove(register),
+                payload => Operation::Upsert(register, payload),
+            },
+        }
+    }
+
+    fn apply(&self, live: &Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
+        let failed = Broken::by(RULE);
+        Ok(match operation {
+            Operation::Get(register) => match live.space.get(&key(world, *register)).map_err(failed)? {
+                Some(value) => Returned::Was(payload(&value)?),
+                None => Returned::Was(0),
+            },
+            Operation::Insert(register, to) => {
+                // As a swap of nothing for something: what was there instead is not told.
+                Returned::Changed(live.space.insert(&key(world, *register), &to.to_le_bytes()).map_err(failed)?)
+            }
+            Operation::Upsert(register, to) => {
+                live.space.put(&key(world, *register), &to.to_le_bytes()).map_err(failed)?;
+                Returned::Done
+            }
+            Operation::Remove(register) => Returned::Changed(live.space.delete(&key(world, *register)).map_err(failed)?),
+            Operation::Swap(register, expected, to) => {
+                let (expected, to) = (value(*expected), value(*to));
+                Returned::Changed(live.space.compare_and_swap(&key(world, *register), expected.as_deref(), to.as_deref()).map_err(failed)?)
+            }
+            Operation::Batch(changes) => {
+                let mut batch = Batch::default();
+                for (register, to) in changes {
+                    match value(*to) {
+                        Some(value) => batch.put(&live.space, &key(world, *register), &value),
+                        None => batch.delete(&live.space, &key(world, *register)),
+                    }
+                }
+                live.store.write(batch).map_err(failed)?;
+                Returned::Done
+            }
+            Operation::Clear => {
+                live.space.clear().map_err(failed)?;
+                Returned::Done
+            }
+            Operation::Scan(direction) => Returned::Entries(live.entries(world, *direction)?),
+            Operation::Update(..) => unreachable!("the store has no such operation"),
+        })
+    }
+
+    fn content(&self, live: &Live, world: &World) -> Result<Vec<u64>, Broken> {
+        let mut registers = vec![0; world.keys.len()];
+        let forward = live.entries(world, Direction::Forward)?;
+        let mut reverse = live.entries(world, Direction::Reverse)?;
+        reverse.reverse();
+        if forward != reverse || live.space.count() != forward.len() as u64 {
+            return Err(Broken::new("scans and the count agree", format_args!("{forward:?}, reverse {reverse:?}, count {}", live.space.count())));
+        }
+        for (register, payload) in forward {
+            registers[register] = payload;
+        }
+        for (register, held) in registers.iter().enumerate() {
+            let found = self.apply(live, world, &Operation::Get(register))?;
+            if found != Returned::Was(*held) {
+                return Err(Broken::new("what a scan shows a lookup finds", format_args!("key {register}: {found}")));
+            }
+        }
+        Ok(registers)
+    }
+
+    fn audit(&self, live: &Live) -> Result<(), Broken> {
+        const RULE: &str = "allocated is what is reachable";
+        live.store.pool().collect();
+        let report = live.store.verify().map_err(Broken::by(RULE))?;
+        if report.is_sound() { Ok(()) } else { Err(Broken::new(RULE, format_args!("{report:?}"))) }
+    }
+}
+
+/// What a register holds before anybody writes.
+fn initial(world: &World, register: usize) -> u64 {
+    let set = |operation: &Operation| match operation {
+        Operation::Upsert(other, payload) if *other == register => Some(*payload),
+        _ => None,
+    };
+    world.setup.iter().rev().find_map(set).unwrap_or(0)
+}

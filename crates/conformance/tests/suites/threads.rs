@@ -1,0 +1,184 @@
+//! Threads under the scheduler: a short run of everything that there is, and defects that must be noticed.
+
+use everleaf_conformance::Broken;
+use everleaf_conformance::threads::{Index, Mood, Omission, Operation, Options, Report, Returned, Store, Table, Target, World, run};
+use everleaf_pmem::schedule::Slip;
+use everleaf_pmem::{Crash, Pool};
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::sync::Arc;
+
+/// Small leaves change their structure all the time; the larger ones have to prove less.
+fn every<K: everleaf_conformance::Class + ?Sized>() {
+    for index in Index::<K>::all() {
+        let schedules = (2000 / index.weight()).max(10);
+        run(index, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
+    }
+}
+
+#[test]
+fn threads_crash_on_every_index_of_integers() {
+    every::<u64>();
+}
+
+#[test]
+fn threads_crash_on_every_index_of_byte_strings() {
+    every::<[u8]>();
+}
+
+#[test]
+fn threads_crash_on_the_store() {
+    run(Store { index: "isle-128" }, Options { schedules: 500, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
+}
+
+#[test]
+fn threads_crash_on_the_allocator() {
+    run(Table, Options { schedules: 2000, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
+}
+
+/// One thread deletes by batches, which use the same commit slot again and again; others look.
+struct Deletions(Store);
+
+impl Target for Deletions {
+    type Live = <Store as Target>::Live;
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn memory(&self) -> usize {
+        self.0.memory()
+    }
+
+    fn worlds(&self) -> Vec<World> {
+        let mut worlds = self.0.worlds();
+        worlds.retain(|world| world.name == "one leaf");
+        worlds
+    }
+
+    fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
+        self.0.create(pool)
+    }
+
+    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
+        self.0.open(pool)
+    }
+
+    fn draw(&self, _world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+        if mood.thread != 0 {
+            return Operation::Get([0, 3][random.random_range(0..2usize)]);
+        }
+        // The key that is deleted is the last that the batch clears up after itself: who sees the others may come in time for it.
+        Operation::Batch(vec![(0, payload), (1, payload), (2, payload), (3, if random.random() { 0 } else { payload })])
+    }
+
+    fn apply(&self, live: &Self::Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
+        self.0.apply(live, world, operation)
+    }
+
+    fn content(&self, live: &Self::Live, world: &World) -> Result<Vec<u64>, Broken> {
+        self.0.content(live, world)
+    }
+
+    fn audit(&self, live: &Self::Live) -> Result<(), Broken> {
+        self.0.audit(live)
+    }
+}
+
+/// A reader that had found the record by which a batch deletes a key, and then slept until the batch was over and its commit slot served the next one, took the
+/// batch for undone and returned the value from before: the record had no timestamp, as those that set a value have.
+#[test]
+fn a_key_that_a_batch_has_deleted_does_not_come_back() {
+    run(Deletions(Store { index: "isle-128" }), Options { schedules: 6000, seed: 0x5eed, crash_every: 0, ..Options::default() }, |_| {}).assert_clean();
+}
+
+/// Lookups and changes of values only: what goes wrong here is not the shape of a leaf.
+struct Values(Index<u64>);
+
+impl Target for Values {
+    type Live = <Index<u64> as Target>::Live;
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn worlds(&self) -> Vec<World> {
+        let mut worlds = self.0.worlds();
+        worlds.retain(|world| world.name == "several leaves");
+        worlds
+    }
+
+    fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
+        self.0.create(pool)
+    }
+
+    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
+        self.0.open(pool)
+    }
+
+    fn draw(&self, _world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+        let register = random.random_range(mood.window.0..mood.window.1);
+        if random.random() { Operation::Get(register) } else { Operation::Update(register, payload) }
+    }
+
+    fn apply(&self, live: &Self::Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
+        self.0.apply(live, world, operation)
+    }
+
+    fn content(&self, live: &Self::Live, world: &World) -> Result<Vec<u64>, Broken> {
+        self.0.content(live, world)
+    }
+
+    fn audit(&self, live: &Self::Live) -> Result<(), Broken> {
+        self.0.audit(live)
+    }
+}
+
+/// Leaves out what stands in the line of the tree that holds `code`, the first after `function`.
+fn without(slip: Slip, function: &str, code: &str, crash_every: u64) -> Report {
+    let source = include_str!("../../../index/src/selective.rs");
+    let start = source.find(function).expect("the function is in the tree");
+    let at = start + source[start..].find(code).expect("the code is in the function");
+    let line = source[..at].lines().count() as u32;
+    let omission = Omission { slip, file: "index/src/selective.rs".into(), line };
+    let options = Options { schedules: 5000, seed: 0x5eed, crash_every, omission: Some(omission), workers: 1, ..Options::default() };
+    run(Values(Index::all().swap_remove(0)), options, |_| {})
+}
+
+fn assert_noticed(report: Report, rules: &[&str]) {
+    let violation = report.violation.expect("the defect is noticed");
+    assert!(rules.contains(&violation.broken.rule), "{violation}");
+    let story = violation.to_string();
+    assert!(story.contains("again: cargo xtask crash threads --index isle-128 --seed 0x") && story.contains("goes on"), "{story}");
+    assert!(!story.contains("did not happen again"), "{story}");
+}
+
+const TAKEN_BACK: &str = "a crash leaves what some order of the calls explains";
+
+/// A reader that does not look whether the leaf was changed meanwhile returns values which are not durable. No order of calls in memory shows it, only a crash
+/// does.
+#[test]
+fn a_reader_that_sees_what_is_not_durable_is_noticed() {
+    assert_noticed(without(Slip::Validate, "fn read<", "reached.latch.validate", 1), &[TAKEN_BACK]);
+}
+
+/// The same by its loads alone: no image is made but the one that proves it.
+#[test]
+fn a_read_of_what_is_not_durable_is_noticed_without_images() {
+    let report = without(Slip::Validate, "fn read<", "reached.latch.validate", 0);
+    assert!(report.counts.suspicions > 0 && report.counts.images < 8, "{report}");
+    assert_noticed(report, &[TAKEN_BACK]);
+}
+
+/// Two writers in one leaf: each says what it has replaced, and both say the same.
+#[test]
+fn a_writer_without_the_lock_is_noticed() {
+    let rules = [TAKEN_BACK, "some order of the calls explains what they returned", "some order of the calls explains what is there"];
+    assert_noticed(without(Slip::Lock, "fn hold(", "lock: latch.lock_from", 1), &rules);
+}
+
+/// The checker itself: without a defect, nothing of this kind is found on the same schedules.
+#[test]
+fn values_are_safe() {
+    run(Values(Index::all().swap_remove(0)), Options { schedules: 5000, seed: 0x5eed, crash_every: 1, ..Options::default() }, |_| {}).assert_clean();
+}

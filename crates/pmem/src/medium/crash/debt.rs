@@ -1,0 +1,43 @@
+//! What one thread owes another: whose stores are not durable yet, and the images in which just one such store is lost.
+//!
+//! A thread that has read a store of another thread, and returns before that store is durable, may have returned what a crash takes back. Whether it has shows
+//! in the image that loses this store and nothing else.
+
+use super::{Crash, Event, Image, Life, Seen, images};
+use crate::medium::LINE;
+
+/// A store that was not durable when another thread read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Debt {
+    /// Offset of the word in bytes.
+    pub at: usize,
+    /// The store is the n-th of its line.
+    number: u64,
+}
+
+impl Crash {
+    /// The latest store to the word at `at`, if another thread has made it and it is not durable.
+    pub fn debt(&self, at: usize) -> Option<Debt> {
+        let number = self.level.state.lock().log.owed(at)?;
+        Some(Debt { at, number })
+    }
+
+    /// Whether the store is durable by now.
+    pub fn is_paid(&self, debt: Debt) -> bool {
+        self.level.state.lock().log.durable(debt.at / LINE) >= debt.number
+    }
+}
+
+impl Life {
+    /// Shows the image in which the store of `debt` and those behind it in its line are lost and nothing else, and the one in which all is lost that can be.
+    pub fn lose(&self, debt: Debt, observer: impl FnMut(&Image<'_>) -> Seen + Send + 'static) {
+        let level = &self.crash.level;
+        let mut state = level.state.lock();
+        let durable = state.log.durable(debt.at / LINE);
+        if let Some(kept) = (debt.number - 1).checked_sub(durable) {
+            state.points += 1;
+            let mut observer: super::Observer = Box::new(observer);
+            images::without(level, &mut state, (debt.at / LINE) as u32, kept as u32, Event::End, &mut observer);
+        }
+    }
+}
