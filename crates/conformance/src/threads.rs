@@ -192,7 +192,9 @@ impl fmt::Display for Report {
 /// # Panics
 /// In a build without debug assertions, which has no scheduling points.
 pub fn run<T: Target>(target: T, options: Options, progress: impl Fn(u64) + Sync) -> Report {
-    assert!(everleaf_pmem::schedule::IS_BUILT_IN, "threads are scheduled in builds with debug assertions only: cargo run --profile test");
+    if !everleaf_pmem::schedule::IS_BUILT_IN {
+        panic!("threads are scheduled in builds with debug assertions only: cargo run --profile test");
+    }
     let begun = Instant::now();
     let (target, options) = (Arc::new(target), Arc::new(options));
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
