@@ -48,10 +48,10 @@
 //! | c = n - 1 | no | insert, shift over; or remove, counted and not begun | c := n |
 //! | c = n - 1 | yes | insert, shifting; or remove, counted and shifting | shift left over the copy, last value := 0, persist |
 //! | c = n + 1 | no | remove, shift over; or insert, counted and not begun | c := n |
-//! | c = n | yes | remove, shifting; or insert, counted and shifting | shift left over the copy, last value := 0, persist; c := n - 1 |
-//!
 //! | c = n | yes | remove, shifting; or insert, counted and shifting | the same, then c := n - 1 |
-//! before the counter, so a crash within it is one more row of the table.
+//!
+//! Shifting left over a copy takes an insert back and finishes a removal alike. Everything else is damage. The repair is the same shift as a removal's,
+//! persisted before the counter, so a crash within it is one more row of the table.
 
 use super::{Birth, Entry, LeafLayout};
 use crate::record::Record;
