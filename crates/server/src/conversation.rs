@@ -234,25 +234,12 @@ impl Conversation {
         }
         let reply = &mut self.reply;
         let mut done = 0;
-        let mut answer = |value: &mut dyn FnMut(&mut Vec<u8>) -> Result<Option<usize>, everleaf::Error>| {
-            let start = reply.out.len();
-            match reply.bulk_with(value) {
-                Ok(found) => counters.lookup(found),
-                Err(error) => {
-                    reply.out.truncate(start);
-                    counters.errors.add(1);
-                    Failure::from(error).write(reply);
-                }
-            }
-            reply.out.len()
-        };
-        let mut size = 0;
         while done < keys.len() {
             let outcome = database.visit_many(&keys[done..], |found| {
-                if done > 0 && size + found.as_ref().map_or(0, Found::size) > output_size_max {
+                if done > 0 && reply.out.len() + found.as_ref().map_or(0, Found::size) > output_size_max {
                     return Err(End::Enough);
                 }
-                size = answer(&mut |out| found.as_ref().map(|found| found.copy_to(out)).transpose());
+                answer(reply, counters, |out| found.as_ref().map(|found| found.copy_to(out)).transpose());
                 done += 1;
                 Ok(())
             });
@@ -261,7 +248,7 @@ impl Conversation {
                 Err(End::Enough) => break,
                 // One of them cannot be looked up: one at a time finds out which.
                 Err(End::Failed) => {
-                    size = answer(&mut |out| database.get_into(keys[done], out));
+                    answer(reply, counters, |out| database.get_into(keys[done], out));
                     done += 1;
                 }
             }
@@ -283,6 +270,19 @@ impl Conversation {
                     Failure::from(error).write(&mut self.reply);
                 }
             }
+        }
+    }
+}
+
+/// Answers a GET with what `value` writes.
+fn answer(reply: &mut Reply, counters: &Counters, value: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, everleaf::Error>) {
+    let start = reply.out.len();
+    match reply.bulk_with(value) {
+        Ok(found) => counters.lookup(found),
+        Err(error) => {
+            reply.out.truncate(start);
+            counters.errors.add(1);
+            Failure::from(error).write(reply);
         }
     }
 }
