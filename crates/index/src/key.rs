@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::record::Record;
+use crate::registry::{Entry, Listed};
 use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Word};
 use std::cmp::Ordering;
 use std::num::NonZeroU64;
@@ -61,6 +62,9 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
     /// # Errors
     /// A damaged fence.
     fn read_fence<M: Medium>(pm: &Pm<M>, word: u64) -> Result<(Self::Owned, FenceBlock), Error>;
+
+    /// Every index of such keys: what [`registry`](crate::registry) returns.
+    fn indexes<M: Listed>() -> Vec<Entry<Self, M>>;
 }
 
 /// The word that a leaf keeps of its low fence, and the block that the word links, to be sealed.
@@ -115,6 +119,10 @@ impl Key for u64 {
 
     fn read_fence<M: Medium>(_pm: &Pm<M>, word: u64) -> Result<(u64, FenceBlock), Error> {
         Ok((word, None))
+    }
+
+    fn indexes<M: Listed>() -> Vec<Entry<u64, M>> {
+        M::integers()
     }
 }
 
@@ -188,5 +196,9 @@ impl Key for [u8] {
         let mut key = Vec::with_capacity(record.key_size());
         record.copy_key(&mut key);
         Ok((key, Some((record.off, record.size()))))
+    }
+
+    fn indexes<M: Listed>() -> Vec<Entry<[u8], M>> {
+        M::strings()
     }
 }

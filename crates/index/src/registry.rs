@@ -3,7 +3,7 @@
 use crate::selective::leaf::LeafLayout;
 use crate::selective::{IsleLeaf, Olc, Selective};
 use crate::{Error, Key, OrderedIndex, volatile};
-use everleaf_pmem::{Medium, Pool, Reach};
+use everleaf_pmem::{Count, Crash, Hardware, Medium, Pool, Reach};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -66,8 +66,39 @@ pub(crate) fn kind_of<K: Key + ?Sized>(name: &str) -> u64 {
     u64::from(crc32c::crc32c(name.as_bytes())) << 32 | u64::from(K::WHOLE)
 }
 
+/// A medium that every index is compiled for here, once, and not again in each program: indexes are most of what a program that uses [`registry`] consists of.
+pub trait Listed: Medium + Sized {
+    /// Every index of integers.
+    fn integers() -> Vec<Entry<u64, Self>>;
+    /// Every index of byte strings.
+    fn strings() -> Vec<Entry<[u8], Self>>;
+}
+
+macro_rules! listed {
+    ($($medium:ty),*) => {$(
+        impl Listed for $medium {
+            #[inline(never)]
+            fn integers() -> Vec<Entry<u64, Self>> {
+                instances()
+            }
+
+            #[inline(never)]
+            fn strings() -> Vec<Entry<[u8], Self>> {
+                instances()
+            }
+        }
+    )*};
+}
+
+listed!(Hardware, Crash, Count<Hardware>);
+
 /// Every index.
-pub fn registry<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
+pub fn registry<K: Key + ?Sized, M: Listed>() -> Vec<Entry<K, M>> {
+    K::indexes()
+}
+
+/// Every index, compiled where this is called. For classes of keys and media that [`registry`] does not have.
+pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         isle::<K, M, 1, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
         isle::<K, M, 3, 64>("isle-256", "Isle-Tree with leaves of 256 B"),

@@ -33,6 +33,7 @@ use crate::namespace::link_word;
 use crate::slots::Claim;
 use crate::store::{Index, check_sizes};
 use crate::{Error, Namespace, Store};
+use everleaf_index::Listed;
 use everleaf_index::record::{Record, TOMBSTONE};
 use everleaf_pmem::{Hardware, Medium, Off, Word};
 use std::num::NonZeroU64;
@@ -102,7 +103,7 @@ impl<M: Medium> Step<'_, M> {
     }
 }
 
-impl<M: Medium> Store<M> {
+impl<M: Listed> Store<M> {
     /// Applies all of `batch`, or, after an error or a crash, none of it; other threads see all of it or none.
     ///
     /// # Errors

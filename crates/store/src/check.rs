@@ -2,8 +2,9 @@
 
 use crate::store::Space;
 use crate::{Direction, Error, Store};
+use everleaf_index::Listed;
 use everleaf_index::record::Record;
-use everleaf_pmem::{Info, Medium, Off, Reach, Usage, Word};
+use everleaf_pmem::{Info, Off, Reach, Usage, Word};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,7 +87,7 @@ impl Report {
     }
 }
 
-impl<M: Medium> Store<M> {
+impl<M: Listed> Store<M> {
     /// Numbers of the store, taken without stopping anybody.
     pub fn stats(&self) -> Stats {
         let namespaces = self.existing().into_iter().filter_map(|space| {

@@ -13,6 +13,7 @@
 use crate::Error;
 use crate::store::{Index, Shared, Space, check_sizes};
 use arc_swap::Guard as Loaded;
+use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Word};
 use std::num::NonZeroU64;
@@ -66,7 +67,7 @@ impl<M: Medium> Clone for Namespace<M> {
 /// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
 const GROUP: usize = 64;
 
-impl<M: Medium> Namespace<M> {
+impl<M: Listed> Namespace<M> {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.space.name

@@ -19,7 +19,7 @@ use crate::error::STORE_ROOT;
 use crate::slots::PENDING;
 use crate::store::Index;
 use everleaf_index::record::{Record, TOMBSTONE};
-use everleaf_index::{Recovery, registry};
+use everleaf_index::{Listed, Recovery, registry};
 use everleaf_pmem::{Medium, Off, Pool, Reach, Root, Word};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -49,7 +49,7 @@ impl Opened {
 }
 
 /// Opens the store in `pool`, creating it if there is none.
-pub(crate) fn open<M: Medium>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Opened, Error> {
+pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Opened, Error> {
     let reach = pool.needs_recovery().then(|| pool.reach());
     let off = pool.root(STORE_ROOT)?.map(|root| Off::<StoreBlock>::new(root.off));
     let mut interrupted = Vec::new();
@@ -118,7 +118,7 @@ fn read_slots<M: Medium>(pool: &Pool<M>, block: &StoreBlock, reach: Option<&Reac
 }
 
 /// Step 2: opens the index of a namespace.
-fn open_index<M: Medium>(pool: &Arc<Pool<M>>, name: &str, root: Root, recovery: &Recovery<'_, M>) -> Result<Index, Error> {
+fn open_index<M: Listed>(pool: &Arc<Pool<M>>, name: &str, root: Root, recovery: &Recovery<'_, M>) -> Result<Index, Error> {
     let entry = registry::<[u8], M>().into_iter().find(|entry| entry.kind() == root.kind);
     let entry = entry.ok_or_else(|| Error::UnknownKind { name: name.into(), kind: root.kind })?;
     Ok(Index { tree: entry.open(pool, name, recovery)?, kind: entry.name, root: root.off })

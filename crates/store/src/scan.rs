@@ -5,14 +5,14 @@
 
 use crate::namespace::{check_key, copy_value};
 use crate::{Direction, Error, Namespace};
+use everleaf_index::Listed;
 use everleaf_index::record::Record;
-use everleaf_pmem::Medium;
 use std::ops::{Bound, ControlFlow};
 
 /// Number of entries visited under one pinned epoch.
 const ENTRIES_PER_EPOCH: usize = 256;
 
-impl<M: Medium> Namespace<M> {
+impl<M: Listed> Namespace<M> {
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
     ///
     /// # Errors

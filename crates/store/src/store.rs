@@ -8,7 +8,7 @@ use crate::stripes::Stripes;
 use crate::{Error, Namespace, recovery};
 use arc_swap::ArcSwapOption;
 use everleaf_index::record::{KEY_SIZE_MAX, Record, TOMBSTONE, VALUE_SIZE_MAX};
-use everleaf_index::{Entry, OrderedIndex, registry};
+use everleaf_index::{Entry, Listed, OrderedIndex, registry};
 use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word, schedule};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ impl Store<Hardware> {
     }
 }
 
-impl<M: Medium> Store<M> {
+impl<M: Listed> Store<M> {
     /// Opens the store in `pool`, creating or recovering it.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl<M: Medium> Store<M> {
     }
 }
 
-impl<M: Medium> Shared<M> {
+impl<M: Listed> Shared<M> {
     fn add_space(&self, name: &str, index: Option<Index>) -> Arc<Space> {
         let mut spaces = self.spaces.write();
         let new = || {
@@ -350,7 +350,7 @@ impl<M: Medium> Shared<M> {
 }
 
 /// The registry's entry for the index `name`. A store outlives the process, so its indexes must.
-fn find_entry<M: Medium>(name: &str) -> Result<Entry<[u8], M>, Error> {
+fn find_entry<M: Listed>(name: &str) -> Result<Entry<[u8], M>, Error> {
     let mut entries = registry::<[u8], M>();
     entries.retain(|entry| entry.persistent);
     match entries.iter().position(|entry| entry.name == name) {
