@@ -1,49 +1,117 @@
-//! Runs the crash suites for as long as one likes, and replays what they find.
+//! Runs the crash suites for as long as one likes, plants mistakes to see whether they are found, and replays what was found.
 //!
 //! ```text
-//! cargo run --release -p everleaf-conformance --example crash -- --index isle-128 --operations 5 --depth 2
-//! cargo run --release -p everleaf-conformance --example crash -- --index isle --keys bytes --random 2000 --sequences 100 --seed 7
-//! cargo run --release -p everleaf-conformance --example crash -- --index isle-128 --shape "at split" --only "put 5=12, delete 10"
+//! cargo xtask crash run --world isle-128/u64 --operations 5 --depth 2
+//! cargo xtask crash run --world pool --world store --sampled --sequences 100 --random 2000 --seed 7
+//! cargo xtask crash mutate --world pool --site header.rs
+//! cargo xtask crash replay isle-128/u64 0x0102000000000000
 //! ```
 
-use clap::Parser;
-use everleaf_conformance::crash::{Options, Random, Report, every_crash, replay, sampled_crash};
-use everleaf_conformance::{Change, Class};
-use everleaf_index::registry;
-use everleaf_pmem::{Crash, CrashOptions};
+use clap::{Args, Parser};
+use everleaf_conformance::crash::{Case, Options, Report, Suite, mutants, profile, sow, suites};
+use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 #[derive(Parser)]
-#[command(about = "Recovers every image that a crash can leave")]
-struct Arguments {
-    /// Index of the registry
-    #[arg(long, default_value = "isle-128")]
-    index: String,
-    /// Class of keys: u64 or bytes
-    #[arg(long, default_value = "u64")]
-    keys: String,
+#[command(about = "Recovers every image that a crash can leave, and checks the checker")]
+enum Command {
+    /// Recover every image of every short sequence of operations, or, of long random ones, a sample
+    Run {
+        #[command(flatten)]
+        worlds: Worlds,
+        #[command(flatten)]
+        extent: Extent,
+        /// Random sequences instead of all short ones
+        #[arg(long)]
+        sampled: bool,
+    },
+    /// Make every mistake at every place where something is stored, flushed or fenced, and tell which are found
+    Mutate {
+        #[command(flatten)]
+        worlds: Worlds,
+        /// Only at places that begin so: the end of a file's path, perhaps a line
+        #[arg(long)]
+        site: Option<String>,
+        /// Threads
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+    },
+    /// Make the mistakes that others have made, and tell which are found
+    Seeded {
+        /// Only these, by name; may be given more than once
+        #[arg(long = "seed")]
+        names: Vec<String>,
+    },
+    /// Tell how many crashes cut each place short
+    Sites {
+        #[command(flatten)]
+        worlds: Worlds,
+        #[command(flatten)]
+        extent: Extent,
+    },
+    /// Run one case again, as a violation prints it
+    Replay {
+        /// The world
+        world: String,
+        /// The case
+        case: Case,
+        #[command(flatten)]
+        extent: Extent,
+        /// The place of a planted mistake
+        #[arg(long, requires_all = ["verb", "act"])]
+        site: Option<String>,
+        /// What is done there
+        #[arg(long)]
+        verb: Option<String>,
+        /// The mistake
+        #[arg(long)]
+        act: Option<String>,
+    },
+}
+
+#[derive(Args)]
+struct Worlds {
+    /// Only worlds whose name begins so, such as isle-128, isle/bytes, pool, store; may be given more than once
+    #[arg(long = "world", visible_alias = "index")]
+    names: Vec<String>,
+}
+
+impl Worlds {
+    fn chosen(&self) -> Result<Vec<Box<dyn Suite>>, String> {
+        let all = suites();
+        let names: Vec<_> = all.iter().map(|suite| suite.name()).collect();
+        let part = |name: &str, wanted: &str| name == wanted || name.starts_with(&format!("{wanted}/"));
+        let chosen: Vec<_> = all.into_iter().filter(|suite| self.names.is_empty() || self.names.iter().any(|wanted| part(&suite.name(), wanted))).collect();
+        if chosen.is_empty() { Err(format!("no such world; there are: {}", names.join(", "))) } else { Ok(chosen) }
+    }
+}
+
+#[derive(Args)]
+struct Extent {
     /// Longest sequence of operations, all of which are run
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 3)]
     operations: usize,
-    /// Only this shape
-    #[arg(long)]
-    shape: Option<String>,
-    /// Only this sequence of operations, as a violation prints it
-    #[arg(long, requires = "shape")]
-    only: Option<String>,
-    /// Random sequences of so many operations instead
-    #[arg(long)]
-    random: Option<usize>,
+    /// Length of random sequences
+    #[arg(long, default_value_t = 120)]
+    random: usize,
     /// Number of random sequences
     #[arg(long, default_value_t = 16)]
     sequences: usize,
-    /// Number of keys of random sequences
-    #[arg(long, default_value_t = 200)]
-    keys_count: u32,
+    /// Only this start
+    #[arg(long)]
+    start: Option<String>,
+    /// Closing and opening the pool is an operation, too
+    #[arg(long)]
+    closes: bool,
     /// How deep recoveries are crashed
     #[arg(long, default_value_t = 1)]
     depth: u32,
-    /// Use every n-th recovered index on
+    /// How many lives come after the first
+    #[arg(long, default_value_t = 1)]
+    lives: u32,
+    /// Use every n-th recovered world on
     #[arg(long, default_value_t = 1)]
     follow_up_every: u64,
     /// Give every n-th image a second life
@@ -58,28 +126,40 @@ struct Arguments {
     /// Threads
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Memory of a thread in KiB
-    #[arg(long, default_value_t = 128)]
-    memory_kib: usize,
+    /// Memory of a thread in KiB, instead of what the world asks for
+    #[arg(long)]
+    memory_kib: Option<usize>,
     /// Seed of every random choice
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let report = match arguments.keys.as_str() {
-        "u64" => run::<u64>(&arguments),
-        "bytes" => run::<[u8]>(&arguments),
-        other => Err(format!("no keys of class {other:?}; there are u64 and bytes")),
-    };
-    match report {
-        Ok(report) => {
-            println!("{report}");
-            let Some(violation) = report.violation else { return ExitCode::SUCCESS };
-            println!("{violation}");
-            ExitCode::FAILURE
+impl Extent {
+    fn options(&self) -> Options {
+        Options {
+            operations: self.operations,
+            random: self.random,
+            sequences: self.sequences,
+            closes: self.closes,
+            depth: self.depth,
+            lives: self.lives,
+            follow_up_every: self.follow_up_every,
+            second_life_every: self.second_life_every,
+            life: CrashOptions { stores_are_durable: self.durable_cache, images_max: self.images_max, ..CrashOptions::default() },
+            start: self.start.clone(),
+            threads: self.threads,
+            memory: self.memory_kib.map(|size| size << 10),
+            seed: self.seed,
         }
+    }
+}
+
+fn main() -> ExitCode {
+    // Panics are part of what is looked for, and told in the story.
+    std::panic::set_hook(Box::new(|_| {}));
+    match do_command(Command::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(message) => {
             eprintln!("error: {message}");
             ExitCode::from(2)
@@ -87,36 +167,95 @@ fn main() -> ExitCode {
     }
 }
 
-fn run<K: Class + ?Sized>(arguments: &Arguments) -> Result<Report, String> {
-    let entry = registry::<K, Crash>().into_iter().find(|entry| entry.name == arguments.index && entry.persistent);
-    let entry = entry.ok_or_else(|| format!("no persistent index named {:?}", arguments.index))?;
-    let options = Options {
-        operations: arguments.operations,
-        random: arguments.random.map(|operations| Random { operations, sequences: arguments.sequences, keys: arguments.keys_count }),
-        depth: arguments.depth,
-        follow_up_every: arguments.follow_up_every,
-        second_life_every: arguments.second_life_every,
-        life: CrashOptions { stores_are_durable: arguments.durable_cache, images_max: arguments.images_max, ..CrashOptions::default() },
-        shape: arguments.shape.clone(),
-        threads: arguments.threads,
-        memory: arguments.memory_kib << 10,
-        seed: arguments.seed,
-        ..Options::default()
-    };
-    match &arguments.only {
-        Some(text) => {
-            let changes = text.split(", ").filter(|text| !text.is_empty()).map(parse).collect::<Option<Vec<Change>>>();
-            Ok(replay(entry, options, changes.ok_or("operations are written \"put 5=12, delete 10\"")?))
+/// Whether all is well.
+fn do_command(command: Command) -> Result<bool, String> {
+    match command {
+        Command::Run { worlds, extent, sampled } => {
+            let mut sound = true;
+            for suite in worlds.chosen()? {
+                let options = extent.options();
+                let report = if sampled { suite.sampled(&options) } else { suite.every(&options) };
+                sound &= tell(&suite.name(), &report);
+            }
+            Ok(sound)
         }
-        None if options.random.is_some() => Ok(sampled_crash(entry, options)),
-        None => Ok(every_crash(entry, options)),
+        Command::Mutate { worlds, site, threads } => mutate(&worlds.chosen()?, site.as_deref(), threads),
+        Command::Seeded { names } => seeded(&names),
+        Command::Sites { worlds, extent } => sites(&worlds.chosen()?, &extent.options()),
+        Command::Replay { world, case, extent, site, verb, act } => {
+            let suite = suites().into_iter().find(|suite| suite.name() == world).ok_or_else(|| format!("no world is called {world}"))?;
+            let mut options = extent.options();
+            if let (Some(site), Some(verb), Some(act)) = (site, verb, act) {
+                options.life.fault = Some(find_fault(&*suite, &site, &verb, &act)?);
+            }
+            Ok(tell(&world, &suite.replay(case, &options)))
+        }
     }
 }
 
-fn parse(text: &str) -> Option<Change> {
-    if let Some(key) = text.strip_prefix("delete ") {
-        return Some(Change::Delete(key.parse().ok()?));
+fn tell(world: &str, report: &Report) -> bool {
+    println!("{world}: {report}");
+    if let Some(violation) = &report.violation {
+        println!("{violation}");
     }
-    let (key, payload) = text.strip_prefix("put ")?.split_once('=')?;
-    Some(Change::Put(key.parse().ok()?, payload.parse().ok()?))
+    report.violation.is_none()
+}
+
+fn place(fault: &Fault) -> String {
+    let place = fault.site.place;
+    format!("{}:{}:{}", place.file(), place.line(), place.column())
+}
+
+fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Result<bool, String> {
+    let options = Options { threads, ..Options::default() };
+    let chosen = |fault: &Fault| site.is_none_or(|site| place(fault).contains(site));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let score = mutants(suites, &options, &root, &chosen, &mut |done, total, mutant| println!("{done:>4}/{total} {mutant}"));
+    println!("{score}");
+    Ok(score.is_full())
+}
+
+fn seeded(names: &[String]) -> Result<bool, String> {
+    println!("| seed | mistake | made in | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
+    let (mut found, mut missed, mut cannot) = (0, 0, 0);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let chosen = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+    sow(&Options::default(), &root, &chosen, &mut |sown| {
+        println!("{sown}");
+        match sown.found {
+            Some(true) => found += 1,
+            Some(false) => missed += 1,
+            None => cannot += 1,
+        }
+    });
+    println!("\n{found} found, {missed} missed, {cannot} cannot be made");
+    Ok(missed == 0 && found > 0)
+}
+
+/// The mistake that a violation's command names. The place is one that the world comes by.
+fn find_fault(suite: &dyn Suite, site: &str, verb: &str, act: &str) -> Result<Fault, String> {
+    let act = Act::ALL.into_iter().find(|known| known.name() == act).ok_or_else(|| format!("no mistake is called {act}"))?;
+    let sites = profile(suite, &Options::default(), usize::MAX).sites();
+    let found = sites.into_iter().map(|(site, _)| Fault { site, act }).find(|fault| place(fault) == site && fault.site.verb.to_string() == verb);
+    found.ok_or_else(|| format!("{} comes by no {verb} at {site}", suite.name()))
+}
+
+fn sites(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {
+    let all = Arc::new(Profile::default());
+    for suite in suites {
+        let profile = Arc::new(Profile::default());
+        let life = CrashOptions { profile: Some(Arc::clone(&profile)), ..options.life.clone() };
+        let options = Options { life, ..options.clone() };
+        if !(tell(&suite.name(), &suite.every(&options)) && tell(&suite.name(), &suite.sampled(&options))) {
+            return Ok(false);
+        }
+        all.add(&profile);
+    }
+    let sites = all.sites();
+    for (site, tally) in &sites {
+        println!("{:>10} images {:>10} times  {site}", tally.images, tally.hits);
+    }
+    let rare = sites.iter().filter(|(_, tally)| tally.images < 1000).count();
+    println!("{} places, {rare} of them cut short in fewer than 1,000 images", sites.len());
+    Ok(rare == 0)
 }

@@ -1,34 +1,49 @@
 //! The crash suites: after a crash at any moment, everything acknowledged is there, the operation under way happened or did not, and life goes on.
 //!
-//! [`every_crash`] runs *all* sequences of a few operations over four keys, from several shapes of the index, and recovers *every* image that a crash in the
-//! last operation can leave (crashes in earlier ones are those of the shorter sequences). [`sampled_crash`] runs long random sequences on larger indexes, and
-//! recovers every image of small crash points and a sample of those of large ones.
+//! What is examined is a [`World`]: every index of the registry, for each class of keys; the pool with its directory and allocator; the store. [`every_crash`]
+//! runs *all* sequences of a few operations, from several starts, and recovers *every* image that a crash in the last operation can leave (crashes in earlier
+//! ones are those of the shorter sequences). [`sampled_crash`] runs long random sequences, and recovers every image of small crash points and a sample of those
+//! of large ones. [`mutants`] plants mistakes and counts how many of them these runs find. `docs/crash-checking.md` tells more.
 //!
 //! The oracle, for each image:
 //! 1. the pool opens, without a panic, in bounded steps;
 //! 2. it holds what was acknowledged, with or without the operation under way;
-//! 3. scans both ways and lookups agree, and the index's own check passes;
+//! 3. scans both ways and lookups agree, and its own check passes;
 //! 4. what is reachable is what is allocated;
 //! 5. a second recovery finds the same, and stores nothing outside of the pool's header;
-//! 6. the index works: splits, merges, updates as the model says;
+//! 6. it works: an index splits, merges and updates as the model says;
 //! 7. a crash at any moment of the recovery leads to all of the above;
 //! 8. after some more operations a crash at any moment of those, too.
 //!
 //! Two images that are equal byte for byte, with the same promises, are examined once.
 
 mod checker;
+pub(crate) mod index;
+pub mod list;
+mod mutate;
+mod pool;
+mod published;
 mod report;
-mod shapes;
+mod seeded;
+mod shrink;
+mod store;
+pub(crate) mod world;
 
+pub use index::{Index, IndexChange};
+pub use mutate::{Mutant, Outcome, Score, mutants, profile};
+pub use pool::{PoolChange, Pools};
 pub use report::{Report, Violation};
-pub use shapes::Shape;
+pub use seeded::{Seed, Sown, seeds, sow};
+pub use store::{StoreChange, Stores};
+pub use world::{Start, Step, World};
 
-use crate::{Change, Class};
 use checker::Checker;
-use everleaf_index::Entry;
+use everleaf_index::{Key, registry};
 use everleaf_pmem::{Crash, CrashOptions};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -38,52 +53,47 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Longest sequence of operations for [`every_crash`]. Default 3.
     pub operations: usize,
-    /// For [`sampled_crash`]: what to make up.
-    pub random: Option<Random>,
+    /// Length of the sequences of [`sampled_crash`]. Default 120.
+    pub random: usize,
+    /// Number of sequences of [`sampled_crash`]. Default 4.
+    pub sequences: usize,
+    /// Whether closing and opening the pool is one of the operations. Default false.
+    pub closes: bool,
     /// How deep recoveries are crashed: 1 crashes the recovery, 2 also the recovery from that. Default 1.
     pub depth: u32,
-    /// Every how many images the recovered index is used on. Default 1: always.
+    /// How many lives come after the first, each with operations and crashes of its own. Default 1.
+    pub lives: u32,
+    /// Every how many images what was recovered is used on. Default 1: always.
     pub follow_up_every: u64,
-    /// Every how many images there is a second life. Default 64.
+    /// Every how many images there is another life; eight times as often where recovery repaired something. Default 64.
     pub second_life_every: u64,
-    /// How the images of a crash point are chosen.
+    /// How the images of a crash point are chosen, and what mistake is planted.
     pub life: CrashOptions,
-    /// Only the shape of this name.
-    pub shape: Option<String>,
+    /// Only the start of this name.
+    pub start: Option<String>,
     /// Number of threads, each with a memory of its own. Default 2.
     pub threads: usize,
-    /// Size of the memory in bytes. Default 256 KiB.
-    pub memory: usize,
-    /// Size of a slab in bytes. Default 4 KiB.
-    pub slab: usize,
-    /// Seed of every random choice.
+    /// Size of the memory in bytes. Default: what the world asks for.
+    pub memory: Option<usize>,
+    /// Seed of every random choice. Default 0.
     pub seed: u64,
-}
-
-/// What [`sampled_crash`] makes up.
-#[derive(Clone, Copy, Debug)]
-pub struct Random {
-    /// Operations of a sequence.
-    pub operations: usize,
-    /// Number of sequences.
-    pub sequences: usize,
-    /// Number of keys they speak of.
-    pub keys: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             operations: 3,
-            random: None,
+            random: 120,
+            sequences: 4,
+            closes: false,
             depth: 1,
+            lives: 1,
             follow_up_every: 1,
             second_life_every: 64,
             life: CrashOptions::default(),
-            shape: None,
+            start: None,
             threads: 2,
-            memory: 256 << 10,
-            slab: 4 << 10,
+            memory: None,
             seed: 0,
         }
     }
@@ -92,117 +102,262 @@ impl Default for Options {
 /// A run without progress for so long is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs all sequences of at most `options.operations` operations from every shape, and examines every image of every crash point.
-pub fn every_crash<K: Class + ?Sized>(entry: Entry<K, Crash>, options: Options) -> Report {
-    let shapes: Vec<Shape> = Shape::all(entry.leaf_capacity).into_iter().filter(|shape| options.shape.as_ref().is_none_or(|name| shape.name == name)).collect();
-    // An item of work is a shape and the first operation; that without one crashes the opening.
-    let items = shapes.len() * (SYMBOLS + 1);
-    distribute(
-        entry,
-        options,
-        items,
-        move |item| shapes[item / (SYMBOLS + 1)].clone(),
-        |checker, item| match item % (SYMBOLS + 1) {
-            SYMBOLS => checker.run(&[]),
-            first => explore(checker, &mut vec![first], &mut Vec::new()),
-        },
-    )
-}
-
-/// Creates the index, then fills it by a bulk load of some leaves, and examines every image of every crash point.
-pub fn birth<K: Class + ?Sized>(entry: Entry<K, Crash>, options: Options) -> Report {
-    let count = entry.leaf_capacity as u32 * 2 + 1;
-    distribute(entry, options, 1, |_| Shape::unborn(), move |checker, _| checker.run_birth(count))
-}
-
-/// Runs random sequences as `options.random` says, and examines every image of small crash points and a sample of those of large ones.
+/// Which steps to take, in a number that [`Suite::replay`] takes.
 ///
-/// # Panics
-/// If `options.random` is not set.
-pub fn sampled_crash<K: Class + ?Sized>(entry: Entry<K, Crash>, options: Options) -> Report {
-    let random = options.random.expect("how much to make up");
-    let shape = Shape::all(entry.leaf_capacity).swap_remove(0);
-    let seed = options.seed;
-    distribute(
-        entry,
-        options,
-        random.sequences,
-        move |_| shape.clone(),
-        move |checker, item| {
-            let mut choice = StdRng::seed_from_u64(seed.wrapping_add(item as u64));
-            let mut payload = 1;
-            // Long runs of puts alternate with long runs of deletes, so that leaves split and merge.
-            checker.run_long(random.operations, |model| {
-                payload += 1;
-                let key = choice.random_range(0..random.keys);
-                let growing = payload / u64::from(random.keys) % 2 == 0;
-                if choice.random_ratio(if growing { 4 } else { 1 }, 5) || model.is_empty() { Change::Put(key, payload) } else { Change::Delete(key) }
-            });
-        },
-    )
+/// ```text
+/// bit   63   55..62   48..51   0..47, four each
+///        0   start    count    numbers of the steps among those that the world offers, the first lowest
+///        1   start    |        seed of random steps in bits 0..54
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Case(u64);
+
+/// Steps that a case can spell.
+const SPELLED_MAX: usize = 12;
+/// Operations that a world may offer to exhaustive runs, and closing.
+const SYMBOLS_MAX: usize = 16;
+
+impl Case {
+    fn spelled(start: usize, symbols: &[usize]) -> Self {
+        assert!(symbols.len() <= SPELLED_MAX, "at most {SPELLED_MAX} steps can be enumerated");
+        let spelled = symbols.iter().rev().fold(0, |spelled, symbol| spelled << 4 | *symbol as u64);
+        Self((start as u64) << 55 | (symbols.len() as u64) << 48 | spelled)
+    }
+
+    fn random(start: usize, seed: u64) -> Self {
+        Self(1 << 63 | (start as u64) << 55 | seed & ((1 << 55) - 1))
+    }
+
+    fn start(self) -> usize {
+        (self.0 >> 55 & 0xff) as usize
+    }
+
+    fn symbols(self) -> Option<Vec<usize>> {
+        let count = (self.0 >> 48 & 0xf) as usize;
+        (self.0 >> 63 == 0).then(|| (0..count).map(|at| (self.0 >> (4 * at) & 0xf) as usize).collect())
+    }
+
+    fn seed(self) -> u64 {
+        self.0 & ((1 << 55) - 1)
+    }
 }
 
-/// Runs one sequence of operations from the shape that `options` name, and examines every image of a crash in the last.
-///
-/// # Panics
-/// If there is no such shape.
-pub fn replay<K: Class + ?Sized>(entry: Entry<K, Crash>, mut options: Options, changes: Vec<Change>) -> Report {
-    options.threads = 1;
-    let named = |shape: &Shape| options.shape.as_ref() == Some(&shape.name.to_owned());
-    let shape = Shape::all(entry.leaf_capacity).into_iter().find(named).expect("a shape of that name");
-    distribute(entry, options, 1, move |_| shape.clone(), move |checker, _| checker.run(&changes))
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
 }
 
-/// Put and delete of each of the four keys of a shape.
-const SYMBOLS: usize = 8;
+impl FromStr for Case {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.strip_prefix("0x").ok_or("a case is written as a violation prints it, 0x and sixteen digits")?;
+        u64::from_str_radix(digits, 16).map(Self).map_err(|error| format!("{text}: {error}"))
+    }
+}
 
-/// Runs the sequence of `symbols` and all that begin with it.
-fn explore<K: Class + ?Sized>(checker: &Arc<Checker<K>>, symbols: &mut Vec<usize>, changes: &mut Vec<Change>) {
-    spell(checker, symbols, changes);
-    checker.run(changes);
-    if symbols.len() < checker.operations() {
-        for symbol in 0..SYMBOLS {
-            if checker.is_broken() {
-                return;
-            }
-            symbols.push(symbol);
-            explore(checker, symbols, changes);
-            symbols.pop();
+/// A world, ready to be run.
+pub trait Suite: Send + Sync {
+    /// Its name.
+    fn name(&self) -> String;
+    /// See [`every_crash`].
+    fn every(&self, options: &Options) -> Report;
+    /// See [`sampled_crash`].
+    fn sampled(&self, options: &Options) -> Report;
+    /// See [`replay`].
+    fn replay(&self, case: Case, options: &Options) -> Report;
+}
+
+impl<W: World> Suite for Arc<W> {
+    fn name(&self) -> String {
+        World::name(&**self)
+    }
+    fn every(&self, options: &Options) -> Report {
+        every_crash(self, options)
+    }
+    fn sampled(&self, options: &Options) -> Report {
+        sampled_crash(self, options)
+    }
+    fn replay(&self, case: Case, options: &Options) -> Report {
+        replay(self, case, options)
+    }
+}
+
+/// Every world: each persistent index of the registry, for each class of keys; the pool; the store.
+pub fn suites() -> Vec<Box<dyn Suite>> {
+    let mut suites: Vec<Box<dyn Suite>> = Vec::new();
+    suites.extend(indexes::<u64>());
+    suites.extend(indexes::<[u8]>());
+    suites.push(Box::new(Arc::new(Pools)));
+    suites.push(Box::new(Arc::new(Stores)));
+    suites
+}
+
+fn indexes<K: crate::Class + Key + ?Sized>() -> impl Iterator<Item = Box<dyn Suite>> {
+    let persistent = registry::<K, Crash>().into_iter().filter(|entry| entry.persistent);
+    persistent.map(|entry| Box::new(Arc::new(Index::new(entry))) as Box<dyn Suite>)
+}
+
+/// Runs all sequences of at most `options.operations` steps from every start, and examines every image of every crash point.
+pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
+    let numbers: Vec<usize> = numbered(&**world, options).map(|(number, _)| number).collect();
+    // An item of work is a start and the first step; that without one crashes the opening.
+    let items = numbers.len() * (SYMBOLS_MAX + 1);
+    let start_of = move |item: usize| numbers[item / (SYMBOLS_MAX + 1)];
+    let starts = start_of.clone();
+    let report = distribute(world, options, items, start_of, move |checker, world, options, item| {
+        let start = starts(item);
+        match item % (SYMBOLS_MAX + 1) {
+            SYMBOLS_MAX => checker.run(Case::spelled(start, &[]), &[]),
+            first => explore(checker, world, options, start, &mut vec![first]),
         }
+    });
+    shrink::shrink_report(world, options, report)
+}
+
+/// Runs random sequences as `options` say, and examines every image of small crash points and a sample of those of large ones.
+pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
+    let start = numbered(&**world, options).next().map_or(0, |(number, _)| number);
+    let report = distribute(
+        world,
+        options,
+        options.sequences,
+        move |_| start,
+        move |checker, world, options, item| {
+            let case = Case::random(start, options.seed.wrapping_add(item as u64));
+            let mut next = made_up(world, options, case);
+            checker.run_long(case, move |number, content| next(number, content));
+        },
+    );
+    shrink::shrink_report(world, options, report)
+}
+
+/// Runs one case, and examines every image of a crash in its last step, or, if it is a random one, in any.
+pub fn replay<W: World>(world: &Arc<W>, case: Case, options: &Options) -> Report {
+    let options = Options { threads: 1, ..options.clone() };
+    let report = distribute(
+        world,
+        &options,
+        1,
+        move |_| case.start(),
+        move |checker, world, options, _| match case.symbols() {
+            Some(symbols) => {
+                if let Some(steps) = spell(&**world, options, checker.start(), checker.model(), &symbols) {
+                    checker.run(case, &steps);
+                }
+            }
+            None => {
+                let mut next = made_up(world, options, case);
+                checker.run_long(case, move |number, content| next(number, content));
+            }
+        },
+    );
+    shrink::shrink_report(world, &options, report)
+}
+
+/// The starts that `options` choose, with their numbers.
+fn numbered<W: World>(world: &W, options: &Options) -> impl Iterator<Item = (usize, Start<W::Change>)> {
+    let wanted = options.start.clone();
+    world.starts().into_iter().enumerate().filter(move |(_, start)| wanted.as_ref().is_none_or(|wanted| start.name == wanted))
+}
+
+/// The steps of a random case, one after the other.
+fn made_up<W: World>(world: &Arc<W>, options: &Options, case: Case) -> impl FnMut(u64, &W::Content) -> Option<Step<W::Change>> + use<W> {
+    let (world, count, closes) = (Arc::clone(world), options.random as u64, options.closes);
+    let mut choice = StdRng::seed_from_u64(case.seed());
+    move |number, content| {
+        let closing = closes && rand::Rng::random_ratio(&mut choice, 1, 16);
+        (number < count).then(|| if closing { Step::Close } else { Step::Change(world.random(number, content, &mut choice)) })
     }
 }
 
-/// The operations that `symbols` stand for.
-fn spell<K: Class + ?Sized>(checker: &Checker<K>, symbols: &[usize], changes: &mut Vec<Change>) {
-    let shape = checker.shape();
-    changes.clear();
-    for symbol in symbols {
-        let key = shape.keys[symbol / 2];
-        let last = changes.iter().rev().chain(shape.changes.iter().rev()).find_map(|change| match change {
-            Change::Put(other, payload) if *other == key => Some(Some(*payload)),
-            Change::Delete(other) if *other == key => Some(None),
-            _ => None,
-        });
-        changes.push(if symbol % 2 == 0 { shape.put(key, last.flatten()) } else { Change::Delete(key) });
+/// What may come next.
+fn symbols<W: World>(world: &W, options: &Options, start: &Start<W::Change>, model: &W::Content) -> Vec<Step<W::Change>> {
+    let changes = world.changes(start, model).into_iter().map(Step::Change);
+    let steps: Vec<_> = changes.chain(options.closes.then_some(Step::Close)).collect();
+    assert!(steps.len() <= SYMBOLS_MAX, "{} offers more than {SYMBOLS_MAX} operations", world.name());
+    steps
+}
+
+/// The steps that `numbers` stand for, if there are such.
+fn spell<W: World>(world: &W, options: &Options, start: &Start<W::Change>, model: &W::Content, numbers: &[usize]) -> Option<Vec<Step<W::Change>>> {
+    let mut model = model.clone();
+    let mut steps = Vec::new();
+    for number in numbers {
+        let step = symbols(world, options, start, &model).get(*number)?.clone();
+        if let Step::Change(change) = &step {
+            world.model(&mut model, change);
+        }
+        steps.push(step);
     }
+    Some(steps)
+}
+
+/// Runs the sequence of `numbers` and all that begin with it.
+fn explore<W: World>(checker: &Arc<Checker<W>>, world: &Arc<W>, options: &Options, start: usize, numbers: &mut Vec<usize>) {
+    if numbers.len() > options.operations {
+        return;
+    }
+    let Some(steps) = spell(&**world, options, checker.start(), checker.model(), numbers) else { return };
+    checker.run(Case::spelled(start, numbers), &steps);
+    for number in 0..SYMBOLS_MAX {
+        if checker.is_broken() {
+            return;
+        }
+        numbers.push(number);
+        explore(checker, world, options, start, numbers);
+        numbers.pop();
+    }
+}
+
+/// The command that shows a violation again.
+fn replay_command(world: &str, case: Case, options: &Options) -> String {
+    let standard = Options::default();
+    let mut command = format!("cargo xtask crash replay {world} {case}");
+    let mut say = |name: &str, value: String, usual: String| {
+        if value != usual {
+            command += &format!(" --{name} {value}");
+        }
+    };
+    if case.symbols().is_none() {
+        say("random", options.random.to_string(), standard.random.to_string());
+    }
+    say("depth", options.depth.to_string(), standard.depth.to_string());
+    say("lives", options.lives.to_string(), standard.lives.to_string());
+    say("follow-up-every", options.follow_up_every.to_string(), standard.follow_up_every.to_string());
+    say("second-life-every", options.second_life_every.to_string(), standard.second_life_every.to_string());
+    say("images-max", options.life.images_max.to_string(), standard.life.images_max.to_string());
+    say("seed", options.seed.to_string(), standard.seed.to_string());
+    if options.closes {
+        command += " --closes";
+    }
+    if options.life.stores_are_durable {
+        command += " --durable-cache";
+    }
+    if let Some(fault) = options.life.fault {
+        let place = fault.site.place;
+        command += &format!(" --site {}:{}:{} --verb {} --act {}", place.file(), place.line(), place.column(), fault.site.verb, fault.act);
+    }
+    command
 }
 
 /// Spreads `items` of work over threads, each with a memory of its own, and collects what they did. The first violation ends the run.
-fn distribute<K: Class + ?Sized>(
-    entry: Entry<K, Crash>,
-    options: Options,
+fn distribute<W: World>(
+    world: &Arc<W>,
+    options: &Options,
     items: usize,
-    shape: impl Fn(usize) -> Shape + Clone + Send + 'static,
-    work: impl Fn(&Arc<Checker<K>>, usize) + Clone + Send + 'static,
+    start_of: impl Fn(usize) -> usize + Clone + Send + 'static,
+    work: impl Fn(&Arc<Checker<W>>, &Arc<W>, &Options, usize) + Clone + Send + 'static,
 ) -> Report {
     let begun = Instant::now();
-    let (entry, options) = (Arc::new(entry), Arc::new(options));
+    let options = Arc::new(options.clone());
+    let starts = Arc::new(world.starts());
     let (next, steps) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
     let (sender, receiver) = mpsc::channel();
-    let current: Vec<_> = (0..options.threads).map(|_| Arc::new(parking_lot::Mutex::new(None::<Arc<Checker<K>>>))).collect();
+    let current: Vec<_> = (0..options.threads).map(|_| Arc::new(parking_lot::Mutex::new(None::<Arc<Checker<W>>>))).collect();
     for current in &current {
-        let (entry, options, next, steps, sender) = (Arc::clone(&entry), Arc::clone(&options), Arc::clone(&next), Arc::clone(&steps), sender.clone());
-        let (current, shape, work) = (Arc::clone(current), shape.clone(), work.clone());
+        let (world, options, starts, next) = (Arc::clone(world), Arc::clone(&options), Arc::clone(&starts), Arc::clone(&next));
+        let (current, steps, sender, start_of, work) = (Arc::clone(current), Arc::clone(&steps), sender.clone(), start_of.clone(), work.clone());
         std::thread::spawn(move || {
             let mut report = Report::default();
             while report.violation.is_none() {
@@ -210,17 +365,18 @@ fn distribute<K: Class + ?Sized>(
                 if item >= items {
                     break;
                 }
-                let wanted = shape(item);
-                let kept = current.lock().take().filter(|checker| checker.shape().name == wanted.name);
-                let checker = match kept.map_or_else(|| Checker::new(Arc::clone(&entry), Arc::clone(&options), wanted, Arc::clone(&steps)), Ok) {
+                let wanted = &starts[start_of(item)];
+                let kept = current.lock().take().filter(|checker| checker.start().name == wanted.name);
+                let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&steps));
+                let checker = match kept.map_or_else(made, Ok) {
                     Ok(checker) => checker,
                     Err(broken) => {
-                        report.violation = Some(Violation::before_any_crash(&entry, broken));
+                        report.violation = Some(Violation::before_any_crash(world.name(), wanted.name, broken));
                         break;
                     }
                 };
                 *current.lock() = Some(Arc::clone(&checker));
-                work(&checker, item);
+                work(&checker, &world, &options, item);
                 report.add(checker.report());
             }
             if report.violation.is_some() {

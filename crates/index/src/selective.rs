@@ -340,6 +340,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             }
         };
         let right = right.bytes();
+        // persist-equivalent(fence drop): to one thread, whose insert fences before it returns. Others write to the new leaves as soon as the router knows
+        // them.
         let left = self.pool.link(slot, left).bytes();
         drop(before);
         self.router.split(off, left, low, separator.borrow(), right);

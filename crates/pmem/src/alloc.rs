@@ -209,6 +209,8 @@ impl<M: Medium> Pool<M> {
                 Ok(slab) => slab,
                 Err(error) => return self.take_batch(class).ok_or(error),
             };
+            // persist-equivalent(fence drop): one thread seals a block, which fences, before it links it. Others, which may take blocks of this slab at once,
+            // do not wait for this flush.
             self.write_header(slab, Header::Blocks(heap.classes.get(class).size));
             heap.add_slab(class, slab);
             // Other threads may have taken all of it.
@@ -237,6 +239,7 @@ impl<M: Medium> Pool<M> {
         let count = size.checked_add(FIRST).map(|bytes| bytes.div_ceil(heap.slab_size())).and_then(|count| u32::try_from(count).ok()).ok_or_else(too_large)?;
         self.free_ripe();
         let slab = self.take_slabs(count)?;
+        // persist-equivalent(fence drop): the run's one block is sealed, which fences, before it is linked. Runs are rare, and slabs keep one rule.
         self.write_header(slab, Header::Run(count));
         heap.add_run(slab, count);
         Ok(heap.offset(slab) + FIRST as u64)

@@ -1,14 +1,12 @@
-//! One worker of a crash run: runs operations, and examines every image that their crash points show.
+//! One worker of a crash run: runs steps, and examines every image that their crash points show.
 
 use super::report::{Report, Violation};
-use super::{Options, Shape};
-use crate::subject::{Content, Model, apply_to_model};
-use crate::{Broken, Change, Class, ROOT, Subject};
-use everleaf_index::Entry;
-use everleaf_pmem::{Crash, CrashOptions, Image, Life, Memory, Pool, PoolOptions, Seen};
+use super::world::{Start, Step, World};
+use super::{Case, Options};
+use crate::Broken;
+use everleaf_pmem::{Crash, CrashOptions, Error, Image, Life, Memory, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
@@ -16,61 +14,67 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a recovered index may hold.
-pub(super) struct Expected<K: Class + ?Sized> {
-    /// What was acknowledged.
-    before: Content<K>,
-    /// That, with the operation under way applied.
-    after: Option<Content<K>>,
-    /// Whether there may be no index yet.
-    absent: bool,
+/// What a recovered world may hold: any of these.
+pub(super) struct Expected<C> {
+    allowed: Vec<C>,
     hash: u64,
 }
 
-impl<K: Class + ?Sized> Expected<K> {
-    pub(super) fn new(before: Content<K>, after: Option<Content<K>>) -> Arc<Self> {
+impl<C: Hash + PartialEq> Expected<C> {
+    fn new(allowed: Vec<C>) -> Arc<Self> {
         let mut hasher = DefaultHasher::new();
-        (&before, &after).hash(&mut hasher);
-        Arc::new(Self { before, after, absent: false, hash: hasher.finish() })
-    }
-
-    /// No index, or an empty one.
-    fn unborn() -> Arc<Self> {
-        Arc::new(Self { before: Vec::new(), after: None, absent: true, hash: u64::MAX })
-    }
-
-    fn allows(&self, content: &Content<K>) -> bool {
-        *content == self.before || self.after.as_ref() == Some(content)
+        allowed.hash(&mut hasher);
+        Arc::new(Self { allowed, hash: hasher.finish() })
     }
 }
 
-/// By how much images that had to be repaired are likelier to get a second life: a repair that is not durable shows only there.
-const REPAIRED: u64 = 8;
+/// What is examined below an image.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// How deep recoveries are crashed, each in the one before.
+    depth: u32,
+    /// How many more lives there are, each with operations and crashes of its own.
+    lives: u32,
+    /// Whether the crash is inside a recovery.
+    nested: bool,
+}
 
-/// A worker, its memory, and the shape it starts from.
-pub(super) struct Checker<K: Class + ?Sized> {
-    entry: Arc<Entry<K, Crash>>,
+/// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
+const REPAIRED: u64 = 8;
+/// Operations of another life.
+const LIFE_STEPS: usize = 3;
+/// Size of a slab: small, so that they fill up.
+const SLAB: usize = 4 << 10;
+
+/// A worker, its memory, and the state it starts from.
+pub(super) struct Checker<W: World> {
+    world: Arc<W>,
     options: Arc<Options>,
-    shape: Shape,
-    model: Model<K>,
-    follow_up: Vec<Change>,
+    start: Start<W::Change>,
+    model: W::Content,
     memory: Arc<Memory>,
     ground: Crash,
     /// Grows while there is progress.
     steps: Arc<AtomicU64>,
-    notes: Mutex<Notes>,
+    notes: Mutex<Notes<W::Change>>,
 }
 
 /// What a worker remembers.
-#[derive(Default)]
-struct Notes {
+struct Notes<C> {
     report: Report,
     /// Images examined, by hash of the image and of what is expected of it, and what was seen. An equal image with equal expectations is not examined again:
     /// recovery is a function of the image.
     seen: HashMap<u64, Seen, BuildHasherDefault<Identity>>,
-    operations: Vec<Change>,
+    case: Case,
+    taken: Vec<Step<C>>,
     broken: Option<Broken>,
     images: Vec<String>,
+}
+
+impl<C> Default for Notes<C> {
+    fn default() -> Self {
+        Self { report: Report::default(), seen: HashMap::default(), case: Case::default(), taken: Vec::new(), broken: None, images: Vec::new() }
+    }
 }
 
 /// Keys of `seen` are hashes already.
@@ -89,41 +93,58 @@ impl Hasher for Identity {
     }
 }
 
-impl<K: Class + ?Sized> Checker<K> {
-    /// Builds the shape in a pool of its own.
+impl<W: World> Checker<W> {
+    /// Builds the state to start from in a pool of its own, and takes the steps of `setup` from there on.
     ///
     /// # Errors
     /// A rule that breaks before anything has crashed.
-    pub(super) fn new(entry: Arc<Entry<K, Crash>>, options: Arc<Options>, shape: Shape, steps: Arc<AtomicU64>) -> Result<Arc<Self>, Broken> {
-        const RULE: &str = "building the shape";
-        let memory = Memory::new(options.memory).map_err(Broken::by(RULE))?;
+    pub(super) fn new(
+        world: Arc<W>,
+        options: Arc<Options>,
+        start: Start<W::Change>,
+        setup: &[Step<W::Change>],
+        steps: Arc<AtomicU64>,
+    ) -> Result<Arc<Self>, Broken> {
+        const RULE: &str = "building the start";
+        let memory = Memory::new(options.memory.unwrap_or(world.memory())).map_err(Broken::by(RULE))?;
         let ground = Crash::new(&memory);
-        let mut model = Model::<K>::new();
-        let pool = Pool::create_in(Arc::clone(&memory), ground.clone(), pool_options(&options)).map_err(Broken::by(RULE))?;
-        if shape.created {
-            let subject = Subject::create(&entry, Arc::clone(&pool)).map_err(Broken::by(RULE))?;
-            for change in &shape.changes {
-                apply_to_model::<K>(&mut model, *change);
-                subject.apply(*change).map_err(Broken::by(RULE))?;
-            }
+        let model = world.nothing();
+        let mut checker = Self { world, options, start, model, memory, ground, steps, notes: Mutex::default() };
+        if checker.start.pool {
+            checker.build(setup)?;
         }
-        if shape.closed {
+        Ok(Arc::new(checker))
+    }
+
+    fn build(&mut self, setup: &[Step<W::Change>]) -> Result<(), Broken> {
+        const RULE: &str = "building the start";
+        let pool = Pool::create_in(Arc::clone(&self.memory), self.ground.clone(), self.pool_options()).map_err(Broken::by(RULE))?;
+        // A start without changes is a pool in which nothing was ever opened.
+        if !self.start.changes.is_empty() || !setup.is_empty() {
+            let mut live = Some(self.world.open(pool)?);
+            let mut model = self.model.clone();
+            let made: Vec<_> = self.start.changes.iter().cloned().map(Step::Change).collect();
+            for step in made.iter().chain(setup) {
+                self.take(&mut live, &self.ground.clone(), &mut model, step)?;
+            }
+            self.model = model;
+            if let Some(live) = live.filter(|_| self.start.closed) {
+                self.world.pool(&live).close().map_err(Broken::by(RULE))?;
+            }
+        } else if self.start.closed {
             pool.close().map_err(Broken::by(RULE))?;
         }
-        drop(pool);
-        let follow_up = shape.follow_up(entry.leaf_capacity);
-        let notes = Mutex::default();
-        Ok(Arc::new(Self { entry, options, shape, model, follow_up, memory, ground, steps, notes }))
+        Ok(())
     }
 
-    /// The shape started from.
-    pub(super) fn shape(&self) -> &Shape {
-        &self.shape
+    /// What the model says there is at the start.
+    pub(super) fn model(&self) -> &W::Content {
+        &self.model
     }
 
-    /// Longest sequence of operations.
-    pub(super) fn operations(&self) -> usize {
-        self.options.operations
+    /// The state started from.
+    pub(super) fn start(&self) -> &Start<W::Change> {
+        &self.start
     }
 
     /// Takes the counts, and the story of the violation if there is one.
@@ -142,29 +163,17 @@ impl<K: Class + ?Sized> Checker<K> {
         self.violation(broken, &self.notes.lock())
     }
 
-    fn violation(&self, broken: Broken, notes: &Notes) -> Violation {
-        let operations: Vec<String> = notes.operations.iter().map(Change::to_string).collect();
-        let subject = format!("{}, {} keys, from shape {:?}", self.entry.name, K::NAME, self.shape.name);
-        if !self.shape.created {
-            let replay = "cargo test --release -p everleaf-conformance creation_and_bulk_load".to_owned();
-            return Violation { broken, subject, operations, images: notes.images.clone(), replay };
+    fn violation(&self, broken: Broken, notes: &Notes<W::Change>) -> Violation {
+        Violation {
+            broken,
+            subject: self.world.name(),
+            start: self.start.name.to_owned(),
+            setup: Vec::new(),
+            steps: notes.taken.iter().map(Step::to_string).collect(),
+            images: notes.images.clone(),
+            case: notes.case,
+            replay: super::replay_command(&self.world.name(), notes.case, &self.options),
         }
-        let mut replay = format!(
-            "cargo run --release -p everleaf-conformance --example crash -- --index {} --keys {} --shape {:?}",
-            self.entry.name,
-            K::NAME,
-            self.shape.name
-        );
-        replay += &match self.options.random {
-            Some(random) => {
-                format!(
-                    " --random {} --sequences {} --keys-count {} --images-max {} --seed {}",
-                    random.operations, random.sequences, random.keys, self.options.life.images_max, self.options.seed
-                )
-            }
-            None => format!(" --only {:?}", operations.join(", ")),
-        };
-        Violation { broken, subject, operations, images: notes.images.clone(), replay }
     }
 
     /// Whether a rule is broken already.
@@ -172,68 +181,42 @@ impl<K: Class + ?Sized> Checker<K> {
         self.notes.lock().broken.is_some()
     }
 
-    /// Runs `changes` from the shape on, crashing the last one at every point; no changes at all crash the opening of the pool.
-    pub(super) fn run(self: &Arc<Self>, changes: &[Change]) {
+    /// Takes `steps` from the start on, crashing the last one at every point; no steps at all crash the opening of the pool.
+    pub(super) fn run(self: &Arc<Self>, case: Case, steps: &[Step<W::Change>]) {
+        self.begin(case);
         self.guarded(|| {
-            self.note(changes);
             let life = self.ground.live(self.life_options(self.options.seed));
-            if changes.is_empty() {
-                self.watch(&life, &Expected::new(content::<K>(&self.model), None), self.options.depth);
+            if steps.is_empty() {
+                self.watch(&life, &Expected::new(vec![self.model.clone()]), self.extent());
             }
-            let subject = self.open(&life)?;
-            if changes.is_empty() {
+            let mut live = Some(self.open(&life)?);
+            if steps.is_empty() {
                 life.end();
             }
             let mut model = self.model.clone();
-            for (number, change) in changes.iter().enumerate() {
-                let depth = (number + 1 == changes.len()).then_some(self.options.depth);
-                self.step(&life, &subject, &mut model, *change, depth)?;
+            for (number, step) in steps.iter().enumerate() {
+                let extent = (number + 1 == steps.len()).then_some(self.extent());
+                self.step(&life, &mut live, &mut model, step, extent)?;
             }
-            if subject.content(self.limit())? != content::<K>(&model) {
-                return Err(Broken::new("the index is as the model", format_args!("{:?} without any crash", subject.content(self.limit())?)));
+            let content = self.world.content(live.as_ref().expect("open between steps"), self.limit())?;
+            if content != model {
+                return Err(Broken::new("it is as the model, without any crash", format_args!("{content:?} instead of {model:?}")));
             }
             Ok(())
         });
     }
 
-    /// Creates the index, and fills it by a bulk load of `count` keys, each crashed at every point.
-    pub(super) fn run_birth(self: &Arc<Self>, count: u32) {
+    /// Takes one long sequence of steps that `next` makes up, every one crashed at every point.
+    pub(super) fn run_long(self: &Arc<Self>, case: Case, mut next: impl FnMut(u64, &W::Content) -> Option<Step<W::Change>>) {
+        self.begin(case);
         self.guarded(|| {
-            const RULE: &str = "an operation succeeds";
-            self.note(&[]);
             let life = self.ground.live(self.life_options(self.options.seed));
-            let pool = self.open_pool(&life)?;
-            pool.adopt(pool.reach()).map_err(Broken::by(RULE))?;
-            self.watch(&life, &Expected::unborn(), self.options.depth);
-            life.begin();
-            let subject = Subject::create(&self.entry, pool).map_err(Broken::by(RULE))?;
-            self.watch(&life, &Expected::new(Vec::new(), None), self.options.depth);
-            life.end();
-            life.look_away();
-
-            let loaded: Content<K> = (1..=count).map(|number| (K::numbered(number), u64::from(number) + 1)).collect();
-            let value = |(key, payload): &(K::Owned, u64)| Ok((key.clone(), K::value(&subject.pool, key.borrow(), *payload)?));
-            let values: Vec<_> = loaded.iter().map(value).collect::<Result<_, everleaf_index::Error>>().map_err(Broken::by(RULE))?;
-            self.watch(&life, &Expected::new(Vec::new(), Some(loaded.clone())), self.options.depth);
-            life.begin();
-            subject.index.bulk_load(&mut values.into_iter()).map_err(Broken::by(RULE))?;
-            self.watch(&life, &Expected::new(loaded, None), self.options.depth);
-            life.end();
-            Ok(())
-        });
-    }
-
-    /// Runs one long sequence that `next` makes up, every operation crashed at every point.
-    pub(super) fn run_long(self: &Arc<Self>, count: usize, mut next: impl FnMut(&Model<K>) -> Change) {
-        self.guarded(|| {
-            self.note(&[]);
-            let life = self.ground.live(self.life_options(self.options.seed));
-            let subject = self.open(&life)?;
+            let mut live = Some(self.open(&life)?);
             let mut model = self.model.clone();
-            for _ in 0..count {
-                let change = next(&model);
-                self.notes.lock().operations.push(change);
-                self.step(&life, &subject, &mut model, change, Some(self.options.depth))?;
+            let mut number = 0;
+            while let Some(step) = next(number, &model) {
+                number += 1;
+                self.step(&life, &mut live, &mut model, &step, Some(self.extent()))?;
                 if self.is_broken() {
                     break;
                 }
@@ -242,10 +225,15 @@ impl<K: Class + ?Sized> Checker<K> {
         });
     }
 
-    fn note(&self, changes: &[Change]) {
+    fn begin(&self, case: Case) {
         let mut notes = self.notes.lock();
-        notes.operations = changes.to_vec();
+        notes.case = case;
+        notes.taken.clear();
         notes.report.sequences += 1;
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { depth: self.options.depth, lives: self.options.lives, nested: false }
     }
 
     /// Runs `act`; a broken rule or a panic in it is noted.
@@ -256,37 +244,65 @@ impl<K: Class + ?Sized> Checker<K> {
         }
     }
 
-    /// Applies one change; if `depth` is given, everything is examined that a crash in it, or just after it, can leave.
-    fn step(self: &Arc<Self>, life: &Life, subject: &Subject<K, Crash>, model: &mut Model<K>, change: Change, depth: Option<u32>) -> Result<(), Broken> {
-        let before = depth.map(|_| content::<K>(model));
-        let was = apply_to_model::<K>(model, change);
-        let after = depth.map(|_| content::<K>(model));
-        if let (Some(depth), Some(before)) = (depth, before) {
-            self.watch(life, &Expected::new(before, after.clone()), depth);
+    /// Takes a step in the first life, noting it; if `extent` is given, everything is examined that a crash in it, or just after it, can leave.
+    fn step(
+        self: &Arc<Self>,
+        life: &Life,
+        live: &mut Option<W::Live>,
+        model: &mut W::Content,
+        step: &Step<W::Change>,
+        extent: Option<Extent>,
+    ) -> Result<(), Broken> {
+        if extent.is_none_or(|extent| extent.lives == self.options.lives) {
+            self.notes.lock().taken.push(step.clone());
         }
+        let Some(extent) = extent else {
+            life.begin();
+            return self.take(live, &life.medium(), model, step);
+        };
+        let mut after = model.clone();
+        let mut allowed = vec![model.clone()];
+        if let Step::Change(change) = step {
+            self.world.model(&mut after, change);
+            allowed.extend(self.world.between(model, change));
+            allowed.push(after.clone());
+        }
+        self.watch(life, &Expected::new(allowed), extent);
         life.begin();
-        let returned = subject.apply(change);
-        if let (Some(depth), Some(after)) = (depth, after) {
-            self.watch(life, &Expected::new(after, None), depth);
-            life.end();
-            life.look_away();
-        }
+        let taken = self.take(live, &life.medium(), model, step);
+        self.watch(life, &Expected::new(vec![after]), extent);
+        life.end();
+        life.look_away();
+        taken
+    }
+
+    /// Takes a step, in the world and in the model.
+    fn take(&self, live: &mut Option<W::Live>, medium: &Crash, model: &mut W::Content, step: &Step<W::Change>) -> Result<(), Broken> {
         self.steps.fetch_add(1, Ordering::Relaxed);
-        match returned {
-            Ok(returned) if returned == was => Ok(()),
-            Ok(returned) => Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {was:?}"))),
-            Err(error) => Err(Broken::new("an operation succeeds", format_args!("{change}: {error}"))),
+        match step {
+            Step::Change(change) => {
+                let before = model.clone();
+                self.world.model(model, change);
+                self.world.apply(live.as_mut().expect("open between steps"), &before, change)
+            }
+            Step::Close => {
+                let old = live.take().expect("open between steps");
+                self.world.pool(&old).close().map_err(Broken::by("a pool can be closed"))?;
+                drop(old);
+                *live = Some(self.world.open(self.open_pool(medium.clone())?)?);
+                Ok(())
+            }
         }
     }
 
-    fn watch(self: &Arc<Self>, life: &Life, expected: &Arc<Expected<K>>, depth: u32) {
+    fn watch(self: &Arc<Self>, life: &Life, expected: &Arc<Expected<W::Content>>, extent: Extent) {
         let (checker, expected) = (Arc::clone(self), Arc::clone(expected));
-        life.observe(move |image| checker.examine(image, &expected, depth));
+        life.observe(move |image| checker.examine(image, &expected, extent));
     }
 
-    /// Examines one image, to be recovered with crashes in `depth` recoveries, each in the one before.
-    fn examine(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<K>>, depth: u32) -> Seen {
-        let key = image.hash() ^ expected.hash.rotate_left(depth);
+    /// Examines one image.
+    fn examine(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<W::Content>>, extent: Extent) -> Seen {
+        let key = image.hash() ^ expected.hash.rotate_left(extent.depth + 8 * extent.lives);
         {
             let mut notes = self.notes.lock();
             if notes.broken.is_some() {
@@ -298,11 +314,11 @@ impl<K: Class + ?Sized> Checker<K> {
                 Vacant(place) => place.insert(Seen::default()),
             };
             notes.report.checked += 1;
-            image.examined();
-            notes.report.nested += u64::from(depth < self.options.depth);
+            notes.report.nested += u64::from(extent.nested);
         }
+        image.examined();
         self.steps.fetch_add(1, Ordering::Relaxed);
-        let result = catch_unwind(AssertUnwindSafe(|| self.recover(image, expected, depth))).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        let result = catch_unwind(AssertUnwindSafe(|| self.recover(image, expected, extent))).unwrap_or_else(|panic| Err(panicked(&*panic)));
         let mut notes = self.notes.lock();
         let seen = match result {
             Ok(seen) => seen,
@@ -320,150 +336,126 @@ impl<K: Class + ?Sized> Checker<K> {
     }
 
     /// The oracle.
-    fn recover(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<K>>, depth: u32) -> Result<Seen, Broken> {
+    fn recover(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<W::Content>>, extent: Extent) -> Result<Seen, Broken> {
         let life = image.live(self.life_options(image.hash()));
-        if depth > 0 {
-            self.watch(&life, expected, depth - 1);
+        let deeper = Extent { depth: extent.depth.saturating_sub(1), nested: true, ..extent };
+        if extent.depth > 0 {
+            self.watch(&life, expected, deeper);
         } else {
             life.unwatch();
         }
         life.begin();
-        let pool = self.open_pool(&life)?;
-        if expected.absent && pool.root(ROOT).map_err(Broken::by("the root directory is sound"))?.is_none() {
-            if depth > 0 {
-                life.end();
-                life.unwatch();
-            }
-            return self.bear(pool);
+        let mut live = self.open(&life)?;
+        let content = self.world.content(&live, self.limit())?;
+        if !expected.allowed.contains(&content) {
+            let allowed = &expected.allowed;
+            return Err(Broken::new("what was acknowledged is there, and nothing else", format_args!("{content:?} instead of one of {allowed:?}")));
         }
-        let subject = self.open_index(pool)?;
-        let content = subject.content(self.limit())?;
-        if !expected.allows(&content) {
-            let Expected { before, after, .. } = &**expected;
-            return Err(Broken::new("what was acknowledged is there, and nothing else", format_args!("{content:?} instead of {before:?} or {after:?}")));
-        }
-        if depth > 0 {
-            // What has been read from the recovered index must stay, even if the operation that wrote it was never acknowledged.
-            self.watch(&life, &Expected::new(content.clone(), None), depth - 1);
+        if extent.depth > 0 {
+            // What has been read from what was recovered must stay, even if the operation that wrote it was never acknowledged.
+            self.watch(&life, &Expected::new(vec![content.clone()]), deeper);
             life.end();
             life.unwatch();
         }
-        subject.audit()?;
-        let repaired = life.changes().into_iter().any(|at| at >= self.options.slab);
-        let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &subject)? };
+        self.world.audit(&live)?;
+        // The first slab is the pool's own: superblocks and root directory.
+        let repaired = life.changes().into_iter().any(|at| at >= SLAB);
+        let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &live)? };
         self.recover_again(&life, &content)?;
         if image.hash().is_multiple_of(self.options.follow_up_every) {
-            self.use_on(&subject, content)?;
+            self.use_on(&mut live, content)?;
         }
-        drop(subject);
+        drop(live);
         drop(life);
         let every = if repaired { self.options.second_life_every.div_ceil(REPAIRED) } else { self.options.second_life_every };
-        if depth == self.options.depth && image.hash().rotate_left(32).is_multiple_of(every) {
-            self.second_life(image)?;
+        if !extent.nested && extent.lives > 0 && image.hash().rotate_left(32).is_multiple_of(every) {
+            self.live_on(image, extent.lives - 1)?;
         }
         Ok(seen)
     }
 
-    /// There is no index yet: nothing is allocated, and one can be created.
-    fn bear(&self, pool: Arc<Pool<Crash>>) -> Result<Seen, Broken> {
-        const RULE: &str = "a pool without an index is empty";
-        if pool.needs_recovery() {
-            pool.adopt(pool.reach()).map_err(Broken::by(RULE))?;
-        }
-        let usage = pool.audit(&pool.reach()).map_err(Broken::by(RULE))?;
-        if usage.leaked != 0 {
-            return Err(Broken::new(RULE, format_args!("{usage:?}")));
-        }
-        self.use_on(&Subject::create(&self.entry, pool).map_err(Broken::by(RULE))?, Vec::new())?;
-        Ok(Seen::default())
-    }
-
-    /// Whether the index reaches a block that was not linked when the crash came.
-    fn reaches_hidden(&self, image: &Image<'_>, subject: &Subject<K, Crash>) -> Result<bool, Broken> {
+    /// Whether it reaches a block that was not linked when the crash came.
+    fn reaches_hidden(&self, image: &Image<'_>, live: &W::Live) -> Result<bool, Broken> {
         let mut reached = false;
-        subject.each_block(&mut |at, _| reached |= image.is_hidden(at)).map_err(Broken::by("the blocks of a recovered index"))?;
+        self.world.blocks(live, &mut |at, _| reached |= image.is_hidden(at))?;
         Ok(reached)
     }
 
     /// A second recovery finds the same, and has nothing left to repair.
-    fn recover_again(&self, below: &Life, content: &Content<K>) -> Result<(), Broken> {
+    fn recover_again(&self, below: &Life, content: &W::Content) -> Result<(), Broken> {
         let life = below.live(CrashOptions::default());
         life.unwatch();
-        let subject = self.open(&life)?;
-        let again = subject.content(self.limit())?;
+        let live = self.open(&life)?;
+        let again = self.world.content(&live, self.limit())?;
         if again != *content {
             return Err(Broken::new("a second recovery finds the same", format_args!("{again:?} after {content:?}")));
         }
-        // The first slab is the pool's own: superblocks and root directory.
-        match life.changes().into_iter().find(|at| *at >= self.options.slab) {
+        match life.changes().into_iter().find(|at| *at >= SLAB) {
             Some(at) => Err(Broken::new("a second recovery has nothing to repair", format_args!("it changed the word at {at:#x}"))),
             None => Ok(()),
         }
     }
 
-    /// A recovered index works: leaves split and merge, and all is as the model says.
-    fn use_on(&self, subject: &Subject<K, Crash>, found: Content<K>) -> Result<(), Broken> {
-        const RULE: &str = "a recovered index works";
-        let mut model: Model<K> = found.into_iter().collect();
-        for change in &self.follow_up {
-            let was = apply_to_model::<K>(&mut model, *change);
-            let returned = subject.apply(*change).map_err(Broken::by(RULE))?;
-            if returned != was {
-                return Err(Broken::new(RULE, format_args!("{change} returns {returned:?} instead of {was:?}")));
-            }
+    /// What was recovered works, and all is as the model says.
+    fn use_on(&self, live: &mut W::Live, found: W::Content) -> Result<(), Broken> {
+        const RULE: &str = "what was recovered works";
+        let mut model = found;
+        for change in self.world.follow_up(&self.start, &model) {
+            let before = model.clone();
+            self.world.model(&mut model, &change);
+            self.world.apply(live, &before, &change).map_err(|broken| Broken::new(RULE, broken))?;
         }
-        let used = subject.content(self.limit())?;
-        if used != content::<K>(&model) {
+        let used = self.world.content(live, self.limit()).map_err(|broken| Broken::new(RULE, broken))?;
+        if used != model {
             return Err(Broken::new(RULE, format_args!("it holds {used:?} instead of {model:?}")));
         }
-        subject.audit()
+        self.world.audit(live)
     }
 
     /// Recovers, goes on, and crashes again: repairs that are not durable show only here.
-    fn second_life(self: &Arc<Self>, image: &Image<'_>) -> Result<(), Broken> {
+    fn live_on(self: &Arc<Self>, image: &Image<'_>, lives: u32) -> Result<(), Broken> {
         self.notes.lock().report.second_lives += 1;
         let life = image.live(self.life_options(image.hash()));
-        let subject = self.open(&life)?;
-        let mut model: Model<K> = subject.content(self.limit())?.into_iter().collect();
+        let mut live = Some(self.open(&life)?);
+        let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
         let mut random = image.hash() ^ self.options.seed;
-        for _ in 0..3 {
+        for _ in 0..LIFE_STEPS {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            let key = self.shape.keys[(random >> 60) as usize % 4];
-            let put = random >> 50 & 3 != 0;
-            let change = if put { self.shape.put(key, model.get::<K>(K::numbered(key).borrow()).copied()) } else { Change::Delete(key) };
-            self.step(&life, &subject, &mut model, change, Some(0))?;
+            let changes = self.world.changes(&self.start, &model);
+            if changes.is_empty() {
+                break;
+            }
+            let change = changes[(random >> 33) as usize % changes.len()].clone();
+            self.step(&life, &mut live, &mut model, &Step::Change(change), Some(Extent { depth: 0, lives, nested: false }))?;
         }
         Ok(())
     }
 
-    fn open(&self, life: &Life) -> Result<Subject<K, Crash>, Broken> {
-        self.open_index(self.open_pool(life)?)
+    fn open(&self, life: &Life) -> Result<W::Live, Broken> {
+        self.world.open(self.open_pool(life.medium())?)
     }
 
-    fn open_pool(&self, life: &Life) -> Result<Arc<Pool<Crash>>, Broken> {
-        Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&self.options)).map_err(Broken::by("opening after a crash succeeds"))
-    }
-
-    fn open_index(&self, pool: Arc<Pool<Crash>>) -> Result<Subject<K, Crash>, Broken> {
-        Subject::open(&self.entry, pool, 1).map_err(Broken::by("opening after a crash succeeds"))
+    /// Opens the pool; creates it where a crash has left none.
+    fn open_pool(&self, medium: Crash) -> Result<Arc<Pool<Crash>>, Broken> {
+        let opened = match Pool::open_in(Arc::clone(&self.memory), medium.clone(), self.pool_options()) {
+            Err(Error::Unfinished { .. }) if !self.start.pool => Pool::create_in(Arc::clone(&self.memory), medium, self.pool_options()),
+            opened => opened,
+        };
+        opened.map_err(Broken::by("opening after a crash succeeds"))
     }
 
     fn life_options(&self, seed: u64) -> CrashOptions {
         CrashOptions { seed, ..self.options.life.clone() }
     }
 
-    /// More entries than any index of this run can hold.
+    /// More entries than fit the memory.
     fn limit(&self) -> usize {
-        self.model.len() + 4 * self.entry.leaf_capacity + self.options.random.map_or(64, |random| random.keys as usize + 64)
+        self.memory.words().len()
     }
-}
 
-fn pool_options(options: &Options) -> PoolOptions {
-    PoolOptions { size_max: options.memory, slab_size: options.slab, ..PoolOptions::default() }
-}
-
-fn content<K: Class + ?Sized>(model: &Model<K>) -> Content<K> {
-    model.iter().map(|(key, payload)| (key.clone(), *payload)).collect()
+    fn pool_options(&self) -> PoolOptions {
+        PoolOptions { size_max: self.memory.size(), slab_size: SLAB, ..PoolOptions::default() }
+    }
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Broken {

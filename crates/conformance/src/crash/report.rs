@@ -1,8 +1,7 @@
 //! What a crash run did, and the story of what it found.
 
+use super::Case;
 use crate::Broken;
-use everleaf_index::{Entry, Key};
-use everleaf_pmem::Medium;
 use std::fmt;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ pub struct Report {
     pub checked: u64,
     /// Of these, images of a crash inside a recovery.
     pub nested: u64,
-    /// Times that an index was recovered, used on, and crashed again.
+    /// Times that what was recovered was used on, and crashed again.
     pub second_lives: u64,
     /// How long it took.
     pub took: Duration,
@@ -30,12 +29,18 @@ pub struct Report {
 pub struct Violation {
     /// The rule.
     pub broken: Broken,
-    /// Name of the index, class of its keys, and shape started from.
+    /// Name of what was examined.
     pub subject: String,
-    /// The operations; the crash came in the last.
-    pub operations: Vec<String>,
+    /// Name of the start.
+    pub start: String,
+    /// Steps that lead from there to where the crash is looked for: everything in them is durable.
+    pub setup: Vec<String>,
+    /// The steps; the crash came in the last.
+    pub steps: Vec<String>,
     /// The image recovered; before it, if the crash was in a recovery or in a second life, what that one recovered from.
     pub images: Vec<String>,
+    /// The case as a number.
+    pub case: Case,
     /// How to see it again.
     pub replay: String,
 }
@@ -65,8 +70,9 @@ impl Report {
 }
 
 impl Violation {
-    pub(super) fn before_any_crash<K: Key + ?Sized, M: Medium>(entry: &Entry<K, M>, broken: Broken) -> Self {
-        Self { broken, subject: entry.name.to_owned(), operations: Vec::new(), images: Vec::new(), replay: "any run does".to_owned() }
+    pub(super) fn before_any_crash(subject: String, start: &str, broken: Broken) -> Self {
+        let (start, case, replay) = (start.to_owned(), Case::default(), "any run does".to_owned());
+        Self { broken, subject, start, setup: Vec::new(), steps: Vec::new(), images: Vec::new(), case, replay }
     }
 }
 
@@ -89,8 +95,11 @@ impl fmt::Display for Report {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "broken rule: {}", self.broken)?;
-        writeln!(f, "index: {}", self.subject)?;
-        writeln!(f, "operations: {}", self.operations.join(", "))?;
+        writeln!(f, "of: {}, from start {:?}", self.subject, self.start)?;
+        if !self.setup.is_empty() {
+            writeln!(f, "made durable first: {}", self.setup.join(", "))?;
+        }
+        writeln!(f, "then: {}", if self.steps.is_empty() { "the pool is opened".to_owned() } else { self.steps.join(", ") })?;
         for (number, image) in self.images.iter().enumerate() {
             writeln!(f, "{}: {image}", if number == 0 { "the crash" } else { "a crash in the life after it" })?;
         }

@@ -1,7 +1,9 @@
 //! What can be under test: something in a pool that behaves like a row of registers.
 
 use super::history::{Operation, Returned};
-use crate::{Broken, Change, Class, Subject, crash::Shape};
+use crate::crash::index::{IndexChange, starts};
+use crate::crash::world::Start;
+use crate::{Broken, Change, Class, Subject};
 use everleaf_index::{Direction, Entry, registry};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
@@ -129,13 +131,13 @@ impl<K: Class + ?Sized> Index<K> {
     }
 
     /// A dozen leaves: full ones, which the next insertion splits, and half full ones, which removals merge.
-    fn leaves(&self, name: &'static str, is_full: &dyn Fn(u32) -> bool) -> Shape {
+    fn leaves(&self, name: &'static str, is_full: &dyn Fn(u32) -> bool) -> Start<IndexChange> {
         let half = self.entry.leaf_capacity as u32 / 2;
         let keys = 1..=12 * half;
         // Ascending, each split leaves half a leaf behind.
         let mut changes: Vec<Change> = keys.clone().map(|number| Change::Put(number * 10, u64::from(number))).collect();
         changes.extend(keys.filter(|number| is_full((number - 1) / half)).map(|number| Change::Put(number * 10 + 2, u64::from(number))));
-        Shape { name, changes, keys: [5, 10, 20, 30], equal_payloads: false, created: true, closed: false }
+        Start::new(name, changes.into_iter().map(IndexChange::Key).collect(), [5, 10, 20, 30])
     }
 
     fn entries(&self, world: &World, content: crate::Content<K>) -> Result<Vec<(usize, u64)>, Broken> {
@@ -165,29 +167,31 @@ impl<K: Class + ?Sized> Target for Index<K> {
         if self.entry.leaf_capacity > 4 { 2 << 20 } else { 256 << 10 }
     }
 
-    /// The shapes of the crash suites, and more for small leaves; between any two keys there is room for one more.
+    /// The starts of the crash suites, and more for small leaves; between any two keys there is room for one more.
     fn worlds(&self) -> Vec<World> {
-        let mut shapes = Shape::all(self.entry.leaf_capacity);
-        shapes.retain(|shape| !shape.equal_payloads);
+        let mut starts = starts(self.entry.leaf_capacity);
+        starts.retain(|start| !start.equal_payloads && !start.changes.is_empty());
         if self.entry.leaf_capacity <= 8 {
-            shapes.extend([self.leaves("full leaves", &|_| true), self.leaves("mixed leaves", &|leaf| leaf.is_multiple_of(3))]);
+            starts.extend([self.leaves("full leaves", &|_| true), self.leaves("mixed leaves", &|leaf| leaf.is_multiple_of(3))]);
         }
-        let world = |shape: Shape| {
-            let number = |change: &Change| match change {
-                Change::Put(key, _) | Change::Delete(key) => *key,
+        let world = |start: Start<IndexChange>| {
+            // The index is there when the setup begins.
+            let changes = start.changes.iter().filter_map(|change| if let IndexChange::Key(change) = change { Some(*change) } else { None });
+            let number = |change: Change| match change {
+                Change::Put(key, _) | Change::Delete(key) => key,
             };
-            let mut keys: Vec<u32> = shape.changes.iter().map(number).chain(shape.keys).collect();
+            let mut keys: Vec<u32> = changes.clone().map(number).chain(start.keys).collect();
             keys.extend(keys.clone().into_iter().filter(|key| key.is_multiple_of(10) && *key < u32::MAX).map(|key| key + 5));
             keys.sort_unstable();
             keys.dedup();
-            let register = |key: &u32| keys.binary_search(key).expect("every key has a register");
-            let setup = shape.changes.iter().map(|change| match change {
-                Change::Put(key, payload) => Operation::Upsert(register(key), *payload),
+            let register = |key: u32| keys.binary_search(&key).expect("every key has a register");
+            let setup = changes.map(|change| match change {
+                Change::Put(key, payload) => Operation::Upsert(register(key), payload),
                 Change::Delete(key) => Operation::Remove(register(key)),
             });
-            World { name: shape.name, setup: setup.collect(), keys, closed: shape.closed }
+            World { name: start.name, setup: setup.collect(), keys, closed: start.closed }
         };
-        shapes.into_iter().map(world).collect()
+        starts.into_iter().map(world).collect()
     }
 
     fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {

@@ -5,7 +5,6 @@ mod budget;
 mod checker;
 mod corruption;
 mod crash;
-mod list;
 mod model;
 mod race;
 mod reopen;

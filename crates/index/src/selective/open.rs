@@ -267,7 +267,7 @@ impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
         };
         let low = K::separator(below.borrow(), entries[0].0.borrow());
         let (low_word, fence) = low.borrow().fence(pool)?;
-        self.fences.extend(fence.map(Fresh::flush));
+        self.fences.extend(fence.map(|fence| fence.flush()));
         self.lows.push(low.clone());
         Ok(Pending { leaf, low_word, low, entries })
     }

@@ -64,13 +64,25 @@ pub struct CrashOptions {
     pub stores_max: u64,
     /// A defect, planted in operations and recoveries alike. Default none.
     pub fault: Option<Fault>,
+    /// Whether flushes do nothing, as would be right where stores are durable at once. Default no.
+    pub drops_flushes: bool,
     /// Where to note the sites come by. Default nowhere.
     pub profile: Option<Arc<Profile>>,
 }
 
 impl Default for CrashOptions {
     fn default() -> Self {
-        Self { stores_are_durable: false, images_max: 4096, sample_count: 32, hidden_in_full: false, seed: 0, stores_max: 1 << 20, fault: None, profile: None }
+        Self {
+            stores_are_durable: false,
+            images_max: 4096,
+            sample_count: 32,
+            hidden_in_full: false,
+            seed: 0,
+            stores_max: 1 << 20,
+            fault: None,
+            drops_flushes: false,
+            profile: None,
+        }
     }
 }
 
@@ -158,7 +170,7 @@ impl State {
 
     /// Notes that the word at `at` went from `old` to `new`.
     #[inline]
-    fn record(&mut self, at: usize, old: u64, new: u64, place: &'static Location<'static>, verb: Verb) {
+    fn record(&mut self, at: usize, old: u64, new: u64, order: Ordering, site: Site) {
         assert!(self.stage != Stage::Over, "a store at {at:#x} through a medium whose life is over");
         self.counts.stores += 1;
         // A store that changes nothing leaves the same image as no store.
@@ -172,9 +184,11 @@ impl State {
         assert!(self.counts.stores <= self.options.stores_max, "more than {} stores: this does not end", self.options.stores_max);
         self.undo.push(((at / WORD) as u32, old));
         if self.stage == Stage::Watched && !self.options.stores_are_durable {
+            let Site { place, verb } = site;
             let store = log::Store { at, old, new, place, by: log::this_thread() };
             if let Some(profile) = &self.options.profile {
-                profile.hit(place, verb, if self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
+                // A relaxed store claims no order.
+                profile.hit(place, verb, if order != Ordering::Relaxed && self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
             }
             if Fault::is(self.options.fault, place, verb, Act::Late) {
                 self.log.store_late(store);
@@ -373,7 +387,7 @@ impl Medium for Crash {
         }
         let old = word.load(Ordering::Relaxed);
         word.store(value, order);
-        state.record(at, old, value, place, Verb::Store);
+        state.record(at, old, value, order, Site { place, verb: Verb::Store });
     }
 
     #[track_caller]
@@ -387,7 +401,7 @@ impl Medium for Crash {
         }
         let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
         if result.is_ok() {
-            state.record(at, current, new, place, Verb::Exchange);
+            state.record(at, current, new, Ordering::AcqRel, Site { place, verb: Verb::Exchange });
         }
         result
     }
@@ -397,7 +411,7 @@ impl Medium for Crash {
         let place = Location::caller();
         let mut state = self.level.state.lock();
         state.counts.flushes += 1;
-        if state.stage != Stage::Watched || state.options.stores_are_durable {
+        if state.stage != Stage::Watched || state.options.stores_are_durable || state.options.drops_flushes {
             return;
         }
         let (first, count) = (lines.at() / LINE, lines.count());

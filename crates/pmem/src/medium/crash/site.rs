@@ -39,7 +39,7 @@ pub enum Act {
     Neighbour,
     /// The flush leaves out the last line.
     Short,
-    /// The store comes before the one that it should follow in its line.
+    /// The store comes before the one that it should follow in its line. Of relaxed stores, which claim no order, this is no mistake.
     Early,
     /// The store comes after the next fence of its thread, so whatever should make it durable does not.
     Late,

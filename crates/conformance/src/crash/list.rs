@@ -7,7 +7,7 @@
 //! Insert seals a node and links it: the commit point is the link. Remove unlinks and retires. Update stores the value word. With [`REPAIR_NOT_DURABLE`] a node
 //! is linked by way of the intent, which recovery completes.
 
-use everleaf_conformance::Class;
+use crate::Class;
 use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit};
 use everleaf_pmem::{Durable, Medium, Off, Pool, Word};
 use parking_lot::Mutex;
@@ -19,23 +19,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// No mistake.
-pub(crate) const RIGHT: u8 = 0;
+pub const RIGHT: u8 = 0;
 /// The link is stored before the node is durable.
-pub(crate) const LINK_BEFORE_SEAL: u8 = 1;
+pub const LINK_BEFORE_SEAL: u8 = 1;
 /// An update is not flushed.
-pub(crate) const UPDATE_NOT_FLUSHED: u8 = 2;
+pub const UPDATE_NOT_FLUSHED: u8 = 2;
 /// An update removes and inserts.
-pub(crate) const UPDATE_IN_TWO_STEPS: u8 = 3;
+pub const UPDATE_IN_TWO_STEPS: u8 = 3;
 /// A removed node is not given back.
-pub(crate) const NEVER_RETIRED: u8 = 4;
+pub const NEVER_RETIRED: u8 = 4;
 /// A node is given back although it is still linked.
-pub(crate) const RETIRED_WHILE_LINKED: u8 = 5;
+pub const RETIRED_WHILE_LINKED: u8 = 5;
 /// Recovery unlinks everything for a moment.
-pub(crate) const RECOVERY_THROUGH_A_BAD_STATE: u8 = 6;
+pub const RECOVERY_THROUGH_A_BAD_STATE: u8 = 6;
 /// Recovery completes an insert and does not make that durable.
-pub(crate) const REPAIR_NOT_DURABLE: u8 = 7;
+pub const REPAIR_NOT_DURABLE: u8 = 7;
 /// As above, but right.
-pub(crate) const REPAIR_DURABLE: u8 = 8;
+pub const REPAIR_DURABLE: u8 = 8;
+/// An update inserts and then removes, and a crash in between leaves both.
+pub const UPDATE_LEAVES_TWO: u8 = 9;
+/// Recovery forgets to mark a node.
+pub const NODE_NOT_MARKED: u8 = 10;
+/// A new node does not link the next.
+pub const NEXT_NOT_COPIED: u8 = 11;
 
 everleaf_pmem::resident! {
     struct Line {
@@ -47,7 +53,7 @@ everleaf_pmem::resident! {
 }
 
 /// The list with one of the mistakes above.
-pub(crate) struct List<K: Class + ?Sized, M: Medium, const MISTAKE: u8> {
+pub struct List<K: Class + ?Sized, M: Medium, const MISTAKE: u8> {
     pool: Arc<Pool<M>>,
     root: Off<Line>,
     latch: Mutex<()>,
@@ -57,7 +63,7 @@ pub(crate) struct List<K: Class + ?Sized, M: Medium, const MISTAKE: u8> {
 type VisitLine<'a> = dyn FnMut(Off<Line>, &Line) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// The list as an entry of a registry.
-pub(crate) fn entry<K: Class + ?Sized, M: Medium, const MISTAKE: u8>() -> Entry<K, M> {
+pub fn entry<K: Class + ?Sized, M: Medium, const MISTAKE: u8>() -> Entry<K, M> {
     Entry {
         name: "list",
         summary: "a sorted linked list",
@@ -88,7 +94,9 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
         if let Some(reach) = recovery.reach {
             reach.mark(list.root, size_of::<Line>())?;
             list.walk(&mut |off, node| {
-                reach.mark(off, size_of::<Line>())?;
+                if MISTAKE != NODE_NOT_MARKED {
+                    reach.mark(off, size_of::<Line>())?;
+                }
                 (recovery.trace)(value(node)?)?;
                 Ok(ControlFlow::Continue(()))
             })?;
@@ -161,7 +169,8 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
 
     fn add(&self, slot: &Word, key: &K, word: NonZeroU64) -> Result<(), Error> {
         let node = self.pool.alloc::<Line>()?;
-        for (field, value) in [(&node.first, slot.get()), (&node.second, key.head(0)), (&node.third, word.get())] {
+        let next = if MISTAKE == NEXT_NOT_COPIED { 0 } else { slot.get() };
+        for (field, value) in [(&node.first, next), (&node.second, key.head(0)), (&node.third, word.get())] {
             self.pool.store(field, value, Ordering::Relaxed);
         }
         if MISTAKE == LINK_BEFORE_SEAL {
@@ -195,6 +204,11 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
             let old = self.drop_node(slot, node)?;
             self.add(slot, key, word)?;
             return Ok(old);
+        }
+        if MISTAKE == UPDATE_LEAVES_TWO {
+            self.add(slot, key, word)?;
+            let fresh = Off::<Line>::from_link(slot.get())?;
+            return self.drop_node(&self.line(fresh)?.first, node);
         }
         let line = self.line(node)?;
         let old = value(line)?;
@@ -275,8 +289,20 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> OrderedIndex<K> for List<K
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
-        for (key, value) in entries {
-            self.insert(key.borrow(), value)?;
+        // From the last node to the first, each durable before it is linked, and all of them linked at once.
+        let entries: Vec<_> = entries.collect();
+        let (mut next, mut nodes) = (0, Vec::new());
+        for (key, value) in entries.iter().rev() {
+            let node = self.pool.alloc::<Line>()?;
+            for (field, word) in [(&node.first, next), (&node.second, key.borrow().head(0)), (&node.third, value.get())] {
+                self.pool.store(field, word, Ordering::Relaxed);
+            }
+            next = node.off().link();
+            nodes.push(self.pool.seal(node));
+        }
+        self.set(&self.line(self.root)?.first, next);
+        for node in nodes {
+            node.release();
         }
         Ok(())
     }

@@ -1,0 +1,241 @@
+//! An index of the registry in a crash run.
+
+use super::world::{Start, World};
+use crate::subject::{Model, apply_to_model};
+use crate::{Broken, Change, Class, ROOT, Subject};
+use everleaf_index::Entry;
+use everleaf_pmem::{Crash, Pool};
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// An index of the registry.
+pub struct Index<K: Class + ?Sized> {
+    entry: Entry<K, Crash>,
+    /// How many keys long random runs speak of.
+    keys: u32,
+}
+
+/// What can happen to an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexChange {
+    /// It is created.
+    Create,
+    /// It is filled by a bulk load of so many keys.
+    Load(u32),
+    /// A key of it is put or deleted.
+    Key(Change),
+}
+
+use Change::{Delete, Put};
+
+impl fmt::Display for IndexChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create => f.pad("create"),
+            Self::Load(count) => write!(f, "load {count} keys"),
+            Self::Key(change) => change.fmt(f),
+        }
+    }
+}
+
+impl<K: Class + ?Sized> Index<K> {
+    /// The index of an entry of the registry.
+    pub fn new(entry: Entry<K, Crash>) -> Self {
+        Self { keys: entry.leaf_capacity as u32 * 16 + 40, entry }
+    }
+
+    /// What a bulk load of `count` keys makes.
+    fn loaded(count: u32) -> Model<K> {
+        (1..=count).map(|number| (K::numbered(number), u64::from(number) + 1)).collect()
+    }
+}
+
+/// An open pool, and the index if there is one.
+pub struct Live<K: Class + ?Sized> {
+    pool: Arc<Pool<Crash>>,
+    subject: Option<Subject<K, Crash>>,
+}
+
+const BORN: &str = "an index is there once it was created";
+
+impl<K: Class + ?Sized> Live<K> {
+    fn subject(&self) -> Result<&Subject<K, Crash>, Broken> {
+        self.subject.as_ref().ok_or_else(|| Broken::new(BORN, "no index"))
+    }
+}
+
+impl<K: Class + ?Sized> World for Index<K> {
+    type Live = Live<K>;
+    /// No index, or what it holds.
+    type Content = Option<Model<K>>;
+    type Change = IndexChange;
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.entry.name, K::NAME)
+    }
+
+    fn starts(&self) -> Vec<Start<IndexChange>> {
+        starts(self.entry.leaf_capacity)
+    }
+
+    fn nothing(&self) -> Option<Model<K>> {
+        None
+    }
+
+    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live<K>, Broken> {
+        const RULE: &str = "opening after a crash succeeds";
+        if pool.root(ROOT).map_err(Broken::by("the root directory is sound"))?.is_some() {
+            return Ok(Live { subject: Some(Subject::open(&self.entry, Arc::clone(&pool), 1).map_err(Broken::by(RULE))?), pool });
+        }
+        if pool.needs_recovery() {
+            pool.adopt(pool.reach()).map_err(Broken::by(RULE))?;
+        }
+        Ok(Live { pool, subject: None })
+    }
+
+    fn pool<'a>(&self, live: &'a Live<K>) -> &'a Arc<Pool<Crash>> {
+        &live.pool
+    }
+
+    fn changes(&self, start: &Start<IndexChange>, content: &Option<Model<K>>) -> Vec<IndexChange> {
+        match content {
+            None => vec![IndexChange::Create],
+            // What was not there at first is loaded, and then left to the follow-up.
+            Some(content) if start.changes.is_empty() => match content.is_empty() {
+                true => vec![IndexChange::Load(self.entry.leaf_capacity as u32 * 2 + 1)],
+                false => Vec::new(),
+            },
+            Some(content) => {
+                let put = |key| put(start, key, content.get::<K>(K::numbered(key).borrow()).copied());
+                start.keys.into_iter().flat_map(|key| [put(key), Delete(key)]).map(IndexChange::Key).collect()
+            }
+        }
+    }
+
+    /// Long runs of puts alternate with long runs of deletes, so that leaves split and merge.
+    fn random(&self, step: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
+        let Some(content) = content else { return IndexChange::Create };
+        let key = choice.random_range(0..self.keys);
+        let growing = step / u64::from(self.keys) % 2 == 0;
+        let put = choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty();
+        IndexChange::Key(if put { Put(key, step + 2) } else { Delete(key) })
+    }
+
+    /// Fills a leaf until it splits, updates, and empties it again until it merges.
+    fn follow_up(&self, start: &Start<IndexChange>, content: &Option<Model<K>>) -> Vec<IndexChange> {
+        let first = start.keys[1];
+        let new: Vec<u32> = (1..=self.entry.leaf_capacity as u32 + 1).map(|step| first + step % 5 + step / 5 * 10).collect();
+        let mut changes: Vec<Change> = new.iter().map(|key| Put(*key, payload(*key))).collect();
+        changes.push(Put(first, payload(first) + 2));
+        changes.extend(new.iter().map(|key| Delete(*key)));
+        changes.extend(start.keys.map(Delete));
+        let create = content.is_none().then_some(IndexChange::Create);
+        create.into_iter().chain(changes.into_iter().map(IndexChange::Key)).collect()
+    }
+
+    fn model(&self, content: &mut Option<Model<K>>, change: &IndexChange) {
+        match (change, content) {
+            (IndexChange::Key(change), Some(content)) => drop(apply_to_model::<K>(content, *change)),
+            (IndexChange::Load(count), Some(content)) => *content = Self::loaded(*count),
+            (IndexChange::Create, content) => *content = Some(Model::<K>::new()),
+            (_, None) => {}
+        }
+    }
+
+    fn apply(&self, live: &mut Live<K>, before: &Option<Model<K>>, change: &IndexChange) -> Result<(), Broken> {
+        const RULE: &str = "an operation succeeds";
+        match *change {
+            IndexChange::Create => live.subject = Some(Subject::create(&self.entry, Arc::clone(&live.pool)).map_err(Broken::by(RULE))?),
+            IndexChange::Load(count) => {
+                let subject = live.subject()?;
+                let value = |(key, payload): (K::Owned, u64)| Ok((key.clone(), K::value(&subject.pool, key.borrow(), payload)?));
+                let values: Vec<_> = Self::loaded(count).into_iter().map(value).collect::<Result<_, everleaf_index::Error>>().map_err(Broken::by(RULE))?;
+                subject.index.bulk_load(&mut values.into_iter()).map_err(Broken::by(RULE))?;
+            }
+            IndexChange::Key(change) => {
+                let (Put(key, _) | Delete(key)) = change;
+                let was = before.as_ref().and_then(|content| content.get::<K>(K::numbered(key).borrow()).copied());
+                let returned = live.subject()?.apply(change).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
+                if returned != was {
+                    return Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {was:?}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn content(&self, live: &Live<K>, limit: usize) -> Result<Option<Model<K>>, Broken> {
+        live.subject.as_ref().map(|subject| Ok(subject.content(limit)?.into_iter().collect())).transpose()
+    }
+
+    fn audit(&self, live: &Live<K>) -> Result<(), Broken> {
+        const RULE: &str = "a pool without an index is empty";
+        if let Some(subject) = &live.subject {
+            return subject.audit();
+        }
+        let usage = live.pool.audit(&live.pool.reach()).map_err(Broken::by(RULE))?;
+        if usage.leaked == 0 { Ok(()) } else { Err(Broken::new(RULE, format_args!("{usage:?}"))) }
+    }
+
+    fn blocks(&self, live: &Live<K>, visit: &mut dyn FnMut(usize, usize)) -> Result<(), Broken> {
+        let Some(subject) = &live.subject else { return Ok(()) };
+        subject.each_block(visit).map_err(Broken::by("the blocks of a recovered index"))
+    }
+}
+
+/// The payload of everything in a start with equal payloads.
+const EQUAL: u64 = 8;
+
+/// Every start, for leaves of `capacity` entries. The keys that make it are multiples of 10; those of the operations are some of them, and some between.
+pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
+    let full = capacity as u32;
+    let ascending = |count: u32| (1..=count).map(|number| Put(number * 10, payload(number * 10))).collect::<Vec<_>>();
+    let descending = |count: u32| ascending(count).into_iter().rev().collect::<Vec<_>>();
+    let equal = (1..=2 * full).map(|number| Put(number * 10, EQUAL)).collect();
+    let without = |mut changes: Vec<Change>, deleted: &mut dyn Iterator<Item = u32>| {
+        changes.extend(deleted.map(|number| Delete(number * 10)));
+        changes
+    };
+    let mut edges = ascending(full - 1);
+    edges.extend([Put(u32::MAX, payload(1)), Put(0, payload(2))]);
+    let born = |name, changes: Vec<Change>, keys| {
+        let changes = changes.into_iter().map(IndexChange::Key);
+        Start::new(name, std::iter::once(IndexChange::Create).chain(changes).collect(), keys)
+    };
+    let mut starts = vec![
+        born("empty", Vec::new(), [10, 20, 30, 40]),
+        born("one below split", descending(full - 1), [5, 20, 25, full * 10]),
+        born("at split", ascending(full), [5, 10, 25, full * 10 + 5]),
+        born("several leaves", ascending(3 * full), [10, full * 10, full * 10 + 5, full * 30]),
+        born("one above merge", without(ascending(2 * full), &mut (1..2 * full).step_by(2)), [20, 40, 45, full * 20]),
+        born("many leaves", descending(8 * full), [5, full * 10, full * 40 + 5, full * 80 + 5]),
+        born("equal values", equal, [5, 20, full * 10, full * 20]),
+        born("edge keys", edges, [0, 10, 15, u32::MAX]),
+        Start::new("unborn", Vec::new(), [10, 20, 30, 40]),
+    ];
+    for (number, start) in starts.iter_mut().enumerate() {
+        start.equal_payloads = start.name == "equal values";
+        start.closed = number % 2 == 1;
+    }
+    starts
+}
+
+/// A put of `key` where `present` is its payload: one that changes something, unless all payloads are equal.
+///
+/// A key has two payloads that alternate, so that different histories meet again in the same state.
+fn put(start: &Start<IndexChange>, key: u32, present: Option<u64>) -> Change {
+    let fresh = payload(key);
+    let payload = match present {
+        _ if start.equal_payloads => EQUAL,
+        Some(old) if old == fresh => fresh + 1,
+        _ => fresh,
+    };
+    Put(key, payload)
+}
+
+fn payload(key: u32) -> u64 {
+    (u64::from(key) + 1) * 2
+}

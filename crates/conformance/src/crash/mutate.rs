@@ -1,0 +1,263 @@
+//! Systematic mutation: every mistake at every place where something is stored, flushed or fenced, one at a time; and how many of them the crash runs find.
+//!
+//! The places are those that the runs come by (see [`Profile`]), so nothing has to be registered but the world. A mistake that no run finds is a hole in the
+//! checker, or a flush that nothing needs; the one is to be mended, the other deleted. Where the source shows that a mistake changes nothing, it says so:
+//!
+//! ```text
+//! // persist-equivalent: why any mistake at the next line changes nothing
+//! // persist-equivalent(flush drop, fence drop): why these do not
+//! ```
+//!
+//! Such a comment stands at the end of the line, or directly above it. One whose mistakes are found after all is wrong, and counts as a survivor.
+
+use super::{Options, Report, Suite};
+use everleaf_pmem::{CrashOptions, Fault, Profile, Site, Tally};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A mistake, and what became of it.
+#[derive(Clone, Debug)]
+pub struct Mutant {
+    /// The mistake.
+    pub fault: Fault,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Images examined until then, in all runs.
+    pub images: u64,
+    /// How long that took.
+    pub took: Duration,
+}
+
+/// What became of a mistake.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// A run in this world broke this rule.
+    Killed {
+        /// The world.
+        world: String,
+        /// The rule.
+        rule: &'static str,
+    },
+    /// No run found it, and the source says why.
+    Equivalent(String),
+    /// A run found it, although the source says that nothing can.
+    Misjudged(String),
+    /// No run found it.
+    Survived,
+}
+
+/// The mistakes of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Score {
+    /// Each of them.
+    pub mutants: Vec<Mutant>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Score {
+    fn count(&self, wanted: impl Fn(&Outcome) -> bool) -> usize {
+        self.mutants.iter().filter(|mutant| wanted(&mutant.outcome)).count()
+    }
+
+    /// Whether every mistake was found, or cannot be.
+    pub fn is_full(&self) -> bool {
+        !self.mutants.is_empty() && self.count(|outcome| matches!(outcome, Outcome::Survived | Outcome::Misjudged(_))) == 0
+    }
+}
+
+impl fmt::Display for Score {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let killed = self.count(|outcome| matches!(outcome, Outcome::Killed { .. }));
+        let equivalent = self.count(|outcome| matches!(outcome, Outcome::Equivalent(_)));
+        let total = self.mutants.len();
+        let share = |count: usize| 100.0 * count as f64 / total.max(1) as f64;
+        write!(
+            f,
+            "{total} mutants: {killed} killed ({:.1} %), {equivalent} annotated as equivalent ({:.1} %), {} survived; {:.0} s",
+            share(killed),
+            share(equivalent),
+            total - killed - equivalent,
+            self.took.as_secs_f64()
+        )
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fault { site, act } = self.fault;
+        let place = format!("{}:{}:{}", site.place.file(), site.place.line(), site.place.column());
+        write!(f, "{place:<55} {:<8} {act:<9} ", site.verb)?;
+        let after = format!("{:>8} images {:>7.2} s", self.images, self.took.as_secs_f64());
+        match &self.outcome {
+            Outcome::Killed { world, rule } => write!(f, "killed     {after}  {world}: {rule}"),
+            Outcome::Equivalent(why) => write!(f, "equivalent {after}  {why}"),
+            Outcome::Misjudged(why) => write!(f, "MISJUDGED  {after}  killed, although {why}"),
+            Outcome::Survived => write!(f, "SURVIVED   {after}"),
+        }
+    }
+}
+
+/// How much is run against a mistake, from little to much; the first violation ends it.
+pub(super) fn stages(options: &Options) -> [(bool, Options); 4] {
+    let with = |operations, random, second_life_every| Options { operations, random, second_life_every, closes: true, sequences: 2, ..options.clone() };
+    [(false, with(1, 0, 16)), (true, with(0, 60, 32)), (false, with(2, 0, 4)), (true, with(0, 150, 8))]
+}
+
+pub(super) fn run(suite: &dyn Suite, random: bool, options: &Options) -> Report {
+    if random { suite.sampled(options) } else { suite.every(options) }
+}
+
+/// Makes every mistake that `chosen` agrees to, at every place that runs of `suites` come by, and tells `progress` of each: how many are done, and of how many.
+pub fn mutants(
+    suites: &[Box<dyn Suite>],
+    options: &Options,
+    root: &Path,
+    chosen: &dyn Fn(&Fault) -> bool,
+    progress: &mut dyn FnMut(usize, usize, &Mutant),
+) -> Score {
+    let begun = Instant::now();
+    let profiles: Vec<_> = suites.iter().map(|suite| profile(&**suite, options, usize::MAX)).collect();
+    let mut sites: BTreeMap<Site, Vec<(usize, Tally)>> = BTreeMap::new();
+    for (number, profile) in profiles.iter().enumerate() {
+        for (site, tally) in profile.sites() {
+            sites.entry(site).or_default().push((number, tally));
+        }
+    }
+    let mut faults: BTreeMap<Fault, Vec<usize>> = BTreeMap::new();
+    for (site, worlds) in &sites {
+        for (number, tally) in worlds {
+            for act in tally.acts() {
+                let fault = Fault { site: *site, act };
+                // The worlds' own code is no part of what is examined.
+                if chosen(&fault) && !site.place.file().contains("conformance/") {
+                    faults.entry(fault).or_default().push(*number);
+                }
+            }
+        }
+    }
+    let mut source = Source::new(root);
+    let mut score = Score::default();
+    let total = faults.len();
+    for (fault, worlds) in faults {
+        let worlds: Vec<&dyn Suite> = worlds.into_iter().map(|number| &*suites[number]).collect();
+        let mutant = try_out(fault, &worlds, options, source.why(&fault));
+        score.mutants.push(mutant);
+        progress(score.mutants.len(), total, &score.mutants[score.mutants.len() - 1]);
+    }
+    score.took = begun.elapsed();
+    score
+}
+
+/// What a world comes by without any mistake, in the first `stages_max` stages.
+pub fn profile(suite: &dyn Suite, options: &Options, stages_max: usize) -> Arc<Profile> {
+    let profile = Arc::new(Profile::default());
+    for (random, stage) in stages(options).into_iter().take(stages_max) {
+        let life = CrashOptions { profile: Some(Arc::clone(&profile)), ..stage.life.clone() };
+        run(suite, random, &Options { life, ..stage }).assert_clean();
+    }
+    profile
+}
+
+/// Stage by stage, in each world: most mistakes are found by little.
+fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, why: Option<String>) -> Mutant {
+    let begun = Instant::now();
+    let mut images = 0;
+    for (random, stage) in stages(options) {
+        for suite in worlds {
+            let life = CrashOptions { fault: Some(fault), ..stage.life.clone() };
+            let report = run(*suite, random, &Options { life, ..stage.clone() });
+            images += report.checked;
+            if let Some(violation) = report.violation {
+                let killed = Outcome::Killed { world: suite.name(), rule: violation.broken.rule };
+                return Mutant { fault, outcome: why.map_or(killed, Outcome::Misjudged), images, took: begun.elapsed() };
+            }
+        }
+    }
+    Mutant { fault, outcome: why.map_or(Outcome::Survived, Outcome::Equivalent), images, took: begun.elapsed() }
+}
+
+/// The source: what it says of mistakes that change nothing, and what stands where.
+pub(super) struct Source<'a> {
+    root: &'a Path,
+    files: HashMap<&'static str, Vec<String>>,
+}
+
+const MARK: &str = "persist-equivalent";
+
+impl<'a> Source<'a> {
+    pub(super) fn new(root: &'a Path) -> Self {
+        Self { root, files: HashMap::new() }
+    }
+
+    fn lines(&mut self, file: &'static str) -> &[String] {
+        self.files.entry(file).or_insert_with(|| {
+            let text = std::fs::read_to_string(self.root.join(file)).unwrap_or_default();
+            text.lines().map(str::to_owned).collect()
+        })
+    }
+
+    /// Whether the file's path ends so, and this stands at the site, which is at the `|`.
+    pub(super) fn stands_at(&mut self, site: &Site, file: &str, text: &str) -> bool {
+        let (place, (before, after)) = (site.place, text.split_once('|').unwrap_or(("", text)));
+        let Some(line) = self.lines(place.file()).get(place.line() as usize - 1) else { return false };
+        // Columns count characters, and the code has but ASCII before its calls.
+        let Some((left, right)) = line.split_at_checked(place.column() as usize - 1) else { return false };
+        place.file().ends_with(file) && left.ends_with(before) && right.starts_with(after)
+    }
+
+    /// Why the source says that the mistake changes nothing.
+    fn why(&mut self, fault: &Fault) -> Option<String> {
+        let lines = self.lines(fault.site.place.file());
+        let at = fault.site.place.line() as usize - 1;
+        let comment = |line: &String| line.trim_start().starts_with("//");
+        let above = lines.get(..at)?.iter().rev().take_while(|line| comment(line)).count();
+        // A comment of several lines is read as one; of the line itself, what stands behind its code.
+        let said = |line: &String| line.split_once("//").map_or(String::new(), |(_, said)| said.trim().to_owned());
+        let text = lines.get(at - above..=at)?.iter().map(said).collect::<Vec<_>>().join(" ");
+        text.split(MARK).skip(1).find_map(|said| said_of(said, fault))
+    }
+}
+
+/// Reads what follows the mark.
+fn said_of(said: &str, fault: &Fault) -> Option<String> {
+    let (which, why) = match said.strip_prefix('(') {
+        Some(rest) => rest.split_once("):")?,
+        None => ("", said.strip_prefix(':')?),
+    };
+    let this = format!("{} {}", fault.site.verb, fault.act);
+    (which.is_empty() || which.split(',').any(|which| which.trim() == this)).then(|| why.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf_pmem::{Act, Verb};
+
+    #[test]
+    fn annotations_are_read_from_the_source() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = std::panic::Location::caller();
+        let path = folder.path().join(here.file());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let fault = |verb, act| Fault { site: Site { place: here, verb }, act };
+        let with = |above: &str, at: &str| {
+            let mut lines = vec![String::new(); here.line() as usize - 3];
+            lines.extend(above.lines().map(str::to_owned));
+            lines.push(at.to_owned());
+            assert_eq!(lines.len(), here.line() as usize);
+            std::fs::write(&path, lines.join("\n")).unwrap();
+            let mut annotations = Source::new(folder.path());
+            [(Verb::Flush, Act::Drop), (Verb::Fence, Act::Drop)].map(|(verb, act)| annotations.why(&fault(verb, act)))
+        };
+        let said = |why: &str| Some(why.to_owned());
+        assert_eq!(with("a\nb", "c();"), [None, None]);
+        assert_eq!(with("    // persist-equivalent: nobody\n    // reads it", "c();"), [said("nobody reads it"), said("nobody reads it")]);
+        assert_eq!(with("    // persist-equivalent(flush drop, store late): so\nb", "c();"), [None, None], "not directly above");
+        assert_eq!(with("b\n    // persist-equivalent(flush drop): so", "c();")[1], None);
+        assert!(with("b\n    // persist-equivalent(flush drop): so", "c();")[0].is_some());
+    }
+}

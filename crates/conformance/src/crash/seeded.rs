@@ -1,0 +1,191 @@
+//! Seeded mistakes: those that others have made, and published, as far as they can be made here at all.
+//!
+//! Where the mistake is a wrong flush, fence or order of stores, it is made in our own code, at a place that is looked up in the source by what stands there.
+//! Where it is an algorithm, a structure that has it is kept here: a list ([`super::list`]), or Isle-Tree with the order of stores that its paper gives. What
+//! cannot be made here says why.
+
+use super::mutate::{Source, profile};
+use super::published::Published;
+use super::{Index, Options, Report, Suite, every_crash, list, suites};
+use everleaf_index::registry;
+use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Verb};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A mistake that somebody has made.
+pub struct Seed {
+    /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... what the papers themselves got wrong.
+    pub name: &'static str,
+    /// The mistake.
+    pub what: &'static str,
+    /// Where it was made.
+    pub source: &'static str,
+    how: How,
+}
+
+/// How a mistake is made here.
+enum How {
+    /// In the code of a world: the end of the file's path; what stands there, `|` before the call; what the call does; what is wrong.
+    At(&'static str, &'static str, &'static str, Verb, Act),
+    /// No flush is made at all, in this world.
+    NoFlushes(&'static str),
+    /// By a structure that has it.
+    Wrong(fn(&Options) -> Report),
+    /// Not, because.
+    Cannot(&'static str),
+}
+
+/// What became of a seeded mistake.
+pub struct Sown {
+    /// The mistake.
+    pub seed: Seed,
+    /// Whether it was found; `None` where it cannot be made here.
+    pub found: Option<bool>,
+    /// Images examined until then.
+    pub images: u64,
+    /// How long that took.
+    pub took: Duration,
+    /// The rule that broke, or why not.
+    pub why: String,
+}
+
+impl fmt::Display for Sown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Seed { name, what, source, .. } = &self.seed;
+        let found = match self.found {
+            Some(true) => "found",
+            Some(false) => "MISSED",
+            None => "cannot be made",
+        };
+        write!(f, "| {name} | {what} | {source} | {found} | {} | {:.2} | {} |", self.images, self.took.as_secs_f64(), self.why)
+    }
+}
+
+fn wrong<const MISTAKE: u8>(options: &Options) -> Report {
+    every_crash(&Arc::new(Index::new(list::entry::<u64, Crash, MISTAKE>())), options)
+}
+
+/// Isle-Tree as published: equal neighbouring values mark an interrupted shift, whatever the values are.
+fn published(options: &Options) -> Report {
+    let entry = registry::<Published, Crash>().into_iter().find(|entry| entry.name == "isle-128").expect("the small index");
+    every_crash(&Arc::new(Index::new(entry)), options)
+}
+
+const TREE: &str = "isle-128/u64";
+const ISLE: &str = "leaf/isle.rs";
+const LATCHES: &str = "latches and versions are in DRAM, and no word of a pool says that somebody is at work";
+
+/// Every seeded mistake.
+#[rustfmt::skip]
+pub fn seeds() -> Vec<Seed> {
+    use Act::*;
+    use How::*;
+    use Verb::*;
+    let seed = |name, what, source, how| Seed { name, what, source, how };
+    vec![
+        seed("m1", "no flush of the payload", "B1, B8, B9, B30", At(TREE, ISLE, "pm.|flush(line);", Flush, Drop)),
+        seed("m2", "no fence between payload and link", "B24", At(TREE, "selective.rs", "self.pool.|fence_all((left.flush()", Fence, Drop)),
+        seed("m3", "linked before the payload is durable", "B10, B34", Wrong(wrong::<{ list::LINK_BEFORE_SEAL }>)),
+        seed("m4", "no flush of the link", "B19, B23", At(TREE, "selective.rs", "self.pool.|link(slot, joined)", Flush, Drop)),
+        seed("m5", "acknowledged before the fence", "B30", At(TREE, ISLE, "pm.|persist(word);", Fence, Drop)),
+        seed("m6", "flushed before it is stored", "B9", At(TREE, ISLE, "pm.|store(word, value.get(), Release);", Store, Late)),
+        seed("m7", "another line is flushed than was stored to", "B21, B25, B36, B37", At(TREE, ISLE, "pm.|persist(word);", Flush, Neighbour)),
+        seed("m8", "the flush of a range leaves out its last line", "B38", At(TREE, "selective.rs", "(left.|flush(),", Flush, Short)),
+        seed("m9", "the flush of a shift is that of the other direction", "B1", At(TREE, ISLE, "pm.|flush(line);", Flush, Neighbour)),
+        seed("m10", "entry and counter are two commits", "B17", At(TREE, ISLE, "self.|set_counter(pm, number, count + 1)", Store, Late)),
+        seed("m11", "an update removes, then inserts", "B12", Wrong(wrong::<{ list::UPDATE_IN_TWO_STEPS }>)),
+        seed("m12", "an update inserts, then removes; nobody removes duplicates", "B2, B11", Wrong(wrong::<{ list::UPDATE_LEAVES_TWO }>)),
+        seed("m13", "two words are taken to be stored at once", "B13, B28", At(TREE, ISLE, "|write(pm, &line[slot], key.head(skip)", Store, Early)),
+        seed("m14", "a split links before the contents are durable", "B14, B27", At(TREE, "selective.rs", "right.|flush(), fence", Flush, Drop)),
+        seed("m15", "a split shrinks the old leaf before the new one is linked", "B5",
+            Cannot("a split builds both halves anew and changes nothing of the old leaf")),
+        seed("m16", "a merge flushes, does not fence, and links", "B24", At(TREE, "selective.rs", "self.pool.|seal(joined)", Fence, Drop)),
+        seed("m17", "a new node does not link the next", "B4", Wrong(wrong::<{ list::NEXT_NOT_COPIED }>)),
+        seed("m18", "one line of a new leaf is not flushed", "B21", At(TREE, "selective.rs", "right.|flush(), fence", Flush, Short)),
+        seed("m19", "a crash between the link of a sibling and that of a root", "B3, B6, B27, B44",
+            Cannot("the only persistent node above the leaves is the head of their list")),
+        seed("m20", "a superblock is switched to before it is durable", "B13, B43",
+            At("pool", "pool.rs", "|commit_to_device(&self.pm, &self.backing, &closed)", Fence, Drop)),
+        seed("m21", "a block is used again before it is unlinked", "B20", Wrong(wrong::<{ list::RETIRED_WHILE_LINKED }>)),
+        seed("m22", "recovery takes an interrupted shift for nothing", "B2", At(TREE, ISLE, "|shift_left::<K, M>(pm, line, right - 1, count);", Store, Late)),
+        seed("m23", "recovery does not make its repair durable", "B42", Wrong(wrong::<{ list::REPAIR_NOT_DURABLE }>)),
+        seed("m24", "recovery goes through a bad state", "B41, B42", Wrong(wrong::<{ list::RECOVERY_THROUGH_A_BAD_STATE }>)),
+        seed("m25", "a lock stays held for ever", "B15, B16", Cannot(LATCHES)),
+        seed("m26", "the clean flag is cleared late", "B33", At("pool", "pool.rs", "|commit_to_device(pm, backing, &opened)", Store, Late)),
+        seed("m27", "recovery misses a block that is in use", "B20, B31, B45", Wrong(wrong::<{ list::NODE_NOT_MARKED }>)),
+        seed("m28", "the header of a slab is not flushed", "B37", At("pool", "alloc.rs", "self.|write_header(slab, Header::Blocks", Flush, Drop)),
+        seed("m29", "a root is linked before it is durable", "B8, B35", At(TREE, "open.rs", "leaf.flush(), root.|flush()", Flush, Drop)),
+        seed("m30", "unlocked before the flush", "B7, B18, B26, B29, B30", Cannot("one thread cannot tell; the runs of threads find it")),
+        seed("m31", "a reader clears the mark of what is not durable", "B26", Cannot("there are no such marks")),
+        seed("m32", "the fence is another thread's", "",
+            Cannot("`Flushed` cannot be sent to another thread; a test of the medium shows that such a fence does nothing")),
+        seed("m33", "another root is visible before it is durable", "B22",
+            At("pool", "crash/pool.rs", "pool.|seal(block(pool, root, payload)?)?)?),", Flush, Drop)),
+        seed("m34", "the tail of a copy is not flushed", "B39", At("isle-128/bytes", "pm.rs", "self.|store(&words[chunks.len()]", Store, Late)),
+        seed("m35", "a commit word is torn in two", "B46", Cannot("words are atomic: neither the compiler nor the processor tears them")),
+        seed("m36", "no flushes, where caches are not durable", "", NoFlushes(TREE)),
+        seed("p1", "Isle-Tree: equal values of two entries look like a shift", "Wang and Chattopadhyay", Wrong(published)),
+        seed("p2", "Isle-Tree: the counter is durable and its line is not", "Wang and Chattopadhyay", At(TREE, ISLE, "pm.|flush(line);", Flush, Drop)),
+        seed("p3", "Isle-Tree: key before value in a shift to the right", "Wang and Chattopadhyay", At(TREE, ISLE, "|write(pm, &line[from + 1]", Store, Early)),
+        seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "batch.rs", "slot.|commit(", Flush, Drop)),
+        seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
+        seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),
+        seed("B47", "a hole in what was recovered", "RocksDB", Cannot("nothing is buffered: every write is durable when it returns, which rule 2 checks")),
+    ]
+}
+
+/// Sows every mistake whose name `chosen` agrees to, and tells `progress` what became of it.
+pub fn sow(options: &Options, root: &Path, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(&Sown)) {
+    let suites = suites();
+    let mut profiles = HashMap::new();
+    let mut source = Source::new(root);
+    for seed in seeds().into_iter().filter(|seed| chosen(seed.name)) {
+        let begun = Instant::now();
+        let find = |world: &str| suites.iter().find(|suite| suite.name() == world).expect("worlds of seeds are in the registry");
+        let (found, images, why) = match &seed.how {
+            How::Cannot(why) => (None, 0, (*why).to_owned()),
+            How::Wrong(run) => judge(&[run(&Options { operations: 2, depth: 2, ..options.clone() })]),
+            How::NoFlushes(world) => {
+                let life = CrashOptions { drops_flushes: true, ..CrashOptions::default() };
+                judge(&[find(world).every(&Options { operations: 2, life, ..options.clone() })])
+            }
+            How::At(world, file, text, verb, act) => {
+                let suite = find(world);
+                let profile = profiles.entry(*world).or_insert_with(|| profile(&**suite, options, 2));
+                let sites = profile.sites().into_iter().map(|(site, _)| site);
+                let sites: Vec<_> = sites.filter(|site| site.verb == *verb && source.stands_at(site, file, text)).collect();
+                let reports = sites.iter().map(|site| attack(&**suite, options, Fault { site: *site, act: *act })).collect::<Vec<_>>();
+                match reports.is_empty() {
+                    true => (Some(false), 0, format!("no {verb} at {text:?} in {file}")),
+                    false => judge(&reports),
+                }
+            }
+        };
+        progress(&Sown { seed, found, images, took: begun.elapsed(), why });
+    }
+}
+
+/// Stage by stage, until something breaks.
+fn attack(suite: &dyn Suite, options: &Options, fault: Fault) -> Report {
+    let mut images = 0;
+    for (random, stage) in super::mutate::stages(options) {
+        let stage = Options { life: CrashOptions { fault: Some(fault), ..stage.life.clone() }, ..stage };
+        let mut report = super::mutate::run(suite, random, &stage);
+        report.checked += images;
+        if report.violation.is_some() {
+            return report;
+        }
+        images = report.checked;
+    }
+    Report { checked: images, ..Report::default() }
+}
+
+/// Whether all runs found what they should find.
+fn judge(reports: &[Report]) -> (Option<bool>, u64, String) {
+    let images = reports.iter().map(|report| report.checked).sum();
+    let rules: Vec<_> = reports.iter().filter_map(|report| Some(report.violation.as_ref()?.broken.rule)).collect();
+    (Some(rules.len() == reports.len()), images, rules.first().map_or(String::new(), |rule| (*rule).to_owned()))
+}

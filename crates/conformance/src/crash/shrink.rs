@@ -1,0 +1,85 @@
+//! Making a violation small: as few steps as will do, and only those of them in the life that crashes that must be there.
+
+use super::checker::Checker;
+use super::report::{Report, Violation};
+use super::world::{Step, World};
+use super::{Case, Options, made_up, spell};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Attempts that a violation is worth.
+const ATTEMPTS_MAX: usize = 500;
+
+/// The report with its violation, if there is one, made small.
+pub(super) fn shrink_report<W: World>(world: &Arc<W>, options: &Options, report: Report) -> Report {
+    let violation = report.violation.map(|violation| shrink(world, options, &violation).unwrap_or(violation));
+    Report { violation, ..report }
+}
+
+fn shrink<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) -> Option<Violation> {
+    let mut steps = steps_of(world, options, violation)?;
+    let shrinker = Shrinker { world, options, case: violation.case };
+    let mut best = shrinker.fails(&[], &steps)?;
+    let mut attempts = 0;
+    // Whole stretches first, then single steps. The last is the one that crashes.
+    let mut length = steps.len().saturating_sub(1);
+    while length > 0 {
+        let mut at = 0;
+        while at + length < steps.len() && attempts < ATTEMPTS_MAX {
+            attempts += 1;
+            let without: Vec<_> = steps[..at].iter().chain(&steps[at + length..]).cloned().collect();
+            match shrinker.fails(&[], &without) {
+                Some(violation) => (best, steps) = (violation, without),
+                None => at += length,
+            }
+        }
+        length /= 2;
+    }
+    // What need not be in the balance comes before.
+    for count in (1..steps.len()).rev() {
+        if let Some(violation) = shrinker.fails(&steps[..count], &steps[count..]) {
+            best = Violation { setup: steps[..count].iter().map(Step::to_string).collect(), ..violation };
+            break;
+        }
+    }
+    Some(best)
+}
+
+/// The steps of the case, up to the one in which the violation was found.
+fn steps_of<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) -> Option<Vec<Step<W::Change>>> {
+    let start = world.starts().into_iter().nth(violation.case.start())?;
+    let checker = Checker::new(Arc::clone(world), Arc::new(options.clone()), start, &[], Arc::default()).ok()?;
+    if let Some(symbols) = violation.case.symbols() {
+        return spell(&**world, options, checker.start(), checker.model(), &symbols);
+    }
+    let mut model = checker.model().clone();
+    let mut next = made_up(world, options, violation.case);
+    let mut steps = Vec::new();
+    for number in 0..violation.steps.len() as u64 {
+        let step = next(number, &model)?;
+        if let Step::Change(change) = &step {
+            world.model(&mut model, change);
+        }
+        steps.push(step);
+    }
+    Some(steps)
+}
+
+struct Shrinker<'a, W> {
+    world: &'a Arc<W>,
+    options: &'a Options,
+    case: Case,
+}
+
+impl<W: World> Shrinker<'_, W> {
+    /// What breaks when the last of `steps` crashes, all of `setup` being durable.
+    fn fails(&self, setup: &[Step<W::Change>], steps: &[Step<W::Change>]) -> Option<Violation> {
+        let start = self.world.starts().into_iter().nth(self.case.start())?;
+        if !start.pool && !setup.is_empty() {
+            return None;
+        }
+        let checker = Checker::new(Arc::clone(self.world), Arc::new(self.options.clone()), start, setup, Arc::new(AtomicU64::new(0))).ok()?;
+        checker.run(self.case, steps);
+        checker.report().violation
+    }
+}

@@ -1,0 +1,239 @@
+//! The store in a crash run: a write happens as a whole or not at all, batches over several namespaces too.
+
+use super::world::{Start, World};
+use crate::Broken;
+use everleaf::{Batch, Change, Direction, Error, Namespace, Options, Store};
+use everleaf_pmem::{Crash, Pool};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Stores of two namespaces.
+pub struct Stores;
+
+/// What can happen to a store. Namespaces by number.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreChange {
+    /// Sets a value.
+    Put(usize, &'static str, &'static str),
+    /// Sets values, each by itself, with shared fences.
+    PutMany(usize, &'static [(&'static str, &'static str)]),
+    /// Appends to a value.
+    Append(usize, &'static str, &'static str),
+    /// Deletes a key.
+    Delete(usize, &'static str),
+    /// Sets and deletes all at once.
+    Write(&'static [(usize, &'static str, Option<&'static str>)]),
+    /// Compares and swaps: namespace, key, what is expected, what is to be.
+    Swap(usize, &'static str, Option<&'static str>, Option<&'static str>),
+    /// Deletes everything in a namespace.
+    Clear(usize),
+}
+
+use StoreChange::*;
+
+impl fmt::Display for StoreChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Put(space, key, value) => write!(f, "put {space}/{key}={value}"),
+            PutMany(space, pairs) => write!(f, "put many in {space}: {pairs:?}"),
+            Append(space, key, tail) => write!(f, "append {tail} to {space}/{key}"),
+            Delete(space, key) => write!(f, "delete {space}/{key}"),
+            Write(changes) => write!(f, "write {changes:?}"),
+            Swap(space, key, expected, new) => write!(f, "swap {space}/{key} from {expected:?} to {new:?}"),
+            Clear(space) => write!(f, "clear {space}"),
+        }
+    }
+}
+
+const SPACES: [&str; 2] = ["first", "second"];
+
+const CHANGES: [StoreChange; 14] = [
+    Put(0, "a", "new"),
+    Put(1, "a key of more than eight bytes", "and a value that takes more than one line of a cache, so that a crash can tear it in the middle"),
+    PutMany(0, &[("b", "1"), ("c", "2"), ("b", "3")]),
+    Append(0, "a", "+"),
+    Delete(0, "a"),
+    Delete(1, "c"),
+    Write(&[(0, "a", Some("batch")), (1, "a", Some("batch"))]),
+    Write(&[(0, "a", None), (1, "c", Some("moved")), (0, "d", Some("fresh"))]),
+    Write(&[(1, "c", None), (1, "b", None), (0, "a", Some("only one left"))]),
+    Swap(0, "a", Some("new"), Some("swapped")),
+    Swap(0, "d", None, Some("fresh")),
+    Swap(1, "c", Some("5"), None),
+    Clear(0),
+    Clear(1),
+];
+
+/// What a recovered store is used for.
+const AFTERWARDS: [StoreChange; 4] =
+    [Write(&[(0, "a", Some("x")), (1, "c", None), (1, "e", Some("y"))]), Delete(0, "a"), Put(0, "z", "z"), Append(1, "e", "!")];
+
+/// A leaf that is about to split, and one with a few keys.
+const FILLED: [StoreChange; 2] =
+    [PutMany(0, &[("a", "old"), ("aa", "1"), ("ab", "2"), ("b", "3")]), Write(&[(1, "b", Some("4")), (1, "c", Some("5")), (0, "a", Some("older"))])];
+
+/// An open store.
+pub struct Live {
+    store: Store<Crash>,
+    spaces: Vec<Namespace<Crash>>,
+}
+
+type Content = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
+
+impl World for Stores {
+    type Live = Live;
+    type Content = Content;
+    type Change = StoreChange;
+
+    fn name(&self) -> String {
+        "store".to_owned()
+    }
+
+    fn memory(&self) -> usize {
+        512 << 10
+    }
+
+    fn starts(&self) -> Vec<Start<StoreChange>> {
+        let filled = || FILLED.to_vec();
+        vec![
+            Start::new("empty", vec![Clear(0)], [0; 4]),
+            Start::new("filled", filled(), [0; 4]),
+            Start { closed: true, ..Start::new("closed", filled(), [0; 4]) },
+            Start::new("new", Vec::new(), [0; 4]),
+        ]
+    }
+
+    fn nothing(&self) -> Content {
+        Content::new()
+    }
+
+    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
+        const RULE: &str = "opening after a crash succeeds";
+        let store = Store::on(pool, &Options { index: "isle-128".into(), recovery_threads: 1, ..Options::default() }).map_err(Broken::by(RULE))?;
+        let spaces = SPACES.iter().map(|name| store.namespace(name)).collect::<Result<_, _>>().map_err(Broken::by(RULE))?;
+        Ok(Live { store, spaces })
+    }
+
+    fn pool<'a>(&self, live: &'a Live) -> &'a Arc<Pool<Crash>> {
+        live.store.pool()
+    }
+
+    fn changes(&self, _start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
+        CHANGES.to_vec()
+    }
+
+    fn random(&self, _step: u64, _content: &Content, choice: &mut StdRng) -> StoreChange {
+        CHANGES.choose(choice).expect("there are some").clone()
+    }
+
+    fn follow_up(&self, _start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
+        AFTERWARDS.to_vec()
+    }
+
+    fn model(&self, content: &mut Content, change: &StoreChange) {
+        let mut set = |space: usize, key: &str, value: Option<String>| match value {
+            Some(value) => drop(content.insert((space, key.into()), value.into())),
+            None => drop(content.remove(&(space, key.as_bytes().to_vec()))),
+        };
+        match *change {
+            Put(space, key, value) => set(space, key, Some(value.into())),
+            PutMany(space, pairs) => pairs.iter().for_each(|(key, value)| set(space, key, Some((*value).into()))),
+            Append(space, key, tail) => content.entry((space, key.into())).or_default().extend_from_slice(tail.as_bytes()),
+            Delete(space, key) => set(space, key, None),
+            Write(changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
+            Swap(space, key, expected, new) => {
+                if content.get(&(space, key.into())).map(Vec::as_slice) == expected.map(str::as_bytes) {
+                    match new {
+                        Some(new) => drop(content.insert((space, key.into()), new.into())),
+                        None => drop(content.remove(&(space, key.into()))),
+                    }
+                }
+            }
+            Clear(space) => content.retain(|(at, _), _| *at != space),
+        }
+    }
+
+    /// Each pair of many is a write of its own.
+    fn between(&self, before: &Content, change: &StoreChange) -> Vec<Content> {
+        let PutMany(space, pairs) = *change else { return Vec::new() };
+        let mut states = vec![before.clone()];
+        for (key, value) in pairs {
+            let mut next = states.last().expect("there is one").clone();
+            next.insert((space, (*key).into()), (*value).into());
+            states.push(next);
+        }
+        states
+    }
+
+    fn apply(&self, live: &mut Live, _before: &Content, change: &StoreChange) -> Result<(), Broken> {
+        apply(live, change).map_err(|error| Broken::new("an operation succeeds", format_args!("{change}: {error}")))
+    }
+
+    fn content(&self, live: &Live, limit: usize) -> Result<Content, Broken> {
+        let mut content = Content::new();
+        for (number, space) in live.spaces.iter().enumerate() {
+            let forward = scan(space, Direction::Forward, limit)?;
+            let mut reverse = scan(space, Direction::Reverse, limit)?;
+            reverse.reverse();
+            if forward != reverse {
+                return Err(Broken::new("a reverse scan is a scan reversed", format_args!("{reverse:?}, forward {forward:?}")));
+            }
+            if space.count() != forward.len() as u64 {
+                return Err(Broken::new("counts are right", format_args!("{} instead of {}", space.count(), forward.len())));
+            }
+            for (key, value) in forward {
+                let found = space.get(&key).map_err(Broken::by("a lookup"))?;
+                if found.as_ref() != Some(&value) {
+                    return Err(Broken::new("what a scan shows a lookup finds", format_args!("{key:?}: {found:?} instead of {value:?}")));
+                }
+                content.insert((number, key), value);
+            }
+        }
+        Ok(content)
+    }
+
+    fn audit(&self, live: &Live) -> Result<(), Broken> {
+        const RULE: &str = "the store's own check finds nothing";
+        let report = live.store.verify().map_err(Broken::by(RULE))?;
+        if report.is_sound() { Ok(()) } else { Err(Broken::new(RULE, format_args!("{report:?}"))) }
+    }
+}
+
+fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
+    let Live { store, spaces } = live;
+    match *change {
+        Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
+        PutMany(space, pairs) => {
+            let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
+            spaces[space].put_many(&pairs)
+        }
+        Append(space, key, tail) => spaces[space].modify(key.as_bytes(), |old| Change::Put([old.unwrap_or_default(), tail.as_bytes()].concat())),
+        Delete(space, key) => spaces[space].delete(key.as_bytes()).map(drop),
+        Write(changes) => {
+            let mut batch = Batch::default();
+            for (space, key, value) in changes {
+                match value {
+                    Some(value) => batch.put(&spaces[*space], key.as_bytes(), value.as_bytes()),
+                    None => batch.delete(&spaces[*space], key.as_bytes()),
+                }
+            }
+            store.write(batch)
+        }
+        Swap(space, key, expected, new) => spaces[space].compare_and_swap(key.as_bytes(), expected.map(str::as_bytes), new.map(str::as_bytes)).map(drop),
+        Clear(space) => spaces[space].clear(),
+    }
+}
+
+fn scan(space: &Namespace<Crash>, direction: Direction, limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Broken> {
+    let mut entries = Vec::new();
+    let visit = |key: &[u8], value: &[u8]| {
+        entries.push((key.to_vec(), value.to_vec()));
+        if entries.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    space.scan(Bound::Unbounded, direction, visit).map_err(Broken::by("a scan"))?;
+    if entries.len() < limit { Ok(entries) } else { Err(Broken::new("bounded steps", format_args!("a scan gave {limit} entries and had more"))) }
+}
