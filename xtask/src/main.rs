@@ -74,8 +74,10 @@ fn do_task(task: Task) -> Result<(), Failure> {
             run(&mut command)
         }
         Task::Fuzz { seconds, target } => fuzz::run_targets(seconds, target.as_deref()),
-        Task::Crash { arguments } if arguments.first().is_some_and(|first| first == "threads") => crash_threads(&arguments[1..]),
-        Task::Crash { arguments } => run(cargo(&["run", "--release", "--package", "everleaf-conformance", "--example", "crash", "--"]).args(arguments)),
+        Task::Crash { arguments } => match arguments.split_first() {
+            Some((first, rest)) if first == "threads" => example("threads", rest),
+            _ => example("crash", &arguments),
+        },
         Task::Miri { seeds, filters } => miri(seeds, &filters),
     }
 }
@@ -107,9 +109,10 @@ fn miri(seeds: u32, filters: &[String]) -> Result<(), Failure> {
     run(test()?.args(MIRI_FILTERS).env("MIRIFLAGS", many))
 }
 
-/// Runs threads under the scheduler. Debug assertions are what brings its points in, so the profile is that of tests.
-fn crash_threads<S: AsRef<OsStr>>(arguments: &[S]) -> Result<(), Failure> {
-    run(cargo(&["run", "--profile", "test", "--package", "everleaf-conformance", "--example", "threads", "--"]).args(arguments))
+/// Runs an example of the conformance crate. In the profile of tests, with which it shares what is compiled, and whose debug assertions bring in the points at
+/// which threads can be scheduled.
+fn example<S: AsRef<OsStr>>(name: &str, arguments: &[S]) -> Result<(), Failure> {
+    run(cargo(&["run", "--profile", "test", "--package", "everleaf-conformance", "--example", name, "--"]).args(arguments))
 }
 
 /// What CI does, cheapest first.
@@ -118,6 +121,6 @@ fn ci() -> Result<(), Failure> {
     tidy::run()?;
     run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     run(&mut cargo(&["test", "--workspace"]))?;
-    crash_threads(&["--schedules", "3000", "--seed", "1"])?;
+    example("threads", &["--schedules", "3000", "--seed", "1"])?;
     run(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
 }

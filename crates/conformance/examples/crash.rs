@@ -8,7 +8,7 @@
 //! ```
 
 use clap::{Args, Parser};
-use everleaf_conformance::crash::{Case, Options, Report, Suite, mutants, profile, sow, suites};
+use everleaf_conformance::crash::{Case, FieldBug, Options, Report, Suite, field_bugs, mutants, profile, sow, suites};
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
 use std::path::Path;
 use std::process::ExitCode;
@@ -216,20 +216,27 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Resu
 }
 
 fn seeded(names: &[String]) -> Result<bool, String> {
-    println!("| seed | mistake | made in | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
-    let (mut found, mut missed, mut cannot) = (0, 0, 0);
+    println!("| seed | mistake | stands for | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
+    let mut sown = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let chosen = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
-    sow(&Options::default(), &root, &chosen, &mut |sown| {
-        println!("{sown}");
-        match sown.found {
-            Some(true) => found += 1,
-            Some(false) => missed += 1,
-            None => cannot += 1,
-        }
+    sow(&Options::default(), &root, &chosen, &mut |next| {
+        println!("{next}");
+        sown.push(next);
     });
-    println!("\n{found} found, {missed} missed, {cannot} cannot be made");
-    Ok(missed == 0 && found > 0)
+    println!("\n| bug | system | what was wrong | source | seeds | |\n|---|---|---|---|---|---|");
+    for FieldBug { name, system, what, source } in field_bugs() {
+        let seeds: Vec<_> = sown.iter().filter(|sown| sown.seed.name == name || sown.seed.source.split(", ").any(|bug| bug == name)).collect();
+        if seeds.is_empty() && !names.is_empty() {
+            continue;
+        }
+        let found = seeds.iter().find(|sown| sown.found == Some(true)).or(seeds.first()).map_or("NO SEED", |sown| sown.outcome());
+        let seeds: Vec<_> = seeds.iter().map(|sown| sown.seed.name).collect();
+        println!("| {name} | {system} | {what} | {source} | {} | {found} |", seeds.join(", "));
+    }
+    let count = |found| sown.iter().filter(|sown| sown.found == found).count();
+    println!("\n{} found, {} missed, {} cannot be made", count(Some(true)), count(Some(false)), count(None));
+    Ok(count(Some(false)) == 0 && count(Some(true)) > 0)
 }
 
 /// The mistake that a violation's command names. The place is one that the world comes by.

@@ -18,6 +18,7 @@
 //! Two images that are equal byte for byte, with the same promises, are examined once.
 
 mod checker;
+mod field;
 pub(crate) mod index;
 pub mod list;
 mod mutate;
@@ -29,6 +30,7 @@ mod shrink;
 mod store;
 pub(crate) mod world;
 
+pub use field::{FieldBug, field_bugs};
 pub use index::{Index, IndexChange};
 pub use mutate::{Mutant, Outcome, Score, mutants, profile};
 pub use pool::{PoolChange, Pools};

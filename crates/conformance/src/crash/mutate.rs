@@ -209,6 +209,12 @@ impl<'a> Source<'a> {
         place.file().ends_with(file) && left.ends_with(before) && right.starts_with(after)
     }
 
+    /// The line of `code`, the first after the line of `function`.
+    pub(super) fn line_of(&mut self, file: &'static str, function: &str, code: &str) -> Option<u32> {
+        let lines = self.lines(file).iter().enumerate().skip_while(|(_, line)| !line.contains(function));
+        lines.into_iter().find(|(_, line)| line.contains(code)).map(|(at, _)| at as u32 + 1)
+    }
+
     /// Why the source says that the mistake changes nothing.
     fn why(&mut self, fault: &Fault) -> Option<String> {
         let lines = self.lines(fault.site.place.file());

@@ -1,7 +1,7 @@
 //! Integers as Isle-Tree's paper has them: as keys whose *values* tell one entry from another. To be found wrong: values need not be unique.
 
 use crate::Class;
-use everleaf_index::{Error, FenceBlock, Key, NewFence};
+use everleaf_index::{Entry, Error, FenceBlock, Key, Listed, NewFence, instances};
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word};
 use proptest::prelude::*;
 use std::cmp::Ordering;
@@ -54,6 +54,10 @@ impl Key for Published {
 
     fn read_fence<M: Medium>(_pm: &Pm<M>, word: u64) -> Result<(Self, FenceBlock), Error> {
         Ok((Self(word), None))
+    }
+
+    fn indexes<M: Listed>() -> Vec<Entry<Self, M>> {
+        instances()
     }
 }
 

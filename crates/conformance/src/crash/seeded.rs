@@ -7,8 +7,9 @@
 use super::mutate::{Source, profile};
 use super::published::Published;
 use super::{Index, Options, Report, Suite, every_crash, list, suites};
+use crate::threads;
 use everleaf_index::registry;
-use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Verb};
+use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Verb, schedule};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -21,7 +22,7 @@ pub struct Seed {
     pub name: &'static str,
     /// The mistake.
     pub what: &'static str,
-    /// Where it was made.
+    /// The published bugs ([`super::field_bugs`]) that it stands for, or the paper that made it.
     pub source: &'static str,
     how: How,
 }
@@ -34,6 +35,9 @@ enum How {
     NoFlushes(&'static str),
     /// By a structure that has it.
     Wrong(fn(&Options) -> Report),
+    /// A reader of the tree, in this function, does not look again whether somebody was at work, so it returns what is published and not durable. Two threads
+    /// under the scheduler find it.
+    Reader(&'static str, &'static str),
     /// Not, because.
     Cannot(&'static str),
 }
@@ -52,14 +56,21 @@ pub struct Sown {
     pub why: String,
 }
 
-impl fmt::Display for Sown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seed { name, what, source, .. } = &self.seed;
-        let found = match self.found {
+impl Sown {
+    /// "found", "MISSED" or "cannot be made".
+    pub fn outcome(&self) -> &'static str {
+        match self.found {
             Some(true) => "found",
             Some(false) => "MISSED",
             None => "cannot be made",
-        };
+        }
+    }
+}
+
+impl fmt::Display for Sown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Seed { name, what, source, .. } = &self.seed;
+        let found = self.outcome();
         write!(f, "| {name} | {what} | {source} | {found} | {} | {:.2} | {} |", self.images, self.took.as_secs_f64(), self.why)
     }
 }
@@ -76,6 +87,8 @@ fn published(options: &Options) -> Report {
 
 const TREE: &str = "isle-128/u64";
 const ISLE: &str = "leaf/isle.rs";
+/// Where readers look whether they may believe what they have read.
+const READER: &str = "crates/index/src/selective.rs";
 const LATCHES: &str = "latches and versions are in DRAM, and no word of a pool says that somebody is at work";
 
 /// Every seeded mistake.
@@ -118,19 +131,20 @@ pub fn seeds() -> Vec<Seed> {
         seed("m27", "recovery misses a block that is in use", "B20, B31, B45", Wrong(wrong::<{ list::NODE_NOT_MARKED }>)),
         seed("m28", "the header of a slab is not flushed", "B37", At("pool", "alloc.rs", "self.|write_header(slab, Header::Blocks", Flush, Drop)),
         seed("m29", "a root is linked before it is durable", "B8, B35", At(TREE, "open.rs", "leaf.flush(), root.|flush()", Flush, Drop)),
-        seed("m30", "unlocked before the flush", "B7, B18, B26, B29, B30", Cannot("one thread cannot tell; the runs of threads find it")),
+        seed("m30", "unlocked before the flush", "B7, B18, B26, B29, B30", 
+            Reader("fn read<", "reached.latch.validate")),
         seed("m31", "a reader clears the mark of what is not durable", "B26", Cannot("there are no such marks")),
         seed("m32", "the fence is another thread's", "",
             Cannot("`Flushed` cannot be sent to another thread; a test of the medium shows that such a fence does nothing")),
         seed("m33", "another root is visible before it is durable", "B22",
-            At("pool", "crash/pool.rs", "pool.|seal(block(pool, root, payload)?)?)?),", Flush, Drop)),
+            At("pool", "crash/pool.rs", "pool.|seal(block(pool, root, payload)?))?;", Flush, Drop)),
         seed("m34", "the tail of a copy is not flushed", "B39", At("isle-128/bytes", "pm.rs", "self.|store(&words[chunks.len()]", Store, Late)),
         seed("m35", "a commit word is torn in two", "B46", Cannot("words are atomic: neither the compiler nor the processor tears them")),
         seed("m36", "no flushes, where caches are not durable", "", NoFlushes(TREE)),
         seed("p1", "Isle-Tree: equal values of two entries look like a shift", "Wang and Chattopadhyay", Wrong(published)),
         seed("p2", "Isle-Tree: the counter is durable and its line is not", "Wang and Chattopadhyay", At(TREE, ISLE, "pm.|flush(line);", Flush, Drop)),
         seed("p3", "Isle-Tree: key before value in a shift to the right", "Wang and Chattopadhyay", At(TREE, ISLE, "|write(pm, &line[from + 1]", Store, Early)),
-        seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "batch.rs", "slot.|commit(", Flush, Drop)),
+        seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "store/src/block.rs", "pm.|persist(&self.commit);", Flush, Drop)),
         seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
         seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),
         seed("B47", "a hole in what was recovered", "RocksDB", Cannot("nothing is buffered: every write is durable when it returns, which rule 2 checks")),
@@ -138,7 +152,7 @@ pub fn seeds() -> Vec<Seed> {
 }
 
 /// Sows every mistake whose name `chosen` agrees to, and tells `progress` what became of it.
-pub fn sow(options: &Options, root: &Path, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(&Sown)) {
+pub fn sow(options: &Options, root: &Path, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Sown)) {
     let suites = suites();
     let mut profiles = HashMap::new();
     let mut source = Source::new(root);
@@ -152,6 +166,11 @@ pub fn sow(options: &Options, root: &Path, chosen: &dyn Fn(&str) -> bool, progre
                 let life = CrashOptions { drops_flushes: true, ..CrashOptions::default() };
                 judge(&[find(world).every(&Options { operations: 2, life, ..options.clone() })])
             }
+            How::Reader(function, code) => match source.line_of(READER, function, code) {
+                Some(line) if schedule::IS_BUILT_IN => careless_reader(line),
+                Some(_) => (None, 0, "this build has no scheduling points".to_owned()),
+                None => (Some(false), 0, format!("no {code:?} after {function:?} in {READER}")),
+            },
             How::At(world, file, text, verb, act) => {
                 let suite = find(world);
                 let profile = profiles.entry(*world).or_insert_with(|| profile(&**suite, options, 2));
@@ -164,8 +183,17 @@ pub fn sow(options: &Options, root: &Path, chosen: &dyn Fn(&str) -> bool, progre
                 }
             }
         };
-        progress(&Sown { seed, found, images, took: begun.elapsed(), why });
+        progress(Sown { seed, found, images, took: begun.elapsed(), why });
     }
+}
+
+/// Threads of which the readers leave out what stands in this line of the tree.
+fn careless_reader(line: u32) -> (Option<bool>, u64, String) {
+    let omission = threads::Omission { slip: schedule::Slip::Validate, file: READER.to_owned(), line };
+    let options = threads::Options { schedules: 20_000, seed: 0x5eed, crash_every: 1, omission: Some(omission), ..threads::Options::default() };
+    let report = threads::run(threads::Index::<u64>::all().swap_remove(0), options, |_| {});
+    let rule = report.violation.as_ref().map(|violation| violation.broken.rule);
+    (Some(rule.is_some()), report.counts.checked, rule.unwrap_or_default().to_owned())
 }
 
 /// Stage by stage, until something breaks.
