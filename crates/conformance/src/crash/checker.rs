@@ -44,7 +44,7 @@ const REPAIRED: u64 = 8;
 /// Operations of another life.
 const LIFE_STEPS: usize = 3;
 /// Size of a slab: small, so that they fill up.
-const SLAB: usize = 4 << 10;
+pub(super) const SLAB: usize = 4 << 10;
 
 /// A worker, its memory, and the state it starts from.
 pub(super) struct Checker<W: World> {
@@ -118,7 +118,8 @@ impl<W: World> Checker<W> {
 
     fn build(&mut self, setup: &[Step<W::Change>]) -> Result<(), Broken> {
         const RULE: &str = "building the start";
-        let pool = Pool::create_in(Arc::clone(&self.memory), self.ground.clone(), self.pool_options()).map_err(Broken::by(RULE))?;
+        let options = PoolOptions { size_max: self.start.size.unwrap_or(self.memory.size()), ..self.pool_options() };
+        let pool = Pool::create_in(Arc::clone(&self.memory), self.ground.clone(), options).map_err(Broken::by(RULE))?;
         // A start without changes is a pool in which nothing was ever opened.
         if !self.start.changes.is_empty() || !setup.is_empty() {
             let mut live = Some(self.world.open(pool)?);

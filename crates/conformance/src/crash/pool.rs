@@ -2,6 +2,7 @@
 //!
 //! A root links a block of its own size, whose first and last word hold a payload: small blocks, blocks of nearly a slab, runs of slabs.
 
+use super::checker::SLAB;
 use super::world::{Start, World};
 use crate::Broken;
 use everleaf_pmem::{Crash, Error, Fresh, Off, Pool, Reach, Word};
@@ -76,6 +77,8 @@ impl World for Pools {
             Start::new("directory with holes", holes, [5, 17, 0, 40]),
             Start::new("full directory", linked(0..DIRECTORY), [0, 40, 41, 5]),
             Start { closed: true, ..Start::new("two directories", linked(0..DIRECTORY + 1), [0, 31, 40, 5]) },
+            // Header, directory, five slabs of blocks and a run of two: the next slab makes it grow.
+            Start { size: Some(9 * SLAB), ..Start::new("full pool", linked(0..6), [9, 10, 11, 5]) },
             Start { pool: false, ..Start::new("no pool", Vec::new(), [0, 1, 2, 5]) },
         ]
     }

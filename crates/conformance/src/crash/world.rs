@@ -98,6 +98,8 @@ pub struct Start<C> {
     pub equal_payloads: bool,
     /// Whether there is a pool at all: else the first opening creates it.
     pub pool: bool,
+    /// Size in bytes to which the pool may grow while the start is made; `None`: all memory. A life that needs more lets it grow.
+    pub size: Option<usize>,
     /// Whether the pool is closed cleanly, so that the first life starts with the way open after a shutdown.
     pub closed: bool,
 }
@@ -105,7 +107,7 @@ pub struct Start<C> {
 impl<C> Start<C> {
     /// A start with an open pool.
     pub fn new(name: &'static str, changes: Vec<C>, keys: [u32; 4]) -> Self {
-        Self { name, changes, keys, equal_payloads: false, pool: true, closed: false }
+        Self { name, changes, keys, equal_payloads: false, pool: true, size: None, closed: false }
     }
 }
 

@@ -48,6 +48,16 @@ fn every_crash_of_a_third_life() {
     });
 }
 
+/// What the second write has left behind, such as a tombstone or a slot that served, is there when the third one is cut short.
+#[test]
+fn every_crash_of_three_writes_to_a_store() {
+    let store = suites().into_iter().find(|suite| suite.name() == "store").expect("the store is a world");
+    let options = Options { operations: 3, start: Some("filled".to_owned()), depth: 0, lives: 0, follow_up_every: 4, ..Options::default() };
+    let report = store.every(&options);
+    println!("store, filled: {report}");
+    report.assert_clean();
+}
+
 #[test]
 fn every_crash_with_a_cache_that_needs_no_flush() {
     every(|_, options| {
