@@ -119,7 +119,7 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn random(&self, step: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
         let Some(content) = content else { return IndexChange::Create };
         let key = choice.random_range(0..self.keys);
-        let growing = step / u64::from(self.keys) % 2 == 0;
+        let growing = (step / u64::from(self.keys)).is_multiple_of(2);
         let put = choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty();
         IndexChange::Key(if put { Put(key, step + 2) } else { Delete(key) })
     }

@@ -131,7 +131,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("m27", "recovery misses a block that is in use", "B20, B31, B45", Wrong(wrong::<{ list::NODE_NOT_MARKED }>)),
         seed("m28", "the header of a slab is not flushed", "B37", At("pool", "alloc.rs", "self.|write_header(slab, Header::Blocks", Flush, Drop)),
         seed("m29", "a root is linked before it is durable", "B8, B35", At(TREE, "open.rs", "leaf.flush(), root.|flush()", Flush, Drop)),
-        seed("m30", "unlocked before the flush", "B7, B18, B26, B29, B30", 
+        seed("m30", "unlocked before the flush", "B7, B18, B26, B29, B30",
             Reader("fn read<", "reached.latch.validate")),
         seed("m31", "a reader clears the mark of what is not durable", "B26", Cannot("there are no such marks")),
         seed("m32", "the fence is another thread's", "",

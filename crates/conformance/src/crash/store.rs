@@ -228,7 +228,10 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
     }
 }
 
-fn scan(space: &Namespace<Crash>, direction: Direction, limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Broken> {
+/// Keys and values.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn scan(space: &Namespace<Crash>, direction: Direction, limit: usize) -> Result<Entries, Broken> {
     let mut entries = Vec::new();
     let visit = |key: &[u8], value: &[u8]| {
         entries.push((key.to_vec(), value.to_vec()));
