@@ -120,9 +120,18 @@ struct Extent {
     /// Largest number of images of a crash point that are all shown
     #[arg(long, default_value_t = 4096)]
     images_max: u64,
+    /// Number of random images of a crash point that has more
+    #[arg(long, default_value_t = 32)]
+    sample_count: u32,
+    /// Show all states of blocks that nobody can reach
+    #[arg(long)]
+    hidden_in_full: bool,
     /// Stores are durable at once, as with a cache in the persistence domain
     #[arg(long)]
     durable_cache: bool,
+    /// Flushes do nothing
+    #[arg(long)]
+    no_flushes: bool,
     /// Threads
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -145,7 +154,14 @@ impl Extent {
             lives: self.lives,
             follow_up_every: self.follow_up_every,
             second_life_every: self.second_life_every,
-            life: CrashOptions { stores_are_durable: self.durable_cache, images_max: self.images_max, ..CrashOptions::default() },
+            life: CrashOptions {
+                stores_are_durable: self.durable_cache,
+                images_max: self.images_max,
+                sample_count: self.sample_count,
+                hidden_in_full: self.hidden_in_full,
+                drops_flushes: self.no_flushes,
+                ..CrashOptions::default()
+            },
             start: self.start.clone(),
             threads: self.threads,
             memory: self.memory_kib.map(|size| size << 10),

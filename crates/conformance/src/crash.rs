@@ -27,7 +27,9 @@ mod published;
 mod report;
 mod seeded;
 mod shrink;
+mod source;
 mod store;
+mod story;
 pub(crate) mod world;
 
 pub use field::{FieldBug, field_bugs};
@@ -37,6 +39,7 @@ pub use pool::{PoolChange, Pools};
 pub use report::{Report, Violation};
 pub use seeded::{Seed, Sown, seeds, sow};
 pub use store::{StoreChange, Stores};
+pub use story::Crashed;
 pub use world::{Start, Step, World};
 
 use checker::Checker;
@@ -328,6 +331,7 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
     say("lives", options.lives.to_string(), standard.lives.to_string());
     say("follow-up-every", options.follow_up_every.to_string(), standard.follow_up_every.to_string());
     say("second-life-every", options.second_life_every.to_string(), standard.second_life_every.to_string());
+    say("sample-count", options.life.sample_count.to_string(), standard.life.sample_count.to_string());
     say("images-max", options.life.images_max.to_string(), standard.life.images_max.to_string());
     say("seed", options.seed.to_string(), standard.seed.to_string());
     if options.closes {
@@ -335,6 +339,15 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
     }
     if options.life.stores_are_durable {
         command += " --durable-cache";
+    }
+    if options.life.drops_flushes {
+        command += " --no-flushes";
+    }
+    if options.life.hidden_in_full {
+        command += " --hidden-in-full";
+    }
+    if let Some(memory) = options.memory {
+        command += &format!(" --memory-kib {}", memory >> 10);
     }
     if let Some(fault) = options.life.fault {
         let place = fault.site.place;

@@ -27,8 +27,8 @@ pub use epoch::Guard;
 pub use error::Error;
 pub use map::Memory;
 pub use medium::{
-    Act, Count, Counts, Crash, CrashOptions, Debt, Domain, Done, Event, Fault, Hardware, Image, LINE, Latency, Life, Lines, Medium, Profile, Seen, Site, Tally,
-    Verb,
+    Act, Balance, Count, Counts, Crash, CrashOptions, Debt, Deed, Domain, Done, Event, Fault, Hardware, Image, LINE, Latency, Life, Lines, Medium, Moment,
+    Profile, Seen, Site, Store, Tally, Trace, Verb,
 };
 pub use off::Off;
 pub use pm::Pm;

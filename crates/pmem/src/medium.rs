@@ -14,7 +14,7 @@ mod hardware;
 mod latency;
 
 pub use count::{Count, Counts};
-pub use crash::{Act, Crash, CrashOptions, Debt, Done, Event, Fault, Image, Life, Profile, Seen, Site, Tally, Verb};
+pub use crash::{Act, Balance, Crash, CrashOptions, Debt, Deed, Done, Event, Fault, Image, Life, Moment, Profile, Seen, Site, Store, Tally, Trace, Verb};
 pub use domain::Domain;
 pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;

@@ -1,10 +1,11 @@
 //! One worker of a crash run: runs steps, and examines every image that their crash points show.
 
 use super::report::{Report, Violation};
+use super::story::Crashed;
 use super::world::{Start, Step, World};
 use super::{Case, Options};
 use crate::Broken;
-use everleaf_pmem::{Crash, CrashOptions, Error, Image, Life, Memory, Pool, PoolOptions, Seen};
+use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Image, Life, Memory, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
@@ -68,12 +69,21 @@ struct Notes<C> {
     case: Case,
     taken: Vec<Step<C>>,
     broken: Option<Broken>,
-    images: Vec<String>,
+    crashes: Vec<Crashed>,
+    end: Vec<Deed>,
 }
 
 impl<C> Default for Notes<C> {
     fn default() -> Self {
-        Self { report: Report::default(), seen: HashMap::default(), case: Case::default(), taken: Vec::new(), broken: None, images: Vec::new() }
+        Self {
+            report: Report::default(),
+            seen: HashMap::default(),
+            case: Case::default(),
+            taken: Vec::new(),
+            broken: None,
+            crashes: Vec::new(),
+            end: Vec::new(),
+        }
     }
 }
 
@@ -171,7 +181,8 @@ impl<W: World> Checker<W> {
             start: self.start.name.to_owned(),
             setup: Vec::new(),
             steps: notes.taken.iter().map(Step::to_string).collect(),
-            images: notes.images.clone(),
+            crashes: notes.crashes.clone(),
+            end: notes.end.clone(),
             case: notes.case,
             replay: super::replay_command(&self.world.name(), notes.case, &self.options),
         }
@@ -194,6 +205,8 @@ impl<W: World> Checker<W> {
             if steps.is_empty() {
                 life.end();
             }
+            // How it was opened is a part of the story only if that is what crashed.
+            self.forget(0);
             let mut model = self.model.clone();
             for (number, step) in steps.iter().enumerate() {
                 let extent = (number + 1 == steps.len()).then_some(self.extent());
@@ -240,8 +253,42 @@ impl<W: World> Checker<W> {
     /// Runs `act`; a broken rule or a panic in it is noted.
     fn guarded(&self, act: impl FnOnce() -> Result<(), Broken>) {
         let result = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        let mut notes = self.notes.lock();
         if let Err(broken) = result {
-            self.notes.lock().broken.get_or_insert(broken);
+            notes.broken.get_or_insert(broken);
+        }
+        self.tell(&mut notes, 0);
+    }
+
+    /// Says to the story, if one is told, what comes next.
+    fn say(&self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &self.options.life.trace {
+            trace.say(text());
+        }
+    }
+
+    /// How much of the story has been told.
+    fn told(&self) -> usize {
+        self.options.life.trace.as_ref().map_or(0, |trace| trace.length())
+    }
+
+    /// What has been told since so much had been told is no part of the story.
+    fn forget(&self, from: usize) {
+        if let Some(trace) = self.options.life.trace.as_ref().filter(|_| !self.is_broken()) {
+            trace.take(from);
+        }
+    }
+
+    /// The life is over that began when so much had been told. What it did belongs to the story if a rule is broken: before the crash after which that happened.
+    fn tell(&self, notes: &mut Notes<W::Change>, from: usize) {
+        let Some(trace) = &self.options.life.trace else { return };
+        let did = trace.take(from);
+        if notes.broken.is_some() {
+            trace.close();
+            match notes.crashes.first_mut() {
+                Some(crashed) => crashed.did = did,
+                None => notes.end = did,
+            }
         }
     }
 
@@ -280,6 +327,7 @@ impl<W: World> Checker<W> {
     /// Takes a step, in the world and in the model.
     fn take(&self, live: &mut Option<W::Live>, medium: &Crash, model: &mut W::Content, step: &Step<W::Change>) -> Result<(), Broken> {
         self.steps.fetch_add(1, Ordering::Relaxed);
+        self.say(|| step.to_string());
         match step {
             Step::Change(change) => {
                 let before = model.clone();
@@ -319,6 +367,7 @@ impl<W: World> Checker<W> {
         }
         image.examined();
         self.steps.fetch_add(1, Ordering::Relaxed);
+        let told = self.told();
         let result = catch_unwind(AssertUnwindSafe(|| self.recover(image, expected, extent))).unwrap_or_else(|panic| Err(panicked(&*panic)));
         let mut notes = self.notes.lock();
         let seen = match result {
@@ -329,15 +378,17 @@ impl<W: World> Checker<W> {
             }
         };
         notes.seen.insert(key, seen);
+        self.tell(&mut notes, told);
         if notes.broken.is_some() {
-            // The innermost image comes first; those around it are on their way out and add themselves.
-            notes.images.insert(0, image.to_string());
+            // The innermost crash comes first; those around it are on their way out and add themselves.
+            notes.crashes.insert(0, Crashed::of(image));
         }
         seen
     }
 
     /// The oracle.
     fn recover(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<W::Content>>, extent: Extent) -> Result<Seen, Broken> {
+        let told = self.told();
         let life = image.live(self.life_options(image.hash()));
         let deeper = Extent { depth: extent.depth.saturating_sub(1), nested: true, ..extent };
         if extent.depth > 0 {
@@ -346,7 +397,9 @@ impl<W: World> Checker<W> {
             life.unwatch();
         }
         life.begin();
+        self.say(|| "the pool is opened and recovered".to_owned());
         let mut live = self.open(&life)?;
+        self.say(|| "it is read".to_owned());
         let content = self.world.content(&live, self.limit())?;
         if !expected.allowed.contains(&content) {
             let allowed = &expected.allowed;
@@ -370,6 +423,7 @@ impl<W: World> Checker<W> {
         drop(life);
         let every = if repaired { self.options.second_life_every.div_ceil(REPAIRED) } else { self.options.second_life_every };
         if !extent.nested && extent.lives > 0 && image.hash().rotate_left(32).is_multiple_of(every) {
+            self.forget(told);
             self.live_on(image, extent.lives - 1)?;
         }
         Ok(seen)
@@ -384,8 +438,9 @@ impl<W: World> Checker<W> {
 
     /// A second recovery finds the same, and has nothing left to repair.
     fn recover_again(&self, below: &Life, content: &W::Content) -> Result<(), Broken> {
-        let life = below.live(CrashOptions::default());
+        let life = below.live(CrashOptions { trace: self.options.life.trace.clone(), ..CrashOptions::default() });
         life.unwatch();
+        self.say(|| "the pool is opened and recovered once more".to_owned());
         let live = self.open(&life)?;
         let again = self.world.content(&live, self.limit())?;
         if again != *content {
@@ -404,6 +459,7 @@ impl<W: World> Checker<W> {
         for change in self.world.follow_up(&self.start, &model) {
             let before = model.clone();
             self.world.model(&mut model, &change);
+            self.say(|| format!("it is used: {change}"));
             self.world.apply(live, &before, &change).map_err(|broken| Broken::new(RULE, broken))?;
         }
         let used = self.world.content(live, self.limit()).map_err(|broken| Broken::new(RULE, broken))?;
@@ -417,6 +473,7 @@ impl<W: World> Checker<W> {
     fn live_on(self: &Arc<Self>, image: &Image<'_>, lives: u32) -> Result<(), Broken> {
         self.notes.lock().report.second_lives += 1;
         let life = image.live(self.life_options(image.hash()));
+        self.say(|| "the pool is opened and recovered, for another life".to_owned());
         let mut live = Some(self.open(&life)?);
         let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
         let mut random = image.hash() ^ self.options.seed;

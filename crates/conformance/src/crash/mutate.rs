@@ -10,9 +10,10 @@
 //!
 //! Such a comment stands at the end of the line, or directly above it. One whose mistakes are found after all is wrong, and counts as a survivor.
 
+use super::source::Source;
 use super::{Options, Report, Suite};
 use everleaf_pmem::{CrashOptions, Fault, Profile, Site, Tally};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -180,41 +181,9 @@ fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, why: Option<S
     Mutant { fault, outcome: why.map_or(Outcome::Survived, Outcome::Equivalent), images, took: begun.elapsed() }
 }
 
-/// The source: what it says of mistakes that change nothing, and what stands where.
-pub(super) struct Source<'a> {
-    root: &'a Path,
-    files: HashMap<&'static str, Vec<String>>,
-}
-
 const MARK: &str = "persist-equivalent";
 
-impl<'a> Source<'a> {
-    pub(super) fn new(root: &'a Path) -> Self {
-        Self { root, files: HashMap::new() }
-    }
-
-    fn lines(&mut self, file: &'static str) -> &[String] {
-        self.files.entry(file).or_insert_with(|| {
-            let text = std::fs::read_to_string(self.root.join(file)).unwrap_or_default();
-            text.lines().map(str::to_owned).collect()
-        })
-    }
-
-    /// Whether the file's path ends so, and this stands at the site, which is at the `|`.
-    pub(super) fn stands_at(&mut self, site: &Site, file: &str, text: &str) -> bool {
-        let (place, (before, after)) = (site.place, text.split_once('|').unwrap_or(("", text)));
-        let Some(line) = self.lines(place.file()).get(place.line() as usize - 1) else { return false };
-        // Columns count characters, and the code has but ASCII before its calls.
-        let Some((left, right)) = line.split_at_checked(place.column() as usize - 1) else { return false };
-        place.file().ends_with(file) && left.ends_with(before) && right.starts_with(after)
-    }
-
-    /// The line of `code`, the first after the line of `function`.
-    pub(super) fn line_of(&mut self, file: &'static str, function: &str, code: &str) -> Option<u32> {
-        let lines = self.lines(file).iter().enumerate().skip_while(|(_, line)| !line.contains(function));
-        lines.into_iter().find(|(_, line)| line.contains(code)).map(|(at, _)| at as u32 + 1)
-    }
-
+impl Source {
     /// Why the source says that the mistake changes nothing.
     fn why(&mut self, fault: &Fault) -> Option<String> {
         let lines = self.lines(fault.site.place.file());

@@ -1,7 +1,9 @@
-//! What a crash run did, and the story of what it found.
+//! What a crash run did, and what it found.
 
 use super::Case;
+use super::story::Crashed;
 use crate::Broken;
+use everleaf_pmem::Deed;
 use std::fmt;
 use std::time::Duration;
 
@@ -37,8 +39,10 @@ pub struct Violation {
     pub setup: Vec<String>,
     /// The steps; the crash came in the last.
     pub steps: Vec<String>,
-    /// The image recovered; before it, if the crash was in a recovery or in a second life, what that one recovered from.
-    pub images: Vec<String>,
+    /// The crash; behind it, if that was in a recovery or in a second life, the crashes that came after it.
+    pub crashes: Vec<Crashed>,
+    /// What was done after the last of them, until the rule broke. Nothing, where it was not asked to tell.
+    pub end: Vec<Deed>,
     /// The case as a number.
     pub case: Case,
     /// How to see it again.
@@ -72,7 +76,7 @@ impl Report {
 impl Violation {
     pub(super) fn before_any_crash(subject: String, start: &str, broken: Broken) -> Self {
         let (start, case, replay) = (start.to_owned(), Case::default(), "any run does".to_owned());
-        Self { broken, subject, start, setup: Vec::new(), steps: Vec::new(), images: Vec::new(), case, replay }
+        Self { broken, subject, start, setup: Vec::new(), steps: Vec::new(), crashes: Vec::new(), end: Vec::new(), case, replay }
     }
 }
 
@@ -89,20 +93,5 @@ impl fmt::Display for Report {
             rate(*images),
             rate(*checked)
         )
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "broken rule: {}", self.broken)?;
-        writeln!(f, "of: {}, from start {:?}", self.subject, self.start)?;
-        if !self.setup.is_empty() {
-            writeln!(f, "made durable first: {}", self.setup.join(", "))?;
-        }
-        writeln!(f, "then: {}", if self.steps.is_empty() { "the pool is opened".to_owned() } else { self.steps.join(", ") })?;
-        for (number, image) in self.images.iter().enumerate() {
-            writeln!(f, "{}: {image}", if number == 0 { "the crash" } else { "a crash in the life after it" })?;
-        }
-        write!(f, "again: {}", self.replay)
     }
 }

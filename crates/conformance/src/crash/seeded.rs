@@ -4,8 +4,9 @@
 //! Where it is an algorithm, a structure that has it is kept here: a list ([`super::list`]), or Isle-Tree with the order of stores that its paper gives. What
 //! cannot be made here says why.
 
-use super::mutate::{Source, profile};
+use super::mutate::profile;
 use super::published::Published;
+use super::source::Source;
 use super::{Index, Options, Report, Suite, every_crash, list, suites};
 use crate::threads;
 use everleaf_index::registry;

@@ -4,6 +4,7 @@ use super::checker::Checker;
 use super::report::{Report, Violation};
 use super::world::{Step, World};
 use super::{Case, Options, made_up, spell};
+use everleaf_pmem::CrashOptions;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -42,7 +43,11 @@ fn shrink<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) ->
             break;
         }
     }
-    Some(best)
+    // Once more, and this time everything is told.
+    let (setup, steps) = steps.split_at(best.setup.len());
+    let told = Options { life: CrashOptions { trace: Some(Arc::default()), ..options.life.clone() }, ..options.clone() };
+    let violation = Shrinker { options: &told, ..shrinker }.fails(setup, steps)?;
+    Some(Violation { setup: best.setup, ..violation })
 }
 
 /// The steps of the case, up to the one in which the violation was found.

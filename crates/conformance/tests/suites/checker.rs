@@ -1,8 +1,8 @@
 //! The crash checker, checked: it passes a structure known to be right and fails each one known to be wrong.
 
 use everleaf_conformance::Class;
-use everleaf_conformance::crash::{Index, Options, Report, every_crash, list};
-use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
+use everleaf_conformance::crash::{Case, Index, Options, Report, Violation, every_crash, list, profile, replay, suites};
+use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Verb};
 use std::sync::Arc;
 
 fn options() -> Options {
@@ -64,6 +64,63 @@ fn a_recovery_through_a_bad_state_is_noticed() {
 #[test]
 fn a_repair_that_is_not_durable_is_noticed() {
     broken::<{ list::REPAIR_NOT_DURABLE }>(&[CONTENT]);
+}
+
+/// The case that a violation's command names.
+fn named(violation: &Violation) -> (&str, Case) {
+    let mut words = violation.replay.strip_prefix("cargo xtask crash replay ").expect("a command").split(' ');
+    (words.next().expect("a world"), words.next().expect("a case").parse().expect("a number"))
+}
+
+#[track_caller]
+fn tells(violation: &Violation, parts: &[&str]) {
+    let story = violation.to_string();
+    for part in parts {
+        assert!(story.contains(part), "nothing of {part:?} in\n{story}");
+    }
+}
+
+#[test]
+fn a_story_tells_what_was_done_kept_and_lost_and_what_recovery_did() {
+    let suite = suites().into_iter().find(|suite| suite.name() == "isle-128/u64").expect("a small index");
+    let sites = profile(&*suite, &Options::default(), 1).sites();
+    let is_flush_of_a_line = |site: &everleaf_pmem::Site| site.verb == Verb::Flush && site.place.file().ends_with("leaf/isle.rs");
+    let site = sites.into_iter().map(|(site, _)| site).find(is_flush_of_a_line).expect("a leaf flushes");
+    let life = CrashOptions { fault: Some(Fault { site, act: Act::Drop }), ..CrashOptions::default() };
+    let options = Options { operations: 2, life, seed: 0x5eed, ..Options::default() };
+    for report in [suite.every(&options), suite.sampled(&options)] {
+        let violation = report.violation.expect("a flush is missed");
+        println!("{violation}");
+        assert!(violation.setup.len() + violation.steps.len() <= 5, "{violation}");
+        // The operations, the mistake in the middle of them, the names of what was stored to, the crash, recovery.
+        tells(&violation, &violation.steps.iter().map(|step| &**step).collect::<Vec<_>>());
+        tells(&violation, &["what was done:", "    store 0x", "the planted mistake is here: flush drop", "isle.rs:", "pm.store(", "the crash: crash point"]);
+        tells(&violation, &["stores:", "    lost +", "what was done after the crash:", "the pool is opened and recovered", "and there the rule is broken:"]);
+        tells(&violation, &[&format!("--site {}:{}:{} --verb flush --act drop", site.place.file(), site.place.line(), site.place.column())]);
+        // One number says all of it again.
+        let (world, case) = named(&violation);
+        assert_eq!(world, suite.name());
+        let again = suite.replay(case, &options).violation.expect("it replays");
+        assert_eq!(again.to_string(), violation.to_string());
+    }
+}
+
+#[test]
+fn a_story_tells_of_crashes_in_recovery_and_of_second_lives() {
+    let broken = run::<u64, { list::RECOVERY_THROUGH_A_BAD_STATE }>().violation.expect("a recovery that a crash breaks");
+    println!("{broken}");
+    assert!(broken.crashes.len() >= 2 && broken.steps.len() <= 5, "{broken}");
+    tells(
+        &broken,
+        &["the crash: ", "what was done after the crash:\n  the pool is opened and recovered\n    store 0x", "crash 2, in the life after crash 1: "],
+    );
+    let (_, case) = named(&broken);
+    let world = Arc::new(Index::new(list::entry::<u64, _, { list::RECOVERY_THROUGH_A_BAD_STATE }>()));
+    assert_eq!(replay(&world, case, &options()).violation.expect("it replays").to_string(), broken.to_string());
+
+    let broken = run::<u64, { list::REPAIR_NOT_DURABLE }>().violation.expect("a repair that a second crash undoes");
+    println!("{broken}");
+    tells(&broken, &["crash 2, in the life after crash 1: ", "stores:"]);
 }
 
 #[test]

@@ -34,10 +34,12 @@ mod debt;
 mod images;
 mod log;
 mod site;
+mod trace;
 
 pub use debt::Debt;
-pub use images::{Event, Image, Seen};
+pub use images::{Balance, Event, Image, Moment, Seen, Store};
 pub use site::{Act, Fault, Profile, Site, Tally, Verb};
+pub use trace::{Deed, Trace};
 
 use super::{LINE, Lines, Medium};
 use crate::{Memory, WORD};
@@ -68,6 +70,8 @@ pub struct CrashOptions {
     pub drops_flushes: bool,
     /// Where to note the sites come by. Default nowhere.
     pub profile: Option<Arc<Profile>>,
+    /// Where to tell what is done. Default nowhere.
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl Default for CrashOptions {
@@ -82,6 +86,7 @@ impl Default for CrashOptions {
             fault: None,
             drops_flushes: false,
             profile: None,
+            trace: None,
         }
     }
 }
@@ -177,6 +182,7 @@ impl State {
         if old == new {
             return;
         }
+        self.tell(site.place, site.verb, |site, mistake| Deed::Stored { at, old, new, site, mistake });
         self.hash = rehash(self.hash, at / WORD, old, new);
         if self.stage == Stage::Ground {
             return;
@@ -195,6 +201,14 @@ impl State {
             } else {
                 self.log.store(store, Fault::is(self.options.fault, place, verb, Act::Early));
             }
+        }
+    }
+
+    /// Tells what is done, if that is wanted.
+    #[inline]
+    fn tell(&self, place: &'static Location<'static>, verb: Verb, deed: impl FnOnce(Site, Option<Act>) -> Deed) {
+        if let Some(trace) = &self.options.trace {
+            trace.tell(deed(Site { place, verb }, trace::mistake(self.options.fault, place, verb)));
         }
     }
 
@@ -411,6 +425,7 @@ impl Medium for Crash {
         let place = Location::caller();
         let mut state = self.level.state.lock();
         state.counts.flushes += 1;
+        state.tell(place, Verb::Flush, |site, mistake| Deed::Flushed { at: lines.at() / LINE * LINE, lines: lines.count(), site, mistake });
         if state.stage != Stage::Watched || state.options.stores_are_durable || state.options.drops_flushes {
             return;
         }
@@ -438,6 +453,7 @@ impl Medium for Crash {
         let mut state = self.level.state.lock();
         state.counts.fences += 1;
         self.level.retire(&mut state, Event::Fence, place);
+        state.tell(place, Verb::Fence, |site, mistake| Deed::Fenced { site, mistake });
     }
 
     fn allocated(&self, at: usize, length: usize) {

@@ -1,6 +1,6 @@
 //! Walking through the images of one crash point, each made in place from the one before.
 
-use super::log::{Log, Store};
+use super::log::{self, Log};
 use super::site::{Site, Verb};
 use super::{CrashOptions, Done, Level, Life, Observer, Profile, State, rehash};
 use crate::WORD;
@@ -84,22 +84,80 @@ impl Image<'_> {
     }
 }
 
+/// What an image keeps of a line.
+#[derive(Clone, Debug)]
+pub struct Balance {
+    /// Offset of the line in bytes.
+    pub line: usize,
+    /// The stores that were in the balance, in order.
+    pub stores: Vec<Store>,
+}
+
+/// A store that a crash may lose.
+#[derive(Clone, Copy, Debug)]
+pub struct Store {
+    /// Offset of the word in bytes.
+    pub at: usize,
+    /// What it held.
+    pub old: u64,
+    /// What it was to hold.
+    pub new: u64,
+    /// Who stored.
+    pub place: &'static Location<'static>,
+    /// Whether the image has it.
+    pub is_kept: bool,
+}
+
+impl Image<'_> {
+    /// When the crash came.
+    pub fn moment(&self) -> Moment {
+        Moment { point: self.point, event: self.event, place: self.place, done: self.done }
+    }
+
+    /// What the image keeps of each line that had something to lose.
+    pub fn balance(&self) -> Vec<Balance> {
+        let store = |&log::Store { at, old, new, place, .. }: &log::Store, is_kept| Store { at, old, new, place, is_kept };
+        let stores = |kept: &Kept| {
+            let stores = self.log.stores(kept.line).iter().enumerate();
+            stores.map(|(number, told)| store(told, number < kept.count as usize)).collect()
+        };
+        self.lines.iter().map(|kept| Balance { line: kept.line as usize * LINE, stores: stores(kept) }).collect()
+    }
+}
+
+/// The moment of a crash, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Number of the crash point in its life, from 1.
+    pub point: u64,
+    /// What was about to happen.
+    pub event: Event,
+    /// Where, unless that is the end.
+    pub place: Option<&'static Location<'static>>,
+    /// What the operation under way had done, the event included.
+    pub done: Done,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { point, done: Done { stores, flushes, fences }, .. } = self;
+        match self.event {
+            Event::Fence => write!(f, "crash point {point}, before fence {fences} of the operation, after flush {flushes}"),
+            Event::Exchange => write!(f, "crash point {point}, before an exchange, after flush {flushes} and fence {fences} of the operation"),
+            Event::Store => write!(f, "crash point {point}, before store {} of the operation", stores + 1),
+            Event::End => write!(f, "crash point {point}, at the end of the operation, after flush {flushes} and fence {fences}"),
+        }
+    }
+}
+
 impl fmt::Display for Image<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (flush, fence) = (self.done.flushes, self.done.fences);
-        let place = |f: &mut fmt::Formatter<'_>| self.place.map_or(Ok(()), |place| write!(f, ", at {place}"));
-        match self.event {
-            Event::Fence => write!(f, "crash point {}, before fence {fence} of the operation, after flush {flush}", self.point)?,
-            Event::Exchange => write!(f, "crash point {}, before an exchange, after flush {flush} and fence {fence} of the operation", self.point)?,
-            Event::Store => write!(f, "crash point {}, before store {} of the operation", self.point, self.done.stores + 1)?,
-            Event::End => write!(f, "crash point {}, at the end of the operation, after flush {flush} and fence {fence}", self.point)?,
-        }
-        place(f)?;
-        for kept in self.lines {
-            write!(f, "\n  line {:#x} keeps {} of {} stores:", kept.line as usize * LINE, kept.count, kept.of)?;
-            for (number, store) in self.log.stores(kept.line).iter().enumerate() {
-                let mark = if number < kept.count as usize { "kept" } else { "lost" };
-                write!(f, "\n    {mark} {:#x}: {:#x} -> {:#x}, stored at {}", store.at, store.old, store.new, store.place)?;
+        self.moment().fmt(f)?;
+        self.place.map_or(Ok(()), |place| write!(f, ", at {place}"))?;
+        for Balance { line, stores } in self.balance() {
+            write!(f, "\n  line {line:#x} keeps {} of {} stores:", stores.iter().filter(|store| store.is_kept).count(), stores.len())?;
+            for Store { at, old, new, place, is_kept } in stores {
+                write!(f, "\n    {} {at:#x}: {old:#x} -> {new:#x}, stored at {place}", if is_kept { "kept" } else { "lost" })?;
             }
         }
         Ok(())
@@ -147,7 +205,7 @@ pub(super) fn enumerate(level: &Arc<Level>, state: &mut State, event: Event, pla
 }
 
 /// Takes the stores that no image may show out of the memory, or puts them back.
-fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&Store) -> (u64, u64)) {
+fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&log::Store) -> (u64, u64)) {
     for store in state.log.late() {
         let (from, to) = change(store);
         level.memory.words()[store.at / WORD].store(to, Ordering::Relaxed);
@@ -158,7 +216,7 @@ fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&Store) -> (u
 /// Shows the image in which `line` keeps only its first `kept` stores and nothing else is lost, and the one in which nothing is kept. Afterwards the memory is
 /// as before.
 pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, kept: u32, event: Event, observer: &mut Observer) {
-    let all = |(line, stores): (u32, &[super::log::Store])| Kept { line, count: stores.len() as u32, of: stores.len() as u32, up: false };
+    let all = |(line, stores): (u32, &[log::Store])| Kept { line, count: stores.len() as u32, of: stores.len() as u32, up: false };
     let lines: Vec<Kept> = state.log.dirty().map(all).collect();
     let mut walk = Walk { level, state, lines, hash: state.hash, event, place: None, done: state.done(), random: Random(0) };
     let count = walk.lines.len();

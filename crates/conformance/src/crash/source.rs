@@ -1,0 +1,92 @@
+//! The source of what is examined, where it is at hand: what stands at a place, and what is said there.
+
+use everleaf_pmem::Site;
+use std::collections::HashMap;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+
+/// Files of the repository, each read once.
+pub(super) struct Source {
+    root: PathBuf,
+    files: HashMap<&'static str, Vec<String>>,
+}
+
+/// Lines that a call may take.
+const CALL_LINES_MAX: usize = 6;
+
+impl Source {
+    pub(super) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), files: HashMap::new() }
+    }
+
+    /// That which this was built from.
+    pub(super) fn of_this_build() -> Self {
+        Self::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+    }
+
+    /// The lines of a file; none if it is not there.
+    pub(super) fn lines(&mut self, file: &'static str) -> &[String] {
+        self.files.entry(file).or_insert_with(|| {
+            let text = std::fs::read_to_string(self.root.join(file)).unwrap_or_default();
+            text.lines().map(str::to_owned).collect()
+        })
+    }
+
+    /// Whether the file's path ends so, and this stands at the site, which is at the `|`.
+    pub(super) fn stands_at(&mut self, site: &Site, file: &str, text: &str) -> bool {
+        let (place, (before, after)) = (site.place, text.split_once('|').unwrap_or(("", text)));
+        let Some(line) = self.lines(place.file()).get(place.line() as usize - 1) else { return false };
+        // Columns count characters, and the code has but ASCII before its calls.
+        let Some((left, right)) = line.split_at_checked(place.column() as usize - 1) else { return false };
+        place.file().ends_with(file) && left.ends_with(before) && right.starts_with(after)
+    }
+
+    /// The line of `code`, the first after the line of `function`.
+    pub(super) fn line_of(&mut self, file: &'static str, function: &str, code: &str) -> Option<u32> {
+        let lines = self.lines(file).iter().enumerate().skip_while(|(_, line)| !line.contains(function));
+        lines.into_iter().find(|(_, line)| line.contains(code)).map(|(at, _)| at as u32 + 1)
+    }
+
+    /// The statement at `place`, on one line: it names what is stored to.
+    pub(super) fn statement(&mut self, place: &'static Location<'static>) -> Option<String> {
+        let lines = self.lines(place.file());
+        let at = place.line() as usize - 1;
+        // A call that begins with a dot goes on with what stands above.
+        let above = lines.get(..at)?.iter().rev().zip(lines.get(at)?.trim_start().starts_with('.').then_some(()));
+        let mut text: String = above.map(|(line, ())| line.trim()).collect();
+        for line in lines.get(at..)?.iter().take(CALL_LINES_MAX) {
+            let line = line.split_once(" // ").map_or(&**line, |(code, _)| code).trim();
+            if !text.is_empty() && !line.starts_with(['.', ')']) && !text.ends_with('(') {
+                text.push(' ');
+            }
+            text += line;
+            if text.matches('(').count() <= text.matches(')').count() {
+                break;
+            }
+        }
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn here(_what: u32) -> &'static Location<'static> {
+        Location::caller()
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn a_statement_is_read_as_a_whole() {
+        let mut source = Source::of_this_build();
+        let place = here(1); // a comment
+        assert_eq!(source.statement(place).as_deref(), Some("let place = here(1);"));
+        let place = here(
+            1 + 1,
+        );
+        assert_eq!(source.statement(place).as_deref(), Some("let place = here(1 + 1,);"));
+        assert_eq!(Source::new(Path::new("nowhere")).statement(place), None);
+    }
+}
