@@ -14,7 +14,9 @@ mod hardware;
 mod latency;
 
 pub use count::{Count, Counts};
-pub use crash::{Act, Balance, Crash, CrashOptions, Debt, Deed, Done, Event, Fault, Image, Life, Moment, Profile, Seen, Site, Store, Tally, Trace, Verb};
+pub use crash::{
+    Act, Balance, Crash, CrashOptions, Debt, Deed, Done, Event, Fate, Fault, Image, Life, Moment, Points, Profile, Seen, Site, Store, Tally, Trace, Verb,
+};
 pub use domain::Domain;
 pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;

@@ -2,7 +2,7 @@
 
 use super::report::Violation;
 use super::source::Source;
-use everleaf_pmem::{Balance, Deed, Image, Moment, Store};
+use everleaf_pmem::{Balance, Deed, Fate, Image, Moment, Store};
 use std::fmt;
 use std::panic::Location;
 
@@ -76,10 +76,9 @@ fn crash(f: &mut fmt::Formatter<'_>, source: &mut Source, number: usize, crashed
         None => writeln!(f, "{text}")?,
     }
     for Balance { line, stores } in &crashed.balance {
-        writeln!(f, "  line {line:#x} keeps {} of {} stores:", stores.iter().filter(|store| store.is_kept).count(), stores.len())?;
-        for Store { at: word, old, new, place, is_kept } in stores {
-            let mark = if *is_kept { "kept" } else { "lost" };
-            at(f, source, &format!("    {mark} +{}: {old:#x} -> {new:#x}", word - line), place)?;
+        writeln!(f, "  line {line:#x} keeps {} of {} stores:", stores.iter().filter(|store| store.fate == Fate::Kept).count(), stores.len())?;
+        for Store { at: word, old, new, place, fate } in stores {
+            at(f, source, &format!("    {fate} +{}: {old:#x} -> {new:#x}", word - line), place)?;
         }
     }
     Ok(())

@@ -21,6 +21,9 @@
 //! of it is undone from its log; the next image follows; at last the suspended operation goes on as if nothing had been. A life has crash points of its own, so
 //! a recovery can be crashed too, to any depth. Consecutive images differ by one store (reflected Gray code), so an image costs one store to make.
 //!
+//! **Undecided images.** Of a crash point that has too many images, one can be shown that is decided only as far as it is read, as often as there are ways to
+//! read it (`lazy.rs`, [`CrashOptions::lazy_runs_max`]).
+//!
 //! **Blocks that nobody can reach.** A block that was allocated and is not linked yet ([`Medium::allocated`], [`Medium::released`]) is reached by no recovery
 //! unless a link to it is already in the image. So images that differ only there are equal to whoever recovers them, and of all states of such blocks only
 //! {all, none, some random ones} are shown, *unless* the observer answers that it reached one ([`Seen::reached_hidden`]): then, for that state of everything
@@ -32,12 +35,13 @@
 
 mod debt;
 mod images;
+mod lazy;
 mod log;
 mod site;
 mod trace;
 
 pub use debt::Debt;
-pub use images::{Balance, Event, Image, Moment, Seen, Store};
+pub use images::{Balance, Event, Fate, Image, Moment, Points, Seen, Store};
 pub use site::{Act, Fault, Profile, Site, Tally, Verb};
 pub use trace::{Deed, Trace};
 
@@ -58,6 +62,10 @@ pub struct CrashOptions {
     pub images_max: u64,
     /// Number of random images in a sample, besides none, all, each line alone, all but one line. Default 32.
     pub sample_count: u32,
+    /// Leave undecided what an image of a crash point with more images than that holds, and show it once for each way in which the observer reads it, if that
+    /// takes at most so many runs. Only in builds with debug assertions ([`IS_BUILT_IN`](crate::schedule::IS_BUILT_IN)), and for observers that recover in
+    /// their own thread. Default 0: never.
+    pub lazy_runs_max: u64,
     /// Show all states of unreachable blocks too. Default no; see the module documentation.
     pub hidden_in_full: bool,
     /// Seed of every random choice. Default 0.
@@ -70,6 +78,8 @@ pub struct CrashOptions {
     pub drops_flushes: bool,
     /// Where to note the sites come by. Default nowhere.
     pub profile: Option<Arc<Profile>>,
+    /// Where to count how crash points were shown. Default nowhere.
+    pub points: Option<Arc<Points>>,
     /// Where to tell what is done. Default nowhere.
     pub trace: Option<Arc<Trace>>,
 }
@@ -80,12 +90,14 @@ impl Default for CrashOptions {
             stores_are_durable: false,
             images_max: 4096,
             sample_count: 32,
+            lazy_runs_max: 0,
             hidden_in_full: false,
             seed: 0,
             stores_max: 1 << 20,
             fault: None,
             drops_flushes: false,
             profile: None,
+            points: None,
             trace: None,
         }
     }
@@ -142,6 +154,8 @@ struct State {
     hidden: Vec<(usize, usize)>,
     observer: Option<Observer>,
     images: images::Buffers,
+    /// Who decides what is read of the image that the life began with.
+    lazy: Option<Arc<lazy::Lazy>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -170,6 +184,7 @@ impl State {
             hidden: Vec::new(),
             observer: None,
             images: images::Buffers::default(),
+            lazy: None,
         }
     }
 
@@ -248,8 +263,11 @@ impl Crash {
 
     /// Starts a life on what the memory holds now. The level below must rest until the life is dropped.
     pub fn live(&self, options: CrashOptions) -> Life {
-        let hash = self.level.state.lock().hash;
-        self.level.live(hash, options)
+        let (hash, lazy) = {
+            let state = self.level.state.lock();
+            (state.hash, state.lazy.clone())
+        };
+        self.level.live(hash, options, lazy)
     }
 
     /// How much this level has done.
@@ -257,17 +275,18 @@ impl Crash {
         self.level.state.lock().counts
     }
 
-    /// Hash of the memory.
+    /// Hash of the memory, and of what of it is undecided.
     pub fn hash(&self) -> u64 {
-        self.level.state.lock().hash
+        let state = self.level.state.lock();
+        lazy::Lazy::hash_with(state.lazy.as_ref(), state.hash)
     }
 }
 
 impl Level {
-    fn live(self: &Arc<Self>, hash: u64, options: CrashOptions) -> Life {
+    fn live(self: &Arc<Self>, hash: u64, options: CrashOptions, lazy: Option<Arc<lazy::Lazy>>) -> Life {
         let spare = self.spare.lock().pop();
         let mut state = spare.unwrap_or_else(|| State::new(self.memory.words().len() * WORD / LINE, Stage::Over));
-        (state.hash, state.options, state.stage) = (hash, options, Stage::Watched);
+        (state.hash, state.options, state.stage, state.lazy) = (hash, options, Stage::Watched, lazy);
         (state.counts, state.begun, state.points) = (Done::default(), Done::default(), 0);
         let level = Level { memory: Arc::clone(&self.memory), state: Mutex::new(state), spare: Arc::clone(&self.spare) };
         Life { crash: Crash { level: Arc::new(level) } }
@@ -379,7 +398,7 @@ impl Drop for Life {
         }
         state.log.clear();
         state.hidden.clear();
-        state.observer = None;
+        (state.observer, state.lazy) = (None, None);
         level.spare.lock().push(state);
     }
 }

@@ -1,15 +1,16 @@
 //! Walking through the images of one crash point, each made in place from the one before.
 
+use super::lazy::{Content, Lazy};
 use super::log::{self, Log};
 use super::site::{Site, Verb};
 use super::{CrashOptions, Done, Level, Life, Observer, Profile, State, rehash};
-use crate::WORD;
 use crate::medium::LINE;
+use crate::{WORD, schedule};
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What happens just after a crash point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,10 @@ pub struct Image<'a> {
     hidden: &'a [(usize, usize)],
     lines: &'a [Kept],
     hash: u64,
+    /// Who decides what is read of it, or of the image that its life began with.
+    lazy: Option<&'a Arc<Lazy>>,
+    /// Whether that is what is read of this image.
+    is_undecided: bool,
     profile: Option<&'a Profile>,
     /// Who is about to do what happens next, unless that is the end.
     pub place: Option<&'static Location<'static>>,
@@ -53,12 +58,13 @@ pub struct Image<'a> {
 impl Image<'_> {
     /// Starts a life on the image.
     pub fn live(&self, options: CrashOptions) -> Life {
-        self.level.live(self.hash, options)
+        self.level.live(self.hash, options, self.lazy.cloned())
     }
 
-    /// Hash of the whole memory.
+    /// Hash of the whole memory, and of what of it is undecided ([`CrashOptions::lazy_runs_max`]). If it has changed when the observer is done, then something has
+    /// been decided, and the observer will be called again with the same image for what else it could have been.
     pub fn hash(&self) -> u64 {
-        self.hash
+        Lazy::hash_with(self.lazy, self.hash)
     }
 
     /// Notes in the profile of the life, if there is one, that the image has been examined.
@@ -80,7 +86,7 @@ impl Image<'_> {
 
     /// Whether any states of hidden blocks were left out.
     pub fn hides(&self) -> bool {
-        !self.hidden.is_empty()
+        !self.hidden.is_empty() && !self.is_undecided
     }
 }
 
@@ -105,7 +111,28 @@ pub struct Store {
     /// Who stored.
     pub place: &'static Location<'static>,
     /// Whether the image has it.
-    pub is_kept: bool,
+    pub fate: Fate,
+}
+
+/// What became of a store in an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is there.
+    Kept,
+    /// It is not there.
+    Lost,
+    /// Nobody has read what would tell.
+    Unread,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Kept => "kept",
+            Self::Lost => "lost",
+            Self::Unread => "unread",
+        })
+    }
 }
 
 impl Image<'_> {
@@ -116,12 +143,18 @@ impl Image<'_> {
 
     /// What the image keeps of each line that had something to lose.
     pub fn balance(&self) -> Vec<Balance> {
-        let store = |&log::Store { at, old, new, place, .. }: &log::Store, is_kept| Store { at, old, new, place, is_kept };
-        let stores = |kept: &Kept| {
-            let stores = self.log.stores(kept.line).iter().enumerate();
-            stores.map(|(number, told)| store(told, number < kept.count as usize)).collect()
+        let fate = |index: usize, kept: &Kept, number: u32| match self.lazy.filter(|_| self.is_undecided).map(|lazy| lazy.open(index)) {
+            Some(open) if open.iter().all(|count| *count > number) => Fate::Kept,
+            Some(open) if open.iter().any(|count| *count > number) => Fate::Unread,
+            None if kept.count > number => Fate::Kept,
+            _ => Fate::Lost,
         };
-        self.lines.iter().map(|kept| Balance { line: kept.line as usize * LINE, stores: stores(kept) }).collect()
+        let stores = |index: usize, kept: &Kept| {
+            let stores = self.log.stores(kept.line).iter().zip(0..);
+            stores.map(|(&log::Store { at, old, new, place, .. }, number)| Store { at, old, new, place, fate: fate(index, kept, number) }).collect()
+        };
+        let lines = self.lines.iter().enumerate();
+        lines.map(|(index, kept)| Balance { line: kept.line as usize * LINE, stores: stores(index, kept) }).collect()
     }
 }
 
@@ -155,9 +188,9 @@ impl fmt::Display for Image<'_> {
         self.moment().fmt(f)?;
         self.place.map_or(Ok(()), |place| write!(f, ", at {place}"))?;
         for Balance { line, stores } in self.balance() {
-            write!(f, "\n  line {line:#x} keeps {} of {} stores:", stores.iter().filter(|store| store.is_kept).count(), stores.len())?;
-            for Store { at, old, new, place, is_kept } in stores {
-                write!(f, "\n    {} {at:#x}: {old:#x} -> {new:#x}, stored at {place}", if is_kept { "kept" } else { "lost" })?;
+            write!(f, "\n  line {line:#x} keeps {} of {} stores:", stores.iter().filter(|store| store.fate == Fate::Kept).count(), stores.len())?;
+            for Store { at, old, new, place, fate } in stores {
+                write!(f, "\n    {fate} {at:#x}: {old:#x} -> {new:#x}, stored at {place}")?;
             }
         }
         Ok(())
@@ -195,9 +228,16 @@ pub(super) fn enumerate(level: &Arc<Level>, state: &mut State, event: Event, pla
 
     let done = state.done();
     let seed = state.options.seed ^ state.hash ^ state.points;
-    let mut walk = Walk { level, state, lines, hash: state.hash, event, place, done, random: Random(seed) };
+    let lazy = state.lazy.clone();
+    let mut walk = Walk { level, state, lines, hash: state.hash, lazy, is_undecided: false, is_sampled: false, event, place, done, random: Random(seed) };
     let count = walk.lines.len();
-    walk.vary(0..split, &mut |walk| walk.show_hidden(split..count, observer));
+    let is_lazy = walk.may_be_lazy() && walk.show_undecided(observer);
+    if !is_lazy {
+        walk.vary(0..split, &mut |walk| walk.show_hidden(split..count, observer));
+    }
+    if let Some(points) = &state.options.points {
+        points.count(is_lazy, walk.is_sampled);
+    }
     debug_assert_eq!(walk.hash, walk.state.hash);
     let lines = walk.lines;
     state.images.lines = lines;
@@ -218,7 +258,19 @@ fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&log::Store) 
 pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, kept: u32, event: Event, observer: &mut Observer) {
     let all = |(line, stores): (u32, &[log::Store])| Kept { line, count: stores.len() as u32, of: stores.len() as u32, up: false };
     let lines: Vec<Kept> = state.log.dirty().map(all).collect();
-    let mut walk = Walk { level, state, lines, hash: state.hash, event, place: None, done: state.done(), random: Random(0) };
+    let mut walk = Walk {
+        level,
+        state,
+        lines,
+        hash: state.hash,
+        lazy: None,
+        is_undecided: false,
+        is_sampled: false,
+        event,
+        place: None,
+        done: state.done(),
+        random: Random(0),
+    };
     let count = walk.lines.len();
     if let Some(index) = walk.lines.iter().position(|other| other.line == line) {
         walk.set(index, kept);
@@ -230,12 +282,45 @@ pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, kept: u3
     debug_assert_eq!(walk.hash, walk.state.hash);
 }
 
+/// How many states the lines have together.
+fn states(lines: &[Kept]) -> Option<u64> {
+    lines.iter().try_fold(1u64, |product, kept| product.checked_mul(u64::from(kept.of) + 1))
+}
+
+/// How the crash points of a run were shown.
+#[derive(Debug, Default)]
+pub struct Points {
+    /// Every image of them.
+    pub eager: AtomicU64,
+    /// Undecided, in every way that they can be read.
+    pub lazy: AtomicU64,
+    /// A sample.
+    pub sampled: AtomicU64,
+}
+
+impl Points {
+    fn count(&self, is_lazy: bool, is_sampled: bool) {
+        let counter = match (is_lazy, is_sampled) {
+            (true, _) => &self.lazy,
+            (false, true) => &self.sampled,
+            (false, false) => &self.eager,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 struct Walk<'a> {
     level: &'a Arc<Level>,
     state: &'a State,
     /// Ordinary lines, then those of hidden blocks.
     lines: Vec<Kept>,
     hash: u64,
+    /// Who decides what is read of the image, or of the one that this life began with.
+    lazy: Option<Arc<Lazy>>,
+    /// Whether that is what is read of this image.
+    is_undecided: bool,
+    /// Whether states were left out because there are too many.
+    is_sampled: bool,
     event: Event,
     place: Option<&'static Location<'static>>,
     done: Done,
@@ -250,12 +335,60 @@ impl Walk<'_> {
             hidden: &self.state.hidden,
             lines: &self.lines,
             hash: self.hash,
+            lazy: self.lazy.as_ref(),
+            is_undecided: self.is_undecided,
             profile: self.state.options.profile.as_deref(),
             place: self.place,
             point: self.state.points,
             event: self.event,
             done: self.done,
         })
+    }
+
+    /// Whether there are too many states to show each of them, and loads of this thread can be watched. Nothing is undecided in lives on what is undecided: their
+    /// own crashes are many and small.
+    fn may_be_lazy(&self) -> bool {
+        let options = &self.state.options;
+        let is_free = schedule::IS_BUILT_IN && self.lazy.is_none() && !schedule::is_scheduled();
+        options.lazy_runs_max > 0 && is_free && states(&self.lines).is_none_or(|states| states > options.images_max)
+    }
+
+    /// Shows the image undecided, once for each way in which it can be read. Says whether these were all.
+    fn show_undecided(&mut self, observer: &mut Observer) -> bool {
+        let all = 0..self.lines.len();
+        all.clone().for_each(|index| self.set(index, 0));
+        let contents: Vec<_> = all.clone().map(|index| (self.lines[index].line as usize, self.contents(index))).collect();
+        let lazy = Arc::new(Lazy::new(&self.level.memory, contents.into_iter()));
+        self.lazy = Some(Arc::clone(&lazy));
+        self.is_undecided = true;
+        let scheduled = schedule::enter(Arc::clone(&lazy) as Arc<dyn schedule::Scheduler>);
+        let mut runs = 0;
+        let is_whole = loop {
+            self.show(observer);
+            runs += 1;
+            match lazy.again() {
+                false => break true,
+                true if runs == self.state.options.lazy_runs_max => break false,
+                true => {}
+            }
+        };
+        drop(scheduled);
+        (self.lazy, self.is_undecided) = (None, false);
+        self.reset(all);
+        is_whole
+    }
+
+    /// What the line, of which all is lost, holds in each of its states.
+    fn contents(&mut self, index: usize) -> Vec<Content> {
+        let (first, last) = (self.lines[index].line as usize * LINE / WORD, self.lines[index].of);
+        let level = Arc::clone(self.level);
+        let content = |count| {
+            self.set(index, count);
+            std::array::from_fn(|word| level.memory.words()[first + word].load(Ordering::Relaxed))
+        };
+        let contents = (0..=last).map(content).collect();
+        self.set(index, 0);
+        contents
     }
 
     /// Shows this state of the ordinary lines with the hidden ones all there, gone, and mixed; with every state of them if one is reached.
@@ -276,8 +409,7 @@ impl Walk<'_> {
 
     /// Takes the lines of `range` through all their states, or a sample of them, and back to where nothing is lost.
     fn vary(&mut self, range: Range<usize>, visit: &mut dyn FnMut(&mut Self)) {
-        let states = self.lines[range.clone()].iter().try_fold(1u64, |product, kept| product.checked_mul(u64::from(kept.of) + 1));
-        match states {
+        match states(&self.lines[range.clone()]) {
             Some(states) if states <= self.state.options.images_max => self.every_state(range, visit),
             _ => self.some_states(range, visit),
         }
@@ -305,6 +437,7 @@ impl Walk<'_> {
     }
 
     fn some_states(&mut self, range: Range<usize>, visit: &mut dyn FnMut(&mut Self)) {
+        self.is_sampled = true;
         visit(self);
         for index in range.clone() {
             self.set(index, 0);

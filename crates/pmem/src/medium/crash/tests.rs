@@ -340,3 +340,86 @@ fn a_life_without_end_is_ended() {
         store(&pm, 1, 0, value);
     }
 }
+
+/// Reads as one does who follows links, repairs a line where the counter says so, and makes that durable: lines 1 (counter, link), 2 to 4 (contents), 5 (log).
+fn follow(pm: &Pm<Crash>) -> Vec<u64> {
+    let count = word(pm, 1, 0).get();
+    let mut read = vec![count];
+    if count > 0 {
+        let line = 2 + count % 3;
+        read.extend((0..count.min(3)).map(|index| word(pm, line, index).get()));
+    }
+    if read.contains(&0) {
+        // A line in the balance is stored to, and so is one that is not.
+        store(pm, 1, 2, 77);
+        store(pm, 5, 0, read.len() as u64);
+        pm.flush(word(pm, 5, 0));
+        pm.persist(word(pm, 1, 0));
+    }
+    read.push(word(pm, 1, 1).get());
+    read
+}
+
+/// What was read of images, each with what was read of the images of a crash in that, and of what was read then; and how often.
+fn read_of_images(lazy_runs_max: u64) -> (BTreeSet<Vec<Vec<u64>>>, u64, [u64; 3]) {
+    let memory = Memory::new(SIZE).unwrap();
+    let points = Arc::new(Points::default());
+    let images_max = if lazy_runs_max > 0 { 1 } else { 1 << 20 };
+    let life = Crash::new(&memory).live(CrashOptions { images_max, lazy_runs_max, points: Some(Arc::clone(&points)), ..CrashOptions::default() });
+    let outer = pm(&memory, life.medium());
+    for line in 2..=4 {
+        (0..3).for_each(|index| store(&outer, line, index, 100 * line + index));
+        store(&outer, line, 0, 500 + line);
+    }
+    (1..=4).for_each(|count| store(&outer, 1, 0, count));
+    store(&outer, 1, 1, 9);
+    store(&outer, 6, 0, 6);
+    let read = Arc::new(Mutex::new((BTreeSet::new(), 0)));
+    let (sink, inner_memory) = (Arc::clone(&read), Arc::clone(&memory));
+    life.observe(move |image| {
+        let (before, hash) = (content(&inner_memory), image.hash());
+        let story = Arc::new(Mutex::new(Vec::new()));
+        {
+            let second = image.live(CrashOptions { images_max: 1 << 20, ..CrashOptions::default() });
+            let (nested_memory, nested_story) = (Arc::clone(&inner_memory), Arc::clone(&story));
+            second.observe(move |image| {
+                let third = image.live(CrashOptions::default());
+                third.unwatch();
+                nested_story.lock().push(follow(&pm(&nested_memory, third.medium())));
+                Seen::default()
+            });
+            let found = follow(&pm(&inner_memory, second.medium()));
+            second.end();
+            story.lock().push(found);
+        }
+        // Nothing has changed but what was decided.
+        assert!(image.hash() != hash || content(&inner_memory) == before);
+        let mut sink = sink.lock();
+        sink.0.insert(std::mem::take(&mut *story.lock()));
+        sink.1 += 1;
+        Seen::default()
+    });
+    let before = content(&memory);
+    life.end();
+    assert_eq!(content(&memory), before, "and back");
+    life.look_away();
+    assert_eq!(Crash::new(&memory).hash(), life.hash());
+    let (read, runs) = std::mem::take(&mut *read.lock());
+    (read, runs, [&points.eager, &points.lazy, &points.sampled].map(|counter| counter.load(Ordering::Relaxed)))
+}
+
+#[test]
+fn undecided_images_are_read_in_every_way_that_decided_ones_are() {
+    let (eager, images, points) = read_of_images(0);
+    assert_eq!((images, points), (5 * 5 * 5 * 6 * 2, [1, 0, 0]));
+    if !crate::schedule::IS_BUILT_IN {
+        return;
+    }
+    let (lazy, runs, points) = read_of_images(1 << 20);
+    assert_eq!(points, [0, 1, 0]);
+    assert_eq!(lazy, eager);
+    assert!(runs >= lazy.len() as u64 && runs * 10 < images, "{runs} runs instead of {images} images");
+    let (some, _, points) = read_of_images(3);
+    assert_eq!(points, [0, 0, 1], "too many runs: a sample");
+    assert!(some.len() < eager.len() && some.is_subset(&eager));
+}
