@@ -23,6 +23,7 @@ pub(crate) mod index;
 pub mod list;
 mod mutate;
 mod pool;
+mod progress;
 mod published;
 mod report;
 mod seeded;
@@ -36,6 +37,7 @@ pub use field::{FieldBug, field_bugs};
 pub use index::{Index, IndexChange};
 pub use mutate::{Mutant, Outcome, Score, mutants, profile};
 pub use pool::{PoolChange, Pools};
+pub use progress::Progress;
 pub use report::{Report, Violation};
 pub use seeded::{Seed, Sown, seeds, sow};
 pub use store::{StoreChange, Stores};
@@ -45,6 +47,7 @@ pub use world::{Start, Step, World};
 use checker::Checker;
 use everleaf_index::{Key, registry};
 use everleaf_pmem::{Crash, CrashOptions};
+use progress::WHOLE;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::fmt;
@@ -82,6 +85,22 @@ pub struct Options {
     pub memory: Option<usize>,
     /// Seed of every random choice. Default 0.
     pub seed: u64,
+    /// Where to tell how far the run has come, and to ask whether it is to end. Default nowhere.
+    pub progress: Option<Arc<Progress>>,
+}
+
+impl Options {
+    /// This share of the work is done.
+    fn advance(&self, share: u64) {
+        if let Some(progress) = &self.progress {
+            progress.advance(share);
+        }
+    }
+
+    /// Whether the run is to end, even with work left.
+    fn is_over(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.is_over())
+    }
 }
 
 impl Default for Options {
@@ -100,6 +119,7 @@ impl Default for Options {
             threads: 2,
             memory: None,
             seed: 0,
+            progress: None,
         }
     }
 }
@@ -211,10 +231,13 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     let start_of = move |item: usize| numbers[item / (SYMBOLS_MAX + 1)];
     let starts = start_of.clone();
     let report = distribute(world, options, items, start_of, move |checker, world, options, item| {
-        let start = starts(item);
+        let (start, share) = (starts(item), WHOLE / items as u64);
         match item % (SYMBOLS_MAX + 1) {
-            SYMBOLS_MAX => checker.run(Case::spelled(start, &[]), &[]),
-            first => explore(checker, world, options, start, &mut vec![first]),
+            SYMBOLS_MAX => {
+                checker.run(Case::spelled(start, &[]), &[]);
+                options.advance(share);
+            }
+            first => explore(checker, world, options, start, &mut vec![first], share),
         }
     });
     shrink::shrink_report(world, options, report)
@@ -230,8 +253,12 @@ pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
         move |_| start,
         move |checker, world, options, item| {
             let case = Case::random(start, options.seed.wrapping_add(item as u64));
+            let share = WHOLE / (options.sequences * options.random).max(1) as u64;
             let mut next = made_up(world, options, case);
-            checker.run_long(case, move |number, content| next(number, content));
+            checker.run_long(case, |number, content| {
+                options.advance(share);
+                next(number, content).filter(|_| !options.is_over())
+            });
         },
     );
     shrink::shrink_report(world, options, report)
@@ -247,7 +274,7 @@ pub fn replay<W: World>(world: &Arc<W>, case: Case, options: &Options) -> Report
         move |_| case.start(),
         move |checker, world, options, _| match case.symbols() {
             Some(symbols) => {
-                if let Some(steps) = spell(&**world, options, checker.start(), checker.model(), &symbols) {
+                if let Some((steps, _)) = spell(&**world, options, checker.start(), checker.model(), &symbols) {
                     checker.run(case, &steps);
                 }
             }
@@ -284,8 +311,14 @@ fn symbols<W: World>(world: &W, options: &Options, start: &Start<W::Change>, mod
     steps
 }
 
-/// The steps that `numbers` stand for, if there are such.
-fn spell<W: World>(world: &W, options: &Options, start: &Start<W::Change>, model: &W::Content, numbers: &[usize]) -> Option<Vec<Step<W::Change>>> {
+/// The steps that `numbers` stand for, if there are such, and what they make of `model`.
+fn spell<W: World>(
+    world: &W,
+    options: &Options,
+    start: &Start<W::Change>,
+    model: &W::Content,
+    numbers: &[usize],
+) -> Option<(Vec<Step<W::Change>>, W::Content)> {
     let mut model = model.clone();
     let mut steps = Vec::new();
     for number in numbers {
@@ -295,22 +328,22 @@ fn spell<W: World>(world: &W, options: &Options, start: &Start<W::Change>, model
         }
         steps.push(step);
     }
-    Some(steps)
+    Some((steps, model))
 }
 
-/// Runs the sequence of `numbers` and all that begin with it.
-fn explore<W: World>(checker: &Arc<Checker<W>>, world: &Arc<W>, options: &Options, start: usize, numbers: &mut Vec<usize>) {
-    if numbers.len() > options.operations {
-        return;
-    }
-    let Some(steps) = spell(&**world, options, checker.start(), checker.model(), numbers) else { return };
+/// Runs the sequence of `numbers` and all that begin with it: this share of the work.
+fn explore<W: World>(checker: &Arc<Checker<W>>, world: &Arc<W>, options: &Options, start: usize, numbers: &mut Vec<usize>, share: u64) {
+    let spelled = spell(&**world, options, checker.start(), checker.model(), numbers).filter(|_| numbers.len() <= options.operations);
+    let Some((steps, model)) = spelled else { return options.advance(share) };
     checker.run(Case::spelled(start, numbers), &steps);
-    for number in 0..SYMBOLS_MAX {
-        if checker.is_broken() {
+    let count = if numbers.len() < options.operations { symbols(&**world, options, checker.start(), &model).len() } else { 0 };
+    options.advance(share.checked_rem(count as u64).unwrap_or(share));
+    for number in 0..count {
+        if checker.is_broken() || options.is_over() {
             return;
         }
         numbers.push(number);
-        explore(checker, world, options, start, numbers);
+        explore(checker, world, options, start, numbers, share / count as u64);
         numbers.pop();
     }
 }
@@ -333,6 +366,7 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
     say("second-life-every", options.second_life_every.to_string(), standard.second_life_every.to_string());
     say("sample-count", options.life.sample_count.to_string(), standard.life.sample_count.to_string());
     say("images-max", options.life.images_max.to_string(), standard.life.images_max.to_string());
+    say("lazy", options.life.lazy_runs_max.to_string(), standard.life.lazy_runs_max.to_string());
     say("seed", options.seed.to_string(), standard.seed.to_string());
     if options.closes {
         command += " --closes";
@@ -380,6 +414,10 @@ fn distribute<W: World>(
                 if item >= items {
                     break;
                 }
+                if options.is_over() {
+                    report.is_cut = true;
+                    break;
+                }
                 let wanted = &starts[start_of(item)];
                 let kept = current.lock().take().filter(|checker| checker.start().name == wanted.name);
                 let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&steps));
@@ -393,6 +431,7 @@ fn distribute<W: World>(
                 *current.lock() = Some(Arc::clone(&checker));
                 work(&checker, &world, &options, item);
                 report.add(checker.report());
+                report.is_cut |= options.is_over();
             }
             if report.violation.is_some() {
                 next.store(items, Ordering::Relaxed);

@@ -3,16 +3,25 @@
 //! ```text
 //! cargo xtask crash run --world isle-128/u64 --operations 5 --depth 2
 //! cargo xtask crash run --world pool --world store --sampled --sequences 100 --random 2000 --seed 7
+//! cargo xtask crash long --minutes 60
 //! cargo xtask crash mutate --world pool --site header.rs
 //! cargo xtask crash replay isle-128/u64 0x0102000000000000
 //! ```
 
+mod table;
+mod watch;
+
 use clap::{Args, Parser};
-use everleaf_conformance::crash::{Case, FieldBug, Options, Report, Suite, field_bugs, mutants, profile, sow, suites};
+use everleaf_conformance::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, field_bugs, mutants, profile, sow, suites};
+use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use table::Row;
+use watch::watched;
 
 #[derive(Parser)]
 #[command(about = "Recovers every image that a crash can leave, and checks the checker")]
@@ -26,6 +35,19 @@ enum Command {
         /// Random sequences instead of all short ones
         #[arg(long)]
         sampled: bool,
+    },
+    /// Run every world for long, all sequences of ever more operations and random ones in turn, and print a table of it
+    Long {
+        #[command(flatten)]
+        worlds: Worlds,
+        #[command(flatten)]
+        extent: Extent,
+        /// For how long
+        #[arg(long, required_unless_present = "images")]
+        minutes: Option<u64>,
+        /// Until so many images have been recovered and checked
+        #[arg(long)]
+        images: Option<u64>,
     },
     /// Make every mistake at every place where something is stored, flushed or fenced, and tell which are found
     Mutate {
@@ -123,6 +145,9 @@ struct Extent {
     /// Number of random images of a crash point that has more
     #[arg(long, default_value_t = 32)]
     sample_count: u32,
+    /// Decide images of a crash point that has more only as far as they are read, if that takes at most so many runs
+    #[arg(long, value_name = "RUNS", default_value_t = 0)]
+    lazy: u64,
     /// Show all states of blocks that nobody can reach
     #[arg(long)]
     hidden_in_full: bool,
@@ -158,6 +183,7 @@ impl Extent {
                 stores_are_durable: self.durable_cache,
                 images_max: self.images_max,
                 sample_count: self.sample_count,
+                lazy_runs_max: self.lazy,
                 hidden_in_full: self.hidden_in_full,
                 drops_flushes: self.no_flushes,
                 ..CrashOptions::default()
@@ -166,11 +192,16 @@ impl Extent {
             threads: self.threads,
             memory: self.memory_kib.map(|size| size << 10),
             seed: self.seed,
+            progress: None,
         }
     }
 }
 
 fn main() -> ExitCode {
+    if !IS_BUILT_IN && std::env::args().any(|argument| argument.starts_with("--lazy")) {
+        eprintln!("error: --lazy watches loads, for which this must be built with debug assertions: `cargo xtask crash` does so, or pass `--profile test`");
+        return ExitCode::from(2);
+    }
     // Panics are part of what is looked for, and told in the story.
     std::panic::set_hook(Box::new(|_| {}));
     match do_command(Command::parse()) {
@@ -186,15 +217,8 @@ fn main() -> ExitCode {
 /// Whether all is well.
 fn do_command(command: Command) -> Result<bool, String> {
     match command {
-        Command::Run { worlds, extent, sampled } => {
-            let mut sound = true;
-            for suite in worlds.chosen()? {
-                let options = extent.options();
-                let report = if sampled { suite.sampled(&options) } else { suite.every(&options) };
-                sound &= tell(&suite.name(), &report);
-            }
-            Ok(sound)
-        }
+        Command::Run { worlds, extent, sampled } => run(&worlds.chosen()?, &extent.options(), sampled),
+        Command::Long { worlds, extent, minutes, images } => long(&worlds.chosen()?, &extent.options(), minutes, images),
         Command::Mutate { worlds, site, threads } => mutate(&worlds.chosen()?, site.as_deref(), threads),
         Command::Seeded { names } => seeded(&names),
         Command::Sites { worlds, extent } => sites(&worlds.chosen()?, &extent.options()),
@@ -208,6 +232,66 @@ fn do_command(command: Command) -> Result<bool, String> {
         }
     }
 }
+
+/// Runs `suite`, watched.
+fn one(suite: &dyn Suite, options: &Options, sampled: bool, progress: Progress) -> Report {
+    let progress = Arc::new(progress);
+    let options = Options { progress: Some(Arc::clone(&progress)), ..options.clone() };
+    watched(&suite.name(), &progress, || if sampled { suite.sampled(&options) } else { suite.every(&options) })
+}
+
+fn run(suites: &[Box<dyn Suite>], options: &Options, sampled: bool) -> Result<bool, String> {
+    let mut rows = Vec::new();
+    for suite in suites {
+        let mut row = Row::new(suite.name());
+        let report = one(&**suite, options, sampled, Progress::default());
+        tell(&row.world, &report);
+        row.operations = (!sampled).then_some(options.operations);
+        row.add(&report);
+        rows.push(row);
+    }
+    let sound = rows.iter().all(|row| row.violations == 0);
+    table::print(rows);
+    Ok(sound)
+}
+
+/// Rounds over all worlds, each with all sequences of one more operation and with twice as many random ones, until the time is up or so many images are done.
+/// Within a round every world gets the same share of what is left; the first round is short, so that the later ones know what a world needs.
+fn long(suites: &[Box<dyn Suite>], options: &Options, minutes: Option<u64>, images: Option<u64>) -> Result<bool, String> {
+    let deadline = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let mut rows: Vec<_> = suites.iter().map(|suite| Row::new(suite.name())).collect();
+    let checked = |rows: &[Row]| rows.iter().map(|row| row.report.checked).sum::<u64>();
+    let is_over = |rows: &[Row]| deadline.is_some_and(|deadline| Instant::now() >= deadline) || images.is_some_and(|images| checked(rows) >= images);
+    let mut round = 0;
+    while !is_over(&rows) {
+        for at in 0..suites.len() * 2 {
+            let (number, sampled) = (at / 2, at % 2 == 1);
+            let operations = options.operations.saturating_sub(2).max(1) + round;
+            let seed = options.seed.wrapping_add((1 << 32) * round as u64);
+            let options = Options { operations, sequences: options.sequences << round.min(16), seed, ..options.clone() };
+            // A world whose sequences were too many for its share will not get done with longer ones.
+            if is_over(&rows) || !sampled && (operations > LONG_OPERATIONS_MAX || rows[number].operations.is_none() && round > 0) {
+                continue;
+            }
+            let shares = (suites.len() * 2 - at) as u32 * if round == 0 { 4 } else { 1 };
+            let until = deadline.map(|deadline| Instant::now() + deadline.saturating_duration_since(Instant::now()) / shares);
+            let checked_max = images.map(|images| images.saturating_sub(checked(&rows)) / u64::from(shares) + 1);
+            let report = one(&*suites[number], &options, sampled, Progress::until(until, checked_max));
+            tell(&rows[number].world, &report);
+            if !sampled && !report.is_cut {
+                rows[number].operations = Some(operations);
+            }
+            rows[number].add(&report);
+        }
+        round += 1;
+    }
+    let sound = rows.iter().all(|row| row.violations == 0);
+    table::print(rows);
+    Ok(sound)
+}
+
+/// Longest sequences of which all are run: a case can spell no longer ones.
+const LONG_OPERATIONS_MAX: usize = 12;
 
 fn tell(world: &str, report: &Report) -> bool {
     println!("{world}: {report}");
@@ -226,7 +310,29 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Resu
     let options = Options { threads, ..Options::default() };
     let chosen = |fault: &Fault| site.is_none_or(|site| place(fault).contains(site));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let score = mutants(suites, &options, &root, &chosen, &mut |done, total, mutant| println!("{done:>4}/{total} {mutant}"));
+    let begun = Instant::now();
+    let bar = std::io::stderr().is_terminal().then(|| watch::bar("mutants", 0));
+    let mut images = 0;
+    let score = mutants(suites, &options, &root, &chosen, &mut |done, total, mutant| {
+        images += mutant.images;
+        let line = format!("{done:>4}/{total} {mutant}");
+        match &bar {
+            Some(bar) => {
+                bar.set_length(total as u64);
+                bar.set_position(done as u64);
+                bar.set_message(watch::said(begun.elapsed(), done as f64 / total as f64, images));
+                // What is found is as it should be, and in the table.
+                if matches!(mutant.outcome, Outcome::Survived | Outcome::Misjudged(_)) {
+                    bar.println(line);
+                }
+            }
+            None => println!("{line}"),
+        }
+    });
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    table::print_score(&score);
     println!("{score}");
     Ok(score.is_full())
 }

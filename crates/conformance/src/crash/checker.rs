@@ -5,7 +5,7 @@ use super::story::Crashed;
 use super::world::{Start, Step, World};
 use super::{Case, Options};
 use crate::Broken;
-use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Image, Life, Memory, Pool, PoolOptions, Seen};
+use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Image, Life, Memory, Points, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
@@ -42,6 +42,8 @@ struct Extent {
 
 /// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
 const REPAIRED: u64 = 8;
+/// Images remembered; then all are forgotten, and examined again if they come again.
+const SEEN_MAX: usize = 1 << 23;
 /// Operations of another life.
 const LIFE_STEPS: usize = 3;
 /// Size of a slab: small, so that they fill up.
@@ -57,6 +59,7 @@ pub(super) struct Checker<W: World> {
     ground: Crash,
     /// Grows while there is progress.
     steps: Arc<AtomicU64>,
+    points: Arc<Points>,
     notes: Mutex<Notes<W::Change>>,
 }
 
@@ -119,7 +122,7 @@ impl<W: World> Checker<W> {
         let memory = Memory::new(options.memory.unwrap_or(world.memory())).map_err(Broken::by(RULE))?;
         let ground = Crash::new(&memory);
         let model = world.nothing();
-        let mut checker = Self { world, options, start, model, memory, ground, steps, notes: Mutex::default() };
+        let mut checker = Self { world, options, start, model, memory, ground, steps, points: Arc::default(), notes: Mutex::default() };
         if checker.start.pool {
             checker.build(setup)?;
         }
@@ -162,6 +165,8 @@ impl<W: World> Checker<W> {
     pub(super) fn report(&self) -> Report {
         let mut notes = self.notes.lock();
         let mut report = std::mem::take(&mut notes.report);
+        [report.eager_points, report.lazy_points, report.sampled_points] =
+            [&self.points.eager, &self.points.lazy, &self.points.sampled].map(|counter| counter.swap(0, Ordering::Relaxed));
         if let Some(broken) = notes.broken.take() {
             report.violation = Some(self.violation(broken, &notes));
         }
@@ -351,17 +356,30 @@ impl<W: World> Checker<W> {
 
     /// Examines one image.
     fn examine(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<W::Content>>, extent: Extent) -> Seen {
-        let key = image.hash() ^ expected.hash.rotate_left(extent.depth + 8 * extent.lives);
+        let hash = image.hash();
+        let key = hash ^ expected.hash.rotate_left(extent.depth + 8 * extent.lives);
         {
             let mut notes = self.notes.lock();
             if notes.broken.is_some() {
                 return Seen::default();
             }
             notes.report.images += 1;
-            match notes.seen.entry(key) {
-                Occupied(seen) => return *seen.get(),
-                Vacant(place) => place.insert(Seen::default()),
+            if notes.seen.len() >= SEEN_MAX {
+                notes.seen.clear();
+            }
+            let known = match notes.seen.entry(key) {
+                Occupied(seen) => Some(*seen.get()),
+                Vacant(place) => {
+                    place.insert(Seen::default());
+                    None
+                }
             };
+            if let Some(progress) = &self.options.progress {
+                progress.count(known.is_none());
+            }
+            if let Some(seen) = known {
+                return seen;
+            }
             notes.report.checked += 1;
             notes.report.nested += u64::from(extent.nested);
         }
@@ -377,7 +395,12 @@ impl<W: World> Checker<W> {
                 Seen::default()
             }
         };
-        notes.seen.insert(key, seen);
+        if image.hash() == hash {
+            notes.seen.insert(key, seen);
+        } else {
+            // It was decided on the way; it will come again, to be decided otherwise.
+            notes.seen.remove(&key);
+        }
         self.tell(&mut notes, told);
         if notes.broken.is_some() {
             // The innermost crash comes first; those around it are on their way out and add themselves.
@@ -503,7 +526,7 @@ impl<W: World> Checker<W> {
     }
 
     fn life_options(&self, seed: u64) -> CrashOptions {
-        CrashOptions { seed, ..self.options.life.clone() }
+        CrashOptions { seed, points: Some(Arc::clone(&self.points)), ..self.options.life.clone() }
     }
 
     /// More entries than fit the memory.

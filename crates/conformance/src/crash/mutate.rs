@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 pub struct Mutant {
     /// The mistake.
     pub fault: Fault,
+    /// The worlds that come by it.
+    pub worlds: Vec<String>,
     /// What became of it.
     pub outcome: Outcome,
     /// Images examined until then, in all runs.
@@ -166,6 +168,7 @@ pub fn profile(suite: &dyn Suite, options: &Options, stages_max: usize) -> Arc<P
 /// Stage by stage, in each world: most mistakes are found by little.
 fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, why: Option<String>) -> Mutant {
     let begun = Instant::now();
+    let names: Vec<_> = worlds.iter().map(|suite| suite.name()).collect();
     let mut images = 0;
     for (random, stage) in stages(options) {
         for suite in worlds {
@@ -174,11 +177,11 @@ fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, why: Option<S
             images += report.checked;
             if let Some(violation) = report.violation {
                 let killed = Outcome::Killed { world: suite.name(), rule: violation.broken.rule };
-                return Mutant { fault, outcome: why.map_or(killed, Outcome::Misjudged), images, took: begun.elapsed() };
+                return Mutant { fault, worlds: names, outcome: why.map_or(killed, Outcome::Misjudged), images, took: begun.elapsed() };
             }
         }
     }
-    Mutant { fault, outcome: why.map_or(Outcome::Survived, Outcome::Equivalent), images, took: begun.elapsed() }
+    Mutant { fault, worlds: names, outcome: why.map_or(Outcome::Survived, Outcome::Equivalent), images, took: begun.elapsed() }
 }
 
 const MARK: &str = "persist-equivalent";

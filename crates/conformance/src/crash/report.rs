@@ -20,6 +20,14 @@ pub struct Report {
     pub nested: u64,
     /// Times that what was recovered was used on, and crashed again.
     pub second_lives: u64,
+    /// Crash points of which every image was shown.
+    pub eager_points: u64,
+    /// Crash points that were shown undecided, in every way that they can be read.
+    pub lazy_points: u64,
+    /// Crash points of which a sample was shown.
+    pub sampled_points: u64,
+    /// Whether the run ended before its work was done.
+    pub is_cut: bool,
     /// How long it took.
     pub took: Duration,
     /// The first violation found.
@@ -51,12 +59,16 @@ pub struct Violation {
 
 impl Report {
     /// Adds what another worker did.
-    pub(super) fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.sequences += other.sequences;
         self.images += other.images;
         self.checked += other.checked;
         self.nested += other.nested;
         self.second_lives += other.second_lives;
+        self.eager_points += other.eager_points;
+        self.lazy_points += other.lazy_points;
+        self.sampled_points += other.sampled_points;
+        self.is_cut |= other.is_cut;
         if self.violation.is_none() {
             self.violation = other.violation;
         }
@@ -82,13 +94,15 @@ impl Violation {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sequences, images, checked, nested, second_lives, took, violation } = self;
+        let Self { sequences, images, checked, nested, second_lives, eager_points, lazy_points, sampled_points, is_cut, took, violation } = self;
         let rate = |count: u64| count as f64 / took.as_secs_f64() * 60.0 / 1e6;
         write!(f, "{sequences} sequences, {images} images, {checked} checked ({nested} in recoveries), {second_lives} second lives, ")?;
+        write!(f, "{} crash points ({lazy_points} undecided, {sampled_points} sampled), ", eager_points + lazy_points + sampled_points)?;
         write!(
             f,
-            "{} violations, {:.1} s; a minute {:.2} M images, {:.2} M checked",
+            "{} violations, {}{:.1} s; a minute {:.2} M images, {:.2} M checked",
             u32::from(violation.is_some()),
+            if *is_cut { "ended early after " } else { "" },
             took.as_secs_f64(),
             rate(*images),
             rate(*checked)

@@ -18,6 +18,8 @@ pub(super) fn shrink_report<W: World>(world: &Arc<W>, options: &Options, report:
 }
 
 fn shrink<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) -> Option<Violation> {
+    // However long the run was to be, its violation is made small.
+    let options = &Options { progress: None, ..options.clone() };
     let mut steps = steps_of(world, options, violation)?;
     let shrinker = Shrinker { world, options, case: violation.case };
     let mut best = shrinker.fails(&[], &steps)?;
@@ -43,11 +45,16 @@ fn shrink<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) ->
             break;
         }
     }
-    // Once more, and this time everything is told.
+    // As few crashes as will do; and this time everything is told. A trace is taken by one run only.
     let (setup, steps) = steps.split_at(best.setup.len());
-    let told = Options { life: CrashOptions { trace: Some(Arc::default()), ..options.life.clone() }, ..options.clone() };
-    let violation = Shrinker { options: &told, ..shrinker }.fails(setup, steps)?;
-    Some(Violation { setup: best.setup, ..violation })
+    let extents = (0..=options.lives).flat_map(|lives| (0..=options.depth).map(move |depth| (depth, lives)));
+    let violation = extents.into_iter().find_map(|(depth, lives)| {
+        let life = CrashOptions { trace: Some(Arc::default()), ..options.life.clone() };
+        Shrinker { options: &Options { depth, lives, life, ..options.clone() }, ..shrinker }
+            .fails(setup, steps)
+            .filter(|violation| violation.broken.rule == best.broken.rule)
+    })?;
+    Some(Violation { setup: best.setup, replay: best.replay, ..violation })
 }
 
 /// The steps of the case, up to the one in which the violation was found.
@@ -55,7 +62,7 @@ fn steps_of<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) 
     let start = world.starts().into_iter().nth(violation.case.start())?;
     let checker = Checker::new(Arc::clone(world), Arc::new(options.clone()), start, &[], Arc::default()).ok()?;
     if let Some(symbols) = violation.case.symbols() {
-        return spell(&**world, options, checker.start(), checker.model(), &symbols);
+        return spell(&**world, options, checker.start(), checker.model(), &symbols).map(|(steps, _)| steps);
     }
     let mut model = checker.model().clone();
     let mut next = made_up(world, options, violation.case);

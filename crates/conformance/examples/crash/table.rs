@@ -1,0 +1,78 @@
+//! The table at the end, in Markdown, so that documentation can have it as it is.
+
+use crate::watch::rate;
+use everleaf_conformance::crash::{Outcome, Report, Score};
+use std::collections::BTreeSet;
+
+/// What was run of a world.
+#[derive(Default)]
+pub(crate) struct Row {
+    pub(crate) world: String,
+    /// Up to how many operations all sequences were run.
+    pub(crate) operations: Option<usize>,
+    /// Number of violations.
+    pub(crate) violations: u64,
+    pub(crate) report: Report,
+}
+
+impl Row {
+    pub(crate) fn new(world: String) -> Self {
+        Self { world, ..Self::default() }
+    }
+
+    /// Another run of the world.
+    pub(crate) fn add(&mut self, report: &Report) {
+        self.violations += u64::from(report.violation.is_some());
+        self.report.took += report.took;
+        self.report.add(report.clone());
+    }
+}
+
+/// Prints `rows` and their sum.
+pub(crate) fn print(rows: Vec<Row>) {
+    println!("\n| world | all sequences of | sequences | images | recovered and checked | in recoveries | second lives | violations | checked a minute |");
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let mut all = Row::new("all".to_owned());
+    for row in rows {
+        line(&row);
+        all.report.took += row.report.took;
+        all.violations += row.violations;
+        all.report.add(row.report);
+    }
+    line(&all);
+}
+
+fn line(Row { world, operations, violations, report }: &Row) {
+    let Report { sequences, images, checked, nested, second_lives, took, .. } = report;
+    let operations = operations.map_or(String::new(), |count| format!("{count} operations"));
+    let figures = [*sequences, *images, *checked, *nested, *second_lives, *violations, rate(*checked, *took)].map(grouped).join(" | ");
+    println!("| {world} | {operations} | {figures} |");
+}
+
+/// Prints, for each world, how many of the mistakes that it comes by are found; one that was found in a world is found.
+pub(crate) fn print_score(score: &Score) {
+    println!("\n| world | mistakes that it comes by | found in it first | found | annotated | missed | score | images | checked a minute |");
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let worlds: BTreeSet<_> = score.mutants.iter().flat_map(|mutant| &mutant.worlds).collect();
+    for world in worlds.into_iter().map(Some).chain([None]) {
+        let of_world: Vec<_> = score.mutants.iter().filter(|mutant| world.is_none_or(|world| mutant.worlds.contains(world))).collect();
+        let count = |wanted: &dyn Fn(&Outcome) -> bool| of_world.iter().filter(|mutant| wanted(&mutant.outcome)).count() as u64;
+        let here = count(&|outcome| matches!(outcome, Outcome::Killed { world: first, .. } if world.is_none_or(|world| world == first)));
+        let found = count(&|outcome| matches!(outcome, Outcome::Killed { .. }));
+        let annotated = count(&|outcome| matches!(outcome, Outcome::Equivalent(_)));
+        let total = of_world.len() as u64;
+        let (images, took) = (of_world.iter().map(|mutant| mutant.images).sum(), of_world.iter().map(|mutant| mutant.took).sum());
+        let [total_said, here, found_said, annotated_said, missed, images_said, rate] =
+            [total, here, found, annotated, total - found - annotated, images, rate(images, took)].map(grouped);
+        let score = 100.0 * found as f64 / (total - annotated).max(1) as f64;
+        let world = world.map_or("all", |world| world);
+        println!("| {world} | {total_said} | {here} | {found_said} | {annotated_said} | {missed} | {score:.1} % | {images_said} | {rate} |");
+    }
+}
+
+/// A number with its digits in groups of three.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group)).collect();
+    groups.join(",")
+}
