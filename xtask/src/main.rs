@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! Tasks around the code: `cargo xtask ci` does what CI does, the others are the long runs.
 
+mod coverage;
 mod fuzz;
 mod process;
 mod tidy;
@@ -41,6 +42,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Tell which lines and branches of recovery, the allocator and changes of structure the crash suites come by; needs a nightly toolchain with llvm-tools
+    Coverage {
+        /// For how long they run
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+    },
     /// Run the tests of the crate with the unsafe code under miri, those with threads under many schedules; needs a nightly toolchain
     Miri {
         /// How many schedules of threads to try
@@ -78,6 +85,7 @@ fn do_task(task: Task) -> Result<(), Failure> {
             Some((first, rest)) if first == "threads" => example("threads", rest),
             _ => example("crash", &arguments),
         },
+        Task::Coverage { minutes } => coverage::measure(minutes),
         Task::Miri { seeds, filters } => miri(seeds, &filters),
     }
 }

@@ -311,14 +311,11 @@ fn symbols<W: World>(world: &W, options: &Options, start: &Start<W::Change>, mod
     steps
 }
 
+/// Steps, and what they make of the model.
+type Spelled<W> = (Vec<Step<<W as World>::Change>>, <W as World>::Content);
+
 /// The steps that `numbers` stand for, if there are such, and what they make of `model`.
-fn spell<W: World>(
-    world: &W,
-    options: &Options,
-    start: &Start<W::Change>,
-    model: &W::Content,
-    numbers: &[usize],
-) -> Option<(Vec<Step<W::Change>>, W::Content)> {
+fn spell<W: World>(world: &W, options: &Options, start: &Start<W::Change>, model: &W::Content, numbers: &[usize]) -> Option<Spelled<W>> {
     let mut model = model.clone();
     let mut steps = Vec::new();
     for number in numbers {

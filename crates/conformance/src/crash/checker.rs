@@ -284,7 +284,8 @@ impl<W: World> Checker<W> {
         }
     }
 
-    /// The life is over that began when so much had been told. What it did belongs to the story if a rule is broken: before the crash after which that happened.
+    /// The life is over that began when so much had been told. What it did belongs to the story if a rule is broken: before the crash after which that
+    /// happened.
     fn tell(&self, notes: &mut Notes<W::Change>, from: usize) {
         let Some(trace) = &self.options.life.trace else { return };
         let did = trace.take(from);

@@ -61,8 +61,8 @@ impl Image<'_> {
         self.level.live(self.hash, options, self.lazy.cloned())
     }
 
-    /// Hash of the whole memory, and of what of it is undecided ([`CrashOptions::lazy_runs_max`]). If it has changed when the observer is done, then something has
-    /// been decided, and the observer will be called again with the same image for what else it could have been.
+    /// Hash of the whole memory, and of what of it is undecided ([`CrashOptions::lazy_runs_max`]). If it has changed when the observer is done, then something
+    /// has been decided, and the observer will be called again with the same image for what else it could have been.
     pub fn hash(&self) -> u64 {
         Lazy::hash_with(self.lazy, self.hash)
     }
@@ -345,8 +345,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Whether there are too many states to show each of them, and loads of this thread can be watched. Nothing is undecided in lives on what is undecided: their
-    /// own crashes are many and small.
+    /// Whether there are too many states to show each of them, and loads of this thread can be watched. Nothing is undecided in lives on what is undecided:
+    /// their own crashes are many and small.
     fn may_be_lazy(&self) -> bool {
         let options = &self.state.options;
         let is_free = schedule::IS_BUILT_IN && self.lazy.is_none() && !schedule::is_scheduled();

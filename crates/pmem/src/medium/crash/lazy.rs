@@ -1,8 +1,8 @@
 //! Images that are decided by whoever reads them.
 //!
-//! Whoever recovers an image reads but some of the words that a crash put in the balance. So the image is left undecided: each line may be in any of its states.
-//! Just before a load of a word that these states give different values, one value is chosen, which leaves fewer states; and the same is run again with each
-//! other value (Jaaru's idea). What nobody reads costs nothing.
+//! Whoever recovers an image reads but some of the words that a crash put in the balance. So the image is left undecided: each line may be in any of its
+//! states. Just before a load of a word that these states give different values, one value is chosen, which leaves fewer states; and the same is run again with
+//! each other value (Jaaru's idea). What nobody reads costs nothing.
 //!
 //! ```text
 //!   a line          stores a=1, b=1, a=2                   states 0 to 3, by how many of them are kept

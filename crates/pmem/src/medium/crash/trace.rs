@@ -1,7 +1,7 @@
 //! What lives do, in order, told on demand: the story of a violation.
 //!
-//! Lives are nested: a recovery is a life on an image of the life that crashed. So what they do is told on a stack: whoever starts a life remembers how much had
-//! been told, and takes what was told since when the life is over, or when something in it is found wrong.
+//! Lives are nested: a recovery is a life on an image of the life that crashed. So what they do is told on a stack: whoever starts a life remembers how much
+//! had been told, and takes what was told since when the life is over, or when something in it is found wrong.
 
 use super::site::{Act, Fault, Site, Verb};
 use crate::WORD;

@@ -1,0 +1,155 @@
+//! What of recovery, the allocator and the changes of a structure the crash suites come by: lines and branches, and those that they never do.
+//!
+//! The instrumentation of branches is unstable, so this takes a nightly toolchain, and the tools of its LLVM (`rustup component add llvm-tools`).
+
+use crate::process::{Failure, nightly, root, run};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is looked at: a part, and the files of it.
+const PARTS: [(&str, &[&str]); 3] = [
+    (
+        "recovery",
+        &[
+            "pmem/src/pool.rs",
+            "pmem/src/pool/",
+            "pmem/src/alloc/reach.rs",
+            "pmem/src/alloc/snapshot.rs",
+            "index/src/selective/open.rs",
+            "store/src/recovery.rs",
+        ],
+    ),
+    ("allocator", &["pmem/src/alloc.rs", "pmem/src/alloc/", "pmem/src/block.rs", "pmem/src/epoch.rs"]),
+    ("changes of structure", &["index/src/selective.rs", "index/src/selective/", "index/src/arena.rs", "index/src/record.rs", "index/src/strings.rs"]),
+];
+
+/// What was counted of a file.
+#[derive(Default)]
+struct File {
+    lines: BTreeMap<u32, bool>,
+    /// Branches of each line, and whether they were taken.
+    branches: BTreeMap<u32, Vec<bool>>,
+}
+
+/// Runs every world for so long, and prints what was come by.
+pub(crate) fn measure(minutes: u64) -> Result<(), Failure> {
+    let (target, tools) = (root().join("target/coverage"), tools()?);
+    let counts = target.join("counts");
+    // Counts of earlier runs are of other code.
+    let _ = std::fs::remove_dir_all(&counts);
+    let cargo = |arguments: &[&str]| {
+        let mut command = nightly(arguments)?;
+        command.env("RUSTFLAGS", "-C instrument-coverage -Z coverage-options=branch").env("CARGO_TARGET_DIR", &target);
+        Ok(command)
+    };
+    run(&mut cargo(&["build", "--profile", "test", "--package", "everleaf-conformance", "--example", "crash"])?)?;
+    let program = target.join("debug/examples/crash");
+    let mut command = Command::new(&program);
+    run(command.args(["long", "--minutes", &minutes.to_string(), "--closes"]).env("LLVM_PROFILE_FILE", counts.join("%p.profraw")).current_dir(root()))?;
+
+    let merged = counts.join("merged.profdata");
+    run(Command::new(tools.join("llvm-profdata")).args(["merge", "--sparse", "-o"]).arg(&merged).arg(&counts))?;
+    let mut export = Command::new(tools.join("llvm-cov"));
+    export.args(["export", "--format=lcov", "--unify-instantiations", "--instr-profile"]).arg(&merged).arg(&program);
+    let output = export.output().map_err(|error| Failure(format!("llvm-cov: {error}")))?;
+    if !output.status.success() {
+        return Err(Failure(format!("llvm-cov: {}", String::from_utf8_lossy(&output.stderr))));
+    }
+    print(&read(&String::from_utf8_lossy(&output.stdout)));
+    Ok(())
+}
+
+/// Where the toolchain keeps its LLVM.
+fn tools() -> Result<PathBuf, Failure> {
+    let output = Command::new("rustup").args(["run", "nightly", "rustc", "--print", "target-libdir"]).output();
+    let folder = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).map(|path| Path::new(path.trim()).with_file_name("bin"));
+    folder
+        .filter(|folder| folder.join("llvm-cov").exists())
+        .ok_or_else(|| Failure("this needs the tools of a nightly toolchain: rustup toolchain install nightly --component llvm-tools".into()))
+}
+
+/// Reads an lcov trace: the files of the workspace, by their paths in it.
+fn read(trace: &str) -> BTreeMap<String, File> {
+    let prefix = format!("{}/crates/", root().display());
+    let mut files: BTreeMap<String, File> = BTreeMap::new();
+    let mut current = None;
+    for line in trace.lines() {
+        let (kind, rest) = line.split_once(':').unwrap_or((line, ""));
+        let numbers: Vec<Option<u64>> = rest.split(',').map(|number| number.parse().ok()).collect();
+        match (kind, &numbers[..]) {
+            ("SF", _) => current = rest.strip_prefix(&prefix).map(str::to_owned),
+            ("DA", [Some(number), count, ..]) => {
+                if let Some(name) = &current {
+                    *files.entry(name.clone()).or_default().lines.entry(*number as u32).or_default() |= count.is_some_and(|count| count > 0);
+                }
+            }
+            // A count of `-` is that of a branch never evaluated.
+            ("BRDA", [Some(number), .., count]) => {
+                if let Some(name) = &current {
+                    files.entry(name.clone()).or_default().branches.entry(*number as u32).or_default().push(count.is_some_and(|count| count > 0));
+                }
+            }
+            _ => {}
+        }
+    }
+    files
+}
+
+fn print(files: &BTreeMap<String, File>) {
+    println!("\n| part | file | lines | covered | branches | taken |\n|---|---|---|---|---|---|");
+    let mut seen = BTreeSet::new();
+    let mut missed = Vec::new();
+    for (part, wanted) in PARTS {
+        let of_part = |name: &str| wanted.iter().any(|wanted| if wanted.ends_with('/') { name.starts_with(wanted) } else { name == *wanted });
+        let mut sums = [0; 4];
+        for (name, file) in files.iter().filter(|(name, _)| of_part(name)) {
+            if !seen.insert(name) {
+                continue;
+            }
+            let branches: Vec<bool> = file.branches.values().flatten().copied().collect();
+            let counts = [file.lines.len(), count(file.lines.values()), branches.len(), count(&branches)];
+            counts.iter().zip(&mut sums).for_each(|(count, sum)| *sum += count);
+            row(part, name, counts);
+            missed.push((name, file));
+        }
+        row(part, "all of it", sums);
+    }
+    println!("\nNever come by, or only one way:");
+    for (name, file) in missed {
+        let text = std::fs::read_to_string(root().join("crates").join(name)).unwrap_or_default();
+        let code: Vec<_> = text.lines().collect();
+        let unseen = |number: &u32| file.lines.get(number) == Some(&false);
+        let one_way = |number: &u32| file.branches.get(number).is_some_and(|branches| branches.contains(&false));
+        let numbers: BTreeSet<u32> = file.lines.keys().chain(file.branches.keys()).copied().filter(|number| unseen(number) || one_way(number)).collect();
+        for number in numbers {
+            let said = if unseen(&number) { "never" } else { "one way" };
+            println!("{name}:{number}: {said}: {}", code.get(number as usize - 1).map_or("", |line| line.trim()));
+        }
+    }
+}
+
+fn count<'a>(seen: impl IntoIterator<Item = &'a bool>) -> usize {
+    seen.into_iter().filter(|seen| **seen).count()
+}
+
+fn row(part: &str, name: &str, [lines, covered, branches, taken]: [usize; 4]) {
+    let share = |some: usize, of: usize| if of == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * some as f64 / of as f64) };
+    println!("| {part} | {name} | {lines} | {} | {branches} | {} |", share(covered, lines), share(taken, branches));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_read() {
+        let root = root();
+        let here = root.display();
+        let trace = format!("SF:{here}/crates/a.rs\nDA:1,0\nDA:2,7\nDA:1,3\nBRDA:2,0,0,-\nBRDA:2,0,1,4\nend_of_record\nSF:/elsewhere.rs\nDA:1,1\n");
+        let files = read(&trace);
+        assert_eq!(files.len(), 1);
+        assert_eq!(files["a.rs"].lines, BTreeMap::from([(1, true), (2, true)]));
+        assert_eq!(files["a.rs"].branches[&2], [false, true]);
+    }
+}
