@@ -17,7 +17,7 @@
 //! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
 //!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
 //!
-//! Split of X at the median, with P the leaf before it (or the root block):
+//! Split of X at the median, with P the leaf before it (or the root block, which has no latch: its link belongs to who has latched the leaf that it leads to):
 //! 1. latch X, then P (try: on failure let go and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is not
 //!    obsolete and that P's next is X.
 //! 2. build A and B with the halves, A.next = B, B.next = X.next, and the fence of B; flush all, fence. Nobody can reach them: a crash forgets them.
@@ -71,8 +71,6 @@ resident! {
 pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> {
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
-    /// Guards the link in the root block.
-    head: Latch,
     latches: Latches<L>,
     router: R,
     keys: Counter,
@@ -109,6 +107,17 @@ impl<L> Latches<L> {
                 leaves[..at].iter().for_each(|&leaf| latch(leaf).give_up());
                 Err(everleaf_pmem::Error::corrupt(leaves[at], "a leaf that the allocator takes for free").into())
             }
+        }
+    }
+}
+
+/// The latch of the leaf whose link is to change; none for the link in the root block, which belongs to whoever has latched the first leaf.
+struct Before<'a>(Option<Locked<'a>>);
+
+impl Before<'_> {
+    fn release_unchanged(self) {
+        if let Some(lock) = self.0 {
+            lock.release_unchanged();
         }
     }
 }
@@ -279,22 +288,22 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     /// The word that links the leaf whose low fence is `low`, latched. The caller keeps that leaf in its place.
-    fn hold_predecessor(&self, low: &K) -> Result<(Locked<'_>, &Word), Restart> {
+    fn hold_predecessor(&self, low: &K) -> Result<(Before<'_>, &Word), Restart> {
         if *low == *K::LOWEST {
-            return Ok((self.head.try_lock()?, &self.root().first));
+            return Ok((Before(None), &self.root().first));
         }
         let route = self.router.find(Target::Below(low))?;
         let (before, latch) = self.leaf(route.leaf)?;
         // From a version at which the router knew the leaf: an older route may lead to a block that is being made a leaf again, and is not in the list yet.
         let version = latch.try_read()?;
         self.router.validate(&route)?;
-        Ok((latch.lock_from(version)?, before.next()))
+        Ok((Before(Some(latch.lock_from(version)?)), before.next()))
     }
 
     /// The word that links the leaf behind `before`, latched. The caller keeps `before` in its place.
-    fn hold_next_of(&self, before: u64) -> Result<(Locked<'_>, &Word), Restart> {
+    fn hold_next_of(&self, before: u64) -> Result<(Before<'_>, &Word), Restart> {
         let (before, latch) = self.leaf(before)?;
-        Ok((latch.try_lock()?, before.next()))
+        Ok((Before(Some(latch.try_lock()?)), before.next()))
     }
 
     /// Checks that the list agrees with the router, in which `leaf` is the one that `slot` links.

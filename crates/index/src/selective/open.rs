@@ -2,12 +2,11 @@
 
 use super::leaf::{self, Birth, Entry, LeafLayout};
 use super::router::{Router, Target};
-use super::{Latches, Restart, Selective, TreeRoot};
+use super::{Latches, Selective, TreeRoot};
 use crate::counter::Counter;
-use crate::latch::Latch;
 use crate::registry::{Recovery, kind_of};
 use crate::{Error, Key, Stats};
-use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, schedule};
+use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -53,7 +52,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let places: Vec<u64> = found.iter().map(|leaf| leaf.off).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
         let router = R::build(found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect());
-        Self { pool: pool.clone(), root, head: Latch::default(), latches, router, keys, leaves, _key: PhantomData }
+        Self { pool: pool.clone(), root, latches, router, keys, leaves, _key: PhantomData }
     }
 
     /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
@@ -178,16 +177,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             held.lock.release_unchanged();
             return Err(not_empty());
         }
-        let head = loop {
-            match self.head.try_lock() {
-                Ok(head) => break head,
-                Err(Restart) => schedule::rest(),
-            }
-        };
         let (leaves, fences) = self.pool.fence_all((std::mem::take(&mut chain.leaves), std::mem::take(&mut chain.fences)));
         let places: Vec<u64> = leaves.iter().map(|leaf| leaf.off().bytes()).collect();
         if let Err(error) = self.latches.begin(&places) {
-            drop(head);
             held.lock.release_unchanged();
             return Err(error);
         }
@@ -198,7 +190,6 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let first = leaves.next().expect("a chain that is not empty");
         let rest: Vec<Off<L>> = leaves.map(Durable::release).collect();
         let first = self.pool.link(&self.root().first, first).bytes();
-        drop(head);
         // From the last to the first, so that the latched leaf keeps the range that is still to be given away.
         for (leaf, low) in rest.iter().zip(&chain.lows).rev() {
             self.router.split(held.off, held.off, K::LOWEST, low.borrow(), leaf.bytes());
