@@ -127,6 +127,23 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         self.give_back(self.index.upsert(key, K::value(&self.pool, key, payload)?)?)
     }
 
+    /// Fills an empty index. Whether it was empty.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn load(&self, pairs: &[(K::Owned, u64)]) -> Result<bool, Error> {
+        let value = |(key, payload): &(K::Owned, u64)| Ok((key.clone(), K::value(&self.pool, key.borrow(), *payload)?));
+        let entries = pairs.iter().map(value).collect::<Result<Vec<_>, Error>>()?;
+        match self.index.bulk_load(&mut entries.iter().cloned()) {
+            Ok(()) => Ok(true),
+            Err(Error::NotEmpty { .. }) => {
+                entries.into_iter().try_for_each(|(_, value)| self.retire(value))?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// The payloads of several keys, looked up together.
     ///
     /// # Errors

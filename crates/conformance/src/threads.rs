@@ -11,6 +11,9 @@
 //!
 //! When all threads are done, the same is asked of what they leave behind without a crash.
 //!
+//! In half of the schedules a thread's stores become visible to others, and to the medium, only later, as the store buffers of x86 have it
+//! (`threads/baton.rs`).
+//!
 //! Between two crash points nobody looks at images, so all loads are watched, too: a thread that reads a store of another one which is not durable owes it; if
 //! it returns while that store is still not durable, the image that loses just this store is examined. That costs next to nothing as long as nobody does so,
 //! which makes long runs without images ([`Options::crash_every`] 0) worth while; and it reports nothing that no image confirms.
@@ -18,6 +21,8 @@
 mod baton;
 mod crew;
 mod history;
+#[cfg(test)]
+mod litmus;
 mod run;
 mod store;
 mod story;
@@ -65,6 +70,10 @@ pub struct Options {
     pub omission: Option<Omission>,
     /// Where to note every part of a protocol that could be left out, as the run comes by.
     pub sites: Option<Arc<Mutex<BTreeSet<Omission>>>>,
+    /// Whether stores are held back in store buffers. Default: in half of the schedules, as their seeds have it.
+    pub store_buffers: Option<bool>,
+    /// Whether the cache is in the persistence domain, and flushes do nothing: a crash takes only what is in the store buffers. Default no.
+    pub durable_cache: bool,
     /// Number of workers, each of which runs one schedule at a time. Default 2.
     pub workers: usize,
 }
@@ -83,6 +92,8 @@ impl Default for Options {
             steps_max: 1 << 20,
             omission: None,
             sites: None,
+            store_buffers: None,
+            durable_cache: false,
             workers: 2,
         }
     }
@@ -90,7 +101,8 @@ impl Default for Options {
 
 impl Options {
     fn life(&self, seed: u64) -> CrashOptions {
-        CrashOptions { seed, images_max: self.images_max, sample_count: 4, ..CrashOptions::default() }
+        let (images_max, stores_are_durable) = (self.images_max, self.durable_cache);
+        CrashOptions { seed, images_max, sample_count: 4, stores_are_durable, drops_flushes: stores_are_durable, ..CrashOptions::default() }
     }
 
     /// The n-th schedule.
@@ -107,10 +119,12 @@ impl Options {
             _ => format!(" --order {order:#x} --without {}", without.iter().map(|(thread, number)| format!("{thread}.{number}")).collect::<Vec<_>>().join(",")),
         };
         let omission = self.omission.as_ref().map_or_else(String::new, |omission| format!(" --omit {omission}"));
+        let cache = if self.durable_cache { " --durable-cache" } else { "" };
+        let buffers = self.store_buffers.map_or_else(String::new, |on| format!(" --store-buffers {on}"));
         let Self { crash_every, images_max, follow_up_every, .. } = self;
         format!(
             "cargo xtask crash threads --index {name} --seed {seed:#x} --schedules 1{shorter} --crash-every {crash_every} --images-max {images_max} \
-             --follow-up-every {follow_up_every}{omission}"
+             --follow-up-every {follow_up_every}{omission}{buffers}{cache}"
         )
     }
 }

@@ -87,7 +87,7 @@ impl Latch {
     #[track_caller]
     pub(crate) fn lock_from(&self, version: u64) -> Result<Locked<'_>, Restart> {
         if schedule::slips(Slip::Lock) {
-            return Ok(Locked { latch: self, version });
+            return Ok(Locked { latch: self, version: version | LOCKED });
         }
         match self.0.compare_exchange(version, version | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {
@@ -125,19 +125,27 @@ impl Latch {
 /// The lock, held. Dropping it raises the version.
 pub(crate) struct Locked<'a> {
     latch: &'a Latch,
+    /// From which it was locked. With [`LOCKED`], it was not: that was left out.
     version: u64,
 }
 
 impl Locked<'_> {
+    #[inline(always)]
+    fn is_held(&self) -> bool {
+        !schedule::IS_BUILT_IN || self.version & LOCKED == 0
+    }
+
     /// Unlocks what has not been changed: readers need not start again.
     pub(crate) fn release_unchanged(self) {
-        self.latch.0.store(self.version, Ordering::Release);
+        if self.is_held() {
+            self.latch.0.store(self.version, Ordering::Release);
+        }
         std::mem::forget(self);
     }
 
     /// Unlocks and marks as given up: whoever comes here starts again.
     pub(crate) fn release_obsolete(self) {
-        self.latch.0.store((self.version + VERSION) | OBSOLETE, Ordering::Release);
+        self.latch.0.store(((self.version & !LOCKED) + VERSION) | OBSOLETE, Ordering::Release);
         std::mem::forget(self);
     }
 }
@@ -145,7 +153,9 @@ impl Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.latch.0.store(self.version + VERSION, Ordering::Release);
+        if self.is_held() {
+            self.latch.0.store(self.version + VERSION, Ordering::Release);
+        }
     }
 }
 

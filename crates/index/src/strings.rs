@@ -4,7 +4,7 @@
 //! string there, or a mixture, and its version check finds out. Number 0 is the empty string.
 
 use crate::arena::Arena;
-use everleaf_pmem::schedule::atomic::AtomicU64;
+use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use parking_lot::Mutex;
 use std::cmp::Ordering as Order;
 use std::collections::HashMap;
@@ -69,6 +69,7 @@ impl Strings {
     pub(crate) fn remove(&self, number: u32) {
         if number != 0 {
             let size = size_in_words(self.rest(number)[0].load(Ordering::Relaxed) as usize);
+            schedule::drain();
             self.free.lock().by_size.entry(size).or_default().push(number);
         }
     }

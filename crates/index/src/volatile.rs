@@ -269,6 +269,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         pair.join(numbers[0]);
         right_lock.release_obsolete();
         self.leaf_count.add(-1);
+        schedule::drain();
         self.free.lock().numbers.push(numbers[1] as u32);
         Ok(())
     }

@@ -252,7 +252,7 @@ impl<M: Medium> Pool<M> {
         if let Some(slab) = heap.take_slabs(count) {
             return Ok(slab);
         }
-        let _growing = schedule::acquire(|| heap.growing.try_lock(), || heap.growing.lock());
+        let _growing = schedule::lock(&heap.growing);
         if let Some(slab) = heap.take_slabs(count) {
             return Ok(slab);
         }

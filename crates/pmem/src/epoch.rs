@@ -80,6 +80,13 @@ thread_local! {
 /// A pinned epoch: blocks retired meanwhile are not reused.
 pub struct Guard(crossbeam_epoch::Guard);
 
+impl Drop for Guard {
+    #[inline(always)]
+    fn drop(&mut self) {
+        schedule::leave_epoch();
+    }
+}
+
 impl Limbo {
     /// Lets `bag` ripen once every thread has left the current epoch.
     fn defer(self: &Arc<Self>, bag: Vec<u64>, guard: &crossbeam_epoch::Guard) {

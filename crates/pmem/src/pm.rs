@@ -116,6 +116,9 @@ impl<M: Medium> Pm<M> {
     pub fn store(&self, word: &Word, value: u64, order: Ordering) {
         schedule::before(Step::Store(std::ptr::from_ref(word).addr(), value));
         self.medium.store(self.offset_of(word).bytes() as usize, word.atomic(), value, order);
+        if order == Ordering::SeqCst {
+            schedule::drain();
+        }
     }
 
     /// Stores `new` if the word holds `current`. A locked operation: this thread's earlier flushes are durable after it; its own store is not.

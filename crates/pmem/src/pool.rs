@@ -307,7 +307,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Io`] and those of [`Pool::writable`]; then the pool counts as not closed, and the next open recovers it.
     pub fn close(&self) -> Result<(), Error> {
-        let mut superblock = schedule::acquire(|| self.superblock.try_lock(), || self.superblock.lock());
+        let mut superblock = schedule::lock(&self.superblock);
         self.writable()?;
         self.state.store(CLOSED, Ordering::Release);
         let snapshot = self.snapshot();
@@ -367,7 +367,7 @@ impl<M: Medium> Pool<M> {
 
     /// What the pool says of itself.
     pub fn info(&self) -> Info {
-        let superblock = schedule::acquire(|| self.superblock.try_lock(), || self.superblock.lock());
+        let superblock = schedule::lock(&self.superblock);
         Info {
             uuid: superblock.uuid,
             version: superblock.version,
@@ -405,7 +405,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::NoSpace`] when the pool may not grow so far, or the file system is full; and those of [`Pool::writable`].
     pub(crate) fn grow(&self, wanted: usize) -> Result<(), Error> {
-        let mut superblock = schedule::acquire(|| self.superblock.try_lock(), || self.superblock.lock());
+        let mut superblock = schedule::lock(&self.superblock);
         self.writable()?;
         let size = superblock.size as usize;
         let grown_size = self.backing.make_room(size, wanted, self.slab_size, self.size_max)?;

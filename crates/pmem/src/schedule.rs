@@ -4,18 +4,37 @@
 //! flush and fence, each access to the [`atomic`] words of a volatile structure, each lock, and each round of a loop that waits. The scheduler lets one thread
 //! go on and holds the others up; so the order of all accesses is its choice, and a run that goes wrong can be run again.
 //!
-//! Three kinds of code take part:
+//! Four kinds of code take part:
 //! 1. words that threads share without a lock: [`Word`](crate::Word) in a pool, [`atomic`] in DRAM;
 //! 2. loops that wait for another thread: [`spin`] in each round, lest the scheduler let the waiting thread go on for ever;
-//! 3. locks held across any of this: [`acquire`], since a thread that sleeps in a lock cannot be told to go on. Locks held for a few instructions that touch
-//!    nothing of 1 need nothing: nobody is ever held up inside of them.
+//! 3. locks held across any of this: [`lock`], since a thread that sleeps in a lock cannot be told to go on;
+//! 4. whatever else hands something of 1 to other threads, by a lock held for a few instructions (nobody is ever held up inside of one) or by an atomic of
+//!    another kind: [`drain`] before it.
+//!
+//! **Store buffers.** A [`Scheduler`] may give a thread a [`Buffer`], which holds its stores back as a processor does: others see them later, in order. All
+//! accesses of kind 1 go through it. What does not:
+//! - locks of `parking_lot`, `arc-swap`, and the counts of `Arc`. Each is a locked operation, which empties the buffer of a processor; [`drain`] stands before
+//!   those that publish something, and [`Held`] before the end of a lock of kind 3;
+//! - `crossbeam-epoch`. Entering an epoch fences, so the step before it ([`Step::Allocator`]) empties the buffer; leaving one empties it of stores to the pool.
+//!   All other steps of the allocator empty it, too, which is stricter than the processor: its tables and caches are atomics of their own, and some are stored
+//!   to without a lock;
+//! - statistics: counters that are only added to. They empty nothing here, as they do on a processor, since nobody may rely on them;
+//! - stores through other media than [`Crash`](crate::Crash), which are made at once.
+//!
+//! A fence, too, empties the buffer before the thread goes on. An `sfence` does less: a later load may be faster. So what relies on a fence between a store and
+//! a load of another word is not found out.
 //!
 //! All of it is there in builds with debug assertions, tests among them, and costs a look at one flag of the thread for each access; in other builds it is
 //! nothing at all ([`IS_BUILT_IN`]).
 
 pub mod atomic;
+mod buffer;
 
+pub use buffer::{Buffer, Buffers};
+
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -52,7 +71,7 @@ pub enum Slip {
     Validate,
     /// A reader does not wait until the lock is free.
     Wait,
-    /// A writer goes on without the lock.
+    /// A writer goes on without the lock, and has none to give back.
     Lock,
 }
 
@@ -65,11 +84,17 @@ pub trait Scheduler {
     fn slips(&self, _slip: Slip, _at: &'static Location<'static>) -> bool {
         false
     }
+
+    /// What holds the stores of the thread back, if anything does. Asked once, when the thread is put under the scheduler.
+    fn buffer(&self) -> Option<Buffer> {
+        None
+    }
 }
 
 thread_local! {
     static IS_SCHEDULED: Cell<bool> = const { Cell::new(false) };
     static SCHEDULER: RefCell<Option<Arc<dyn Scheduler>>> = const { RefCell::new(None) };
+    static BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
 }
 
 /// This thread is scheduled until the value is dropped.
@@ -81,6 +106,7 @@ pub struct Scheduled(());
 /// # Panics
 /// When it is under one already.
 pub fn enter(scheduler: Arc<dyn Scheduler>) -> Scheduled {
+    BUFFER.set(scheduler.buffer());
     let before = SCHEDULER.replace(Some(scheduler));
     assert!(before.is_none(), "a thread has one scheduler");
     IS_SCHEDULED.set(true);
@@ -90,6 +116,10 @@ pub fn enter(scheduler: Arc<dyn Scheduler>) -> Scheduled {
 impl Drop for Scheduled {
     fn drop(&mut self) {
         IS_SCHEDULED.set(false);
+        // The end of a thread is seen only by who waits for it, in the system.
+        if let Some(buffer) = BUFFER.take() {
+            buffer.drain();
+        }
         SCHEDULER.replace(None);
     }
 }
@@ -131,6 +161,32 @@ fn ask(step: Step) {
             scheduler.before(step, at);
         }
     });
+    if matches!(step, Step::Exchange(..) | Step::Fence | Step::Allocator | Step::Lock) {
+        drain();
+    }
+}
+
+/// What `act` says with the buffer of the thread, if its stores are held back.
+#[inline(always)]
+pub(crate) fn with_buffer<T>(act: impl FnOnce(&Buffer) -> T) -> Option<T> {
+    if is_scheduled() { BUFFER.with_borrow(|buffer| buffer.as_ref().map(act)) } else { None }
+}
+
+/// What this thread has stored at `address` and nobody else sees yet.
+#[inline(always)]
+pub(crate) fn held_back(address: usize) -> Option<u64> {
+    with_buffer(|buffer| buffer.held_back(address)).flatten()
+}
+
+/// A locked operation that no step tells of comes next, so all stores of the thread before it are there for everybody.
+#[inline(always)]
+pub fn drain() {
+    if is_scheduled() {
+        let buffer = BUFFER.with_borrow(Option::clone);
+        if let Some(buffer) = buffer {
+            buffer.drain();
+        }
+    }
 }
 
 /// Whether the part of a protocol at the caller's place is to be left out.
@@ -139,6 +195,14 @@ fn ask(step: Step) {
 pub fn slips(slip: Slip) -> bool {
     let at = Location::caller();
     is_scheduled() && SCHEDULER.with_borrow(|scheduler| scheduler.as_ref().is_some_and(|scheduler| scheduler.slips(slip, at)))
+}
+
+/// The thread leaves an epoch, by a store of another kind, which on a processor comes after all stores to the pool before it.
+#[inline(always)]
+pub(crate) fn leave_epoch() {
+    if with_buffer(Buffer::holds_pool_stores) == Some(true) {
+        drain();
+    }
 }
 
 /// A round of a loop that waits for another thread.
@@ -159,18 +223,51 @@ pub fn rest() {
     }
 }
 
-/// Takes a lock that is held across steps: by `lock`, or, under a scheduler, by trying.
+/// Takes what another thread may have, by `wait`; under a scheduler, by trying.
 #[inline(always)]
 #[track_caller]
-pub fn acquire<G>(try_lock: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
+pub fn acquire<G>(try_now: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
     if !is_scheduled() {
-        return lock();
+        return wait();
     }
     loop {
         ask(Step::Lock);
-        if let Some(guard) = try_lock() {
+        if let Some(guard) = try_now() {
             return guard;
         }
         ask(Step::Wait);
+    }
+}
+
+/// Takes a lock that is held across steps.
+#[inline(always)]
+#[track_caller]
+pub fn lock<T>(mutex: &Mutex<T>) -> Held<'_, T> {
+    Held(acquire(|| mutex.try_lock(), || mutex.lock()))
+}
+
+/// A lock that is held across steps.
+pub struct Held<'a, T>(MutexGuard<'a, T>);
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // The lock is given back by a locked operation.
+        drain();
     }
 }

@@ -19,8 +19,9 @@ impl Word {
     #[inline(always)]
     #[track_caller]
     pub fn load(&self, order: Ordering) -> u64 {
-        schedule::before(Step::Load(std::ptr::from_ref(self).addr()));
-        self.0.load(order)
+        let address = std::ptr::from_ref(self).addr();
+        schedule::before(Step::Load(address));
+        schedule::held_back(address).unwrap_or_else(|| self.0.load(order))
     }
 
     /// Loads the word for a purpose that needs no ordering of its own: under a lock, or before a version check that fences.

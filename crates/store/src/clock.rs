@@ -35,7 +35,7 @@ impl Clock {
     pub(crate) fn tick<M: Medium>(&self, pm: &Pm<M>, limit: &Word) -> u64 {
         let now = self.next.fetch_add(1, Ordering::Relaxed);
         while now >= self.limit.load(Ordering::Acquire) {
-            let _raising = schedule::acquire(|| self.raising.try_lock(), || self.raising.lock());
+            let _raising = schedule::lock(&self.raising);
             let bound = self.limit.load(Ordering::Relaxed);
             if now >= bound {
                 pm.store(limit, bound + STEP, Ordering::Release);

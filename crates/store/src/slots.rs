@@ -106,6 +106,7 @@ impl Claim<'_> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
+        schedule::drain();
         self.slots.free.lock().push(self.slot);
         self.slots.freed.notify_one();
     }

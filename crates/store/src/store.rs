@@ -199,7 +199,7 @@ impl<M: Listed> Shared<M> {
         if let Some(index) = space.index.load_full() {
             return Ok(index);
         }
-        let _creating = schedule::acquire(|| self.creating.try_lock(), || self.creating.lock());
+        let _creating = schedule::lock(&self.creating);
         if let Some(index) = space.index.load_full() {
             return Ok(index);
         }
@@ -207,6 +207,7 @@ impl<M: Listed> Shared<M> {
         let tree = entry.create(&self.pool, &space.name)?;
         let root = self.pool.root(&space.name)?.map_or(0, |root| root.off);
         let index = Arc::new(Index { tree, kind: space.kind.get_or_init(|| entry.name), root });
+        schedule::drain();
         space.index.store(Some(index.clone()));
         Ok(index)
     }
@@ -221,6 +222,7 @@ impl<M: Listed> Shared<M> {
             self.writable()?;
             let Some(old) = space.index.load_full() else { return Ok(false) };
             self.pool.unlink_root(&space.name)?;
+            schedule::drain();
             space.index.store(None);
             space.count.store(0, Ordering::Relaxed);
             old

@@ -1,7 +1,7 @@
 //! Locks that put the writes to one key in an order. Readers never take them.
 
-use everleaf_pmem::schedule;
-use parking_lot::{Mutex, MutexGuard};
+use everleaf_pmem::schedule::{self, Held};
+use parking_lot::Mutex;
 
 /// Number of locks: far more than threads, so that two writers of different keys rarely meet. A power of two.
 const STRIPE_COUNT: usize = 1024;
@@ -13,8 +13,8 @@ struct Stripe(Mutex<()>);
 
 impl Stripe {
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        schedule::acquire(|| self.0.try_lock(), || self.0.lock())
+    fn lock(&self) -> Held<'_, ()> {
+        schedule::lock(&self.0)
     }
 }
 
@@ -22,7 +22,7 @@ impl Stripe {
 pub(crate) struct Stripes(Box<[Stripe]>);
 
 /// Locked stripes.
-pub(crate) type Locked<'a> = Vec<MutexGuard<'a, ()>>;
+pub(crate) type Locked<'a> = Vec<Held<'a, ()>>;
 
 impl Stripes {
     pub(crate) fn new() -> Self {
@@ -35,7 +35,7 @@ impl Stripes {
     }
 
     /// Locks the stripe of `key`.
-    pub(crate) fn lock(&self, space: u32, key: &[u8]) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock(&self, space: u32, key: &[u8]) -> Held<'_, ()> {
         self.0[Self::number(space, key)].lock()
     }
 

@@ -6,19 +6,25 @@
 //! - *priorities* (PCT: Burckhardt et al., ASPLOS 2010): threads have priorities and the highest goes on, until one of d - 1 steps chosen in advance takes the
 //!   priority of whoever gets there. A bug that needs d steps in a certain order is found with a chance of at least 1 / (n k^(d-1)), for n threads and k steps.
 //!
+//! **Store buffers.** In half of the schedules, as the seed has it, each thread's stores go through a buffer ([`everleaf_pmem::schedule::Buffers`]), and
+//! when the oldest of them leaves is one more choice: before each step of any thread, any buffer may let some of its entries go. Each thread has a chance
+//! of its own of being slow ([`Lag`]), so that one may see nothing of another for long. What has returned counts as returned when all stores before it
+//! have left: whoever is told of it by another thread can be told no earlier.
+//!
 //! A thread that waits for another ([`Step::Wait`]) gives the baton away in either case: no schedule is unfair for ever. One that takes more than
 //! [`Limits::steps_max`] steps does not end, which is a finding.
 
 use super::story::{Event, Place};
 use crate::Broken;
-use everleaf_pmem::schedule::{Scheduler, Slip, Step};
+use everleaf_pmem::schedule::{Buffer, Buffers, Scheduler, Slip, Step};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
@@ -57,6 +63,29 @@ impl fmt::Display for Strategy {
     }
 }
 
+/// How slowly the stores of each thread become visible.
+#[derive(Clone, Debug)]
+pub(super) struct Lag {
+    /// Of each thread: the oldest entry of its buffer leaves with a chance of one in so many before each step.
+    one_in: Vec<u32>,
+    /// Number of entries that a buffer has room for.
+    capacity: usize,
+}
+
+impl Lag {
+    /// How slow the threads of a run are.
+    pub(super) fn draw(random: &mut StdRng, threads: usize) -> Self {
+        // Processors have room for about 40 to 70 stores.
+        Self { one_in: (0..threads).map(|_| 1 << random.random_range(0..12u32)).collect(), capacity: 1 << random.random_range(0..7u32) }
+    }
+}
+
+impl fmt::Display for Lag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stores held back, up to {}, one leaves in {:?} steps", self.capacity, self.one_in)
+    }
+}
+
 /// A part of a protocol that is left out: which, and where, as file and line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Omission {
@@ -87,6 +116,8 @@ pub(super) struct Limits {
     pub(super) omission: Option<Omission>,
     /// Where what could be left out is noted.
     pub(super) sites: Option<Arc<Mutex<BTreeSet<Omission>>>>,
+    /// Where the pool lies in this process.
+    pub(super) memory: Range<usize>,
 }
 
 /// What the threads of a run share.
@@ -97,12 +128,15 @@ pub(super) struct Baton {
     threads: OnceLock<Vec<Thread>>,
     owner: Thread,
     limits: Limits,
+    /// Where the stores of the threads wait, if they do.
+    pub(super) buffers: Option<Arc<Buffers>>,
 }
 
 const NOBODY: usize = usize::MAX;
 
 struct State {
     strategy: Strategy,
+    lag: Option<Lag>,
     random: StdRng,
     /// Of each thread; the lowest so far.
     priorities: Vec<i64>,
@@ -118,13 +152,16 @@ struct State {
 struct GivenUp;
 
 impl Baton {
-    pub(super) fn new(threads: usize, strategy: Strategy, mut random: StdRng, limits: Limits, traced: bool) -> Arc<Self> {
+    pub(super) fn new(threads: usize, strategy: Strategy, lag: Option<Lag>, mut random: StdRng, limits: Limits, traced: bool) -> Arc<Self> {
         let mut priorities: Vec<i64> = (0..threads as i64).collect();
         for place in (1..threads).rev() {
             priorities.swap(place, random.random_range(0..=place));
         }
+        // One more buffer than threads: for who looks at what they leave behind.
+        let buffers = lag.is_some().then(|| Buffers::new(threads + 1));
         let state = State {
             strategy,
+            lag,
             random,
             priorities,
             lowest: 0,
@@ -134,7 +171,8 @@ impl Baton {
             broken: None,
             trace: traced.then(Vec::new),
         };
-        Arc::new(Self { state: Mutex::new(state), holder: AtomicUsize::new(NOBODY), threads: OnceLock::new(), owner: std::thread::current(), limits })
+        let (holder, owner) = (AtomicUsize::new(NOBODY), std::thread::current());
+        Arc::new(Self { state: Mutex::new(state), holder, threads: OnceLock::new(), owner, limits, buffers })
     }
 
     /// Lets `threads`, which wait in [`Baton::take_seat`] or will, run to their end.
@@ -204,8 +242,23 @@ impl Baton {
         (state.steps, state.switches, state.trace.take().unwrap_or_default())
     }
 
+    /// Lets some of what the store buffers hold leave.
+    fn drain(&self, buffers: &Buffers, step: Step) {
+        for thread in 0..self.threads.get().map_or(0, Vec::len) {
+            while !buffers.is_empty(thread) && self.state.lock().lets_leave(thread, buffers.len(thread), step) {
+                if let Some(address) = buffers.next_store(thread).filter(|address| self.limits.memory.contains(address)) {
+                    self.note(|| Event::Leave { thread, at: address - self.limits.memory.start });
+                }
+                buffers.drain_one(thread);
+            }
+        }
+    }
+
     /// Before a step of `thread`.
     pub(super) fn before(&self, thread: usize, step: Step) {
+        if let Some(buffers) = &self.buffers {
+            self.drain(buffers, step);
+        }
         let mut state = self.state.lock();
         if state.steps > self.limits.steps_max && state.broken.is_none() {
             let seen = format!("{} steps, and still not at the end", state.steps);
@@ -259,6 +312,14 @@ impl State {
         self.choose(Some(thread), false)
     }
 
+    /// Whether the oldest of so many entries leaves the buffer of `thread`.
+    fn lets_leave(&mut self, thread: usize, held: usize, step: Step) -> bool {
+        let Some(lag) = &self.lag else { return true };
+        // Who waits may be waiting for just that.
+        let one_in = if step == Step::Wait { lag.one_in[thread].min(4) } else { lag.one_in[thread] };
+        held > lag.capacity || self.random.random_ratio(1, one_in)
+    }
+
     fn demote(&mut self, thread: usize) {
         self.lowest -= 1;
         self.priorities[thread] = self.lowest;
@@ -294,6 +355,40 @@ impl<W: Fn(Step, Place)> Scheduler for Seat<W> {
 
     fn slips(&self, slip: Slip, at: &'static Location<'static>) -> bool {
         self.baton.slips(slip, at)
+    }
+
+    fn buffer(&self) -> Option<Buffer> {
+        self.baton.buffers.as_ref().map(|buffers| buffers.of(self.thread))
+    }
+}
+
+/// For the thread that looks at what the others leave behind: it sees what has left the buffers, holds nothing back, and comes to an end.
+pub(super) struct Alone {
+    buffer: Option<Buffer>,
+    steps_left: AtomicU64,
+}
+
+impl Alone {
+    /// With the last buffer of `baton`, if it has any.
+    pub(super) fn after(baton: &Baton) -> Arc<Self> {
+        let threads = baton.threads.get().map_or(0, Vec::len);
+        let buffer = baton.buffers.as_ref().map(|buffers| buffers.of(threads));
+        Arc::new(Self { buffer, steps_left: AtomicU64::new(baton.limits.steps_max) })
+    }
+}
+
+impl Scheduler for Alone {
+    fn before(&self, _step: Step, _at: Place) {
+        if let Some(buffer) = &self.buffer {
+            buffer.drain();
+        }
+        if self.steps_left.fetch_sub(1, Ordering::Relaxed) == 0 && !std::thread::panicking() {
+            std::panic::resume_unwind(Box::new(Broken::new("every schedule comes to an end", "who comes after it waits for ever")));
+        }
+    }
+
+    fn buffer(&self) -> Option<Buffer> {
+        self.buffer.clone()
     }
 }
 

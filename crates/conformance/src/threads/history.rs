@@ -2,7 +2,8 @@
 //!
 //! The state of whatever is under test is a row of *registers*, one for each key, each a payload or 0 for "absent". A payload is written once in a run, so it
 //! tells which write a reader has seen: the version rule of durable linearizability is then that the calls made so far can be put in an order which
-//! 1. respects time: a call that had returned before another began comes first,
+//! 1. respects time: a call that had returned before another began comes first, and so does an earlier call of the same thread, even if its return was not
+//!    known yet (stores may wait in a buffer);
 //! 2. explains everything that was returned,
 //! 3. ends in the registers that recovery finds. A call that had not returned when the crash came may have a place in the order, or none.
 //!
@@ -10,8 +11,8 @@
 //! a single moment (a scan) reads each of them at some moment of its own.
 
 use everleaf_index::Direction;
-use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -34,6 +35,8 @@ pub enum Operation {
     Batch(Vec<(usize, u64)>),
     /// Makes all registers absent, as one.
     Clear,
+    /// If all registers are absent, sets those from one to before another, as one.
+    Load(usize, usize, u64),
     /// Reads all registers, each at some moment.
     Scan(Direction),
 }
@@ -54,6 +57,7 @@ pub enum Returned {
 /// A call of a thread.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
+    pub(super) thread: usize,
     pub(super) operation: Operation,
     pub(super) begun: u64,
     /// When it returned, and what.
@@ -68,10 +72,10 @@ pub(super) struct History {
 }
 
 impl History {
-    /// A call begins; its number.
-    pub(super) fn begin(&mut self, operation: &Operation) -> usize {
+    /// A call of a thread begins; its number.
+    pub(super) fn begin(&mut self, thread: usize, operation: &Operation) -> usize {
         self.clock += 1;
-        self.calls.push(Call { operation: operation.clone(), begun: self.clock, ended: None });
+        self.calls.push(Call { thread, operation: operation.clone(), begun: self.clock, ended: None });
         self.calls.len() - 1
     }
 
@@ -99,6 +103,7 @@ impl History {
 /// A call as one moment sees it.
 #[derive(Debug)]
 struct Atom {
+    thread: usize,
     begun: u64,
     ended: Option<u64>,
     effect: Effect,
@@ -110,6 +115,8 @@ enum Effect {
     Read(usize, Before),
     /// Of a register that fits, and what it is then.
     Write(usize, Before, u64),
+    /// Of all registers, which are absent, and what some of them are then.
+    Load(usize, usize, u64),
     /// An operation that does what it does, whatever it finds.
     Blind(Operation),
 }
@@ -133,7 +140,7 @@ impl Before {
 impl Atom {
     fn split(call: &Call, registers: usize, atoms: &mut Vec<Self>) {
         let ended = call.ended.as_ref().map(|(at, _)| *at);
-        let mut add = |effect| atoms.push(Self { begun: call.begun, ended, effect });
+        let mut add = |effect| atoms.push(Self { thread: call.thread, begun: call.begun, ended, effect });
         let Some((_, returned)) = &call.ended else {
             // What it would have read binds nobody.
             if !matches!(call.operation, Operation::Get(_) | Operation::Scan(_)) {
@@ -160,6 +167,9 @@ impl Atom {
                     add(Effect::Read(register, Before::Is(found)));
                 }
             }
+            (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),
+            // What has been emptied may count as full for a while.
+            (Operation::Load(..), Returned::Changed(false)) => {}
             // It tells nothing of what it found, and does the same in any case.
             (Operation::Upsert(..) | Operation::Batch(_) | Operation::Clear, Returned::Done) => add(Effect::Blind(call.operation.clone())),
             (operation, returned) => panic!("{operation} cannot return {returned}"),
@@ -171,7 +181,7 @@ impl Atom {
         match &self.effect {
             Effect::Read(register, _) | Effect::Write(register, ..) => vec![*register],
             Effect::Blind(Operation::Batch(changes)) => changes.iter().map(|(register, _)| *register).collect(),
-            Effect::Blind(Operation::Clear | Operation::Scan(_)) => (0..all).collect(),
+            Effect::Load(..) | Effect::Blind(Operation::Clear | Operation::Load(..) | Operation::Scan(_)) => (0..all).collect(),
             Effect::Blind(
                 Operation::Get(register)
                 | Operation::Insert(register, _)
@@ -193,6 +203,19 @@ impl Atom {
                     state[*register] = *to;
                 }
                 fits
+            }
+            Effect::Load(from, to, payload) => {
+                let fits = state.iter().all(|held| *held == 0);
+                if fits {
+                    state[*from..*to].fill(*payload);
+                }
+                fits
+            }
+            Effect::Blind(Operation::Load(from, to, payload)) => {
+                if state.iter().all(|held| *held == 0) {
+                    state[*from..*to].fill(*payload);
+                }
+                true
             }
             Effect::Blind(Operation::Batch(changes)) => {
                 changes.iter().for_each(|(register, to)| state[*register] = *to);
@@ -240,6 +263,9 @@ impl Atom {
 /// Everything that registers may hold after a crash.
 pub(super) struct Outcomes {
     groups: Vec<Group>,
+    /// What registers hold that no call touches, and which they are not.
+    initial: Vec<u64>,
+    is_touched: Vec<bool>,
     hash: u64,
 }
 
@@ -253,32 +279,42 @@ impl Outcomes {
     fn search(atoms: &[Atom], initial: &[u64]) -> Self {
         // Union of registers that are touched as one.
         let mut group: Vec<usize> = (0..initial.len()).collect();
+        let mut is_touched = vec![false; initial.len()];
+        let mut firsts = Vec::with_capacity(atoms.len());
         for atom in atoms {
             let touched = atom.registers(initial.len());
-            if let [first, rest @ ..] = &touched[..] {
-                for other in rest {
-                    let (from, to) = (group[*other], group[*first]);
+            let [first, rest @ ..] = &touched[..] else { continue };
+            touched.iter().for_each(|register| is_touched[*register] = true);
+            for other in rest {
+                let (from, to) = (group[*other], group[*first]);
+                if from != to {
                     group.iter_mut().filter(|number| **number == from).for_each(|number| *number = to);
                 }
             }
+            firsts.push((*first, atom));
         }
-        let mut groups = Vec::new();
-        for number in 0..initial.len() {
-            let registers: Vec<usize> = (0..initial.len()).filter(|register| group[*register] == number).collect();
-            if registers.is_empty() {
-                continue;
-            }
-            let own: Vec<&Atom> = atoms.iter().filter(|atom| atom.registers(initial.len()).first().is_some_and(|first| group[*first] == number)).collect();
-            let mut search = Search { atoms: own, registers: &registers, seen: HashSet::new(), outcomes: HashSet::new() };
-            assert!(search.atoms.len() <= 128, "a history too long to be searched");
+        let mut found: BTreeMap<usize, (Vec<usize>, Vec<&Atom>)> = BTreeMap::new();
+        for register in (0..initial.len()).filter(|register| is_touched[*register]) {
+            found.entry(group[register]).or_default().0.push(register);
+        }
+        for (first, atom) in firsts {
+            found.entry(group[first]).or_default().1.push(atom);
+        }
+        let mut groups = Vec::with_capacity(found.len());
+        let mut hasher = DefaultHasher::new();
+        for (registers, own) in found.into_values() {
+            assert!(own.len() <= 128, "a history too long to be searched");
+            let is_earlier = |other: &Atom, atom: &Atom| other.thread == atom.thread && other.begun < atom.begun && other.ended.is_some();
+            let bits = |atom: &Atom| (0..own.len()).filter(|other| is_earlier(own[*other], atom)).fold(0, |bits, other| bits | 1u128 << other);
+            let earlier = own.iter().map(|atom| bits(atom)).collect();
+            let mut search = Search { atoms: own, earlier, registers: &registers, seen: HashSet::new(), outcomes: HashSet::new() };
             search.go(0, initial.to_vec());
             let mut outcomes: Vec<Vec<u64>> = search.outcomes.into_iter().collect();
             outcomes.sort_unstable();
+            (&registers, &outcomes).hash(&mut hasher);
             groups.push(Group { registers, outcomes });
         }
-        let mut hasher = DefaultHasher::new();
-        groups.iter().for_each(|group| group.outcomes.hash(&mut hasher));
-        Self { groups, hash: hasher.finish() }
+        Self { groups, initial: initial.to_vec(), is_touched, hash: hasher.finish() }
     }
 
     /// Tells equal outcomes from others.
@@ -293,6 +329,10 @@ impl Outcomes {
 
     /// The first registers that are what they may not be, with what they are and what they may be.
     pub(super) fn refuse(&self, found: &[u64]) -> Option<Refused> {
+        let untouched = (0..self.initial.len()).find(|register| !self.is_touched[*register] && found[*register] != self.initial[*register]);
+        if let Some(register) = untouched {
+            return Some(Refused { registers: vec![register], found: vec![found[register]], allowed: vec![vec![self.initial[register]]] });
+        }
         self.groups.iter().find_map(|group| {
             let held: Vec<u64> = group.registers.iter().map(|register| found[*register]).collect();
             (!group.outcomes.contains(&held)).then(|| Refused { registers: group.registers.clone(), found: held, allowed: group.outcomes.clone() })
@@ -318,13 +358,15 @@ impl fmt::Display for Refused {
 /// A search for all orders of some calls.
 struct Search<'a> {
     atoms: Vec<&'a Atom>,
+    /// Of each, those that its thread has made before it and that have returned: a bit for each.
+    earlier: Vec<u128>,
     registers: &'a [usize],
     seen: HashSet<(u128, Vec<u64>)>,
     outcomes: HashSet<Vec<u64>>,
 }
 
 impl Search<'_> {
-    fn go(&mut self, done: u128, state: Vec<u64>) {
+    fn go(&mut self, done: u128, mut state: Vec<u64>) {
         let held: Vec<u64> = self.registers.iter().map(|register| state[*register]).collect();
         if !self.seen.insert((done, held.clone())) {
             return;
@@ -334,9 +376,10 @@ impl Search<'_> {
         if first_end.is_none() {
             self.outcomes.insert(held);
         }
-        let next: Vec<usize> = (0..self.atoms.len()).filter(open).filter(|number| first_end.is_none_or(|end| self.atoms[*number].begun < end)).collect();
+        let is_next = |number: &usize| self.earlier[*number] & !done == 0 && first_end.is_none_or(|end| self.atoms[*number].begun < end);
+        let next: Vec<usize> = (0..self.atoms.len()).filter(open).filter(is_next).collect();
         // A read that can come now may as well: it changes nothing for the others.
-        if let Some(read) = next.iter().find(|number| self.atoms[**number].is_read() && self.atoms[**number].apply(&mut state.clone())) {
+        if let Some(read) = next.iter().find(|number| self.atoms[**number].is_read() && self.atoms[**number].apply(&mut state)) {
             return self.go(done | 1 << read, state);
         }
         for number in next {
@@ -371,6 +414,7 @@ impl fmt::Display for Operation {
                 write!(f, "batch {}", changes.join(" "))
             }
             Self::Clear => write!(f, "clear"),
+            Self::Load(from, to, loaded) => write!(f, "load {from}..{to}={}", payload(*loaded)),
             Self::Scan(Direction::Forward) => write!(f, "scan"),
             Self::Scan(Direction::Reverse) => write!(f, "scan in reverse"),
         }
@@ -405,9 +449,9 @@ mod tests {
     #[test]
     fn a_call_under_way_may_be_lost_unless_its_write_was_read() {
         let mut history = History::default();
-        history.begin(&Operation::Upsert(0, A));
+        history.begin(1, &Operation::Upsert(0, A));
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [0, 6], [A, 7]]), [true, true, false, false]);
-        let read = history.begin(&Operation::Get(0));
+        let read = history.begin(2, &Operation::Get(0));
         history.end(read, Returned::Was(A));
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6]]), [false, true]);
     }
@@ -415,15 +459,15 @@ mod tests {
     #[test]
     fn what_was_returned_tells_the_order() {
         let mut history = History::default();
-        let first = history.begin(&Operation::Upsert(0, A));
-        let second = history.begin(&Operation::Upsert(0, B));
+        let first = history.begin(3, &Operation::Upsert(0, A));
+        let second = history.begin(4, &Operation::Upsert(0, B));
         history.end(first, Returned::Was(5));
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [B, 6]]), [false, true, true]);
         history.end(second, Returned::Was(A));
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[A, 6], [B, 6]]), [false, true]);
         // Both say that they have replaced the same value: one of them is lost.
         let mut history = History::default();
-        let (first, second) = (history.begin(&Operation::Upsert(0, A)), history.begin(&Operation::Upsert(0, B)));
+        let (first, second) = (history.begin(5, &Operation::Upsert(0, A)), history.begin(6, &Operation::Upsert(0, B)));
         history.end(first, Returned::Was(5));
         history.end(second, Returned::Was(5));
         assert_eq!(history.outcomes(&[5, 6]).unexplained(), Some(&[0][..]));
@@ -432,20 +476,46 @@ mod tests {
     #[test]
     fn a_batch_is_there_as_a_whole_and_a_scan_reads_each_key_for_itself() {
         let mut history = History::default();
-        history.begin(&Operation::Batch(vec![(0, A), (1, 0)]));
+        history.begin(7, &Operation::Batch(vec![(0, A), (1, 0)]));
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 0], [A, 6], [5, 0]]), [true, true, false, false]);
-        let scan = history.begin(&Operation::Scan(Direction::Forward));
+        let scan = history.begin(8, &Operation::Scan(Direction::Forward));
         history.end(scan, Returned::Entries(vec![(0, 5)]));
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 0]]), [false, true]);
-        let scan = history.begin(&Operation::Scan(Direction::Forward));
+        let scan = history.begin(9, &Operation::Scan(Direction::Forward));
         history.end(scan, Returned::Entries(vec![(0, 5)]));
         assert!(history.outcomes(&[5, 6]).unexplained().is_some(), "key 0 is 5 after the batch took key 1 away");
     }
 
     #[test]
+    fn what_is_loaded_was_empty() {
+        let mut history = History::default();
+        history.begin(1, &Operation::Load(0, 2, A));
+        assert_eq!(allowed(&history.outcomes(&[0, 0]), &[[0, 0], [A, A], [A, 0]]), [true, true, false]);
+        assert_eq!(allowed(&history.outcomes(&[5, 0]), &[[5, 0], [A, A], [5, A]]), [true, false, false]);
+        history.end(0, Returned::Changed(true));
+        assert_eq!(allowed(&history.outcomes(&[0, 0]), &[[0, 0], [A, A]]), [false, true]);
+        assert!(history.outcomes(&[5, 0]).unexplained().is_some());
+    }
+
+    /// A call whose stores wait in a buffer has not returned yet for the others, but comes before what its thread does next.
+    #[test]
+    fn the_calls_of_a_thread_are_in_order() {
+        let mut history = History::default();
+        let (first, second) = (history.begin(1, &Operation::Upsert(0, A)), history.begin(1, &Operation::Upsert(0, B)));
+        history.end(first, Returned::Done);
+        history.end(second, Returned::Done);
+        assert_eq!(allowed(&history.outcomes(&[0, 0]), &[[A, 0], [B, 0]]), [false, true]);
+        let mut history = History::default();
+        let (first, second) = (history.begin(1, &Operation::Upsert(0, A)), history.begin(2, &Operation::Upsert(0, B)));
+        history.end(first, Returned::Done);
+        history.end(second, Returned::Done);
+        assert_eq!(allowed(&history.outcomes(&[0, 0]), &[[A, 0], [B, 0]]), [true, true]);
+    }
+
+    #[test]
     fn a_swap_that_failed_saw_something_else() {
         let mut history = History::default();
-        let swap = history.begin(&Operation::Swap(0, 5, A));
+        let swap = history.begin(10, &Operation::Swap(0, 5, A));
         history.end(swap, Returned::Changed(false));
         assert!(history.outcomes(&[5, 6]).unexplained().is_some());
         assert!(history.outcomes(&[0, 6]).unexplained().is_none());

@@ -1,6 +1,6 @@
 //! One schedule: threads, crashes, recoveries, and what they show.
 
-use super::baton::{Baton, Limits, Seat, Strategy, random_of};
+use super::baton::{Alone, Baton, Lag, Limits, Seat, Strategy, random_of};
 use super::crew::Crew;
 use super::history::{History, Operation, Outcomes};
 use super::story::{Event, Place, Violation};
@@ -14,6 +14,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use std::any::Any;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -61,6 +62,7 @@ const SHRINK_STEPS_MAX: u64 = 1 << 26;
 struct Plan {
     ground: usize,
     strategy: Strategy,
+    lag: Option<Lag>,
     /// Before the threads start, so that they find nodes of all sizes.
     prelude: Vec<(usize, Operation)>,
     /// Of each thread, by number.
@@ -91,7 +93,8 @@ struct Shared<T: Target> {
 
 /// When to look.
 struct Watch {
-    fences: u64,
+    /// Number of moments so far that could have been crash points.
+    moments: u64,
     next_crash: u64,
     observed: bool,
     random: StdRng,
@@ -179,7 +182,7 @@ impl<T: Target> Worker<T> {
             initial: (0..ground.initial.len()).map(|register| (register, ground.initial[register])).filter(|(_, value)| *value != 0).collect(),
             prelude: operations(&plan.prelude),
             plan: plan.operations.iter().map(operations).collect(),
-            strategy: plan.strategy.to_string(),
+            strategy: plan.lag.as_ref().map_or_else(|| plan.strategy.to_string(), |lag| format!("{}; {lag}", plan.strategy)),
             events,
             image,
             replay: self.options.replay(&self.target.name(), schedule),
@@ -214,16 +217,19 @@ impl<T: Target> Worker<T> {
         let mut random = random_of(schedule.order);
         let strategy = Strategy::draw(&mut random, threads * each);
         let first_crash = random.random_range(1..=2 * (threads * each) as u64);
-        Plan { ground, strategy, prelude, operations, first_crash, random }
+        let is_held_back = random.random();
+        let lag = self.options.store_buffers.unwrap_or(is_held_back).then(|| Lag::draw(&mut random, threads));
+        Plan { ground, strategy, lag, prelude, operations, first_crash, random }
     }
 
     /// Runs a schedule: counts, what was found, and, if it is `traced`, what happened.
     fn attempt(&self, schedule: &Schedule, traced: bool) -> (Counts, Option<Finding>, Vec<Event>) {
         let mut plan = self.plan(schedule);
         let ground = Arc::clone(&self.grounds[plan.ground]);
-        let limits = Limits { steps_max: self.options.steps_max, omission: self.options.omission.clone(), sites: self.options.sites.clone() };
-        let watch = Watch { fences: 0, next_crash: plan.first_crash, observed: false, random: random_of(plan.random.random()) };
-        let baton = Baton::new(plan.operations.len(), plan.strategy.clone(), plan.random.clone(), limits, traced);
+        let Options { steps_max, omission, sites, .. } = &*self.options;
+        let limits = Limits { steps_max: *steps_max, omission: omission.clone(), sites: sites.clone(), memory: ground.addresses() };
+        let watch = Watch { moments: 0, next_crash: plan.first_crash, observed: false, random: random_of(plan.random.random()) };
+        let baton = Baton::new(plan.operations.len(), plan.strategy.clone(), plan.lag.clone(), plan.random.clone(), limits, traced);
         let notes = Arc::new(Notes::default());
         if traced {
             ground.seen.lock().clear();
@@ -242,7 +248,8 @@ impl<T: Target> Worker<T> {
                     watch: Mutex::new(watch),
                     traced,
                 };
-                match shared.play(&plan.prelude) {
+                let opening = ground.world.opening.iter().map(|operation| (0, operation.clone()));
+                match shared.play(&opening.chain(plan.prelude).collect::<Vec<_>>()) {
                     Ok(()) => self.run_threads(Arc::new(shared), plan.operations),
                     Err(broken) => Some(Finding { broken, image: None }),
                 }
@@ -279,7 +286,7 @@ impl<T: Target> Shared<T> {
     /// Before the threads start.
     fn play(&self, operations: &[(usize, Operation)]) -> Result<(), Broken> {
         for (_, operation) in operations {
-            let call = self.notes.history.lock().begin(operation);
+            let call = self.notes.history.lock().begin(PRELUDE, operation);
             let returned = self.ground.target.apply(&self.live, &self.ground.world, operation)?;
             self.notes.history.lock().end(call, returned);
         }
@@ -296,7 +303,9 @@ impl<T: Target> Shared<T> {
             Seat { baton: Arc::clone(&baton), thread, watch: move |step, place| shared.watch(thread, step, place, &debts) }
         };
         let scheduled = schedule::enter(Arc::new(seat));
-        let result = catch_unwind(AssertUnwindSafe(|| operations.iter().try_for_each(|(_, operation)| shared.call(thread, operation, &debts))));
+        let calls = || operations.iter().try_for_each(|(_, operation)| shared.call(thread, operation, &debts));
+        // The end empties the store buffer: others may get something done before it.
+        let result = catch_unwind(AssertUnwindSafe(|| calls().map(|()| schedule::rest())));
         drop(scheduled);
         match result {
             Ok(Ok(())) => {}
@@ -309,14 +318,24 @@ impl<T: Target> Shared<T> {
     }
 
     fn call(&self, thread: usize, operation: &Operation, debts: &Mutex<Vec<Debt>>) -> Result<(), Broken> {
-        let call = self.notes.history.lock().begin(operation);
+        let call = self.notes.history.lock().begin(thread, operation);
         self.baton.note(|| Event::Begin { thread, operation: operation.clone() });
         debts.lock().clear();
         let returned = self.ground.target.apply(&self.live, &self.ground.world, operation)?;
         self.baton.note(|| Event::End { thread, returned: returned.clone() });
-        self.notes.history.lock().end(call, returned);
         self.notes.counts.lock().operations += 1;
-        let owed: Vec<Debt> = std::mem::take(&mut *debts.lock());
+        let mut owed: Vec<Debt> = std::mem::take(&mut *debts.lock());
+        owed.retain(|debt| !self.life.is_paid(*debt));
+        match &self.baton.buffers {
+            Some(buffers) if owed.is_empty() => {
+                let notes = Arc::clone(&self.notes);
+                buffers.of(thread).after_stores(move || notes.history.lock().end(call, returned));
+            }
+            _ => {
+                schedule::drain();
+                self.notes.history.lock().end(call, returned);
+            }
+        }
         schedule::at_once(|| self.collect(owed));
         Ok(())
     }
@@ -324,7 +343,7 @@ impl<T: Target> Shared<T> {
     /// A call has returned that has read stores of other threads which were not durable. If one is not by now, a crash may take back what was returned: the
     /// image without it tells.
     fn collect(&self, owed: Vec<Debt>) {
-        for debt in owed.into_iter().filter(|debt| !self.life.is_paid(*debt)) {
+        for debt in owed {
             self.notes.counts.lock().suspicions += 1;
             let (ground, notes, traced) = (Arc::clone(&self.ground), Arc::clone(&self.notes), self.traced);
             self.life.lose(debt, move |image| ground.examine(image, &notes, traced));
@@ -333,18 +352,26 @@ impl<T: Target> Shared<T> {
 
     /// Before each step of a thread, which is sure to take it.
     fn watch(&self, thread: usize, step: Step, place: Place, debts: &Mutex<Vec<Debt>>) {
-        let base = self.ground.memory.words().as_ptr().addr();
-        let within = |address: usize| address.checked_sub(base).filter(|at| *at < size_of_val(self.ground.memory.words()));
+        let addresses = self.ground.addresses();
+        let within = |address: usize| addresses.contains(&address).then(|| address - addresses.start);
         match step {
             Step::Load(address) => {
                 let debt = within(address).filter(|_| self.ground.target.is_persistent()).and_then(|at| self.life.debt(at));
-                if let Some(debt) = debt {
+                // Who has stored there since, reads that.
+                let is_own = || self.baton.buffers.as_ref().is_some_and(|buffers| buffers.held_back(thread, address).is_some());
+                if let Some(debt) = debt.filter(|_| !is_own()) {
                     let mut debts = debts.lock();
                     if !debts.contains(&debt) {
                         debts.push(debt);
                         self.notes.counts.lock().dirty_reads += 1;
                         self.baton.note(|| Event::Dirty { thread, at: debt.at, place });
                     }
+                }
+            }
+            Step::Store(address, _) | Step::Exchange(address, _) if self.ground.options.durable_cache => {
+                if let Some(at) = within(address) {
+                    self.baton.note(|| Event::Step { thread, at, step, place });
+                    self.may_crash_now();
                 }
             }
             Step::Fence => self.before_fence(thread, step, place),
@@ -358,20 +385,40 @@ impl<T: Target> Shared<T> {
         }
     }
 
-    /// A fence may be a crash point; which ones are, the seed decides.
-    fn before_fence(&self, thread: usize, step: Step, place: Place) {
-        self.baton.note(|| Event::Step { thread, at: 0, step, place });
+    /// Whether this is one of the moments that are crash points, as the seed has it.
+    fn is_wanted(&self, watch: &mut Watch) -> bool {
         let options = &self.ground.options;
         if options.crash_every == 0 || !self.ground.target.is_persistent() {
-            return;
+            return false;
         }
-        let mut watch = self.watch.lock();
-        watch.fences += 1;
-        let wanted = watch.fences == watch.next_crash && self.notes.finding.lock().is_none();
+        watch.moments += 1;
+        let wanted = watch.moments == watch.next_crash && self.notes.finding.lock().is_none();
         if wanted {
             let step = watch.random.random_range(1..=2 * options.crash_every);
             watch.next_crash += step;
             self.baton.note(|| Event::Crash);
+        }
+        wanted
+    }
+
+    /// Where caches are durable, every moment may be a crash point.
+    fn may_crash_now(&self) {
+        if self.is_wanted(&mut self.watch.lock()) {
+            self.observe();
+            self.life.end();
+            self.life.look_away();
+        }
+    }
+
+    /// A fence may be a crash point: just before it makes something durable.
+    fn before_fence(&self, thread: usize, step: Step, place: Place) {
+        self.baton.note(|| Event::Step { thread, at: 0, step, place });
+        if self.ground.options.durable_cache {
+            return;
+        }
+        let mut watch = self.watch.lock();
+        let wanted = self.is_wanted(&mut watch);
+        if wanted {
             self.observe();
         } else if watch.observed {
             self.life.look_away();
@@ -398,6 +445,8 @@ impl<T: Target> Shared<T> {
             self.life.end();
             self.life.look_away();
         }
+        // What has left the buffers last, lies beside its words still; and a lock that was not given back is waited for.
+        let _alone = schedule::enter(Alone::after(&self.baton));
         let content = ground.target.content(live, &ground.world)?;
         if let Some(refused) = outcomes.refuse(&content) {
             return Err(Broken::new("some order of the calls explains what is there", refused));
@@ -434,6 +483,12 @@ impl<T: Target> Ground<T> {
             }
         }
         Ok(Self { target, options, world, memory, crash, initial, seen: Mutex::default() })
+    }
+
+    /// Where the pool lies in this process.
+    fn addresses(&self) -> Range<usize> {
+        let words = self.memory.words().as_ptr_range();
+        words.start.addr()..words.end.addr()
     }
 
     fn open(&self, life: &Life) -> Result<T::Live, Broken> {
@@ -516,7 +571,7 @@ impl<T: Target> Ground<T> {
             let payload = 9 << 32 | (number + 1);
             let mood = Mood::draw(number as usize, (0, self.world.keys.len()), &mut random);
             let operation = self.target.draw(&self.world, &mood, payload, &mut random);
-            let call = history.begin(&operation);
+            let call = history.begin(PRELUDE, &operation);
             history.end(call, self.target.apply(live, &self.world, &operation)?);
         }
         let content = self.target.content(live, &self.world)?;
@@ -532,6 +587,9 @@ fn pool_options<T: Target>(target: &T) -> PoolOptions {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Broken {
+    if let Some(broken) = panic.downcast_ref::<Broken>() {
+        return broken.clone();
+    }
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     Broken::new("no panic", text.unwrap_or("a panic without a message"))
 }

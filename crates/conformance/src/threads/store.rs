@@ -86,6 +86,7 @@ impl Target for Store {
             keys: (1..=8).map(|number| number * 10).collect(),
             setup: (0..count).map(|register| Operation::Upsert(register, register as u64 + 1)).collect(),
             closed,
+            opening: Vec::new(),
         };
         vec![world("empty", 0, false), world("one leaf", 4, true), world("two leaves", 8, false)]
     }
@@ -169,7 +170,7 @@ impl Target for Store {
                 Returned::Done
             }
             Operation::Scan(direction) => Returned::Entries(live.entries(world, *direction)?),
-            Operation::Update(..) => unreachable!("the store has no such operation"),
+            Operation::Update(..) | Operation::Load(..) => unreachable!("the store has no such operation"),
         })
     }
 

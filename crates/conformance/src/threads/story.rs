@@ -18,6 +18,8 @@ pub(super) enum Event {
     End { thread: usize, returned: Returned },
     /// A thread takes a step that the pool sees: store, flush, fence.
     Step { thread: usize, at: usize, step: Step, place: Place },
+    /// The oldest store to the pool in the buffer of a thread becomes visible.
+    Leave { thread: usize, at: usize },
     /// A thread has read a store of another one that is not durable.
     Dirty { thread: usize, at: usize, place: Place },
     /// Another thread goes on.
@@ -41,6 +43,7 @@ impl fmt::Display for Event {
                 write!(f, " ({place})")
             }
             Self::Dirty { thread, at, place } => write!(f, "{}:   reads {at:#x}, where another thread's store is not durable ({place})", name(*thread)),
+            Self::Leave { thread, at } => write!(f, "       the store of {} at {at:#x} leaves its buffer", name(*thread)),
             Self::Switch { from, to } => write!(f, "       {} is held up, {} goes on", name(*from), name(*to)),
             Self::Crash => write!(f, "       a crash here is examined"),
         }

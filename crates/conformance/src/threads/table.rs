@@ -134,6 +134,7 @@ impl Target for Table {
             keys: (0..REGISTERS as u32).collect(),
             setup: (0..count).map(|register| Operation::Upsert(register, register as u64 + 1)).collect(),
             closed,
+            opening: Vec::new(),
         };
         vec![world("empty", 0, false), world("full", REGISTERS, true), world("half full", REGISTERS / 2, false)]
     }

@@ -23,6 +23,8 @@ pub struct World {
     pub setup: Vec<Operation>,
     /// Whether the pool is closed cleanly before.
     pub closed: bool,
+    /// What is done when it has been opened again, before the threads start: what is volatile gets into a state of its own.
+    pub opening: Vec<Operation>,
 }
 
 /// What a thread rather does.
@@ -130,14 +132,32 @@ impl<K: Class + ?Sized> Index<K> {
         registry::<K, Crash>().into_iter().map(|entry| Self { entry }).collect()
     }
 
-    /// A dozen leaves: full ones, which the next insertion splits, and half full ones, which removals merge.
-    fn leaves(&self, name: &'static str, is_full: &dyn Fn(u32) -> bool) -> Start<IndexChange> {
+    /// Some leaves: full ones, which the next insertion splits, and half full ones, which removals merge.
+    fn leaves(&self, name: &'static str, count: u32, is_full: &dyn Fn(u32) -> bool) -> Start<IndexChange> {
         let half = self.entry.leaf_capacity as u32 / 2;
-        let keys = 1..=12 * half;
+        let keys = 1..=count * half;
         // Ascending, each split leaves half a leaf behind.
         let mut changes: Vec<Change> = keys.clone().map(|number| Change::Put(number * 10, u64::from(number))).collect();
         changes.extend(keys.filter(|number| is_full((number - 1) / half)).map(|number| Change::Put(number * 10 + 2, u64::from(number))));
         Start::new(name, changes.into_iter().map(IndexChange::Key).collect(), [5, 10, 20, 30])
+    }
+
+    /// Nodes of the router that the next split of a leaf splits, one above the other. A router of four children that is made anew has three in each node.
+    fn full_nodes(&self, name: &'static str, nodes: u32) -> (Start<IndexChange>, Vec<Change>) {
+        let half = self.entry.leaf_capacity as u32 / 2;
+        let in_the_middle_of = |node: u32| (3 * node + 1) * half + 1;
+        (self.leaves(name, 3 * nodes, &|_| true), (0..nodes).map(|node| Change::Put(in_the_middle_of(node) * 10 + 5, u64::from(node) + 1)).collect())
+    }
+
+    /// Nodes of the router that the next merger of leaves merges with their neighbours, until the root has one child and goes.
+    fn sparse_nodes(&self, name: &'static str, nodes: u32) -> (Start<IndexChange>, Vec<Change>) {
+        let half = self.entry.leaf_capacity as u32 / 2;
+        let keys = 1..=3 * nodes * half;
+        let changes = keys.map(|number| IndexChange::Key(Change::Put(number * 10, u64::from(number)))).collect();
+        // Of three leaves that are half full, the first two become one, half full again.
+        let first_of = |node: u32| 3 * node * half + 1;
+        let removed = (0..nodes).flat_map(|node| (0..half).map(move |number| Change::Delete((first_of(node) + number) * 10)));
+        (Start::new(name, changes, [5, 10, 20, 30]), removed.collect())
     }
 
     fn entries(&self, world: &World, content: crate::Content<K>) -> Result<Vec<(usize, u64)>, Broken> {
@@ -171,10 +191,19 @@ impl<K: Class + ?Sized> Target for Index<K> {
     fn worlds(&self) -> Vec<World> {
         let mut starts = starts(self.entry.leaf_capacity);
         starts.retain(|start| !start.equal_payloads && !start.changes.is_empty());
+        let mut starts: Vec<(Start<IndexChange>, Vec<Change>)> = starts.into_iter().map(|start| (start, Vec::new())).collect();
         if self.entry.leaf_capacity <= 8 {
-            starts.extend([self.leaves("full leaves", &|_| true), self.leaves("mixed leaves", &|leaf| leaf.is_multiple_of(3))]);
+            starts.extend(
+                [self.leaves("full leaves", 12, &|_| true), self.leaves("mixed leaves", 12, &|leaf| leaf.is_multiple_of(3))].map(|start| (start, Vec::new())),
+            );
+            starts.extend([
+                self.full_nodes("full nodes", 4),
+                self.full_nodes("full root", 1),
+                self.sparse_nodes("sparse nodes", 4),
+                self.sparse_nodes("sparse root", 2),
+            ]);
         }
-        let world = |start: Start<IndexChange>| {
+        let world = |(start, opening): (Start<IndexChange>, Vec<Change>)| {
             // The index is there when the setup begins.
             let changes = start.changes.iter().filter_map(|change| if let IndexChange::Key(change) = change { Some(*change) } else { None });
             let number = |change: Change| match change {
@@ -185,11 +214,12 @@ impl<K: Class + ?Sized> Target for Index<K> {
             keys.sort_unstable();
             keys.dedup();
             let register = |key: u32| keys.binary_search(&key).expect("every key has a register");
-            let setup = changes.map(|change| match change {
+            let operation = |change| match change {
                 Change::Put(key, payload) => Operation::Upsert(register(key), payload),
                 Change::Delete(key) => Operation::Remove(register(key)),
-            });
-            World { name: start.name, setup: setup.collect(), keys, closed: start.closed }
+            };
+            let (setup, opening) = (changes.map(operation).collect(), opening.into_iter().map(operation).collect());
+            World { name: start.name, setup, keys, closed: start.closed, opening }
         };
         starts.into_iter().map(world).collect()
     }
@@ -202,8 +232,11 @@ impl<K: Class + ?Sized> Target for Index<K> {
         Subject::open(&self.entry, pool, 1).map_err(Broken::by("opening after a crash succeeds"))
     }
 
-    fn draw(&self, _world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+    fn draw(&self, world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
         let register = mood.pick(random);
+        if world.setup.is_empty() && self.entry.persistent && random.random_ratio(1, 16) {
+            return Operation::Load(mood.window.0, mood.window.1, payload);
+        }
         if mood.reads(random) {
             return match random.random_range(0..8u32) {
                 0 => Operation::Scan(Direction::Forward),
@@ -236,6 +269,10 @@ impl<K: Class + ?Sized> Target for Index<K> {
                     return Err(Broken::new("a scan is in order", format_args!("{found:?}")));
                 }
                 return Ok(Returned::Entries(self.entries(world, found)?));
+            }
+            Operation::Load(from, to, payload) => {
+                let pairs: Vec<_> = (*from..*to).map(|register| (key(&register), *payload)).collect();
+                return live.load(&pairs).map(Returned::Changed).map_err(Broken::by("an operation succeeds"));
             }
             Operation::Swap(..) | Operation::Batch(_) | Operation::Clear => unreachable!("an index has no such operation"),
         };

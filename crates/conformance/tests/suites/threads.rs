@@ -36,6 +36,16 @@ fn threads_crash_on_the_allocator() {
     run(Table, Options { schedules: 2000, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
 }
 
+/// Where caches are durable, a crash takes what is in the store buffers and nothing else, and no flush is needed.
+#[test]
+fn threads_crash_where_caches_are_durable() {
+    let options = Options { schedules: 1000, seed: 0x5eed, durable_cache: true, store_buffers: Some(true), ..Options::default() };
+    run(Index::<u64>::all().swap_remove(0), options.clone(), |_| {}).assert_clean();
+    run(Index::<[u8]>::all().swap_remove(0), options.clone(), |_| {}).assert_clean();
+    run(Store { index: "isle-128" }, Options { schedules: 200, ..options.clone() }, |_| {}).assert_clean();
+    run(Table, options, |_| {}).assert_clean();
+}
+
 /// One thread deletes by batches, which use the same commit slot again and again; others look.
 struct Deletions(Store);
 

@@ -31,7 +31,8 @@
 //! the random ones; [`CrashOptions::hidden_in_full`] turns the shortcut off, and a test compares both.
 //!
 //! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler fit in. Observers run under the life's
-//! lock.
+//! lock. What a scheduler holds back in store buffers ([`crate::schedule`]) has not reached the medium: it is in no image, whatever the domain. A fence or an
+//! exchange finds the buffer of its thread empty.
 
 mod debt;
 mod images;
@@ -46,7 +47,7 @@ pub use site::{Act, Fault, Profile, Site, Tally, Verb};
 pub use trace::{Deed, Trace};
 
 use super::{LINE, Lines, Medium};
-use crate::{Memory, WORD};
+use crate::{Memory, WORD, schedule};
 use log::Log;
 use parking_lot::Mutex;
 use std::panic::Location;
@@ -190,7 +191,7 @@ impl State {
 
     /// Notes that the word at `at` went from `old` to `new`.
     #[inline]
-    fn record(&mut self, at: usize, old: u64, new: u64, order: Ordering, site: Site) {
+    fn record(&mut self, at: usize, old: u64, new: u64, order: Ordering, site: Site, by: u64) {
         assert!(self.stage != Stage::Over, "a store at {at:#x} through a medium whose life is over");
         self.counts.stores += 1;
         // A store that changes nothing leaves the same image as no store.
@@ -206,7 +207,7 @@ impl State {
         self.undo.push(((at / WORD) as u32, old));
         if self.stage == Stage::Watched && !self.options.stores_are_durable {
             let Site { place, verb } = site;
-            let store = log::Store { at, old, new, place, by: log::this_thread() };
+            let store = log::Store { at, old, new, place, by };
             if let Some(profile) = &self.options.profile {
                 // A relaxed store claims no order.
                 profile.hit(place, verb, if order != Ordering::Relaxed && self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
@@ -322,6 +323,20 @@ impl Level {
     }
 }
 
+impl Crash {
+    /// A store reaches the memory, and the log.
+    fn store_now(&self, at: usize, value: u64, order: Ordering, place: &'static Location<'static>, by: u64) {
+        let mut state = self.level.state.lock();
+        if state.options.stores_are_durable {
+            self.level.crash_point(&mut state, Event::Store, Some(place));
+        }
+        let word = &self.level.memory.words()[at / WORD];
+        let old = word.load(Ordering::Relaxed);
+        word.store(value, order);
+        state.record(at, old, value, order, Site { place, verb: Verb::Store }, by);
+    }
+}
+
 /// From the moment a pool is opened to a crash. All that happened in it is undone when it is dropped.
 ///
 /// Pools on its medium must be dropped before it.
@@ -414,13 +429,14 @@ impl Medium for Crash {
     #[track_caller]
     fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
         let place = Location::caller();
-        let mut state = self.level.state.lock();
-        if state.options.stores_are_durable {
-            self.level.crash_point(&mut state, Event::Store, Some(place));
+        let by = log::this_thread();
+        let is_held_back = schedule::with_buffer(|buffer| {
+            let crash = self.clone();
+            buffer.store_by(std::ptr::from_ref(word).addr(), value, move || crash.store_now(at, value, order, place, by));
+        });
+        if is_held_back.is_none() {
+            self.store_now(at, value, order, place, by);
         }
-        let old = word.load(Ordering::Relaxed);
-        word.store(value, order);
-        state.record(at, old, value, order, Site { place, verb: Verb::Store });
     }
 
     #[track_caller]
@@ -434,7 +450,7 @@ impl Medium for Crash {
         }
         let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
         if result.is_ok() {
-            state.record(at, current, new, Ordering::AcqRel, Site { place, verb: Verb::Exchange });
+            state.record(at, current, new, Ordering::AcqRel, Site { place, verb: Verb::Exchange }, log::this_thread());
         }
         result
     }
@@ -463,7 +479,19 @@ impl Medium for Crash {
             () if planted(Act::Neighbour) => (first - 1, count),
             () => (first, count),
         };
-        state.log.flush(first, count, place);
+        let by = log::this_thread();
+        if schedule::with_buffer(|_| ()).is_none() {
+            return state.log.flush(first, count, place, by);
+        }
+        // What a buffer does not have to wait for, it executes at once, and that takes the lock.
+        drop(state);
+        schedule::with_buffer(|buffer| {
+            for line in first..first + count {
+                let crash = self.clone();
+                let address = self.level.memory.words()[line * LINE / WORD].as_ptr().addr();
+                buffer.flush_by(address, move || crash.level.state.lock().log.flush(line, 1, place, by));
+            }
+        });
     }
 
     #[track_caller]

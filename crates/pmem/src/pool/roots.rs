@@ -134,7 +134,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Corrupt`] when the directory is damaged; [`Error::RootName`].
     pub fn root(&self, name: &str) -> Result<Option<Root>, Error> {
-        let _lock = schedule::acquire(|| self.roots.try_lock(), || self.roots.lock());
+        let _lock = schedule::lock(&self.roots);
         Ok(self.find_root(&Name::new(name)?)?.map(|(_, root)| root))
     }
 
@@ -143,7 +143,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Corrupt`] when the directory is damaged.
     pub fn roots(&self) -> Result<Vec<(String, Root)>, Error> {
-        let _lock = schedule::acquire(|| self.roots.try_lock(), || self.roots.lock());
+        let _lock = schedule::lock(&self.roots);
         let mut roots = Vec::new();
         self.each_entry(|entry| {
             if let Some((name, root)) = entry.read(self)? {
@@ -160,7 +160,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::RootExists`]; [`Error::RootName`]; [`Error::Corrupt`]; [`Error::NoSpace`]; and those of [`Pool::writable`]. The block is given back.
     pub fn link_root<T: Resident + ?Sized>(&self, name: &str, kind: u64, block: Durable<'_, T, M>) -> Result<Off<T>, Error> {
-        let _lock = schedule::acquire(|| self.roots.try_lock(), || self.roots.lock());
+        let _lock = schedule::lock(&self.roots);
         self.writable()?;
         let stored = Name::new(name)?;
         let mut free = None;
@@ -212,7 +212,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::NoSuchRoot`]; [`Error::Corrupt`]; and those of [`Pool::writable`].
     pub fn replace_root<T: Resident + ?Sized>(&self, name: &str, block: Durable<'_, T, M>) -> Result<Root, Error> {
-        let _lock = schedule::acquire(|| self.roots.try_lock(), || self.roots.lock());
+        let _lock = schedule::lock(&self.roots);
         self.writable()?;
         let (entry, old) = self.find_root(&Name::new(name)?)?.ok_or_else(|| Error::NoSuchRoot { name: name.to_owned() })?;
         self.link(&entry.root, block);
@@ -224,7 +224,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::NoSuchRoot`]; [`Error::Corrupt`]; and those of [`Pool::writable`].
     pub fn unlink_root(&self, name: &str) -> Result<Root, Error> {
-        let _lock = schedule::acquire(|| self.roots.try_lock(), || self.roots.lock());
+        let _lock = schedule::lock(&self.roots);
         self.writable()?;
         let (entry, old) = self.find_root(&Name::new(name)?)?.ok_or_else(|| Error::NoSuchRoot { name: name.to_owned() })?;
         self.store(&entry.root, 0, Ordering::Release);
@@ -237,7 +237,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Corrupt`] when the directory is damaged.
     pub(crate) fn directory_blocks(&self) -> Result<Vec<(Off<Directory>, usize)>, Error> {
-        let _lock = schedule::acquire(|| self.roots.try_lock(), || self.roots.lock());
+        let _lock = schedule::lock(&self.roots);
         let mut blocks = Vec::new();
         self.each_block(|directory| {
             if directory.number.get() > 0 {

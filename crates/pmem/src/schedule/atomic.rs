@@ -1,7 +1,7 @@
 //! Atomic words in DRAM for structures that threads share without a lock. They are those of the standard library, but a [`Scheduler`](super::Scheduler) is
-//! asked before each access.
+//! asked before each access, and may hold stores back.
 
-use super::{Step, before};
+use super::{Step, before, drain, held_back, with_buffer};
 use bytemuck::Zeroable;
 use std::sync::atomic::{self, Ordering};
 
@@ -25,24 +25,44 @@ macro_rules! atomic {
                 std::ptr::from_ref(self).addr()
             }
 
+            /// Brings the word up to date with what has left the store buffers.
+            #[inline(always)]
+            fn settle(&self) {
+                if let Some(value) = with_buffer(|buffer| buffer.settle(self.address())).flatten() {
+                    self.0.store(value as $value, Ordering::Release);
+                }
+            }
+
             /// Loads the word.
             #[inline(always)]
+            #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 before(Step::Load(self.address()));
+                if let Some(own) = held_back(self.address()) {
+                    return own as $value;
+                }
+                self.settle();
                 self.0.load(order)
             }
 
             /// Stores a value.
             #[inline(always)]
+            #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 before(Step::Store(self.address(), u64::from(value)));
-                self.0.store(value, order);
+                if with_buffer(|buffer| buffer.store(self.address(), u64::from(value))).is_none() {
+                    self.0.store(value, order);
+                } else if order == Ordering::SeqCst {
+                    drain();
+                }
             }
 
             /// Stores a value; the one that was there.
             #[inline(always)]
+            #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 before(Step::Exchange(self.address(), u64::from(value)));
+                self.settle();
                 self.0.swap(value, order)
             }
 
@@ -51,13 +71,31 @@ macro_rules! atomic {
             /// # Errors
             /// What it is instead.
             #[inline(always)]
+            #[track_caller]
             pub fn compare_exchange(&self, current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value> {
                 before(Step::Exchange(self.address(), u64::from(new)));
+                self.settle();
                 self.0.compare_exchange(current, new, success, failure)
             }
         }
     };
 }
+
+// Memory that is used again must not inherit what was stored there before. Builds without a scheduler have nothing to forget.
+#[cfg(debug_assertions)]
+macro_rules! forget {
+    ($name:ident) => {
+        impl Drop for $name {
+            fn drop(&mut self) {
+                with_buffer(|buffer| buffer.forget(self.address()));
+            }
+        }
+    };
+}
+#[cfg(debug_assertions)]
+forget!(AtomicU64);
+#[cfg(debug_assertions)]
+forget!(AtomicU32);
 
 atomic!(AtomicU64, u64);
 atomic!(AtomicU32, u32);
@@ -65,8 +103,10 @@ atomic!(AtomicU32, u32);
 impl AtomicU64 {
     /// Sets bits; the word that was there.
     #[inline(always)]
+    #[track_caller]
     pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
         before(Step::Exchange(self.address(), bits));
+        self.settle();
         self.0.fetch_or(bits, order)
     }
 }

@@ -110,8 +110,9 @@ impl Log {
         self.lines[first..first + count].iter().any(|line| !line.stores.is_empty())
     }
 
-    pub(super) fn flush(&mut self, first: usize, count: usize, place: &'static Location<'static>) {
-        let flushed = of_this_thread(&mut self.flushed);
+    /// A flush of `count` lines by thread number `by`.
+    pub(super) fn flush(&mut self, first: usize, count: usize, place: &'static Location<'static>, by: u64) {
+        let flushed = of_thread(&mut self.flushed, by);
         for number in first..first + count {
             let line = &self.lines[number];
             if !line.stores.is_empty() {
@@ -129,12 +130,12 @@ impl Log {
 
     /// Whether a fence by this thread would make anything durable.
     pub(super) fn retires(&mut self) -> bool {
-        of_this_thread(&mut self.flushed).iter().any(|flushed| flushed.count > self.lines[flushed.line as usize].durable)
+        of_thread(&mut self.flushed, this_thread()).iter().any(|flushed| flushed.count > self.lines[flushed.line as usize].durable)
     }
 
     /// A fence by this thread.
     pub(super) fn retire(&mut self) {
-        for Flushed { line: number, count, .. } in of_this_thread(&mut self.flushed).drain(..) {
+        for Flushed { line: number, count, .. } in of_thread(&mut self.flushed, this_thread()).drain(..) {
             let line = &mut self.lines[number as usize];
             if count > line.durable {
                 line.stores.drain(..(count - line.durable) as usize);
@@ -178,8 +179,7 @@ impl Log {
     }
 }
 
-fn of_this_thread(flushed: &mut Vec<(u64, Vec<Flushed>)>) -> &mut Vec<Flushed> {
-    let thread = this_thread();
+fn of_thread(flushed: &mut Vec<(u64, Vec<Flushed>)>, thread: u64) -> &mut Vec<Flushed> {
     let found = flushed.iter().position(|(owner, _)| *owner == thread);
     let index = found.unwrap_or_else(|| {
         flushed.push((thread, Vec::new()));

@@ -5,6 +5,7 @@ use super::{Entry, Node, Olc, Shape};
 use crate::Key;
 use crate::latch::{Locked, Restart};
 use crate::selective::router::{self, Fences, Target};
+use everleaf_pmem::schedule;
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,6 +30,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     fn give_back(&self, number: u32, lock: Locked<'_>) {
         self.clear(self.node(number));
         lock.release_obsolete();
+        schedule::drain();
         self.free.lock().numbers.push(number);
     }
 
