@@ -243,24 +243,24 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     shrink::shrink_report(world, options, report)
 }
 
-/// Runs random sequences as `options` say, and examines every image of small crash points and a sample of those of large ones.
+/// Runs random sequences as `options` say, as many from each start, and examines every image of small crash points and a sample of those of large ones.
 pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
-    let start = numbered(&**world, options).next().map_or(0, |(number, _)| number);
-    let report = distribute(
-        world,
-        options,
-        options.sequences,
-        move |_| start,
-        move |checker, world, options, item| {
-            let case = Case::random(start, options.seed.wrapping_add(item as u64));
-            let share = WHOLE / (options.sequences * options.random).max(1) as u64;
-            let mut next = made_up(world, options, case);
-            checker.run_long(case, |number, content| {
-                options.advance(share);
-                next(number, content).filter(|_| !options.is_over())
-            });
-        },
-    );
+    let numbers: Vec<usize> = numbered(&**world, options).map(|(number, _)| number).collect();
+    // A thread keeps what it has built of a start for as long as the start is the same.
+    let start_of = {
+        let sequences = options.sequences.max(1);
+        move |item: usize| numbers.get(item * numbers.len() / sequences).copied().unwrap_or(0)
+    };
+    let starts = start_of.clone();
+    let report = distribute(world, options, options.sequences, start_of, move |checker, world, options, item| {
+        let case = Case::random(starts(item), options.seed.wrapping_add(item as u64));
+        let share = WHOLE / (options.sequences * options.random).max(1) as u64;
+        let mut next = made_up(world, options, case);
+        checker.run_long(case, |number, content| {
+            options.advance(share);
+            next(number, content).filter(|_| !options.is_over())
+        });
+    });
     shrink::shrink_report(world, options, report)
 }
 
