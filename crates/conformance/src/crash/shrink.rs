@@ -17,11 +17,12 @@ pub(super) fn shrink_report<W: World>(world: &Arc<W>, options: &Options, report:
     Report { violation, ..report }
 }
 
-fn shrink<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) -> Option<Violation> {
-    // However long the run was to be, its violation is made small.
-    let options = &Options { progress: None, ..options.clone() };
-    let mut steps = steps_of(world, options, violation)?;
-    let shrinker = Shrinker { world, options, case: violation.case };
+fn shrink<W: World>(world: &Arc<W>, options: &Options, found: &Violation) -> Option<Violation> {
+    // However long the run was to be, its violation is made small. Which images get another life depends on all that came before; here all do, lest a violation
+    // that needs one be gone with any step.
+    let options = &Options { progress: None, second_life_every: 1, follow_up_every: 1, ..options.clone() };
+    let mut steps = steps_of(world, options, found)?;
+    let shrinker = Shrinker { world, options, case: found.case };
     let mut best = shrinker.fails(&[], &steps)?;
     let mut attempts = 0;
     // Whole stretches first, then single steps. The last is the one that crashes.
@@ -54,7 +55,7 @@ fn shrink<W: World>(world: &Arc<W>, options: &Options, violation: &Violation) ->
             .fails(setup, steps)
             .filter(|violation| violation.broken.rule == best.broken.rule)
     })?;
-    Some(Violation { setup: best.setup, replay: best.replay, ..violation })
+    Some(Violation { setup: best.setup, replay: found.replay.clone(), ..violation })
 }
 
 /// The steps of the case, up to the one in which the violation was found.
