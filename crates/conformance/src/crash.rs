@@ -23,6 +23,7 @@ pub(crate) mod index;
 pub mod list;
 mod mutate;
 mod pool;
+mod printed;
 mod progress;
 mod published;
 mod report;

@@ -1,7 +1,7 @@
 //! The list of every index.
 
 use crate::selective::leaf::LeafLayout;
-use crate::selective::{IsleLeaf, Olc, Selective};
+use crate::selective::{IsleLeaf, LbLeaf, Olc, Selective};
 use crate::{Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Count, Crash, Hardware, Medium, Pool, Reach};
 use std::num::NonZeroU64;
@@ -100,11 +100,17 @@ pub fn registry<K: Key + ?Sized, M: Listed>() -> Vec<Entry<K, M>> {
 /// Every index, compiled where this is called. For classes of keys and media that [`registry`] does not have.
 pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
-        isle::<K, M, 1, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
-        isle::<K, M, 3, 64>("isle-256", "Isle-Tree with leaves of 256 B"),
-        isle::<K, M, 7, 64>("isle", "Isle-Tree with leaves of 512 B"),
-        isle::<K, M, 15, 64>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
-        isle::<K, M, 31, 64>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
+        selective::<K, M, IsleLeaf<1>, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
+        selective::<K, M, IsleLeaf<3>, 64>("isle-256", "Isle-Tree with leaves of 256 B"),
+        selective::<K, M, IsleLeaf<7>, 64>("isle", "Isle-Tree with leaves of 512 B"),
+        selective::<K, M, IsleLeaf<15>, 64>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
+        selective::<K, M, IsleLeaf<31>, 64>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
+        selective::<K, M, LbLeaf<2, 1>, 4>("lb-128", "LB+-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
+        selective::<K, M, LbLeaf<2, 2>, 4>("lb-2x128", "LB+-Tree with leaves of 2 x 128 B and nodes of 4: for exhaustive checking"),
+        selective::<K, M, LbLeaf<4, 1>, 64>("lb", "LB+-Tree with leaves of 256 B"),
+        selective::<K, M, LbLeaf<4, 2>, 64>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
+        selective::<K, M, LbLeaf<4, 3>, 64>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
+        selective::<K, M, LbLeaf<4, 4>, 64>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -116,13 +122,13 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     ]
 }
 
-fn isle<K: Key + ?Sized, M: Medium, const LINES: usize, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
+fn selective<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
     Entry {
         name,
         summary,
         persistent: true,
-        leaf_capacity: <IsleLeaf<LINES> as LeafLayout<K>>::CAPACITY,
-        creator: |entry, pool, root| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Selective::<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>::open(pool, root, entry.name, recovery)?)),
+        leaf_capacity: L::CAPACITY,
+        creator: |entry, pool, root| Ok(Box::new(Selective::<K, L, Olc<K, FANOUT>, M>::create(pool, root, entry.name)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Selective::<K, L, Olc<K, FANOUT>, M>::open(pool, root, entry.name, recovery)?)),
     }
 }

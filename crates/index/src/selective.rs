@@ -12,28 +12,18 @@
 //! 1. the persistent list from the root block holds every leaf once; the ranges `[low, next leaf's low)` ascend and tile the key space, the first low is the
 //!    lowest key;
 //! 2. a leaf in the list is durable as a whole; every leaf that the router knows is in the list, or latched;
-//! 3. the range, the low fence and the skip of a leaf never change: a split or merge replaces leaves by new ones, and the old ones' latches say *obsolete* for
-//!    ever;
+//! 3. the range of a leaf changes only under its latch; the latch of a leaf that was taken out of the list says *obsolete* for ever;
 //! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
 //!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
 //!
-//! Split of X at the median, with P the leaf before it (or the root block, which has no latch: its link belongs to who has latched the leaf that it leads to):
-//! 1. latch X, then P (try: on failure let go and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is not
-//!    obsolete and that P's next is X.
-//! 2. build A and B with the halves, A.next = B, B.next = X.next, and the fence of B; flush all, fence. Nobody can reach them: a crash forgets them.
-//! 3. P.next := A, persist: the commit point. Before: the list holds X; after: A and B, with the same entries.
-//! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list. A pending key goes the ordinary way.
-//! 5. X is retired: unlinked durably in step 3, it may be used again.
+//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree), or divided in their place (LB+-Tree).
 //!
-//! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch P, A and B, all by trying; 2.
-//! build C with both, C.next = B.next, flush, fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's
-//! fence are retired.
-//!
-//! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences. All reads of the list are bounded by the number of leaves
-//! that the pool could hold, so a cycle ends in an error.
+//! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences or, where leaves keep none, from the keys that are there.
+//! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error.
 
 pub mod leaf;
 pub mod router;
+pub mod structure;
 
 mod open;
 mod scan;
@@ -42,8 +32,8 @@ use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
-use everleaf_pmem::{Durable, Medium, Off, Pm, Pool, Word, probe, resident, schedule};
-use leaf::{Birth, Entry, LeafLayout};
+use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
+use leaf::{Entry, LeafLayout};
 use router::{Fences, GROUP, Neighbours, Router, Target};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -51,12 +41,15 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 
-pub use leaf::IsleLeaf;
+pub use leaf::{IsleLeaf, LbLeaf};
 pub use router::Olc;
 pub(crate) use scan::{is_beyond, next_bound, scan_target};
+use structure::{Split, Structure};
 
 /// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.
 pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, 64>, M>;
+/// LB+-Tree with leaves of 256 BLOCKS bytes and the default router.
+pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Olc<K, 64>, M>;
 
 resident! {
     /// The root block of a tree.
@@ -139,7 +132,7 @@ struct Reached<'a, L> {
 }
 
 /// A latched leaf.
-struct Held<'a, L> {
+pub struct Held<'a, L> {
     off: u64,
     leaf: &'a L,
     lock: Locked<'a>,
@@ -248,10 +241,14 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 self.keys.add(1);
                 return Ok(None);
             }
-            match self.split(key, held)? {
-                Ok(()) => {}
+            match L::Structure::split(self, key, value, held)? {
+                Split::Apart => {}
+                Split::Inserted => {
+                    self.keys.add(1);
+                    return Ok(None);
+                }
                 // Who has the leaf before may be splitting it too, or may have been put to sleep.
-                Err(Restart) => schedule::rest(),
+                Split::Prevented => schedule::rest(),
             }
         }
     }
@@ -282,7 +279,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let half = L::CAPACITY / 2;
         if count + 1 == half || count < half && count.is_multiple_of(4) {
             // Somebody in the way is no reason to wait.
-            let _ = self.merge(key);
+            let _ = L::Structure::merge(self, key);
         }
         Ok(Some(old))
     }
@@ -328,40 +325,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Splits the full leaf of `key`. The inner result says whether somebody was in the way.
-    #[cold]
-    fn split(&self, key: &K, held: Held<'_, L>) -> Result<Result<(), Restart>, Error> {
-        let Held { off, leaf, lock } = held;
+    /// The sorted entries of the full leaf of `key`, which is latched; and a separator of their halves.
+    fn halve(&self, key: &K, leaf: &L) -> Result<Halved<K>, Error> {
         // The leaf is latched, so its fences stand.
-        let Fences { low, high } = self.fences(key);
-        let low: &K = low.borrow();
-        let Ok((before, slot)) = self.hold_predecessor(low) else {
-            lock.release_unchanged();
-            return Ok(Err(Restart));
-        };
-        let built = self.check_link(slot, off).and_then(|()| self.build_halves(leaf, low, high.as_ref().map(Borrow::borrow)));
-        let Halves { left, right, separator } = match built {
-            Ok(halves) => halves,
-            Err(error) => {
-                before.release_unchanged();
-                lock.release_unchanged();
-                return Err(error);
-            }
-        };
-        let right = right.bytes();
-        // persist-equivalent(fence drop): to one thread, whose insert fences before it returns. Others write to the new leaves as soon as the router knows
-        // them.
-        let left = self.pool.link(slot, left).bytes();
-        drop(before);
-        self.router.split(off, left, low, separator.borrow(), right);
-        lock.release_obsolete();
-        self.leaves.add(1);
-        self.pool.retire(Off::<L>::new(off), &self.pool.pin());
-        Ok(Ok(()))
-    }
-
-    /// Builds both halves of a leaf, durable but not linked; the left one links the right one.
-    fn build_halves<'p>(&'p self, leaf: &L, low: &K, high: Option<&K>) -> Result<Halves<'p, K, L, M>, Error> {
+        let fences = self.fences(key);
         let mut entries = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
         leaf::sort::<K, M>(&self.pool, &mut entries)?;
@@ -370,143 +337,44 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Err(damaged("a full leaf with fewer entries than it counts").into());
         }
         let (lower, upper) = entries.split_at(entries.len() / 2);
-        let (mut below, mut above) = (K::Owned::default(), K::Owned::default());
-        let (last, first) = (lower[lower.len() - 1], upper[0]);
-        K::read(&self.pool, last.head, last.value, &mut below)?;
-        K::read(&self.pool, first.head, first.value, &mut above)?;
+        let (below, above) = (leaf::read::<K, M>(&self.pool, &lower[lower.len() - 1])?, leaf::read::<K, M>(&self.pool, &upper[0])?);
         let separator = K::separator(below.borrow(), above.borrow());
-        if separator.borrow() <= low || high.is_some_and(|high| separator.borrow() >= high) {
+        if separator <= fences.low || fences.high.as_ref().is_some_and(|high| separator >= *high) {
             return Err(damaged("a leaf with keys beyond its range").into());
         }
-        let (right_low, fence) = separator.borrow().fence(&self.pool)?;
-        let (left, right) = (self.pool.alloc::<L>()?, self.pool.alloc::<L>()?);
-        self.build(&right, leaf.skip(), upper, right_low, leaf.next().get(), separator.borrow(), high)?;
-        self.build(&left, leaf.skip(), lower, leaf.low(), right.off().link(), low, Some(separator.borrow()))?;
-        let (left, right, fence) = self.pool.fence_all((left.flush(), right.flush(), fence.map(|fence| fence.flush())));
-        // The last that can fail: what is begun is linked.
-        self.latches.begin(&[left.off().bytes(), right.off().bytes()])?;
-        fence.map(Durable::release);
-        Ok(Halves { left, right: right.release(), separator })
+        Ok(Halved { fences, entries, separator })
     }
 
-    /// Writes a new leaf with entries whose heads leave out `skip` bytes.
-    #[expect(clippy::too_many_arguments, reason = "a leaf is born with all of this, once")]
-    fn build(&self, leaf: &L, skip: usize, entries: &[Entry], low: u64, next: u64, from: &K, to: Option<&K>) -> Result<(), Error> {
-        let shared = to.map_or(0, |to| from.shared(to));
-        // A head of eight bytes has some to spare: reading every record again is worth it only when the heads reach much further.
-        let new_skip = if shared >= skip + HEAD_GAIN { shared } else { skip };
-        let mut entries = entries.to_vec();
-        rehead::<K, M>(&self.pool, skip, new_skip, &mut entries)?;
-        leaf.build(&self.pool, &Birth { next, low, skip: new_skip }, &entries);
-        Ok(())
-    }
-
-    /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way. Nothing is owed: a later removal tries again.
-    #[cold]
-    fn merge(&self, key: &K) -> Result<(), Restart> {
-        let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
-        let leaves = pair.leaves();
-        let [left_fences, right_fences] = pair.fences();
-        let taken = (|| {
-            let (before, slot) = match pair.before() {
-                Some(before) => self.hold_next_of(before)?,
-                None => self.hold_predecessor(left_fences.low.borrow())?,
-            };
-            let (left, latch) = self.leaf(leaves[0])?;
-            let left_lock = match latch.try_lock() {
-                Ok(lock) => lock,
-                Err(Restart) => {
-                    before.release_unchanged();
-                    return Err(Restart);
-                }
-            };
-            let (right, latch) = self.leaf(leaves[1])?;
-            match latch.try_lock() {
-                Ok(right_lock) => Ok((before, slot, left, left_lock, right, right_lock)),
-                Err(Restart) => {
-                    left_lock.release_unchanged();
-                    before.release_unchanged();
-                    Err(Restart)
-                }
+    /// Latches two neighbours, if nobody is in the way.
+    fn hold_both(&self, leaves: [u64; 2]) -> Result<[Held<'_, L>; 2], Restart> {
+        let hold = |off| {
+            let (leaf, latch) = self.leaf(off)?;
+            Ok::<_, Restart>(Held { off, leaf, lock: latch.try_lock()? })
+        };
+        let left = hold(leaves[0])?;
+        match hold(leaves[1]) {
+            Ok(right) => Ok([left, right]),
+            Err(Restart) => {
+                left.lock.release_unchanged();
+                Err(Restart)
             }
-        })();
-        let Ok((before, slot, left, left_lock, right, right_lock)) = taken else {
-            pair.release();
-            return Err(Restart);
-        };
-        let high = right_fences.high.as_ref().map(Borrow::borrow);
-        let joined = self.check_link(slot, leaves[0]).and_then(|()| self.build_joined(left, right, left_fences.low.borrow(), high));
-        let Ok(Some(joined)) = joined else {
-            // Not worth it, or no space, or damage that a read will report.
-            right_lock.release_unchanged();
-            left_lock.release_unchanged();
-            before.release_unchanged();
-            pair.release();
-            return Ok(());
-        };
-        let fence = K::read_fence(&self.pool, right.low());
-        let joined = self.pool.link(slot, joined).bytes();
-        drop(before);
-        pair.join(joined);
-        left_lock.release_obsolete();
-        right_lock.release_obsolete();
-        self.leaves.add(-1);
-        let guard = self.pool.pin();
-        for leaf in leaves {
-            self.pool.retire(Off::<L>::new(leaf), &guard);
         }
-        if let Ok((_, Some((fence, _)))) = fence {
-            self.pool.retire(fence, &guard);
-        }
-        Ok(())
     }
 
-    fn build_joined<'p>(&'p self, left: &L, right: &L, low: &K, high: Option<&K>) -> Result<Option<Durable<'p, L, M>>, Error> {
-        if !are_worth_merging(left.count(), right.count(), L::CAPACITY) {
-            return Ok(None);
+    /// The word that links the first of two neighbours, latched.
+    fn hold_before(&self, pair: &R::Neighbours<'_>) -> Result<(Before<'_>, &Word), Restart> {
+        match pair.before() {
+            Some(before) => self.hold_next_of(before),
+            None => self.hold_predecessor(pair.fences()[0].low.borrow()),
         }
-        let skip = left.skip().min(right.skip()).min(high.map_or(0, |high| low.shared(high)));
-        let mut entries = Vec::with_capacity(L::CAPACITY);
-        for leaf in [left, right] {
-            let start = entries.len();
-            leaf.entries(&mut entries);
-            rehead::<K, M>(&self.pool, leaf.skip(), skip, &mut entries[start..])?;
-        }
-        if entries.len() > L::CAPACITY {
-            return Err(everleaf_pmem::Error::corrupt(self.pool.offset_of(left).bytes(), "a leaf with more entries than it counts").into());
-        }
-        leaf::sort::<K, M>(&self.pool, &mut entries)?;
-        let joined = self.pool.alloc::<L>()?;
-        self.build(&joined, skip, &entries, left.low(), right.next().get(), low, high)?;
-        let joined = self.pool.seal(joined);
-        self.latches.begin(&[joined.off().bytes()])?;
-        Ok(Some(joined))
     }
 }
 
-/// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other
-/// holds, lest a queue, which is filled at one end and drained at the other, leave all its leaves behind.
-pub(crate) fn are_worth_merging(left: usize, right: usize, capacity: usize) -> bool {
-    left == 0 || right == 0 || left + right <= capacity * 3 / 4
-}
-
-/// Makes heads that leave out `from` bytes leave out `to`.
-fn rehead<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, from: usize, to: usize, entries: &mut [Entry]) -> Result<(), Error> {
-    if from != to {
-        for entry in entries {
-            entry.head = K::rehead(pm, to, entry.head, entry.value)?;
-        }
-    }
-    Ok(())
-}
-
-/// By how many bytes a head must reach further to be worth reading every record of a leaf.
-const HEAD_GAIN: usize = 4;
-
-/// Both halves of a split leaf. The right one is durable, and linked by the left one.
-struct Halves<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
-    left: Durable<'p, L, M>,
-    right: Off<L>,
+/// A full leaf, about to be split at the median.
+struct Halved<K: Key + ?Sized> {
+    fences: Fences<K>,
+    /// In the order of their keys; the upper half begins in the middle.
+    entries: Vec<Entry>,
     separator: K::Owned,
 }
 

@@ -4,7 +4,8 @@ use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
 use crate::selective::router::{Fences, Neighbours, Olc, Route, Router, Target};
-use crate::selective::{are_worth_merging, is_beyond, next_bound, scan_target};
+use crate::selective::structure::are_worth_merging;
+use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{

@@ -52,7 +52,8 @@ fn run<K: Key + ?Sized>(key_of: impl Fn(u64) -> K::Owned, value_of: impl Fn(&Arc
             for threads in [1, 3] {
                 let again = entry.open(&pool, "t", &Recovery { reach: None, trace: &|_| Ok(()), threads }).unwrap();
                 let again_stats = again.check().unwrap();
-                assert_eq!((again_stats.keys, again_stats.leaves), (stats.keys, stats.leaves));
+                // An empty leaf that had no neighbour under its node may be left out.
+                assert!(again_stats.keys == stats.keys && again_stats.leaves <= stats.leaves, "{}: {again_stats:?} of {stats:?}", entry.name);
                 assert_eq!(contents(&*again, Direction::Forward), contents(&*index, Direction::Forward));
             }
             let loaded = entry.create(&pool, "bulk").unwrap();

@@ -1,4 +1,5 @@
-//! Searching many words at once, with AVX2 where the processor has it; elsewhere, under miri and under a scheduler, one after the other.
+//! Searching many words or bytes at once: words with AVX2 where the processor has it, bytes with SSE2, which every x86-64 has; elsewhere, under miri and under
+//! a scheduler, one after the other.
 //!
 //! The loads are assembly for the reason that `probe.rs` gives. A lane of a vector is a word, read whole, as the processor does for aligned lanes within a
 //! line: for words that hold still both ways give the same answer, and for others some answer, which the caller finds out by a version.
@@ -42,6 +43,47 @@ pub fn equal_heads(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
 
 fn equal_heads_one_by_one(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
     lines.as_flattened().iter().enumerate().map(|(at, pair)| u64::from(pair[0].get() == head) << at).sum()
+}
+
+/// A bit for each of the sixteen bytes that is `byte`: bit 0 for the lowest byte of the first word.
+#[inline(always)]
+pub fn equal_bytes(words: &[Word; 2], byte: u8) -> u16 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if !is_scheduled() {
+        return sse2::equal_bytes(words, byte);
+    }
+    equal_bytes_one_by_one(words, byte)
+}
+
+fn equal_bytes_one_by_one(words: &[Word; 2], byte: u8) -> u16 {
+    let bytes = words.iter().flat_map(|word| word.get().to_le_bytes());
+    bytes.enumerate().map(|(at, found)| u16::from(found == byte) << at).sum()
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod sse2 {
+    use crate::Word;
+    use std::arch::asm;
+    use std::arch::x86_64::_mm_set1_epi8;
+
+    #[inline(always)]
+    pub(super) fn equal_bytes(words: &[Word; 2], byte: u8) -> u16 {
+        let mask: u32;
+        // SAFETY: two words are sixteen readable bytes; the assembly only reads them.
+        unsafe {
+            asm!(
+                "movdqu {lanes}, xmmword ptr [{words}]",
+                "pcmpeqb {lanes}, {bytes}",
+                "pmovmskb {mask:e}, {lanes}",
+                words = in(reg) words.as_ptr(),
+                bytes = in(xmm_reg) _mm_set1_epi8(byte as i8),
+                lanes = out(xmm_reg) _,
+                mask = out(reg) mask,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        mask as u16
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -161,6 +203,29 @@ mod tests {
                 for head in 0..8 {
                     assert_eq!(equal_heads(&lines[..count], head), equal_heads_one_by_one(&lines[..count], head));
                 }
+            }
+        }
+    }
+    #[test]
+    fn equal_bytes_is_what_a_loop_finds() {
+        use crate::{Hardware, Pool, PoolOptions};
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+        let words = pool.alloc::<[Word; 2]>().unwrap();
+        for at in 0..16 {
+            let bytes = |byte: u64| u128::from(byte) << (at * 8);
+            for (word, value) in words.iter().zip([bytes(0x9c) as u64, (bytes(0x9c) >> 64) as u64]) {
+                pool.store(word, value, Relaxed);
+            }
+            assert_eq!((equal_bytes(&words, 0x9c), equal_bytes(&words, 0), equal_bytes(&words, 1)), (1 << at, !(1 << at), 0));
+        }
+        let mut state = 1u64;
+        for _ in 0..2000 {
+            for word in words.iter() {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                pool.store(word, (state >> 7) & 0x8101_0081_0100_8181, Relaxed);
+            }
+            for byte in [0, 1, 0x80, 0x81, 0xff] {
+                assert_eq!(equal_bytes(&words, byte), equal_bytes_one_by_one(&words, byte));
             }
         }
     }

@@ -105,14 +105,14 @@ unsafe impl<T: Resident, const N: usize> Resident for [T; N] {
 /// ```
 #[macro_export]
 macro_rules! resident {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident $(<const $param:ident: usize>)? { $($(#[$fmeta:meta])* $fvis:vis $field:ident: $ty:ty),* $(,)? }) => {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident $(<$(const $param:ident: usize),+>)? { $($(#[$fmeta:meta])* $fvis:vis $field:ident: $ty:ty),* $(,)? }) => {
         $(#[$meta])*
         #[repr(C)]
-        $vis struct $name $(<const $param: usize>)? { $($(#[$fmeta])* $fvis $field: $ty),* }
+        $vis struct $name $(<$(const $param: usize),+>)? { $($(#[$fmeta])* $fvis $field: $ty),* }
 
         // SAFETY: every field is `Resident` (checked by `all_resident`), and the sizes of the fields add up to the size of the struct (checked by `LAYOUT`,
         // which `Pm` evaluates for every type it hands out), so no byte lies outside a word.
-        unsafe impl $(<const $param: usize>)? $crate::Resident for $name $(<$param>)? {
+        unsafe impl $(<$(const $param: usize),+>)? $crate::Resident for $name $(<$($param),+>)? {
             const LAYOUT: () = {
                 $(let () = <$ty as $crate::Resident>::LAYOUT;)*
                 assert!(::core::mem::size_of::<Self>() == 0 $(+ ::core::mem::size_of::<$ty>())*);
@@ -121,7 +121,7 @@ macro_rules! resident {
 
         const _: () = {
             #[allow(dead_code)]
-            fn all_resident $(<const $param: usize>)? () {
+            fn all_resident $(<$(const $param: usize),+>)? () {
                 fn resident<T: $crate::Resident>() {}
                 $(resident::<$ty>();)*
             }

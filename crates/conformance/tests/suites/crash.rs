@@ -8,7 +8,8 @@ use std::sync::Arc;
 fn operations(world: &str) -> usize {
     match world {
         "isle-128/u64" => 5,
-        "isle-128/bytes" => 3,
+        "isle-128/bytes" | "lb-128/u64" => 3,
+        "lb-128/bytes" | "lb-2x128/u64" | "lb-2x128/bytes" => 2,
         "pool" | "store" => 2,
         name if name.starts_with("isle-256") => 2,
         _ => 1,
@@ -68,7 +69,7 @@ fn every_crash_with_a_cache_that_needs_no_flush() {
 
 #[test]
 fn states_of_unreachable_blocks_change_nothing() {
-    for suite in suites().into_iter().filter(|suite| ["isle-128/u64", "isle-128/bytes", "pool"].contains(&&*suite.name())) {
+    for suite in suites().into_iter().filter(|suite| ["isle-128/u64", "isle-128/bytes", "lb-2x128/u64", "pool"].contains(&&*suite.name())) {
         let with = |hidden_in_full| {
             let life = CrashOptions { hidden_in_full, images_max: 1 << 20, ..CrashOptions::default() };
             suite.every(&Options { operations: 1, life, ..Options::default() })
@@ -95,17 +96,18 @@ fn sampled_crashes_of_long_sequences() {
 /// The canary: a suite that does not miss the flush or the fence of a line proves nothing. `cargo xtask crash mutate` goes through all mistakes.
 #[test]
 fn the_suite_fails_without_a_flush_or_a_fence_of_a_leaf() {
-    let suite = suites().into_iter().find(|suite| suite.name() == "isle-128/u64").expect("a small index");
-    let with = |life| suite.every(&Options { operations: 2, second_life_every: 4, life, ..Options::default() });
-    let profile = Arc::new(Profile::default());
-    with(CrashOptions { profile: Some(Arc::clone(&profile)), ..CrashOptions::default() }).assert_clean();
-    let in_leaf = |site: &Site| site.place.file().contains("/leaf/");
-    let sites: Vec<_> = profile.sites().into_iter().filter(|(site, tally)| in_leaf(site) && tally.acts().any(|act| act == Act::Drop)).collect();
-    assert!(sites.len() >= 4, "{sites:?}");
-    for (site, _) in sites {
-        let report = with(CrashOptions { fault: Some(Fault { site, act: Act::Drop }), ..CrashOptions::default() });
-        println!("without {site}: {report}");
-        let violation = report.violation.unwrap_or_else(|| panic!("{site} is not missed"));
-        assert!(violation.steps.len() <= 5, "{violation}");
+    for suite in suites().into_iter().filter(|suite| ["isle-128/u64", "lb-128/u64", "lb-2x128/u64"].contains(&&*suite.name())) {
+        let with = |life| suite.every(&Options { operations: 2, second_life_every: 4, life, ..Options::default() });
+        let profile = Arc::new(Profile::default());
+        with(CrashOptions { profile: Some(Arc::clone(&profile)), ..CrashOptions::default() }).assert_clean();
+        let in_leaf = |site: &Site| site.place.file().contains("/leaf/");
+        let sites: Vec<_> = profile.sites().into_iter().filter(|(site, tally)| in_leaf(site) && tally.acts().any(|act| act == Act::Drop)).collect();
+        assert!(sites.len() >= 4, "{sites:?}");
+        for (site, _) in sites {
+            let report = with(CrashOptions { fault: Some(Fault { site, act: Act::Drop }), ..CrashOptions::default() });
+            println!("{}, without {site}: {report}", suite.name());
+            let violation = report.violation.unwrap_or_else(|| panic!("{site} is not missed"));
+            assert!(violation.steps.len() <= 5, "{violation}");
+        }
     }
 }

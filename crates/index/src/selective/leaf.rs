@@ -1,11 +1,14 @@
 //! Leaves: what a paper contributes. One file per paper.
 
 mod isle;
+mod lb;
 
 pub use isle::IsleLeaf;
+pub use lb::LbLeaf;
 
+use super::structure::{Split, Structure};
 use crate::{Error, Key};
-use everleaf_pmem::{Medium, Pm, Resident, Word};
+use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Resident, Word};
 use std::cell::Cell;
 use std::num::NonZeroU64;
 
@@ -18,13 +21,13 @@ pub struct Entry {
     pub value: NonZeroU64,
 }
 
-/// What a leaf is told when it is made, and keeps for life.
+/// What a leaf is told when it is made.
 pub struct Birth {
     /// Link of the next leaf.
     pub next: u64,
-    /// Its low fence, as [`Key::fence`] writes it.
+    /// Its low fence, as [`Key::fence`] writes it. 0 unless leaves keep it: see [`Structure::FENCED`].
     pub low: u64,
-    /// Number of leading bytes that all keys of its range share and its heads leave out.
+    /// Number of leading bytes that all keys of its range share and its heads leave out. 0 unless leaves keep it.
     pub skip: usize,
 }
 
@@ -35,6 +38,9 @@ pub struct Birth {
 pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static {
     /// Largest number of entries.
     const CAPACITY: usize;
+
+    /// How leaves split and merge.
+    type Structure: Structure<K, Self>;
 
     /// The slot and value of `key`.
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error>;
@@ -54,20 +60,24 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     /// Number of entries.
     fn count(&self) -> usize;
 
-    /// Appends all entries to `out`, in no order.
+    /// Appends all entries to `out`, in the order of their slots.
     fn entries(&self, out: &mut Vec<Entry>);
 
     /// Writes all of a leaf that nobody can reach. `entries` ascend. The caller seals the block.
-    fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]);
+    fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error>;
 
     /// The word that links the next leaf.
     fn next(&self) -> &Word;
 
     /// See [`Birth::low`].
-    fn low(&self) -> u64;
+    fn low(&self) -> u64 {
+        0
+    }
 
     /// See [`Birth::skip`].
-    fn skip(&self) -> usize;
+    fn skip(&self) -> usize {
+        0
+    }
 
     /// Finishes or takes back what a crash has interrupted, durably. Nobody else has the leaf.
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error>;
@@ -76,20 +86,47 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error>;
 }
 
-/// Sorts entries by their keys; records are read only where heads are equal.
+/// A leaf that splits in its place: it keeps its block, and gives entries away.
+pub trait Divisible<K: Key + ?Sized>: LeafLayout<K> {
+    /// Moves the entries of some slots of a full leaf to `right`, which becomes the next leaf, and may take the pending key in on the way. A crash leaves all
+    /// of it or nothing. `moved` has a bit for each such slot.
+    fn divide<M: Medium>(&self, pool: &Pool<M>, right: Fresh<'_, Self, M>, moved: u64, pending: Pending<'_, K>) -> (Off<Self>, Split);
+}
+
+/// A key that is to be inserted, and found its leaf full.
+#[derive(Clone, Copy)]
+pub struct Pending<'a, K: ?Sized> {
+    /// The key, which is absent.
+    pub key: &'a K,
+    /// Its value.
+    pub value: NonZeroU64,
+    /// Whether it belongs to the new leaf.
+    pub goes_right: bool,
+}
+
+/// Sorts entries by their keys; records are read only where heads are equal, each once.
 pub(crate) fn sort<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &mut [Entry]) -> Result<(), Error> {
+    entries.sort_unstable_by_key(|entry| entry.head);
     if K::WHOLE {
-        entries.sort_unstable_by_key(|entry| entry.head);
         return Ok(());
     }
     let failure = Cell::new(None);
-    let read = |entry: &Entry| {
-        let mut key = K::Owned::default();
-        if let Err(error) = K::read(pm, entry.head, entry.value, &mut key) {
-            failure.set(Some(error));
-        }
-        key
-    };
-    entries.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| read(a).cmp(&read(b))));
+    for tied in entries.chunk_by_mut(|a, b| a.head == b.head).filter(|tied| tied.len() > 1) {
+        tied.sort_by_cached_key(|entry| read::<K, M>(pm, entry).map_err(|error| failure.set(Some(error))).unwrap_or_default());
+    }
     failure.take().map_or(Ok(()), Err)
+}
+
+/// The key of an entry.
+pub(crate) fn read<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entry: &Entry) -> Result<K::Owned, Error> {
+    let mut key = K::Owned::default();
+    K::read(pm, entry.head, entry.value, &mut key)?;
+    Ok(key)
+}
+
+/// A byte that tells keys apart, so that many can be compared at once. Part of the format of the leaves that have it.
+#[inline(always)]
+pub(crate) fn fingerprint<K: Key + ?Sized>(key: &K) -> u8 {
+    // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
+    if K::WHOLE { (key.head(0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 } else { crc32c::crc32c(key.bytes()) as u8 }
 }

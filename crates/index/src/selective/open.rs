@@ -2,6 +2,7 @@
 
 use super::leaf::{self, Birth, Entry, LeafLayout};
 use super::router::{Router, Target};
+use super::structure::Structure;
 use super::{Latches, Selective, TreeRoot};
 use crate::counter::Counter;
 use crate::registry::{Recovery, kind_of};
@@ -11,7 +12,10 @@ use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, Release},
+};
 use std::sync::mpsc;
 
 /// Leaves that one recovery thread takes at a time.
@@ -19,7 +23,10 @@ const BATCH: usize = 256;
 
 /// A leaf as recovery has found it.
 struct Found<K: Key + ?Sized> {
+    /// Where its range begins: the low fence, or, until ranges are found, the lowest key.
     low: K::Owned,
+    /// The highest key, if ranges are still to be found and there is one.
+    highest: Option<K::Owned>,
     off: u64,
     skip: usize,
     count: usize,
@@ -32,7 +39,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// A full pool, or a root of that name.
     pub fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
         let leaf = pool.alloc::<L>()?;
-        leaf.build(pool, &Birth { next: 0, low: 0, skip: 0 }, &[]);
+        leaf.build(pool, &Birth { next: 0, low: 0, skip: 0 }, &[])?;
         let root = pool.alloc::<TreeRoot>()?;
         let first = leaf.off();
         pool.store(&root.first, first.link(), Relaxed);
@@ -42,7 +49,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let leaf = leaf.release();
         // Where that fails, nobody reaches the leaf; or its root is there after all, in a pool that allocates no more.
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
-        Ok(Self::assemble(pool, root, vec![Found { low: K::Owned::default(), off: leaf.bytes(), skip: 0, count: 0 }]))
+        Ok(Self::assemble(pool, root, vec![Found { low: K::Owned::default(), highest: None, off: leaf.bytes(), skip: 0, count: 0 }]))
     }
 
     fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, found: Vec<Found<K>>) -> Self {
@@ -70,7 +77,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if let Some(reach) = recovery.reach {
             reach.mark(root, size_of::<TreeRoot>())?;
         }
-        let found = walk::<K, L, M>(pool, first, recovery)?;
+        let mut found = walk::<K, L, M>(pool, first, recovery)?;
+        check_apart::<K, L>(root, &found)?;
+        if !L::Structure::FENCED {
+            found = leave_out_empty::<K, L, M>(pool, found)?;
+            find_ranges(&mut found)?;
+        }
         if *found[0].low.borrow() != *K::LOWEST {
             return Err(everleaf_pmem::Error::corrupt(found[0].off, "a first leaf that is not lowest").into());
         }
@@ -86,7 +98,6 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 return Err(everleaf_pmem::Error::corrupt(leaf.off, "a leaf that leaves out more bytes than its keys share").into());
             }
         }
-        check_apart::<K, L>(root, &found)?;
         Ok(Self::assemble(pool, root, found))
     }
 
@@ -123,7 +134,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let (mut keys, mut leaves, mut entries) = (0, 0, Vec::new());
         self.for_each_leaf(|off, leaf| {
             let Some((low, high, known)) = routed.next() else { return Err(corrupt(off.bytes(), "a leaf that the router does not know")) };
-            if known != off.bytes() || K::read_fence(&self.pool, leaf.low())?.0 != low {
+            if known != off.bytes() || L::Structure::FENCED && K::read_fence(&self.pool, leaf.low())?.0 != low {
                 return Err(corrupt(off.bytes(), "a leaf that is not where the router says"));
             }
             leaf.check(&self.pool)?;
@@ -161,7 +172,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         // Removals may have left empty leaves behind.
         for _ in 1..self.leaves.get() {
             if self.keys.get() == 0 {
-                let _ = self.merge(K::LOWEST);
+                let _ = L::Structure::merge(self, K::LOWEST);
             }
         }
         if !self.read(Target::At(K::LOWEST), None, |leaf, _| Ok(is_only(leaf))) {
@@ -242,11 +253,11 @@ impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
             let next = chain.begin(pool, last.as_ref(), chunk)?;
             if let Some(before) = last.replace(next) {
                 let next = last.as_ref().expect("just put there");
-                chain.finish(pool, before, Some(next));
+                chain.finish(pool, before, Some(next))?;
             }
         }
         if let Some(last) = last {
-            chain.finish(pool, last, None);
+            chain.finish(pool, last, None)?;
         }
         Ok(chain)
     }
@@ -257,18 +268,54 @@ impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
             return Ok(Pending { leaf, low_word: 0, low: K::LOWEST.to_owned(), entries });
         };
         let low = K::separator(below.borrow(), entries[0].0.borrow());
-        let (low_word, fence) = low.borrow().fence(pool)?;
+        let (low_word, fence) = if L::Structure::FENCED { low.borrow().fence(pool)? } else { (0, None) };
         self.fences.extend(fence.map(|fence| fence.flush()));
         self.lows.push(low.clone());
         Ok(Pending { leaf, low_word, low, entries })
     }
 
-    fn finish(&mut self, pool: &Pool<M>, last: Pending<'p, K, L, M>, next: Option<&Pending<'p, K, L, M>>) {
-        let skip = next.map_or(0, |next| last.low.borrow().shared(next.low.borrow()));
+    fn finish(&mut self, pool: &Pool<M>, last: Pending<'p, K, L, M>, next: Option<&Pending<'p, K, L, M>>) -> Result<(), Error> {
+        let skip = next.filter(|_| L::Structure::FENCED).map_or(0, |next| last.low.borrow().shared(next.low.borrow()));
         let entries: Vec<Entry> = last.entries.iter().map(|(key, value)| Entry { head: key.borrow().head(skip), value: *value }).collect();
-        last.leaf.build(pool, &Birth { next: next.map_or(0, |next| next.leaf.off().link()), low: last.low_word, skip }, &entries);
+        last.leaf.build(pool, &Birth { next: next.map_or(0, |next| next.leaf.off().link()), low: last.low_word, skip }, &entries)?;
         self.leaves.push(last.leaf.flush());
+        Ok(())
     }
+}
+
+/// Takes empty leaves, which a crash or a merge that was prevented has left behind, out of the list: there is no key to tell where their ranges begin. The
+/// first leaf's range begins with the lowest key that there is.
+fn leave_out_empty<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, found: Vec<Found<K>>) -> Result<Vec<Found<K>>, Error> {
+    let mut kept: Vec<Found<K>> = Vec::with_capacity(found.len());
+    let leaf = |found: &Found<K>| pool.at(Off::<L>::new(found.off), "a leaf does not lie in the pool");
+    for empty in found {
+        let Some(before) = kept.last().filter(|_| empty.count == 0) else {
+            kept.push(empty);
+            continue;
+        };
+        let slot = leaf(before)?.next();
+        pool.store(slot, leaf(&empty)?.next().get(), Release);
+        pool.persist(slot);
+        pool.retire(Off::<L>::new(empty.off), &pool.pin());
+    }
+    Ok(kept)
+}
+
+/// Makes of the lowest keys of leaves, none of them empty but perhaps the first, where their ranges begin.
+fn find_ranges<K: Key + ?Sized>(found: &mut [Found<K>]) -> Result<(), Error> {
+    let mut below: Option<K::Owned> = None;
+    for (at, leaf) in found.iter_mut().enumerate() {
+        if below.as_ref().is_some_and(|below| leaf.low <= *below) {
+            return Err(everleaf_pmem::Error::corrupt(leaf.off, "a leaf with keys that are not above those of the one before").into());
+        }
+        leaf.low = match &below {
+            _ if at == 0 => K::LOWEST.to_owned(),
+            Some(below) => K::separator(below.borrow(), leaf.low.borrow()),
+            None => std::mem::take(&mut leaf.low),
+        };
+        below = leaf.highest.take();
+    }
+    Ok(())
 }
 
 /// Walks the list of leaves from `first` and recovers each.
@@ -277,7 +324,7 @@ fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64
     if recovery.threads <= 1 {
         let mut found = Vec::new();
         follow::<K, L, M>(pool, first, &mut |off| {
-            found.push(recover::<K, L, M>(pool, off, recovery, &fences)?);
+            found.push(recover::<K, L, M>(pool, off, first, recovery, &fences)?);
             Ok(())
         })?;
         return Ok(found);
@@ -290,7 +337,7 @@ fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64
         loop {
             let batch = work.lock().recv();
             let Ok((number, batch)) = batch else { return Ok::<_, Error>(done) };
-            let found = batch.into_iter().map(|off| recover::<K, L, M>(pool, off, recovery, &fences)).collect::<Result<Vec<_>, Error>>()?;
+            let found = batch.into_iter().map(|off| recover::<K, L, M>(pool, off, first, recovery, &fences)).collect::<Result<Vec<_>, Error>>()?;
             done.push((number, found));
         }
     };
@@ -349,8 +396,8 @@ fn follow<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u
     Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of leaves that does not end").into())
 }
 
-/// Recovers one leaf. `fences` is the size in bytes of all low fences so far.
-fn recover<K, L, M>(pool: &Pool<M>, off: Off<L>, recovery: &Recovery<'_, M>, fences: &AtomicUsize) -> Result<Found<K>, Error>
+/// Recovers one leaf of the list that begins with `first`. `fences` is the size in bytes of all copies of keys so far.
+fn recover<K, L, M>(pool: &Pool<M>, off: Off<L>, first: u64, recovery: &Recovery<'_, M>, fences: &AtomicUsize) -> Result<Found<K>, Error>
 where
     K: Key + ?Sized,
     L: LeafLayout<K>,
@@ -359,11 +406,14 @@ where
     let leaf = pool.at(off, "a leaf does not lie in the pool")?;
     let (low, fence) = K::read_fence(pool, leaf.low())?;
     // Copies of fences are kept until the end: a list that runs in circles must not fill the memory before it is found out.
-    let size = fence.map_or(0, |(_, size)| size);
-    if size > pool.length().saturating_sub(fences.fetch_add(size, Relaxed)) {
-        return Err(everleaf_pmem::Error::corrupt(off.bytes(), "low fences that take more than the pool").into());
-    }
-    if let Some(reach) = recovery.reach {
+    let keep = |size: usize| match size > pool.length().saturating_sub(fences.fetch_add(size, Relaxed)) {
+        true => Err(everleaf_pmem::Error::corrupt(off.bytes(), "low fences that take more than the pool")),
+        false => Ok(()),
+    };
+    keep(fence.map_or(0, |(_, size)| size))?;
+    // What will be left out is not reached.
+    let is_kept = L::Structure::FENCED || leaf.count() > 0 || off.link() == first;
+    if let Some(reach) = recovery.reach.filter(|_| is_kept) {
         reach.mark(off, size_of::<L>())?;
         if let Some((fence, size)) = fence {
             reach.mark(fence, size)?;
@@ -375,5 +425,14 @@ where
     for entry in &entries {
         (recovery.trace)(entry.value)?;
     }
-    Ok(Found { low, off: off.bytes(), skip: leaf.skip(), count: entries.len() })
+    let mut found = Found { low, highest: None, off: off.bytes(), skip: leaf.skip(), count: entries.len() };
+    if !L::Structure::FENCED {
+        leaf::sort::<K, M>(pool, &mut entries)?;
+        if let (Some(lowest), Some(highest)) = (entries.first(), entries.last()) {
+            let (lowest, highest) = (leaf::read::<K, M>(pool, lowest)?, leaf::read::<K, M>(pool, highest)?);
+            keep(lowest.borrow().bytes().len() + if entries.len() > 1 { highest.borrow().bytes().len() } else { 0 })?;
+            (found.low, found.highest) = (lowest, Some(highest));
+        }
+    }
+    Ok(found)
 }

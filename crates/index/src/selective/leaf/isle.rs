@@ -55,6 +55,7 @@
 
 use super::{Birth, Entry, LeafLayout};
 use crate::record::Record;
+use crate::selective::structure::Replaced;
 use crate::{Error, Key};
 use everleaf_pmem::{Medium, Pm, Word, resident, vector};
 use std::num::NonZeroU64;
@@ -173,6 +174,8 @@ impl<const LINES: usize> IsleLeaf<LINES> {
 impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
     const CAPACITY: usize = LINES * SLOTS;
 
+    type Structure = Replaced;
+
     /// All heads are compared at once, which leaves nothing to mispredict; the key itself, where it is more than its head, only where heads are equal. A vacant
     /// slot may still show an old head, so a slot counts only by its value.
     #[inline(always)]
@@ -262,7 +265,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
         }
     }
 
-    fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) {
+    fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error> {
         const { Self::CHECKED };
         assert!(entries.len() <= <Self as LeafLayout<K>>::CAPACITY);
         let mut counters = [0; 5];
@@ -281,6 +284,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
         pm.store(&self.next, birth.next, Relaxed);
         pm.store(&self.low, birth.low, Relaxed);
         pm.store(&self.skip, birth.skip as u64, Relaxed);
+        Ok(())
     }
 
     fn next(&self) -> &Word {

@@ -1,0 +1,41 @@
+//! How the leaves of a tree split and merge: which of them change, and what the list looks like in between.
+
+mod divided;
+mod replaced;
+
+pub use divided::Divided;
+pub use replaced::Replaced;
+pub(crate) use replaced::are_worth_merging;
+
+use super::leaf::LeafLayout;
+use super::router::{Restart, Router};
+use super::{Held, Selective};
+use crate::{Error, Key};
+use everleaf_pmem::Medium;
+use std::num::NonZeroU64;
+
+/// One way to split and merge.
+pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
+    /// Whether a leaf keeps its low fence, and may leave out of its heads the bytes that all keys of its range share. If not, recovery finds the ranges by the
+    /// keys that are there, and takes empty leaves out of the list.
+    const FENCED: bool;
+
+    /// Splits the full leaf of `key`, which is absent.
+    ///
+    /// # Errors
+    /// A full or damaged pool; the leaf is then as before.
+    fn split<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, value: NonZeroU64, held: Held<'_, L>) -> Result<Split, Error>;
+
+    /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way. Nothing is owed: a later removal tries again.
+    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart>;
+}
+
+/// How an attempt to split has ended.
+pub enum Split {
+    /// There are two leaves now, with room in both.
+    Apart,
+    /// There are two leaves now, and the new key is in one of them.
+    Inserted,
+    /// Somebody was in the way: nothing has changed.
+    Prevented,
+}

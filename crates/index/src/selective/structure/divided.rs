@@ -1,0 +1,112 @@
+//! Leaves that give away entries in their place. A leaf that is left without entries is taken out of the list; others are not merged.
+//!
+//! Split of X at the median:
+//! 1. latch X; allocate N, and make its latch ready: the last step that can fail.
+//! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may take the new key in. Its business is that a crash leaves all of that or
+//!    nothing. See [`Divisible::divide`].
+//! 3. router: from the separator on N. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key in either waits for X.
+//!
+//! The range of X shrinks: who was led to X before step 3 finds its version changed, or the router's.
+//!
+//! Taking X, which is empty, out of the list, with P the leaf before it (or the root block): 1. lock the node of the router above X and a neighbour, latch
+//! both, and P if it is not the neighbour, all by trying; 2. P.next := X.next, persist: the commit point; 3. router: the neighbour takes over the range of X; X
+//! obsolete; 4. X is retired: unlinked durably, it may be used again. After a crash before 2, recovery does the same for all empty leaves but the first.
+
+use super::super::leaf::{Divisible, Entry, Pending};
+use super::super::router::{Neighbours, Restart, Router};
+use super::super::{Halved, Held, Selective};
+use super::{Split, Structure};
+use crate::{Error, Key};
+use everleaf_pmem::{Fresh, Medium, Off};
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::Release;
+
+/// See the module documentation.
+pub struct Divided;
+
+impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
+    const FENCED: bool = false;
+
+    #[cold]
+    fn split<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, value: NonZeroU64, held: Held<'_, L>) -> Result<Split, Error> {
+        let Held { off, leaf, lock } = held;
+        let Division { halved, moved, right } = match tree.plan_division(key, leaf) {
+            Ok(division) => division,
+            Err(error) => {
+                lock.release_unchanged();
+                return Err(error);
+            }
+        };
+        let separator: &K = halved.separator.borrow();
+        let (right, split) = leaf.divide(&tree.pool, right, moved, Pending { key, value, goes_right: key >= separator });
+        tree.router.split(off, off, halved.fences.low.borrow(), separator, right.bytes());
+        drop(lock);
+        tree.leaves.add(1);
+        Ok(split)
+    }
+
+    #[cold]
+    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
+        // A leaf alone under its node may have a neighbour the second time, since the router then merges the node with another if it can.
+        let Some(pair) = tree.router.neighbours(key)?.map_or_else(|| tree.router.neighbours(key), |pair| Ok(Some(pair)))? else { return Ok(()) };
+        let Ok([left, right]) = tree.hold_both(pair.leaves()) else {
+            pair.release();
+            return Err(Restart);
+        };
+        let (before, gone, kept) = if right.leaf.count() == 0 {
+            (None, right, left)
+        } else {
+            let before = (left.leaf.count() == 0).then(|| tree.hold_before(&pair));
+            let Some(Ok(before)) = before else {
+                left.lock.release_unchanged();
+                right.lock.release_unchanged();
+                pair.release();
+                return if before.is_some() { Err(Restart) } else { Ok(()) };
+            };
+            (Some(before), left, right)
+        };
+        let slot = before.as_ref().map_or(kept.leaf.next(), |(_, slot)| slot);
+        if tree.check_link(slot, gone.off).is_err() {
+            // Damage, which whoever splits or opens this will report.
+            pair.release();
+            return Ok(());
+        }
+        tree.pool.store(slot, gone.leaf.next().get(), Release);
+        tree.pool.persist(slot);
+        drop(before);
+        pair.join(kept.off);
+        gone.lock.release_obsolete();
+        drop(kept.lock);
+        tree.leaves.add(-1);
+        tree.pool.retire(Off::<L>::new(gone.off), &tree.pool.pin());
+        Ok(())
+    }
+}
+
+/// A division that can no longer fail.
+struct Division<'p, K: Key + ?Sized, L: Divisible<K>, M: Medium> {
+    halved: Halved<K>,
+    /// A bit for each slot of the upper half.
+    moved: u64,
+    right: Fresh<'p, L, M>,
+}
+
+impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
+    /// Does all of a split of a latched leaf that can fail.
+    fn plan_division(&self, key: &K, leaf: &L) -> Result<Division<'_, K, L, M>, Error> {
+        const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
+        let halved = self.halve(key, leaf)?;
+        let upper = &halved.entries[L::CAPACITY / 2..];
+        // The leaf is full, so its entries fill the slots from the first on.
+        let mut slots: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
+        leaf.entries(&mut slots);
+        let moved = slots.iter().enumerate().filter(|(_, entry)| upper.contains(entry)).map(|(slot, _)| 1 << slot).sum::<u64>();
+        if moved.count_ones() as usize != upper.len() {
+            return Err(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), "a leaf with the same entry twice").into());
+        }
+        let right = self.pool.alloc::<L>()?;
+        self.latches.begin(&[right.off().bytes()])?;
+        Ok(Division { halved, moved, right })
+    }
+}

@@ -1,0 +1,176 @@
+//! Leaves that are replaced by new ones. The range, the low fence and the skip of a leaf never change; an old one's latch says *obsolete* for ever.
+//!
+//! Split of X at the median, with P the leaf before it (or the root block, which has no latch: its link belongs to who has latched the leaf that it leads to):
+//! 1. latch X, then P (try: on failure let go and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is not
+//!    obsolete and that P's next is X.
+//! 2. build A and B with the halves, A.next = B, B.next = X.next, and the fence of B; flush all, fence. Nobody can reach them: a crash forgets them.
+//! 3. P.next := A, persist: the commit point. Before: the list holds X; after: A and B, with the same entries.
+//! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list. A pending key goes the ordinary way.
+//! 5. X is retired: unlinked durably in step 3, it may be used again.
+//!
+//! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch A, B and P, all by trying; 2.
+//! build C with both, C.next = B.next, flush, fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's
+//! fence are retired.
+
+use super::super::leaf::{self, Birth, Entry, LeafLayout};
+use super::super::router::{Fences, Neighbours, Restart, Router};
+use super::super::{Halved, Held, Selective};
+use super::{Split, Structure};
+use crate::{Error, Key};
+use everleaf_pmem::{Durable, Medium, Off, Pm};
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+
+/// See the module documentation.
+pub struct Replaced;
+
+impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
+    const FENCED: bool = true;
+
+    #[cold]
+    fn split<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, _: NonZeroU64, held: Held<'_, L>) -> Result<Split, Error> {
+        let Held { off, leaf, lock } = held;
+        // The leaf is latched, so its low fence stands.
+        let low = tree.fences(key).low;
+        let Ok((before, slot)) = tree.hold_predecessor(low.borrow()) else {
+            lock.release_unchanged();
+            return Ok(Split::Prevented);
+        };
+        let built = tree.check_link(slot, off).and_then(|()| tree.build_halves(key, leaf));
+        let Halves { left, right, separator } = match built {
+            Ok(halves) => halves,
+            Err(error) => {
+                before.release_unchanged();
+                lock.release_unchanged();
+                return Err(error);
+            }
+        };
+        let right = right.bytes();
+        // persist-equivalent(fence drop): to one thread, whose insert fences before it returns. Others write to the new leaves as soon as the router knows
+        // them.
+        let left = tree.pool.link(slot, left).bytes();
+        drop(before);
+        tree.router.split(off, left, low.borrow(), separator.borrow(), right);
+        lock.release_obsolete();
+        tree.leaves.add(1);
+        tree.pool.retire(Off::<L>::new(off), &tree.pool.pin());
+        Ok(Split::Apart)
+    }
+
+    #[cold]
+    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
+        let Some(pair) = tree.router.neighbours(key)? else { return Ok(()) };
+        let Ok([left, right]) = tree.hold_both(pair.leaves()) else {
+            pair.release();
+            return Err(Restart);
+        };
+        let Ok((before, slot)) = tree.hold_before(&pair) else {
+            right.lock.release_unchanged();
+            left.lock.release_unchanged();
+            pair.release();
+            return Err(Restart);
+        };
+        let [left_fences, right_fences] = pair.fences();
+        let high = right_fences.high.as_ref().map(Borrow::borrow);
+        let joined = tree.check_link(slot, left.off).and_then(|()| tree.build_joined(left.leaf, right.leaf, left_fences.low.borrow(), high));
+        let Ok(Some(joined)) = joined else {
+            // Not worth it, or no space, or damage that a read will report.
+            right.lock.release_unchanged();
+            left.lock.release_unchanged();
+            before.release_unchanged();
+            pair.release();
+            return Ok(());
+        };
+        let fence = K::read_fence(&tree.pool, right.leaf.low());
+        let joined = tree.pool.link(slot, joined).bytes();
+        drop(before);
+        pair.join(joined);
+        let guard = tree.pool.pin();
+        for Held { off, lock, .. } in [left, right] {
+            lock.release_obsolete();
+            tree.pool.retire(Off::<L>::new(off), &guard);
+        }
+        tree.leaves.add(-1);
+        if let Ok((_, Some((fence, _)))) = fence {
+            tree.pool.retire(fence, &guard);
+        }
+        Ok(())
+    }
+}
+
+/// Both halves of a split leaf. The right one is durable, and linked by the left one.
+struct Halves<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
+    left: Durable<'p, L, M>,
+    right: Off<L>,
+    separator: K::Owned,
+}
+
+impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
+    /// Builds both halves of the leaf of `key`, durable but not linked; the left one links the right one.
+    fn build_halves(&self, key: &K, leaf: &L) -> Result<Halves<'_, K, L, M>, Error> {
+        let Halved { fences: Fences { low, high }, entries, separator } = self.halve(key, leaf)?;
+        let (lower, upper) = entries.split_at(entries.len() / 2);
+        let high = high.as_ref().map(Borrow::borrow);
+        let (right_low, fence) = separator.borrow().fence(&self.pool)?;
+        let (left, right) = (self.pool.alloc::<L>()?, self.pool.alloc::<L>()?);
+        self.build(&right, leaf.skip(), upper, right_low, leaf.next().get(), separator.borrow(), high)?;
+        self.build(&left, leaf.skip(), lower, leaf.low(), right.off().link(), low.borrow(), Some(separator.borrow()))?;
+        let (left, right, fence) = self.pool.fence_all((left.flush(), right.flush(), fence.map(|fence| fence.flush())));
+        // The last that can fail: what is begun is linked.
+        self.latches.begin(&[left.off().bytes(), right.off().bytes()])?;
+        fence.map(Durable::release);
+        Ok(Halves { left, right: right.release(), separator })
+    }
+
+    /// Writes a new leaf with entries whose heads leave out `skip` bytes.
+    #[expect(clippy::too_many_arguments, reason = "a leaf is born with all of this, once")]
+    fn build(&self, leaf: &L, skip: usize, entries: &[Entry], low: u64, next: u64, from: &K, to: Option<&K>) -> Result<(), Error> {
+        let shared = to.map_or(0, |to| from.shared(to));
+        // A head of eight bytes has some to spare: reading every record again is worth it only when the heads reach much further.
+        let new_skip = if shared >= skip + HEAD_GAIN { shared } else { skip };
+        let mut entries = entries.to_vec();
+        rehead::<K, M>(&self.pool, skip, new_skip, &mut entries)?;
+        leaf.build(&self.pool, &Birth { next, low, skip: new_skip }, &entries)
+    }
+
+    fn build_joined(&self, left: &L, right: &L, low: &K, high: Option<&K>) -> Result<Option<Durable<'_, L, M>>, Error> {
+        if !are_worth_merging(left.count(), right.count(), L::CAPACITY) {
+            return Ok(None);
+        }
+        let skip = left.skip().min(right.skip()).min(high.map_or(0, |high| low.shared(high)));
+        let mut entries = Vec::with_capacity(L::CAPACITY);
+        for leaf in [left, right] {
+            let start = entries.len();
+            leaf.entries(&mut entries);
+            rehead::<K, M>(&self.pool, leaf.skip(), skip, &mut entries[start..])?;
+        }
+        if entries.len() > L::CAPACITY {
+            return Err(everleaf_pmem::Error::corrupt(self.pool.offset_of(left).bytes(), "a leaf with more entries than it counts").into());
+        }
+        leaf::sort::<K, M>(&self.pool, &mut entries)?;
+        let joined = self.pool.alloc::<L>()?;
+        self.build(&joined, skip, &entries, left.low(), right.next().get(), low, high)?;
+        let joined = self.pool.seal(joined);
+        self.latches.begin(&[joined.off().bytes()])?;
+        Ok(Some(joined))
+    }
+}
+
+/// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other
+/// holds, lest a queue, which is filled at one end and drained at the other, leave all its leaves behind.
+pub(crate) fn are_worth_merging(left: usize, right: usize, capacity: usize) -> bool {
+    left == 0 || right == 0 || left + right <= capacity * 3 / 4
+}
+
+/// Makes heads that leave out `from` bytes leave out `to`.
+fn rehead<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, from: usize, to: usize, entries: &mut [Entry]) -> Result<(), Error> {
+    if from != to {
+        for entry in entries {
+            entry.head = K::rehead(pm, to, entry.head, entry.value)?;
+        }
+    }
+    Ok(())
+}
+
+/// By how many bytes a head must reach further to be worth reading every record of a leaf.
+const HEAD_GAIN: usize = 4;
