@@ -18,6 +18,7 @@
 //! Two images that are equal byte for byte, with the same promises, are examined once.
 
 mod checker;
+mod dependence;
 mod field;
 pub(crate) mod index;
 pub mod list;
@@ -34,6 +35,7 @@ mod store;
 mod story;
 pub(crate) mod world;
 
+pub use dependence::dependences;
 pub use field::{FieldBug, field_bugs};
 pub use index::{Index, IndexChange};
 pub use mutate::{Mutant, Outcome, Score, mutants, profile};

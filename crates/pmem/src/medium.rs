@@ -15,13 +15,15 @@ mod latency;
 
 pub use count::{Count, Counts};
 pub use crash::{
-    Act, Balance, Crash, CrashOptions, Debt, Deed, Done, Event, Fate, Fault, Image, Life, Moment, Points, Profile, Seen, Site, Store, Tally, Trace, Verb,
+    Act, Balance, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Done, Event, Fate, Fault, Image, Life, Moment, Points, Profile, Seen, Site, Store,
+    Tally, Trace, Verb,
 };
 pub use domain::Domain;
 pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;
 pub use latency::Latency;
 
+use crate::word::{WORD, Word};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -83,6 +85,17 @@ pub trait Medium: Send + Sync + 'static {
         word.store(value, order);
     }
 
+    /// Stores `values` in `words`, the first of which lies `at` bytes from the start of the pool, past the caches if the medium can. The words are durable
+    /// after a flush and a fence of this thread. Until the fence each of them may have reached memory or not, whatever was stored before or after to other
+    /// words; and no other thread may look at them.
+    #[inline]
+    #[track_caller]
+    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+        for (number, (word, value)) in words.iter().zip(values).enumerate() {
+            self.store(at + number * WORD, word.atomic(), value, Ordering::Relaxed);
+        }
+    }
+
     /// Compares and exchanges; a locked operation, so this thread's earlier flushes are complete after it, even if the comparison fails.
     ///
     /// # Errors
@@ -100,6 +113,17 @@ pub trait Medium: Send + Sync + 'static {
     /// Waits until this thread's earlier flushes are durable.
     #[track_caller]
     fn fence(&self);
+
+    /// Runs `act` as one transaction of the processor: its stores reach memory together, for other threads and for a cache that is durable; of each line of a
+    /// cache that is not, a crash leaves all of them or none. The earlier flushes of the thread are no more durable after it than before. `None` if it has not
+    /// taken place, because it has aborted or because there are no transactions here: then nothing has happened, and the caller needs another way.
+    ///
+    /// It must not flush or fence, which may abort it each time, and must not panic.
+    #[inline(always)]
+    #[track_caller]
+    fn transaction<T>(&self, _act: impl FnOnce() -> T) -> Option<T> {
+        None
+    }
 
     /// Why the medium can no longer make anything durable, if so.
     fn failure(&self) -> Option<&str> {

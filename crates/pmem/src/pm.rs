@@ -132,6 +132,14 @@ impl<M: Medium> Pm<M> {
         self.medium.compare_exchange(self.offset_of(word).bytes() as usize, word.atomic(), current, new)
     }
 
+    /// Runs `act` as one transaction; see [`Medium::transaction`]. `None` if nothing has happened.
+    #[inline(always)]
+    #[track_caller]
+    pub fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        schedule::before(Step::Transaction);
+        schedule::at_once(|| self.medium.transaction(act))
+    }
+
     /// Starts the write-back of every line that `what` touches.
     #[inline(always)]
     #[track_caller]
@@ -167,9 +175,28 @@ impl<M: Medium> Pm<M> {
             self.store(word, u64::from_le_bytes(*chunk), Ordering::Relaxed);
         }
         if !rest.is_empty() {
-            let mut last = [0; WORD];
-            last[..rest.len()].copy_from_slice(rest);
-            self.store(&words[chunks.len()], u64::from_le_bytes(last), Ordering::Relaxed);
+            self.store(&words[chunks.len()], padded(rest), Ordering::Relaxed);
         }
     }
+
+    /// As [`Pm::fill`], but past the caches where that is faster, which it is from some kilobytes on that nobody reads at once. What is said of a fill holds:
+    /// the words are durable after a flush and a fence, and are shown to others after a fence only.
+    ///
+    /// # Panics
+    /// When `bytes` do not fill exactly so many words.
+    #[track_caller]
+    pub fn stream(&self, words: &[Word], bytes: &[u8]) {
+        assert_eq!(words.len(), bytes.len().div_ceil(WORD));
+        let (chunks, rest) = bytes.as_chunks::<WORD>();
+        let values = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk)).chain((!rest.is_empty()).then(|| padded(rest)));
+        // One step for a scheduler: nobody can reach the words.
+        self.medium.stream(self.offset_of(words).bytes() as usize, words, values);
+    }
+}
+
+/// The word that begins with `bytes`, fewer than it holds.
+fn padded(bytes: &[u8]) -> u64 {
+    let mut word = [0; WORD];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
 }

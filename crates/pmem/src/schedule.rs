@@ -55,6 +55,8 @@ pub enum Step {
     Flush(usize, usize),
     /// Fences.
     Fence,
+    /// Does what is one transaction, all of it.
+    Transaction,
     /// Takes a block from the allocator, gives one back, or enters an epoch.
     Allocator,
     /// Takes a lock, if it is free.
@@ -161,7 +163,7 @@ fn ask(step: Step) {
             scheduler.before(step, at);
         }
     });
-    if matches!(step, Step::Exchange(..) | Step::Fence | Step::Allocator | Step::Lock) {
+    if matches!(step, Step::Exchange(..) | Step::Fence | Step::Transaction | Step::Allocator | Step::Lock) {
         drain();
     }
 }

@@ -12,10 +12,11 @@ mod table;
 mod watch;
 
 use clap::{Args, Parser};
-use everleaf_conformance::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, field_bugs, mutants, profile, sow, suites};
+use everleaf_conformance::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, mutants, profile, sow, suites};
 use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
 use std::io::IsTerminal;
+use std::panic::Location;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -68,6 +69,13 @@ enum Command {
     },
     /// Tell how many crashes cut each place short
     Sites {
+        #[command(flatten)]
+        worlds: Worlds,
+        #[command(flatten)]
+        extent: Extent,
+    },
+    /// List the stores that rely on earlier ones to the same line: what breaks, and where, if the words of a line are independent
+    Lines {
         #[command(flatten)]
         worlds: Worlds,
         #[command(flatten)]
@@ -154,7 +162,7 @@ struct Extent {
     /// Stores are durable at once, as with a cache in the persistence domain
     #[arg(long)]
     durable_cache: bool,
-    /// Flushes do nothing
+    /// Flushes do nothing, as is right with a cache in the persistence domain
     #[arg(long)]
     no_flushes: bool,
     /// Threads
@@ -222,6 +230,7 @@ fn do_command(command: Command) -> Result<bool, String> {
         Command::Mutate { worlds, site, threads } => mutate(&worlds.chosen()?, site.as_deref(), threads),
         Command::Seeded { names } => seeded(&names),
         Command::Sites { worlds, extent } => sites(&worlds.chosen()?, &extent.options()),
+        Command::Lines { worlds, extent } => Ok(lines(&worlds.chosen()?, &extent.options())),
         Command::Replay { world, case, extent, site, verb, act } => {
             let suite = suites().into_iter().find(|suite| suite.name() == world).ok_or_else(|| format!("no world is called {world}"))?;
             let mut options = extent.options();
@@ -367,6 +376,22 @@ fn find_fault(suite: &dyn Suite, site: &str, verb: &str, act: &str) -> Result<Fa
     let sites = profile(suite, &Options::default(), usize::MAX).sites();
     let found = sites.into_iter().map(|(site, _)| Fault { site, act }).find(|fault| place(fault) == site && fault.site.verb.to_string() == verb);
     found.ok_or_else(|| format!("{} comes by no {verb} at {site}", suite.name()))
+}
+
+fn lines(suites: &[Box<dyn Suite>], options: &Options) -> bool {
+    let mut is_sound = true;
+    let found = dependences(suites, options, &mut |world, report| is_sound &= tell(world, report));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let line = |place: &Location<'_>| {
+        let text = std::fs::read_to_string(root.join(place.file())).unwrap_or_default();
+        text.lines().nth(place.line() as usize - 1).unwrap_or_default().trim().to_owned()
+    };
+    for pair in &found {
+        println!("{pair}\n    {}\n    after {}", line(pair.later), line(pair.earlier));
+    }
+    let relaxed = found.iter().filter(|pair| !pair.is_ordered).count();
+    println!("{} dependences on the order within a line, {relaxed} of them of relaxed stores", found.len());
+    is_sound && relaxed == 0
 }
 
 fn sites(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {

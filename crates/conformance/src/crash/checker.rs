@@ -392,8 +392,11 @@ impl<W: World> Checker<W> {
         let seen = match result {
             Ok(seen) => seen,
             Err(broken) => {
-                notes.broken.get_or_insert(broken);
-                Seen::default()
+                // One that no crash leaves only shows on what we rely.
+                if image.is_in_order {
+                    notes.broken.get_or_insert(broken);
+                }
+                Seen { is_broken: true, ..Seen::default() }
             }
         };
         if image.hash() == hash {
@@ -414,6 +417,8 @@ impl<W: World> Checker<W> {
     fn recover(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<W::Content>>, extent: Extent) -> Result<Seen, Broken> {
         let told = self.told();
         let life = image.live(self.life_options(image.hash()));
+        // What comes of an image that no crash leaves says nothing.
+        let extent = if image.is_in_order { extent } else { Extent { depth: 0, lives: 0, ..extent } };
         let deeper = Extent { depth: extent.depth.saturating_sub(1), nested: true, ..extent };
         if extent.depth > 0 {
             self.watch(&life, expected, deeper);
@@ -438,7 +443,7 @@ impl<W: World> Checker<W> {
         self.world.audit(&live)?;
         // The first slab is the pool's own: superblocks and root directory.
         let repaired = life.changes().into_iter().any(|at| at >= SLAB);
-        let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &live)? };
+        let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &live)?, is_broken: false };
         self.recover_again(&life, &content)?;
         if image.hash().is_multiple_of(self.options.follow_up_every) {
             self.use_on(&mut live, content)?;

@@ -1,6 +1,7 @@
 //! Counters: what an operation costs in lines, whatever the machine.
 
 use super::{LINE, Lines, Medium};
+use crate::{WORD, Word};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -107,6 +108,12 @@ impl<M: Medium> Medium for Count<M> {
     }
 
     #[inline]
+    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+        self.with_shard(|shard| (0..words.len()).for_each(|number| shard.stored(at + number * WORD)));
+        self.below.stream(at, words, values);
+    }
+
+    #[inline]
     fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
         let result = self.below.compare_exchange(at, word, current, new);
         self.with_shard(|shard| {
@@ -131,6 +138,11 @@ impl<M: Medium> Medium for Count<M> {
     fn fence(&self) {
         self.with_shard(|shard| shard.counts.fences += 1);
         self.below.fence();
+    }
+
+    #[inline(always)]
+    fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        self.below.transaction(act)
     }
 
     fn failure(&self) -> Option<&str> {

@@ -11,10 +11,23 @@
 //!
 //! A crash keeps of every line some prefix of its log. So the images of one moment are as many as the product of (stores in the log + 1) over the lines.
 //!
+//! *Sets.* A relaxed store claims no order, and the compiler gives it none: between two flushes, fences or exchanges of a thread its relaxed stores may reach
+//! memory before any other of its stores to other words, and in any order among themselves, as a copy of many bytes may
+//! ([`Pm::fill`](crate::Pm::fill)). An ordered store comes after all before it. So of the relaxed stores that the crash cuts into any subset may be there, and
+//! a line's images are the sets of stores that contain with a store whatever it comes after (`states.rs`); of lines without such stores, its prefixes.
+//!
+//! *Streams* go past the caches ([`Medium::stream`]): each word is there or not, whatever else was stored before or after, and however much it was flushed,
+//! until a fence or an exchange of the thread, which makes all of them durable. They are lost where caches are durable, too.
+//!
+//! *Transactions.* Stores between begin and commit join their lines at the commit: of each line all of them or none are there, but of one line those may be
+//! and of another not. A flush within one is a bug, since processors may abort on it.
+//!
+//! *A cache in the persistence domain* ([`CrashOptions::stores_are_durable`]): a store is durable at once, and a flush means nothing. So there is one image per
+//! moment, but for relaxed stores, which are in the balance until the thread's next ordered store, fence or exchange. A transaction is one store there.
+//!
 //! **Crash points** are the moments just before a fence or exchange that makes something durable, and the end of an operation. Between two such moments the set
 //! of images only grows and what is promised only becomes stricter, so nothing is missed by not looking in between (one thread; of several threads the same
-//! holds for one schedule). In a domain where stores are durable at once ([`CrashOptions::stores_are_durable`]) there is one image per moment, and every store
-//! is a point.
+//! holds for one schedule). Where stores are durable at once every ordered store is such a moment.
 //!
 //! **Lives.** At a crash point the observer is called, *inside* the fence of the suspended operation, once for each image. The image lies in the memory itself;
 //! the observer starts a new [`Life`] on it: opens a pool over the same memory, recovers, looks around, changes what it likes. When that life is dropped, all
@@ -35,20 +48,23 @@
 //! exchange finds the buffer of its thread empty.
 
 mod debt;
+mod dependence;
 mod images;
 mod lazy;
 mod log;
 mod site;
+mod states;
 mod trace;
 
 pub use debt::Debt;
+pub use dependence::{Dependence, Dependences};
 pub use images::{Balance, Event, Fate, Image, Moment, Points, Seen, Store};
 pub use site::{Act, Fault, Profile, Site, Tally, Verb};
 pub use trace::{Deed, Trace};
 
 use super::{LINE, Lines, Medium};
-use crate::{Memory, WORD, schedule};
-use log::Log;
+use crate::{Memory, WORD, Word, schedule};
+use log::{Log, Way};
 use parking_lot::Mutex;
 use std::panic::Location;
 use std::sync::Arc;
@@ -77,12 +93,16 @@ pub struct CrashOptions {
     pub fault: Option<Fault>,
     /// Whether flushes do nothing, as would be right where stores are durable at once. Default no.
     pub drops_flushes: bool,
+    /// Whether every transaction aborts, so that whoever tried it must do without. Default no.
+    pub aborts_transactions: bool,
     /// Where to note the sites come by. Default nowhere.
     pub profile: Option<Arc<Profile>>,
     /// Where to count how crash points were shown. Default nowhere.
     pub points: Option<Arc<Points>>,
     /// Where to tell what is done. Default nowhere.
     pub trace: Option<Arc<Trace>>,
+    /// Take the words of a line to be independent of each other but for these dependences, and note those that show ([`Seen::is_broken`]). Default no.
+    pub dependences: Option<Arc<Dependences>>,
 }
 
 impl Default for CrashOptions {
@@ -97,9 +117,11 @@ impl Default for CrashOptions {
             stores_max: 1 << 20,
             fault: None,
             drops_flushes: false,
+            aborts_transactions: false,
             profile: None,
             points: None,
             trace: None,
+            dependences: None,
         }
     }
 }
@@ -191,7 +213,7 @@ impl State {
 
     /// Notes that the word at `at` went from `old` to `new`.
     #[inline]
-    fn record(&mut self, at: usize, old: u64, new: u64, order: Ordering, site: Site, by: u64) {
+    fn record(&mut self, at: usize, old: u64, new: u64, way: Way, site: Site, by: u64) {
         assert!(self.stage != Stage::Over, "a store at {at:#x} through a medium whose life is over");
         self.counts.stores += 1;
         // A store that changes nothing leaves the same image as no store.
@@ -205,18 +227,23 @@ impl State {
         }
         assert!(self.counts.stores <= self.options.stores_max, "more than {} stores: this does not end", self.options.stores_max);
         self.undo.push(((at / WORD) as u32, old));
-        if self.stage == Stage::Watched && !self.options.stores_are_durable {
-            let Site { place, verb } = site;
-            let store = log::Store { at, old, new, place, by };
-            if let Some(profile) = &self.options.profile {
-                // A relaxed store claims no order.
-                profile.hit(place, verb, if order != Ordering::Relaxed && self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
-            }
-            if Fault::is(self.options.fault, place, verb, Act::Late) {
-                self.log.store_late(store);
-            } else {
-                self.log.store(store, Fault::is(self.options.fault, place, verb, Act::Early));
-            }
+        if self.stage != Stage::Watched {
+            return;
+        }
+        let Site { place, verb } = site;
+        let is_unflushed = self.options.stores_are_durable || way == Way::Streamed;
+        let store = log::Store { at, old, new, place, by, way, is_unflushed, stretch: 0, number: 0 };
+        if self.options.stores_are_durable {
+            return if way.is_ordered() { self.log.order(at, by) } else { self.log.store(store, false) };
+        }
+        if let Some(profile) = &self.options.profile {
+            // A relaxed store claims no order.
+            profile.hit(place, verb, if way.is_ordered() && self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
+        }
+        if Fault::is(self.options.fault, place, verb, Act::Late) {
+            self.log.store_late(store);
+        } else {
+            self.log.store(store, Fault::is(self.options.fault, place, verb, Act::Early));
         }
     }
 
@@ -289,6 +316,7 @@ impl Level {
         let mut state = spare.unwrap_or_else(|| State::new(self.memory.words().len() * WORD / LINE, Stage::Over));
         (state.hash, state.options, state.stage, state.lazy) = (hash, options, Stage::Watched, lazy);
         (state.counts, state.begun, state.points) = (Done::default(), Done::default(), 0);
+        state.log.is_by_word = state.options.dependences.is_some();
         let level = Level { memory: Arc::clone(&self.memory), state: Mutex::new(state), spare: Arc::clone(&self.spare) };
         Life { crash: Crash { level: Arc::new(level) } }
     }
@@ -309,16 +337,19 @@ impl Level {
     fn retire(self: &Arc<Self>, state: &mut State, event: Event, place: &'static Location<'static>) {
         let verb = if event == Event::Exchange { Verb::Exchange } else { Verb::Fence };
         let retires = state.log.retires();
-        if retires && let Some(profile) = &state.options.profile {
+        if retires
+            && !state.options.stores_are_durable
+            && let Some(profile) = &state.options.profile
+        {
             profile.hit(place, verb, &[Act::Drop]);
         }
         if Fault::is(state.options.fault, place, verb, Act::Drop) {
             return;
         }
-        if retires {
+        if retires || event == Event::Exchange && state.options.stores_are_durable {
             self.crash_point(state, event, Some(place));
-            state.log.retire();
         }
+        state.log.retire();
         state.log.store_what_is_late();
     }
 }
@@ -327,13 +358,14 @@ impl Crash {
     /// A store reaches the memory, and the log.
     fn store_now(&self, at: usize, value: u64, order: Ordering, place: &'static Location<'static>, by: u64) {
         let mut state = self.level.state.lock();
-        if state.options.stores_are_durable {
+        let way = Way::of(order, state.log.in_transaction());
+        if state.options.stores_are_durable && way == Way::Ordered {
             self.level.crash_point(&mut state, Event::Store, Some(place));
         }
         let word = &self.level.memory.words()[at / WORD];
         let old = word.load(Ordering::Relaxed);
         word.store(value, order);
-        state.record(at, old, value, order, Site { place, verb: Verb::Store }, by);
+        state.record(at, old, value, way, Site { place, verb: Verb::Store }, by);
     }
 }
 
@@ -440,17 +472,27 @@ impl Medium for Crash {
     }
 
     #[track_caller]
+    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+        let site = Site { place: Location::caller(), verb: Verb::Store };
+        let mut state = self.level.state.lock();
+        assert!(!state.log.in_transaction(), "a stream in a transaction, which may abort each attempt at it");
+        for (number, (word, value)) in words.iter().map(Word::atomic).zip(values).enumerate() {
+            let old = word.swap(value, Ordering::Relaxed);
+            state.record(at + number * WORD, old, value, Way::Streamed, site, log::this_thread());
+        }
+    }
+
+    #[track_caller]
     fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
         let place = Location::caller();
         let mut state = self.level.state.lock();
-        if state.options.stores_are_durable {
-            self.level.crash_point(&mut state, Event::Exchange, Some(place));
-        } else {
+        if !state.log.in_transaction() {
             self.level.retire(&mut state, Event::Exchange, place);
         }
         let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
         if result.is_ok() {
-            state.record(at, current, new, Ordering::AcqRel, Site { place, verb: Verb::Exchange }, log::this_thread());
+            let way = Way::of(Ordering::AcqRel, state.log.in_transaction());
+            state.record(at, current, new, way, Site { place, verb: Verb::Exchange }, log::this_thread());
         }
         result
     }
@@ -459,6 +501,7 @@ impl Medium for Crash {
     fn flush(&self, lines: Lines<'_>) {
         let place = Location::caller();
         let mut state = self.level.state.lock();
+        assert!(!state.log.in_transaction(), "a flush in a transaction, which may abort each attempt at it");
         state.counts.flushes += 1;
         state.tell(place, Verb::Flush, |site, mistake| Deed::Flushed { at: lines.at() / LINE * LINE, lines: lines.count(), site, mistake });
         if state.stage != Stage::Watched || state.options.stores_are_durable || state.options.drops_flushes {
@@ -498,9 +541,29 @@ impl Medium for Crash {
     fn fence(&self) {
         let place = Location::caller();
         let mut state = self.level.state.lock();
+        assert!(!state.log.in_transaction(), "a fence in a transaction, which may abort each attempt at it");
         state.counts.fences += 1;
         self.level.retire(&mut state, Event::Fence, place);
         state.tell(place, Verb::Fence, |site, mistake| Deed::Fenced { site, mistake });
+    }
+
+    #[track_caller]
+    fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let place = Location::caller();
+        {
+            let mut state = self.level.state.lock();
+            assert!(!state.log.in_transaction(), "a transaction in a transaction");
+            if state.options.aborts_transactions {
+                return None;
+            }
+            if state.options.stores_are_durable {
+                self.level.crash_point(&mut state, Event::Store, Some(place));
+            }
+            state.log.set_transaction(true);
+        }
+        let done = act();
+        self.level.state.lock().log.set_transaction(false);
+        Some(done)
     }
 
     fn allocated(&self, at: usize, length: usize) {

@@ -8,7 +8,7 @@
 //! | `Msync` | remembers the pages | msync of what was remembered |
 
 use super::{Domain, LINE, Lines, Medium};
-use crate::local;
+use crate::{Word, local};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -111,6 +111,19 @@ impl Hardware {
 }
 
 impl Medium for Hardware {
+    #[inline]
+    fn stream(&self, _at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+        let words = words.iter().map(Word::atomic).zip(values);
+        match self.domain {
+            // What is written back to memory need not be fetched from there first.
+            Domain::Adr | Domain::Eadr => {
+                words.for_each(|(word, value)| stream(word, value));
+                store_fence();
+            }
+            Domain::PageCache | Domain::Msync => words.for_each(|(word, value)| word.store(value, Ordering::Relaxed)),
+        }
+    }
+
     #[inline(always)]
     fn compare_exchange(&self, _at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
         // The processor completes write-backs by itself in a locked operation; the kernel knows nothing of them.
@@ -204,6 +217,14 @@ impl WriteBack {
     }
 }
 
+/// Stores past the caches. A [`store_fence`] must follow before anything else touches the word.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn stream(word: &AtomicU64, value: u64) {
+    // SAFETY: the word is valid for writes, as atomics are; the store is whole, as it is aligned to its size; the fence orders it before all that follows.
+    unsafe { std::arch::asm!("movnti [{}], {}", in(reg) word.as_ptr(), in(reg) value, options(nostack, preserves_flags)) }
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn store_fence() {
@@ -218,6 +239,11 @@ impl WriteBack {
     }
 
     fn line(self, _address: *const u8) {}
+}
+
+#[cfg(miri)]
+fn stream(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Relaxed);
 }
 
 #[cfg(miri)]
@@ -243,6 +269,8 @@ mod tests {
             for count in [1, 4, 5, 600] {
                 let words = pm.words(crate::Off::<u64>::new(4096), count * 8).unwrap();
                 pm.store(&words[0], 1, Ordering::Relaxed);
+                pm.stream(&words[1..], &[7; 600 * 64][..words.len() * 8 - 11]);
+                assert!(words[1].get() == 0x0707_0707_0707_0707 && words[words.len() - 1].get() == 0x07_0707_0707, "all of it");
                 pm.persist(words);
             }
             if domain != Domain::Msync {

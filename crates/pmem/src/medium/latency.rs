@@ -4,6 +4,7 @@
 //! on top of what the medium below takes. Reads are not slowed.
 
 use super::{Lines, Medium};
+use crate::Word;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +34,11 @@ impl<M: Medium> Medium for Latency<M> {
         self.below.store(at, word, value, order);
     }
 
+    #[inline]
+    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+        self.below.stream(at, words, values);
+    }
+
     #[inline(always)]
     fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
         self.below.compare_exchange(at, word, current, new)
@@ -53,6 +59,11 @@ impl<M: Medium> Medium for Latency<M> {
     #[inline(always)]
     fn fence(&self) {
         self.below.fence();
+    }
+
+    #[inline(always)]
+    fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        self.below.transaction(act)
     }
 
     fn failure(&self) -> Option<&str> {

@@ -11,7 +11,7 @@ use crate::medium::LINE;
 pub struct Debt {
     /// Offset of the word in bytes.
     pub at: usize,
-    /// The store is the n-th of its line.
+    /// The store is the n-th of its life.
     number: u64,
 }
 
@@ -24,20 +24,19 @@ impl Crash {
 
     /// Whether the store is durable by now.
     pub fn is_paid(&self, debt: Debt) -> bool {
-        self.level.state.lock().log.durable(debt.at / LINE) >= debt.number
+        self.level.state.lock().log.find(debt.at, debt.number).is_none()
     }
 }
 
 impl Life {
-    /// Shows the image in which the store of `debt` and those behind it in its line are lost and nothing else, and the one in which all is lost that can be.
+    /// Shows the image in which the store of `debt` and those that need it are lost and nothing else, and the one in which all is lost that can be.
     pub fn lose(&self, debt: Debt, observer: impl FnMut(&Image<'_>) -> Seen + Send + 'static) {
         let level = &self.crash.level;
         let mut state = level.state.lock();
-        let durable = state.log.durable(debt.at / LINE);
-        if let Some(kept) = (debt.number - 1).checked_sub(durable) {
+        if let Some(place) = state.log.find(debt.at, debt.number) {
             state.points += 1;
             let mut observer: super::Observer = Box::new(observer);
-            images::without(level, &mut state, (debt.at / LINE) as u32, kept as u32, Event::End, &mut observer);
+            images::without(level, &mut state, (debt.at / LINE) as u32, place, Event::End, &mut observer);
         }
     }
 }

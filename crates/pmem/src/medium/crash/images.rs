@@ -1,8 +1,10 @@
 //! Walking through the images of one crash point, each made in place from the one before.
 
+use super::dependence::first_lost;
 use super::lazy::{Content, Lazy};
 use super::log::{self, Log};
 use super::site::{Site, Verb};
+use super::states::{Cut, Order};
 use super::{CrashOptions, Done, Level, Life, Observer, Profile, State, rehash};
 use crate::medium::LINE;
 use crate::{WORD, schedule};
@@ -31,6 +33,8 @@ pub enum Event {
 pub struct Seen {
     /// Whether recovery reached a block that was not linked when the crash came ([`Image::is_hidden`]): then its bytes matter, and all their states are shown.
     pub reached_hidden: bool,
+    /// Whether the image breaks a rule, for a life with [`CrashOptions::dependences`].
+    pub is_broken: bool,
 }
 
 /// One legal image of one crash point, lying in the memory while the observer runs.
@@ -38,13 +42,16 @@ pub struct Image<'a> {
     level: &'a Arc<Level>,
     log: &'a Log,
     hidden: &'a [(usize, usize)],
-    lines: &'a [Kept],
+    images: &'a Buffers,
     hash: u64,
     /// Who decides what is read of it, or of the image that its life began with.
     lazy: Option<&'a Arc<Lazy>>,
     /// Whether that is what is read of this image.
     is_undecided: bool,
+    hides: bool,
     profile: Option<&'a Profile>,
+    /// Whether each line keeps what the processor's order allows: always, but in a life with [`CrashOptions::dependences`].
+    pub is_in_order: bool,
     /// Who is about to do what happens next, unless that is the end.
     pub place: Option<&'static Location<'static>>,
     /// Number of the crash point in its life, from 1.
@@ -86,7 +93,7 @@ impl Image<'_> {
 
     /// Whether any states of hidden blocks were left out.
     pub fn hides(&self) -> bool {
-        !self.hidden.is_empty() && !self.is_undecided
+        self.hides
     }
 }
 
@@ -143,17 +150,23 @@ impl Image<'_> {
 
     /// What the image keeps of each line that had something to lose.
     pub fn balance(&self) -> Vec<Balance> {
-        let fate = |index: usize, kept: &Kept, number: u32| match self.lazy.filter(|_| self.is_undecided).map(|lazy| lazy.open(index)) {
-            Some(open) if open.iter().all(|count| *count > number) => Fate::Kept,
-            Some(open) if open.iter().any(|count| *count > number) => Fate::Unread,
-            None if kept.count > number => Fate::Kept,
-            _ => Fate::Lost,
+        let fate = |index: usize, kept: &Kept, number: usize, store: &log::Store| {
+            let keeps = |state: &u32| kept.keeps_in(*state, self.images, number, store);
+            match self.lazy.filter(|_| self.is_undecided).map(|lazy| lazy.open(index)) {
+                Some(open) if open.iter().all(keeps) => Fate::Kept,
+                Some(open) if open.iter().any(keeps) => Fate::Unread,
+                None if kept.keeps(number, store) => Fate::Kept,
+                _ => Fate::Lost,
+            }
         };
         let stores = |index: usize, kept: &Kept| {
-            let stores = self.log.stores(kept.line).iter().zip(0..);
-            stores.map(|(&log::Store { at, old, new, place, .. }, number)| Store { at, old, new, place, fate: fate(index, kept, number) }).collect()
+            let told = |(number, store): (usize, &log::Store)| {
+                let &log::Store { at, old, new, place, .. } = store;
+                Store { at, old, new, place, fate: fate(index, kept, number, store) }
+            };
+            self.log.stores(kept.line).iter().enumerate().map(told).collect()
         };
-        let lines = self.lines.iter().enumerate();
+        let lines = self.images.lines.iter().enumerate();
         lines.map(|(index, kept)| Balance { line: kept.line as usize * LINE, stores: stores(index, kept) }).collect()
     }
 }
@@ -197,51 +210,101 @@ impl fmt::Display for Image<'_> {
     }
 }
 
-/// How many of its stores a line keeps.
+/// What a line keeps of its stores: one of its states, of which the first keeps nothing, the last everything.
 struct Kept {
     line: u32,
-    count: u32,
-    of: u32,
+    /// Number of the state. Of a line in order it is the number of stores kept.
+    state: u32,
+    /// Number of the last state.
+    last: u32,
     /// The way the Gray code moves it next.
     up: bool,
+    /// Of a line that is not in order.
+    cuts: Option<Cuts>,
+}
+
+/// The states of a line that is not in order.
+struct Cuts {
+    now: Cut,
+    /// Where they begin in the buffer.
+    first: usize,
+    /// Whether all are there: else there are three, nothing, something at random, everything.
+    is_complete: bool,
+}
+
+impl Kept {
+    fn keeps(&self, place: usize, store: &log::Store) -> bool {
+        self.cuts.as_ref().map_or(place < self.state as usize, |cuts| cuts.now.keeps(place, store))
+    }
+
+    /// Whether the line keeps the store in its n-th state.
+    fn keeps_in(&self, state: u32, images: &Buffers, place: usize, store: &log::Store) -> bool {
+        self.cuts.as_ref().map_or(place < state as usize, |cuts| images.cuts[cuts.first + state as usize].keeps(place, store))
+    }
+
+    fn is_listed(&self) -> bool {
+        self.cuts.as_ref().is_none_or(|cuts| cuts.is_complete)
+    }
 }
 
 /// Memory for the walk, kept from one crash point to the next.
 #[derive(Default)]
 pub(super) struct Buffers {
     lines: Vec<Kept>,
+    cuts: Vec<Cut>,
+}
+
+impl Buffers {
+    /// Adds a line that keeps everything.
+    fn add(&mut self, log: &Log, line: u32) {
+        let stores = log.stores(line);
+        let cuts = (!log.is_in_order(line)).then(|| {
+            let (now, first) = (Cut::all(stores), self.cuts.len());
+            self.cuts.extend([Cut::NONE, now, now]);
+            Cuts { now, first, is_complete: false }
+        });
+        let last = if cuts.is_some() { 2 } else { stores.len() as u32 };
+        self.lines.push(Kept { line, state: last, last, up: false, cuts });
+    }
 }
 
 /// Shows the images of this moment. Afterwards the memory is as before.
 pub(super) fn enumerate(level: &Arc<Level>, state: &mut State, event: Event, place: Option<&'static Location<'static>>, observer: &mut Observer) {
     set_late(level, state, |store| (store.new, store.old));
-    let mut lines = std::mem::take(&mut state.images.lines);
-    lines.clear();
+    while walk_through(level, state, event, place, observer) {}
+    set_late(level, state, |store| (store.old, store.new));
+}
+
+/// Shows the images; says whether that must be done again, because more is known of what they may be.
+fn walk_through(level: &Arc<Level>, state: &mut State, event: Event, place: Option<&'static Location<'static>>, observer: &mut Observer) -> bool {
+    let mut images = std::mem::take(&mut state.images);
+    images.lines.clear();
+    images.cuts.clear();
     let is_hidden = |at: usize| !state.options.hidden_in_full && state.hidden.iter().any(|(start, length)| (*start..start + length).contains(&at));
-    let all = |pass: bool| {
-        let wanted = state.log.dirty().filter(move |(_, stores)| stores.iter().all(|store| is_hidden(store.at)) == pass);
-        wanted.map(|(line, stores)| Kept { line, count: stores.len() as u32, of: stores.len() as u32, up: false })
-    };
-    lines.extend(all(false));
-    let split = lines.len();
-    lines.extend(all(true));
+    let is_hidden = |stores: &[log::Store]| stores.iter().all(|store| is_hidden(store.at));
+    state.log.dirty().filter(|(_, stores)| !is_hidden(stores)).for_each(|(line, _)| images.add(&state.log, line));
+    let split = images.lines.len();
+    state.log.dirty().filter(|(_, stores)| is_hidden(stores)).for_each(|(line, _)| images.add(&state.log, line));
 
     let done = state.done();
     let seed = state.options.seed ^ state.hash ^ state.points;
     let lazy = state.lazy.clone();
-    let mut walk = Walk { level, state, lines, hash: state.hash, lazy, is_undecided: false, is_sampled: false, event, place, done, random: Random(seed) };
-    let count = walk.lines.len();
-    let is_lazy = walk.may_be_lazy() && walk.show_undecided(observer);
+    let random = Random(seed);
+    let mut walk =
+        Walk { level, state, images, hash: state.hash, lazy, is_undecided: false, is_sampled: false, event, place, done, random, is_explained: false };
+    let count = walk.images.lines.len();
+    let is_lazy = walk.may_be_lazy(split) && walk.show_undecided(observer);
     if !is_lazy {
         walk.vary(0..split, &mut |walk| walk.show_hidden(split..count, observer));
     }
     if let Some(points) = &state.options.points {
         points.count(is_lazy, walk.is_sampled);
     }
+    walk.reset(0..count);
     debug_assert_eq!(walk.hash, walk.state.hash);
-    let lines = walk.lines;
-    state.images.lines = lines;
-    set_late(level, state, |store| (store.old, store.new));
+    let (images, is_explained) = (walk.images, walk.is_explained);
+    state.images = images;
+    is_explained
 }
 
 /// Takes the stores that no image may show out of the memory, or puts them back.
@@ -253,15 +316,15 @@ fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&log::Store) 
     }
 }
 
-/// Shows the image in which `line` keeps only its first `kept` stores and nothing else is lost, and the one in which nothing is kept. Afterwards the memory is
-/// as before.
-pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, kept: u32, event: Event, observer: &mut Observer) {
-    let all = |(line, stores): (u32, &[log::Store])| Kept { line, count: stores.len() as u32, of: stores.len() as u32, up: false };
-    let lines: Vec<Kept> = state.log.dirty().map(all).collect();
+/// Shows the image in which the store at `place` of the log of `line` is lost, with those that need it and nothing else, and the one in which nothing is kept.
+/// Afterwards the memory is as before.
+pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, place: usize, event: Event, observer: &mut Observer) {
+    let mut images = Buffers::default();
+    state.log.dirty().for_each(|(line, _)| images.add(&state.log, line));
     let mut walk = Walk {
         level,
         state,
-        lines,
+        images,
         hash: state.hash,
         lazy: None,
         is_undecided: false,
@@ -270,10 +333,12 @@ pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, kept: u3
         place: None,
         done: state.done(),
         random: Random(0),
+        is_explained: false,
     };
-    let count = walk.lines.len();
-    if let Some(index) = walk.lines.iter().position(|other| other.line == line) {
-        walk.set(index, kept);
+    let count = walk.images.lines.len();
+    if let Some(index) = walk.images.lines.iter().position(|other| other.line == line) {
+        let cut = walk.order(line).keep(|other| other != place);
+        walk.set_cut(index, place as u32, cut);
         walk.show(observer);
         (0..count).for_each(|index| walk.set(index, 0));
         walk.show(observer);
@@ -284,7 +349,7 @@ pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, kept: u3
 
 /// How many states the lines have together.
 fn states(lines: &[Kept]) -> Option<u64> {
-    lines.iter().try_fold(1u64, |product, kept| product.checked_mul(u64::from(kept.of) + 1))
+    lines.iter().try_fold(1u64, |product, kept| product.checked_mul(u64::from(kept.last) + 1))
 }
 
 /// How the crash points of a run were shown.
@@ -313,7 +378,7 @@ struct Walk<'a> {
     level: &'a Arc<Level>,
     state: &'a State,
     /// Ordinary lines, then those of hidden blocks.
-    lines: Vec<Kept>,
+    images: Buffers,
     hash: u64,
     /// Who decides what is read of the image, or of the one that this life began with.
     lazy: Option<Arc<Lazy>>,
@@ -325,19 +390,76 @@ struct Walk<'a> {
     place: Option<&'static Location<'static>>,
     done: Done,
     random: Random,
+    /// Whether a dependence has been noted: then what the images may be is no longer what was listed.
+    is_explained: bool,
 }
 
-impl Walk<'_> {
-    fn show(&self, observer: &mut Observer) -> Seen {
+impl<'a> Walk<'a> {
+    fn show(&mut self, observer: &mut Observer) -> Seen {
+        if self.is_explained {
+            return Seen::default();
+        }
+        let seen = self.look(observer);
+        if seen.is_broken && self.lines_out_of_order().next().is_some() {
+            self.explain(observer);
+        }
+        seen
+    }
+
+    /// What the stores of a line need.
+    fn order(&self, line: u32) -> Order<'a> {
+        let stores = self.state.log.stores(line);
+        self.state.options.dependences.as_ref().map_or_else(|| Order::new(stores, log::Store::needs), |dependences| dependences.order(stores))
+    }
+
+    /// Lines that keep what no crash leaves; none, unless that is the purpose.
+    fn lines_out_of_order(&self) -> impl Iterator<Item = usize> {
+        let lines = self.images.lines.iter().enumerate().filter(|_| self.state.options.dependences.is_some());
+        let cuts = lines.filter_map(|(index, kept)| Some((index, self.state.log.stores(kept.line), kept.cuts.as_ref()?)));
+        cuts.filter(|(_, stores, cuts)| first_lost(stores, &cuts.now).is_some()).map(|(index, ..)| index)
+    }
+
+    /// Notes on what order of stores it depends that a rule is broken.
+    fn explain(&mut self, observer: &mut Observer) {
+        // First the lines that break it in an order which a crash may leave, too.
+        for index in self.lines_out_of_order().collect::<Vec<_>>() {
+            let (line, now) = (self.images.lines[index].line, self.cut(index));
+            let (order, count) = (self.order(line), self.state.log.stores(line).len());
+            let breaks = (0..=count).rev().any(|kept| {
+                self.set_cut(index, 0, order.keep(|place| place < kept));
+                self.look(observer).is_broken
+            });
+            if !breaks {
+                self.set_cut(index, 0, now);
+            }
+        }
+        let first = self.lines_out_of_order().next();
+        if let (Some(index), Some(dependences)) = (first, self.state.options.dependences.clone()) {
+            let stores = self.state.log.stores(self.images.lines[index].line);
+            dependences.explain(stores, self.cut(index), &mut |cut| {
+                self.set_cut(index, 0, cut);
+                self.look(observer).is_broken
+            });
+            self.is_explained = true;
+        }
+    }
+
+    fn cut(&self, index: usize) -> Cut {
+        self.images.lines[index].cuts.as_ref().expect("a line that is not in order").now
+    }
+
+    fn look(&self, observer: &mut Observer) -> Seen {
         observer(&Image {
             level: self.level,
             log: &self.state.log,
             hidden: &self.state.hidden,
-            lines: &self.lines,
+            images: &self.images,
             hash: self.hash,
             lazy: self.lazy.as_ref(),
             is_undecided: self.is_undecided,
+            hides: !self.state.hidden.is_empty() && !(self.is_undecided && self.images.lines.iter().all(Kept::is_listed)),
             profile: self.state.options.profile.as_deref(),
+            is_in_order: self.lines_out_of_order().next().is_none(),
             place: self.place,
             point: self.state.points,
             event: self.event,
@@ -347,26 +469,31 @@ impl Walk<'_> {
 
     /// Whether there are too many states to show each of them, and loads of this thread can be watched. Nothing is undecided in lives on what is undecided:
     /// their own crashes are many and small.
-    fn may_be_lazy(&self) -> bool {
+    fn may_be_lazy(&mut self, split: usize) -> bool {
         let options = &self.state.options;
-        let is_free = schedule::IS_BUILT_IN && self.lazy.is_none() && !schedule::is_scheduled();
-        options.lazy_runs_max > 0 && is_free && states(&self.lines).is_none_or(|states| states > options.images_max)
+        let is_free = schedule::IS_BUILT_IN && self.lazy.is_none() && !schedule::is_scheduled() && options.dependences.is_none();
+        let is_wanted = options.lazy_runs_max > 0 && is_free;
+        is_wanted && (0..split).all(|index| self.list(index)) && states(&self.images.lines).is_none_or(|states| states > self.state.options.images_max)
     }
 
     /// Shows the image undecided, once for each way in which it can be read. Says whether these were all.
+    ///
+    /// Of sets of stores in hidden blocks there are too many states, so it is with three of them that nothing hidden is reached.
     fn show_undecided(&mut self, observer: &mut Observer) -> bool {
-        let all = 0..self.lines.len();
+        let all = 0..self.images.lines.len();
+        self.shuffle(all.clone());
         all.clone().for_each(|index| self.set(index, 0));
-        let contents: Vec<_> = all.clone().map(|index| (self.lines[index].line as usize, self.contents(index))).collect();
+        let contents: Vec<_> = all.clone().map(|index| (self.images.lines[index].line as usize, self.contents(index))).collect();
         let lazy = Arc::new(Lazy::new(&self.level.memory, contents.into_iter()));
         self.lazy = Some(Arc::clone(&lazy));
         self.is_undecided = true;
         let scheduled = schedule::enter(Arc::clone(&lazy) as Arc<dyn schedule::Scheduler>);
         let mut runs = 0;
         let is_whole = loop {
-            self.show(observer);
+            let reached_hidden = self.show(observer).reached_hidden;
             runs += 1;
             match lazy.again() {
+                _ if reached_hidden => break false,
                 false => break true,
                 true if runs == self.state.options.lazy_runs_max => break false,
                 true => {}
@@ -380,7 +507,7 @@ impl Walk<'_> {
 
     /// What the line, of which all is lost, holds in each of its states.
     fn contents(&mut self, index: usize) -> Vec<Content> {
-        let (first, last) = (self.lines[index].line as usize * LINE / WORD, self.lines[index].of);
+        let (first, last) = (self.images.lines[index].line as usize * LINE / WORD, self.images.lines[index].last);
         let level = Arc::clone(self.level);
         let content = |count| {
             self.set(index, count);
@@ -409,27 +536,46 @@ impl Walk<'_> {
 
     /// Takes the lines of `range` through all their states, or a sample of them, and back to where nothing is lost.
     fn vary(&mut self, range: Range<usize>, visit: &mut dyn FnMut(&mut Self)) {
-        match states(&self.lines[range.clone()]) {
-            Some(states) if states <= self.state.options.images_max => self.every_state(range, visit),
+        let are_listed = range.clone().all(|index| self.list(index));
+        match states(&self.images.lines[range.clone()]) {
+            Some(states) if are_listed && states <= self.state.options.images_max => self.every_state(range, visit),
             _ => self.some_states(range, visit),
         }
     }
 
-    /// Reflected mixed-radix Gray code: one store applied or taken back from state to state. It ends far from where it began.
+    /// Lists the states of a line, if they are not too many.
+    fn list(&mut self, index: usize) -> bool {
+        let kept = &self.images.lines[index];
+        if kept.is_listed() {
+            return true;
+        }
+        let order = self.order(kept.line);
+        let Buffers { lines, cuts: list } = &mut self.images;
+        let (kept, first) = (&mut lines[index], list.len());
+        let Some(cuts) = &mut kept.cuts else { return true };
+        if order.list(self.state.options.images_max, list) {
+            (cuts.first, cuts.is_complete) = (first, true);
+            kept.last = (list.len() - first - 1) as u32;
+            kept.state = kept.last;
+        }
+        cuts.is_complete
+    }
+
+    /// Reflected mixed-radix Gray code: one store applied or taken back from state to state, or a few. It ends far from where it began.
     fn every_state(&mut self, range: Range<usize>, visit: &mut dyn FnMut(&mut Self)) {
         'states: loop {
             visit(self);
             for index in range.clone() {
-                let Kept { count, of, up, .. } = self.lines[index];
-                if up && count < of {
-                    self.set(index, count + 1);
+                let Kept { state, last, up, .. } = self.images.lines[index];
+                if up && state < last {
+                    self.set(index, state + 1);
                     continue 'states;
                 }
-                if !up && count > 0 {
-                    self.set(index, count - 1);
+                if !up && state > 0 {
+                    self.set(index, state - 1);
                     continue 'states;
                 }
-                self.lines[index].up = !up;
+                self.images.lines[index].up = !up;
             }
             break;
         }
@@ -442,12 +588,12 @@ impl Walk<'_> {
         for index in range.clone() {
             self.set(index, 0);
             visit(self);
-            self.set(index, self.lines[index].of);
+            self.set(index, self.images.lines[index].last);
         }
         range.clone().for_each(|index| self.set(index, 0));
         visit(self);
         for index in range.clone() {
-            self.set(index, self.lines[index].of);
+            self.set(index, self.images.lines[index].last);
             visit(self);
             self.set(index, 0);
         }
@@ -460,43 +606,68 @@ impl Walk<'_> {
 
     fn shuffle(&mut self, range: Range<usize>) {
         for index in range {
-            let count = self.random.below(u64::from(self.lines[index].of) + 1);
-            self.set(index, count as u32);
+            let kept = &self.images.lines[index];
+            if !kept.is_listed() {
+                let cut = self.order(kept.line).at_random(&mut self.random);
+                if let Some(cuts) = &self.images.lines[index].cuts {
+                    self.images.cuts[cuts.first + 1] = cut;
+                }
+                self.set(index, 1);
+            } else {
+                let state = self.random.below(u64::from(kept.last) + 1);
+                self.set(index, state as u32);
+            }
         }
     }
 
     fn reset(&mut self, range: Range<usize>) {
         for index in range {
-            self.set(index, self.lines[index].of);
-            self.lines[index].up = false;
+            self.set(index, self.images.lines[index].last);
+            self.images.lines[index].up = false;
         }
     }
 
-    /// Makes the line keep its first `count` stores.
-    fn set(&mut self, index: usize, count: u32) {
-        let kept = &mut self.lines[index];
+    /// Puts the line into its n-th state.
+    fn set(&mut self, index: usize, state: u32) {
+        let kept = &mut self.images.lines[index];
+        if let Some(cuts) = &kept.cuts {
+            let cut = self.images.cuts[cuts.first + state as usize];
+            return self.set_cut(index, state, cut);
+        }
         let stores = self.state.log.stores(kept.line);
         let words = self.level.memory.words();
-        while kept.count < count {
-            let store = stores[kept.count as usize];
+        while kept.state < state {
+            let store = &stores[kept.state as usize];
             words[store.at / WORD].store(store.new, Ordering::Relaxed);
             self.hash = rehash(self.hash, store.at / WORD, store.old, store.new);
-            kept.count += 1;
+            kept.state += 1;
         }
-        while kept.count > count {
-            kept.count -= 1;
-            let store = stores[kept.count as usize];
+        while kept.state > state {
+            kept.state -= 1;
+            let store = &stores[kept.state as usize];
             words[store.at / WORD].store(store.old, Ordering::Relaxed);
             self.hash = rehash(self.hash, store.at / WORD, store.new, store.old);
         }
     }
+
+    /// Makes the line keep what `cut` says, which is its n-th state or none of them; a line in order keeps its first n stores.
+    fn set_cut(&mut self, index: usize, state: u32, cut: Cut) {
+        let kept = &mut self.images.lines[index];
+        let Some(cuts) = &mut kept.cuts else { return self.set(index, state) };
+        let (words, first, hash) = (self.level.memory.words(), kept.line as usize * LINE / WORD, &mut self.hash);
+        cuts.now.go(&cut, self.state.log.stores(kept.line), |word, from, to| {
+            words[first + word].store(to, Ordering::Relaxed);
+            *hash = rehash(*hash, first + word, from, to);
+        });
+        (cuts.now, kept.state) = (cut, state);
+    }
 }
 
 /// SplitMix64.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

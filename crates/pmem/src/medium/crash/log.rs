@@ -1,6 +1,10 @@
 //! What is not durable yet: a log of stores per line, and what each thread has flushed of it.
+//!
+//! A thread's steps between two of its flushes, fences and exchanges are a *stretch*. Within one the compiler may move a relaxed store before any other to
+//! another word: so relaxed stores are a set, in no order.
 
 use super::site::{Site, Verb};
+use super::states::Cut;
 use crate::medium::LINE;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,24 +19,110 @@ pub(super) struct Store {
     pub(super) place: &'static Location<'static>,
     /// Number of the thread that stored.
     pub(super) by: u64,
+    pub(super) way: Way,
+    /// Whether a fence of its thread makes it durable without a flush.
+    pub(super) is_unflushed: bool,
+    /// Number of the thread's stretch; the log sets it.
+    pub(super) stretch: u64,
+    /// The store is the n-th in the log; the log sets it.
+    pub(super) number: u64,
+}
+
+/// What a store claims of its order among those of its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It comes after all before it.
+    Ordered,
+    /// Nothing within its stretch.
+    Relaxed,
+    /// Nothing at all, but for its word. A flush does not help it; a fence of its thread does.
+    Streamed,
+    /// It comes after all before it, together with the others of its stretch, which is a transaction.
+    Grouped,
+}
+
+impl Way {
+    pub(super) fn is_ordered(self) -> bool {
+        matches!(self, Self::Ordered | Self::Grouped)
+    }
+
+    pub(super) fn of(order: Ordering, in_transaction: bool) -> Self {
+        match order {
+            _ if in_transaction => Self::Grouped,
+            Ordering::Relaxed => Self::Relaxed,
+            _ => Self::Ordered,
+        }
+    }
+}
+
+impl Store {
+    /// Whether a crash that keeps this store keeps `earlier`, too, which stands before it in the log of their line.
+    pub(super) fn needs(&self, earlier: &Self) -> bool {
+        earlier.at == self.at
+            || match (earlier.way, self.way) {
+                (Way::Streamed, _) | (_, Way::Streamed) => false,
+                (_, Way::Relaxed) => (earlier.by, earlier.stretch) != (self.by, self.stretch),
+                (_, Way::Ordered | Way::Grouped) => true,
+            }
+    }
+
+    /// Whether a crash keeps both or neither.
+    pub(super) fn is_with(&self, other: &Self) -> bool {
+        self.way == Way::Grouped && other.way == Way::Grouped && (other.by, other.stretch) == (self.by, self.stretch)
+    }
 }
 
 /// A flush of a line that no fence has followed.
 #[derive(Clone, Copy)]
 struct Flushed {
     line: u32,
-    /// Number of stores that the line had seen.
-    count: u64,
+    /// Number of the last store before it, to whatever line.
+    number: u64,
     /// Who flushed.
     place: &'static Location<'static>,
+}
+
+impl Flushed {
+    fn covers(&self, store: &Store) -> bool {
+        store.number <= self.number && store.way != Way::Streamed
+    }
 }
 
 /// The stores to one line that may be lost.
 #[derive(Default)]
 struct Line {
-    /// Number of stores to the line that became durable and left the log.
-    durable: u64,
     stores: Vec<Store>,
+    /// Whether some store does not need the one before it: then not all that a crash may keep is a prefix.
+    is_loose: bool,
+}
+
+impl Line {
+    fn push(&mut self, store: Store, by_word: bool) {
+        self.is_loose |= self.stores.last().is_some_and(|last| !store.needs(last) || store.is_with(last) || by_word && store.at != last.at);
+        self.stores.push(store);
+    }
+
+    /// What is `durable` leaves the log, and with it all that was stored to the same words before.
+    fn settle(&mut self, durable: impl Fn(&Store) -> bool) {
+        if self.stores.iter().all(&durable) {
+            self.stores.clear();
+            self.is_loose = false;
+        } else {
+            let settled = Cut::up_to(&self.stores, durable);
+            let mut place = 0..;
+            self.stores.retain(|store| !place.next().is_some_and(|place| settled.keeps(place, store)));
+        }
+    }
+}
+
+/// What a thread has begun and no fence of its has completed.
+struct Thread {
+    number: u64,
+    stretch: u64,
+    in_transaction: bool,
+    flushed: Vec<Flushed>,
+    /// Lines in which it has stored what needs no flush to become durable.
+    unflushed: Vec<u32>,
 }
 
 /// All lines, and all threads.
@@ -40,15 +130,19 @@ pub(super) struct Log {
     lines: Vec<Line>,
     /// Numbers of the lines with stores, in no particular order.
     dirty: Vec<u32>,
-    /// What each thread flushed since its last fence.
-    flushed: Vec<(u64, Vec<Flushed>)>,
+    threads: Vec<Thread>,
     /// Stores that the memory shows and no image may, because they are late by mistake ([`super::Act::Late`]).
     late: Vec<Store>,
+    /// Number of stores ever logged.
+    number: u64,
+    /// Whether stores to different words of a line are taken to be in no order.
+    pub(super) is_by_word: bool,
 }
 
 impl Log {
     pub(super) fn new(line_count: usize) -> Self {
-        Self { lines: std::iter::repeat_with(Line::default).take(line_count).collect(), dirty: Vec::new(), flushed: Vec::new(), late: Vec::new() }
+        let lines = std::iter::repeat_with(Line::default).take(line_count).collect();
+        Self { lines, dirty: Vec::new(), threads: Vec::new(), late: Vec::new(), number: 0, is_by_word: false }
     }
 
     pub(super) fn line_count(&self) -> usize {
@@ -58,9 +152,9 @@ impl Log {
     /// Whether there is a store before `store` in its line that could as well have come after it, as far as this thread has waited for.
     pub(super) fn may_be_early(&self, store: &Store) -> bool {
         let number = store.at / LINE;
-        let line = &self.lines[number];
-        let covered = self.flushed.iter().flat_map(|(_, flushed)| flushed).filter(|flushed| flushed.line as usize == number).map(|flushed| flushed.count);
-        line.stores.last().is_some_and(|last| last.at != store.at) && covered.max().unwrap_or(0) < line.durable + line.stores.len() as u64
+        let flushed = self.threads.iter().flat_map(|thread| &thread.flushed).filter(|flushed| flushed.line as usize == number);
+        let covered = flushed.map(|flushed| flushed.number).max().unwrap_or(0);
+        self.lines[number].stores.last().is_some_and(|last| last.at != store.at && last.number > covered)
     }
 
     /// Appends a store to the log of its line; before the last one there, if it is to be `early` and can be.
@@ -70,14 +164,22 @@ impl Log {
         if !self.late.is_empty() {
             self.supersede(&mut store);
         }
+        self.number += 1;
+        let by = self.thread(store.by);
+        let thread = &mut self.threads[by];
+        store.stretch = thread.stretch;
+        if store.is_unflushed {
+            thread.unflushed.push((store.at / LINE) as u32);
+        }
+        store.number = self.number;
         let line = &mut self.lines[store.at / LINE];
         if line.stores.is_empty() {
             self.dirty.push((store.at / LINE) as u32);
         }
-        line.stores.push(store);
-        if early {
-            let last = line.stores.len() - 1;
-            line.stores.swap(last - 1, last);
+        let behind = line.stores.pop_if(|_| early);
+        line.push(store, self.is_by_word);
+        if let Some(behind) = behind {
+            line.push(behind, self.is_by_word);
         }
     }
 
@@ -112,37 +214,75 @@ impl Log {
 
     /// A flush of `count` lines by thread number `by`.
     pub(super) fn flush(&mut self, first: usize, count: usize, place: &'static Location<'static>, by: u64) {
-        let flushed = of_thread(&mut self.flushed, by);
-        for number in first..first + count {
-            let line = &self.lines[number];
-            if !line.stores.is_empty() {
-                flushed.push(Flushed { line: number as u32, count: line.durable + line.stores.len() as u64, place });
-            }
-        }
+        let (this, number) = (self.thread(by), self.number);
+        let dirty = (first..first + count).filter(|line| !self.lines[*line].stores.is_empty());
+        self.threads[this].stretch += 1;
+        self.threads[this].flushed.extend(dirty.map(|line| Flushed { line: line as u32, number, place }));
     }
 
     /// The sites that a crash now would cut short: flushes that wait for a fence, and stores that may be lost.
     pub(super) fn cut(&self) -> impl Iterator<Item = Site> {
-        let flushes = self.flushed.iter().flat_map(|(_, flushed)| flushed).map(|flushed| Site { place: flushed.place, verb: Verb::Flush });
+        let flushes = self.threads.iter().flat_map(|thread| &thread.flushed).map(|flushed| Site { place: flushed.place, verb: Verb::Flush });
         let stores = self.dirty.iter().flat_map(|line| &self.lines[*line as usize].stores).map(|store| Site { place: store.place, verb: Verb::Store });
         flushes.chain(stores)
     }
 
     /// Whether a fence by this thread would make anything durable.
     pub(super) fn retires(&mut self) -> bool {
-        of_thread(&mut self.flushed, this_thread()).iter().any(|flushed| flushed.count > self.lines[flushed.line as usize].durable)
+        let this = self.this_thread();
+        let Thread { number, flushed, unflushed, .. } = &self.threads[this];
+        let stores = |line: u32| self.lines[line as usize].stores.iter();
+        flushed.iter().any(|flushed| stores(flushed.line).any(|store| flushed.covers(store)))
+            || unflushed.iter().any(|line| stores(*line).any(|store| store.by == *number && store.is_unflushed))
     }
 
     /// A fence by this thread.
     pub(super) fn retire(&mut self) {
-        for Flushed { line: number, count, .. } in of_thread(&mut self.flushed, this_thread()).drain(..) {
-            let line = &mut self.lines[number as usize];
-            if count > line.durable {
-                line.stores.drain(..(count - line.durable) as usize);
-                line.durable = count;
-                if line.stores.is_empty() {
-                    self.dirty.retain(|dirty| *dirty != number);
-                }
+        let this = self.this_thread();
+        let thread = &mut self.threads[this];
+        thread.stretch += 1;
+        let (number, mut flushed) = (thread.number, std::mem::take(&mut thread.flushed));
+        for flushed in &flushed {
+            self.settle(flushed.line, |store| flushed.covers(store));
+        }
+        flushed.clear();
+        self.threads[this].flushed = flushed;
+        for line in std::mem::take(&mut self.threads[this].unflushed) {
+            self.settle(line, |store| store.by == number && store.is_unflushed);
+        }
+    }
+
+    /// Whether this thread is in a transaction.
+    pub(super) fn in_transaction(&mut self) -> bool {
+        self.of_this_thread().in_transaction
+    }
+
+    /// A transaction of this thread begins, or commits.
+    pub(super) fn set_transaction(&mut self, begins: bool) {
+        let thread = self.of_this_thread();
+        thread.in_transaction = begins;
+        thread.stretch += 1;
+    }
+
+    /// A store to `at` by thread number `number`, durable at once: what it comes after is durable, too, and nothing else that was stored there will ever be seen.
+    pub(super) fn order(&mut self, at: usize, number: u64) {
+        let this = self.thread(number);
+        let lines = std::mem::take(&mut self.threads[this].unflushed);
+        for line in lines {
+            self.settle(line, |store| store.by == number && store.way == Way::Relaxed);
+            if self.lines[line as usize].stores.iter().any(|store| store.by == number) {
+                self.threads[this].unflushed.push(line);
+            }
+        }
+        self.settle((at / LINE) as u32, |store| store.at == at);
+    }
+
+    fn settle(&mut self, number: u32, durable: impl Fn(&Store) -> bool) {
+        let line = &mut self.lines[number as usize];
+        if !line.stores.is_empty() {
+            line.settle(durable);
+            if line.stores.is_empty() {
+                self.dirty.retain(|dirty| *dirty != number);
             }
         }
     }
@@ -156,36 +296,52 @@ impl Log {
         &self.lines[line as usize].stores
     }
 
-    /// Number of stores to a line that are durable.
-    pub(super) fn durable(&self, line: usize) -> u64 {
-        self.lines[line].durable
+    /// Whether a crash may keep only prefixes of what was stored in the line.
+    pub(super) fn is_in_order(&self, line: u32) -> bool {
+        !self.lines[line as usize].is_loose
     }
 
-    /// The number in its line of the latest store to the word at `at`, if it is not durable and another thread has made it.
+    /// The place of a store in the log of its line, if it is not durable.
+    pub(super) fn find(&self, at: usize, number: u64) -> Option<usize> {
+        self.lines[at / LINE].stores.iter().position(|store| store.number == number)
+    }
+
+    /// The number of the latest store to the word at `at`, if it is not durable and another thread has made it.
     pub(super) fn owed(&self, at: usize) -> Option<u64> {
-        let line = self.lines.get(at / LINE)?;
-        let place = line.stores.iter().rposition(|store| store.at == at)?;
-        (line.stores[place].by != this_thread()).then_some(line.durable + place as u64 + 1)
+        let store = self.lines.get(at / LINE)?.stores.iter().rfind(|store| store.at == at)?;
+        (store.by != this_thread()).then_some(store.number)
     }
 
     pub(super) fn clear(&mut self) {
         for number in self.dirty.drain(..) {
-            self.lines[number as usize].stores.clear();
+            let line = &mut self.lines[number as usize];
+            line.stores.clear();
+            line.is_loose = false;
         }
-        for (_, flushed) in &mut self.flushed {
-            flushed.clear();
+        for thread in &mut self.threads {
+            thread.flushed.clear();
+            thread.unflushed.clear();
+            thread.in_transaction = false;
         }
         self.late.clear();
     }
-}
 
-fn of_thread(flushed: &mut Vec<(u64, Vec<Flushed>)>, thread: u64) -> &mut Vec<Flushed> {
-    let found = flushed.iter().position(|(owner, _)| *owner == thread);
-    let index = found.unwrap_or_else(|| {
-        flushed.push((thread, Vec::new()));
-        flushed.len() - 1
-    });
-    &mut flushed[index].1
+    fn this_thread(&mut self) -> usize {
+        self.thread(this_thread())
+    }
+
+    /// Where the thread of this number stands in the list of threads.
+    fn thread(&mut self, number: u64) -> usize {
+        self.threads.iter().position(|thread| thread.number == number).unwrap_or_else(|| {
+            self.threads.push(Thread { number, stretch: 0, in_transaction: false, flushed: Vec::new(), unflushed: Vec::new() });
+            self.threads.len() - 1
+        })
+    }
+
+    fn of_this_thread(&mut self) -> &mut Thread {
+        let this = self.this_thread();
+        &mut self.threads[this]
+    }
 }
 
 /// A number for this thread that no other thread of the process has ever had.

@@ -144,6 +144,181 @@ fn a_durable_cache_leaves_one_image_per_store() {
     assert_eq!(seen, [vec![], vec![(8, 1)], vec![(8, 1), (16, 2)], vec![(8, 3), (16, 2)]]);
 }
 
+/// Every subset of `stores`.
+fn subsets(stores: &[(usize, u64)]) -> BTreeSet<Vec<(usize, u64)>> {
+    products(&stores.iter().map(std::slice::from_ref).collect::<Vec<_>>())
+}
+
+#[test]
+fn of_a_copy_that_a_crash_cuts_into_any_words_are_there() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let shown = watch(&memory, &life);
+    let pm = pm(&memory, life.medium());
+    // Words 3 to 7 of line 1, and two of line 2.
+    pm.fill(pm.words(Off::<u64>::new(64 + 24), 7).unwrap(), &[1; 50]);
+    life.end();
+    let words = |from: usize| {
+        let last = if from == 17 { 0x0101 } else { 0x0101_0101_0101_0101 };
+        (from, last)
+    };
+    let set: Vec<_> = (11..18).map(words).collect();
+    assert_eq!(shown.lock().len(), 128, "no image twice");
+    assert_eq!(images(&shown, 1), subsets(&set));
+    // An ordered store comes after all of it in its line, and what comes after it is a set of its own, which may be there without it.
+    store(&pm, 1, 0, 9);
+    pm.store(word(&pm, 1, 1), 8, Ordering::Relaxed);
+    life.end();
+    let mut first = subsets(&[set[..5].to_vec(), vec![(9, 8)]].concat());
+    let whole = apply(&set[..5], &[(8, 9)]);
+    first.extend([apply(&whole, &[(9, 8)]), whole]);
+    let wanted: BTreeSet<_> = first.iter().flat_map(|first| subsets(&set[5..]).into_iter().map(|second| apply(first, &second))).collect();
+    assert_eq!(images(&shown, 2), wanted);
+    assert_eq!(content(&memory).len(), 9, "and back");
+}
+
+#[test]
+fn relaxed_stores_stay_between_the_flushes_of_their_thread_and_behind_those_of_others() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let shown = watch(&memory, &life);
+    let pm = pm(&memory, life.medium());
+    let relaxed = |index, value| pm.store(word(&pm, 1, index), value, Ordering::Relaxed);
+    relaxed(0, 1);
+    pm.flush(word(&pm, 2, 0));
+    relaxed(1, 2);
+    relaxed(0, 3);
+    std::thread::scope(|scope| _ = scope.spawn(|| relaxed(2, 4)));
+    life.end();
+    let wanted = [vec![], vec![(8, 1)], vec![(8, 3)], vec![(8, 1), (9, 2)], vec![(8, 3), (9, 2)], vec![(8, 3), (9, 2), (10, 4)]];
+    assert_eq!(images(&shown, 1), BTreeSet::from(wanted));
+}
+
+#[test]
+fn what_is_streamed_is_there_or_not_until_a_fence_whatever_is_flushed() {
+    for stores_are_durable in [false, true] {
+        let memory = Memory::new(SIZE).unwrap();
+        let life = Crash::new(&memory).live(CrashOptions { stores_are_durable, ..CrashOptions::default() });
+        let pm = pm(&memory, life.medium());
+        store(&pm, 1, 0, 1);
+        pm.persist(word(&pm, 1, 0));
+        // Words 1 and 2 of line 1, the latter with a tail; ordered stores after it in the line, one of them to a word that was streamed.
+        let words = pm.words(Off::<u64>::new(64), 8).unwrap();
+        pm.stream(&words[1..3], &[1; 11]);
+        store(&pm, 1, 3, 3);
+        store(&pm, 1, 2, 4);
+        pm.flush(words);
+        std::thread::scope(|scope| _ = scope.spawn(|| pm.fence()));
+        let shown = watch(&memory, &life);
+        let (ones, tail) = ((9, 0x0101_0101_0101_0101), (10, 0x01_0101));
+        let base = [(8, 1)];
+        let with = |images: BTreeSet<Vec<_>>| images.iter().map(|image| apply(&base, image)).collect::<BTreeSet<_>>();
+        life.end();
+        let others = if stores_are_durable { vec![vec![(11, 3), (10, 4)]] } else { vec![vec![], vec![(11, 3)], vec![(11, 3), (10, 4)]] };
+        let mut wanted: BTreeSet<_> = others.iter().flat_map(|more| subsets(&[ones]).into_iter().map(|image| apply(&image, more))).collect();
+        if !stores_are_durable {
+            wanted.extend([vec![tail], vec![ones, tail], vec![tail, (11, 3)], vec![ones, tail, (11, 3)]]);
+        }
+        assert_eq!(images(&shown, life.points()), with(wanted));
+        pm.fence();
+        assert_eq!(shown.lock().last().unwrap().1, Event::Fence, "which makes it durable");
+        life.end();
+        assert_eq!(images(&shown, life.points()), BTreeSet::from([apply(&base, &[ones, (10, 4), (11, 3)])]), "the flush was this thread's, too");
+    }
+}
+
+#[test]
+fn an_exchange_completes_what_was_streamed() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let pm = pm(&memory, life.medium());
+    pm.stream(pm.words(Off::<u64>::new(64), 1).unwrap(), &[1]);
+    assert!(pm.compare_exchange(word(&pm, 3, 0), 1, 2).is_err());
+    let shown = watch(&memory, &life);
+    life.end();
+    assert_eq!(images(&shown, life.points()), BTreeSet::from([vec![(8, 1)]]));
+}
+
+#[test]
+fn a_transaction_is_all_or_nothing_in_each_line() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let shown = watch(&memory, &life);
+    let pm = pm(&memory, life.medium());
+    store(&pm, 1, 0, 1);
+    let committed = pm.transaction(|| {
+        store(&pm, 1, 1, 2);
+        pm.store(word(&pm, 2, 0), 3, Ordering::Relaxed);
+        pm.store(word(&pm, 1, 2), 4, Ordering::Relaxed);
+        pm.compare_exchange(word(&pm, 2, 1), 0, 5)
+    });
+    assert_eq!(committed, Some(Ok(0)));
+    store(&pm, 1, 3, 6);
+    life.end();
+    let first = [vec![], vec![(8, 1)], vec![(8, 1), (9, 2), (10, 4)], vec![(8, 1), (9, 2), (10, 4), (11, 6)]];
+    let both = |first: &Vec<_>| [first.clone(), apply(first, &[(16, 3), (17, 5)])];
+    assert_eq!((images(&shown, 1), shown.lock().len()), (first.iter().flat_map(both).collect(), 8));
+    pm.persist(pm.words(Off::<u64>::new(64), 16).unwrap());
+    let (before, points) = (content(&memory), life.points());
+    life.end();
+    assert_eq!(images(&shown, points + 1), BTreeSet::from([before]));
+}
+
+#[test]
+fn a_transaction_is_one_store_where_the_cache_is_durable() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { stores_are_durable: true, ..CrashOptions::default() });
+    let shown = watch(&memory, &life);
+    let pm = pm(&memory, life.medium());
+    store(&pm, 1, 0, 1);
+    pm.transaction(|| [(1, 1), (2, 0)].map(|(line, index)| store(&pm, line, index, 2))).unwrap();
+    store(&pm, 1, 0, 3);
+    life.end();
+    let seen: Vec<_> = shown.lock().iter().map(|(.., content)| content.clone()).collect();
+    assert_eq!(seen, [vec![], vec![(8, 1)], vec![(8, 1), (9, 2), (16, 2)], vec![(8, 3), (9, 2), (16, 2)]]);
+}
+
+#[test]
+fn a_transaction_that_aborts_has_not_happened() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { aborts_transactions: true, ..CrashOptions::default() });
+    let pm = pm(&memory, life.medium());
+    assert_eq!(pm.transaction(|| store(&pm, 1, 0, 1)), None);
+    assert_eq!(content(&memory), []);
+}
+
+#[test]
+#[should_panic(expected = "a flush in a transaction")]
+fn a_flush_in_a_transaction_is_a_bug() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions::default());
+    let pm = pm(&memory, life.medium());
+    pm.transaction(|| pm.flush(word(&pm, 1, 0)));
+}
+
+#[test]
+fn where_the_cache_is_durable_a_set_is_in_the_balance_until_what_is_ordered_behind_it() {
+    for what in 0..3 {
+        let memory = Memory::new(SIZE).unwrap();
+        let life = Crash::new(&memory).live(CrashOptions { stores_are_durable: true, ..CrashOptions::default() });
+        let shown = watch(&memory, &life);
+        let pm = pm(&memory, life.medium());
+        pm.fill(pm.words(Off::<u64>::new(120), 2).unwrap(), &[1; 16]);
+        pm.flush(word(&pm, 1, 7));
+        pm.store(word(&pm, 1, 7), 5, Ordering::Relaxed);
+        match what {
+            0 => store(&pm, 3, 0, 2),
+            1 => assert!(pm.compare_exchange(word(&pm, 3, 0), 1, 2).is_err()),
+            _ => pm.fence(),
+        }
+        let ones = 0x0101_0101_0101_0101;
+        let wanted = products(&[&[(15, ones), (15, 5)], &[(16, ones)]]);
+        assert_eq!((images(&shown, 1), shown.lock().len()), (wanted, 6), "across lines, too; a flush means nothing");
+        life.end();
+        assert_eq!(images(&shown, 2).len(), 1);
+    }
+}
+
 #[test]
 fn a_life_is_undone_and_the_suspended_operation_goes_on() {
     let memory = Memory::new(SIZE).unwrap();
@@ -214,7 +389,7 @@ fn hidden_blocks_are_shown_in_full_only_when_reached() {
             let mut sink = sink.lock();
             sink.0 += 1;
             sink.1.insert(image.hash());
-            Seen { reached_hidden: reached }
+            Seen { reached_hidden: reached, ..Seen::default() }
         });
         life.end();
         let shown = std::mem::take(&mut *count.lock());
@@ -255,6 +430,69 @@ fn large_products_are_sampled() {
     }
     assert_eq!(shown, run(1), "a seed replays");
     assert_ne!(shown, run(2));
+}
+
+/// Runs `stores`, which rely on some order within lines, and returns the lines of the pairs found: images that `breaks` break a rule.
+fn dependences(stores: impl Fn(&Pm<Crash>), breaks: impl Fn(&Memory) -> bool + Send + Copy + 'static) -> Vec<(u32, u32, bool)> {
+    let memory = Memory::new(SIZE).unwrap();
+    let found = Arc::new(Dependences::default());
+    let life = Crash::new(&memory).live(CrashOptions { dependences: Some(Arc::clone(&found)), ..CrashOptions::default() });
+    let pm = pm(&memory, life.medium());
+    stores(&pm);
+    let watched = Arc::clone(&memory);
+    let broken = Arc::new(Mutex::new(0));
+    for round in 0..2 {
+        let (watched, broken) = (Arc::clone(&watched), Arc::clone(&broken));
+        let before = *broken.lock();
+        let sink = Arc::clone(&broken);
+        life.observe(move |_| {
+            let is_broken = breaks(&watched);
+            *sink.lock() += u64::from(is_broken);
+            Seen { is_broken, ..Seen::default() }
+        });
+        life.end();
+        assert!(round == 0 || *broken.lock() == before || found.all().is_empty(), "what is known is not shown again");
+    }
+    found.all().into_iter().map(|pair| (pair.later.line(), pair.earlier.line(), pair.is_ordered)).collect()
+}
+
+#[test]
+fn words_of_a_line_are_independent_but_for_the_dependences_that_show() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { dependences: Some(Arc::default()), ..CrashOptions::default() });
+    let shown = watch(&memory, &life);
+    let pm = pm(&memory, life.medium());
+    for (index, value) in [(0, 1), (1, 2), (0, 3), (2, 4)] {
+        store(&pm, 1, index, value);
+    }
+    life.end();
+    assert_eq!(images(&shown, 1), products(&[&[(8, 1), (8, 3)], &[(9, 2)], &[(10, 4)]]));
+    assert_eq!(shown.lock().len(), 12, "no image twice");
+
+    let first = line!() + 2;
+    let stores = |pm: &Pm<Crash>| {
+        pm.store(word(pm, 1, 0), 1, Ordering::Release);
+        pm.store(word(pm, 1, 1), 2, Ordering::Release);
+        pm.store(word(pm, 1, 2), 3, Ordering::Release);
+        pm.store(word(pm, 1, 3), 4, Ordering::Release);
+        pm.store(word(pm, 2, 0), 5, Ordering::Release);
+        pm.store(word(pm, 2, 1), 6, Ordering::Release);
+    };
+    let has = |memory: &Memory, at: usize| memory.words()[at].load(Ordering::Relaxed) != 0;
+    let pair = |later, earlier| (first + later, first + earlier, true);
+    assert_eq!(dependences(stores, |_| false), []);
+    assert_eq!(dependences(stores, move |memory| has(memory, 11) && !has(memory, 8)), [pair(3, 0)], "not neighbours");
+    assert_eq!(dependences(stores, move |memory| has(memory, 10) && !(has(memory, 8) && has(memory, 9))), [pair(2, 0), pair(2, 1)]);
+    let both = move |memory: &Memory| has(memory, 11) && !has(memory, 10) || has(memory, 17) && !has(memory, 16);
+    assert_eq!(dependences(stores, both), [pair(3, 2), pair(5, 4)]);
+    let two_lines = move |memory: &Memory| has(memory, 11) && !has(memory, 10) && has(memory, 17) && !has(memory, 16);
+    assert_eq!(dependences(stores, two_lines), [pair(3, 2)], "without the one the other is none");
+}
+
+#[test]
+fn an_image_in_order_that_breaks_a_rule_is_no_dependence() {
+    let stores = |pm: &Pm<Crash>| [0, 1, 2].into_iter().for_each(|index| store(pm, 1, index, 1));
+    assert_eq!(dependences(stores, |memory| memory.words()[10].load(Ordering::Relaxed) == 0 && memory.words()[8].load(Ordering::Relaxed) == 0), []);
 }
 
 /// Stores to lines 1 and 2, two words each, each step at a place of its own.
