@@ -215,7 +215,8 @@ fn undecided_images_lead_to_what_decided_ones_lead_to() {
             let contents = std::mem::take(&mut *world.contents.lock().expect("no panic in there"));
             (contents, report)
         };
-        let in_full = CrashOptions { images_max: 1 << 20, hidden_in_full: true, ..CrashOptions::default() };
+        // Sets of stores in blocks that nobody can reach have too many states to show them all.
+        let in_full = CrashOptions { images_max: 1 << 16, ..CrashOptions::default() };
         let (eager, all) = with(in_full.clone());
         let (lazy, undecided) = with(undecided(in_full));
         assert!(undecided.lazy_points > 0 && undecided.sampled_points == 0, "{undecided}");

@@ -210,6 +210,9 @@ impl fmt::Display for Image<'_> {
     }
 }
 
+/// Lines that are not in order and have more states are sampled.
+const LISTED_MAX: u64 = 4096;
+
 /// What a line keeps of its stores: one of its states, of which the first keeps nothing, the last everything.
 struct Kept {
     line: u32,
@@ -457,7 +460,7 @@ impl<'a> Walk<'a> {
             hash: self.hash,
             lazy: self.lazy.as_ref(),
             is_undecided: self.is_undecided,
-            hides: !self.state.hidden.is_empty() && !(self.is_undecided && self.images.lines.iter().all(Kept::is_listed)),
+            hides: !self.state.hidden.is_empty() && (!self.is_undecided || self.images.lines.iter().any(|kept| !kept.is_listed())),
             profile: self.state.options.profile.as_deref(),
             is_in_order: self.lines_out_of_order().next().is_none(),
             place: self.place,
@@ -553,7 +556,7 @@ impl<'a> Walk<'a> {
         let Buffers { lines, cuts: list } = &mut self.images;
         let (kept, first) = (&mut lines[index], list.len());
         let Some(cuts) = &mut kept.cuts else { return true };
-        if order.list(self.state.options.images_max, list) {
+        if order.list(LISTED_MAX, list) {
             (cuts.first, cuts.is_complete) = (first, true);
             kept.last = (list.len() - first - 1) as u32;
             kept.state = kept.last;
