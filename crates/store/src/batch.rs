@@ -221,6 +221,7 @@ impl<M: Listed> Store<M> {
         for step in steps {
             // A tombstone, too: a reader may have found it and look at it only when the slot serves another batch. What has no timestamp then, was undone.
             let record = Record::read(&self.shared.pool, step.link().get())?;
+            // persist-equivalent(store early): what was stored to the line before is the same timestamp of another record.
             self.shared.pool.store(record.commit(), at, Ordering::Release);
             if step.is_delete() {
                 step.index.tree.remove(&step.item.key)?;

@@ -38,6 +38,8 @@ struct Extent {
     lives: u32,
     /// Whether the crash is inside a recovery.
     nested: bool,
+    /// Whether the pool was closed, so that nothing may have to be recovered.
+    closed: bool,
 }
 
 /// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
@@ -252,7 +254,7 @@ impl<W: World> Checker<W> {
     }
 
     fn extent(&self) -> Extent {
-        Extent { depth: self.options.depth, lives: self.options.lives, nested: false }
+        Extent { depth: self.options.depth, lives: self.options.lives, nested: false, closed: false }
     }
 
     /// Runs `act`; a broken rule or a panic in it is noted.
@@ -321,8 +323,17 @@ impl<W: World> Checker<W> {
             allowed.extend(self.world.between(model, change));
             allowed.push(after.clone());
         }
-        self.watch(life, &Expected::new(allowed), extent);
+        let allowed = Expected::new(allowed);
+        self.watch(life, &allowed, extent);
         life.begin();
+        if *step == Step::Close {
+            self.close(live)?;
+            // A pool that is full has no room for what the next opening would need.
+            let closed = !self.open_pool(life.live(CrashOptions::default()).medium())?.needs_recovery();
+            self.watch(life, &allowed, Extent { closed, ..extent });
+            life.end();
+            self.watch(life, &allowed, extent);
+        }
         let taken = self.take(live, &life.medium(), model, step);
         self.watch(life, &Expected::new(vec![after]), extent);
         life.end();
@@ -341,13 +352,18 @@ impl<W: World> Checker<W> {
                 self.world.apply(live.as_mut().expect("open between steps"), &before, change)
             }
             Step::Close => {
-                let old = live.take().expect("open between steps");
-                self.world.pool(&old).close().map_err(Broken::by("a pool can be closed"))?;
-                drop(old);
+                if live.is_some() {
+                    self.close(live)?;
+                }
                 *live = Some(self.world.open(self.open_pool(medium.clone())?)?);
                 Ok(())
             }
         }
+    }
+
+    fn close(&self, live: &mut Option<W::Live>) -> Result<(), Broken> {
+        let live = live.take().expect("open between steps");
+        self.world.pool(&live).close().map_err(Broken::by("a pool can be closed"))
     }
 
     fn watch(self: &Arc<Self>, life: &Life, expected: &Arc<Expected<W::Content>>, extent: Extent) {
@@ -358,7 +374,7 @@ impl<W: World> Checker<W> {
     /// Examines one image.
     fn examine(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<W::Content>>, extent: Extent) -> Seen {
         let hash = image.hash();
-        let key = hash ^ expected.hash.rotate_left(extent.depth + 8 * extent.lives);
+        let key = hash ^ expected.hash.rotate_left(extent.depth + 8 * extent.lives + 32 * u32::from(extent.closed));
         {
             let mut notes = self.notes.lock();
             if notes.broken.is_some() {
@@ -419,7 +435,7 @@ impl<W: World> Checker<W> {
         let life = image.live(self.life_options(image.hash()));
         // What comes of an image that no crash leaves says nothing.
         let extent = if image.is_in_order { extent } else { Extent { depth: 0, lives: 0, ..extent } };
-        let deeper = Extent { depth: extent.depth.saturating_sub(1), nested: true, ..extent };
+        let deeper = Extent { depth: extent.depth.saturating_sub(1), nested: true, closed: false, ..extent };
         if extent.depth > 0 {
             self.watch(&life, expected, deeper);
         } else {
@@ -427,7 +443,11 @@ impl<W: World> Checker<W> {
         }
         life.begin();
         self.say(|| "the pool is opened and recovered".to_owned());
-        let mut live = self.open(&life)?;
+        let pool = self.open_pool(life.medium())?;
+        if extent.closed && pool.needs_recovery() {
+            return Err(Broken::new("a pool that was closed needs no recovery", format_args!("{:?}", pool.info())));
+        }
+        let mut live = self.world.open(pool)?;
         self.say(|| "it is read".to_owned());
         let content = self.world.content(&live, self.limit())?;
         if !expected.allowed.contains(&content) {
@@ -513,7 +533,7 @@ impl<W: World> Checker<W> {
                 break;
             }
             let change = changes[(random >> 33) as usize % changes.len()].clone();
-            self.step(&life, &mut live, &mut model, &Step::Change(change), Some(Extent { depth: 0, lives, nested: false }))?;
+            self.step(&life, &mut live, &mut model, &Step::Change(change), Some(Extent { depth: 0, lives, nested: false, closed: false }))?;
         }
         Ok(())
     }
