@@ -264,7 +264,8 @@ impl Log {
         thread.stretch += 1;
     }
 
-    /// A store to `at` by thread number `number`, durable at once: what it comes after is durable, too, and nothing else that was stored there will ever be seen.
+    /// A store to `at` by thread number `number`, durable at once: what it comes after is durable, too, and nothing else that was stored there will ever be
+    /// seen.
     pub(super) fn order(&mut self, at: usize, number: u64) {
         let this = self.thread(number);
         let lines = std::mem::take(&mut self.threads[this].unflushed);
