@@ -45,24 +45,19 @@ pub(crate) fn exists(call: &mut Call<'_>) -> Result<(), Failure> {
 
 /// Takes the first slice, which most often is the only one.
 fn run(call: &mut Call<'_>, deed: Deed) -> Result<(), Failure> {
-    let mut keys = call.arguments.from(1);
+    let mut rest = call.arguments.from(1);
     let start = call.reply.out.len();
     if deed == Deed::Get {
-        call.reply.array(keys.len());
+        call.reply.array(rest.len());
     }
-    let mut found = 0;
-    for key in keys.by_ref().take(SLICE_KEY_COUNT) {
-        found += i64::from(deed.apply(call.database(), call.counters, key, call.reply)?);
-        if call.reply.out.len() - start >= SLICE_SIZE {
-            break;
-        }
-    }
+    let keys: Vec<&[u8]> = rest.by_ref().take(SLICE_KEY_COUNT).collect();
+    let (done, found) = deed.apply(call.database(), call.counters, &keys, call.reply)?;
     let mut many = Many { deed, database: call.session.database, bytes: Vec::new(), ends: Vec::new(), done: 0, found, reply: Reply::new(call.reply.protocol) };
-    if keys.len() == 0 {
+    if done == keys.len() && rest.len() == 0 {
         many.finish(call.reply);
         return Ok(());
     }
-    for key in keys {
+    for key in keys[done..].iter().copied().chain(rest) {
         many.bytes.extend_from_slice(key);
         many.ends.push(many.bytes.len());
     }
@@ -71,30 +66,55 @@ fn run(call: &mut Call<'_>, deed: Deed) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Why a slice ended before all of its keys were visited.
+enum End {
+    Enough,
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for End {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 impl Deed {
-    /// Whether the key was found; its value is written to `values`, if that is what is wanted.
-    fn apply(self, database: &Namespace, counters: &Counters, key: &[u8], values: &mut Reply) -> Result<bool, Failure> {
-        let found = match self {
-            Self::Delete => return Ok(database.delete(key)?),
-            Self::Get => values.bulk_with(|out| database.get_into(key, out))?,
-            Self::Count => database.value_size(key)?.is_some(),
-        };
-        counters.lookup(found);
-        Ok(found)
+    /// Does `keys`, until there is a slice of `values`: how many, and how many of them were found. Values are written to `values` if they are what is wanted.
+    fn apply(self, database: &Namespace, counters: &Counters, keys: &[&[u8]], values: &mut Reply) -> Result<(usize, i64), Failure> {
+        let (mut done, mut found_count) = (0, 0);
+        if self == Self::Delete {
+            for key in keys {
+                found_count += i64::from(database.delete(key)?);
+            }
+            return Ok((keys.len(), found_count));
+        }
+        let size_max = values.out.len() + SLICE_SIZE;
+        let outcome = database.visit_many(keys, |found| {
+            if values.out.len() >= size_max {
+                return Err(End::Enough);
+            }
+            counters.lookup(found.is_some());
+            found_count += i64::from(found.is_some());
+            if self == Self::Get {
+                values.bulk_with(|out| found.map(|found| found.copy_to(out)).transpose())?;
+            }
+            done += 1;
+            Ok(())
+        });
+        match outcome {
+            Ok(()) | Err(End::Enough) => Ok((done, found_count)),
+            Err(End::Failed(failure)) => Err(failure),
+        }
     }
 }
 
 impl Unfinished for Many {
     fn advance(&mut self, server: &Shared, counters: &Counters) -> Result<Slice, Failure> {
-        let database = &server.databases[self.database];
-        let size_max = self.reply.out.len() + SLICE_SIZE;
         let until = self.ends.len().min(self.done + SLICE_KEY_COUNT);
-        while self.done < until && self.reply.out.len() < size_max {
-            let start = if self.done == 0 { 0 } else { self.ends[self.done - 1] };
-            let key = &self.bytes[start..self.ends[self.done]];
-            self.found += i64::from(self.deed.apply(database, counters, key, &mut self.reply)?);
-            self.done += 1;
-        }
+        let start = |number: usize| if number == 0 { 0 } else { self.ends[number - 1] };
+        let keys: Vec<&[u8]> = (self.done..until).map(|number| &self.bytes[start(number)..self.ends[number]]).collect();
+        let (done, found) = self.deed.apply(&server.databases[self.database], counters, &keys, &mut self.reply)?;
+        (self.done, self.found) = (self.done + done, self.found + found);
         Ok(if self.done == self.ends.len() { Slice::Last } else { Slice::More })
     }
 
