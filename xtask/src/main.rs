@@ -35,8 +35,7 @@ enum Task {
         /// Only this one
         target: Option<String>,
     },
-    /// Recover every image that a crash can leave; the arguments are those of the example `crash` of the conformance crate, and --help shows them. `threads`
-    /// runs threads under a scheduler, with crashes: the example `threads`
+    /// Recover every image that a crash can leave; the arguments are those of `everleaf lab crash`, and --help shows them
     #[command(disable_help_flag = true)]
     Crash {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -81,10 +80,7 @@ fn do_task(task: Task) -> Result<(), Failure> {
             run(&mut command)
         }
         Task::Fuzz { seconds, target } => fuzz::run_targets(seconds, target.as_deref()),
-        Task::Crash { arguments } => match arguments.split_first() {
-            Some((first, rest)) if first == "threads" => example("threads", rest),
-            _ => example("crash", &arguments),
-        },
+        Task::Crash { arguments } => crash(&arguments),
         Task::Coverage { minutes } => coverage::measure(minutes),
         Task::Miri { seeds, filters } => miri(seeds, &filters),
     }
@@ -117,10 +113,10 @@ fn miri(seeds: u32, filters: &[String]) -> Result<(), Failure> {
     run(test()?.args(MIRI_FILTERS).env("MIRIFLAGS", many))
 }
 
-/// Runs an example of the conformance crate. In the profile of tests, with which it shares what is compiled, and whose debug assertions bring in the points at
-/// which threads can be scheduled.
-fn example<S: AsRef<OsStr>>(name: &str, arguments: &[S]) -> Result<(), Failure> {
-    run(cargo(&["run", "--profile", "test", "--package", "everleaf-conformance", "--example", name, "--"]).args(arguments))
+/// Runs the crash checker. In the profile of tests, with which it shares what is compiled, and whose debug assertions bring in the points at which threads can
+/// be scheduled.
+fn crash<S: AsRef<OsStr>>(arguments: &[S]) -> Result<(), Failure> {
+    run(cargo(&["run", "--profile", "test", "--package", "everleaf-conformance", "--example", "crash", "--"]).args(arguments))
 }
 
 /// What CI does, cheapest first.
@@ -129,6 +125,6 @@ fn ci() -> Result<(), Failure> {
     tidy::run()?;
     run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     run(&mut cargo(&["test", "--workspace"]))?;
-    example("threads", &["--schedules", "3000", "--seed", "1"])?;
+    crash(&["threads", "--schedules", "3000", "--seed", "1"])?;
     run(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
 }

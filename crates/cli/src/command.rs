@@ -8,6 +8,7 @@ mod del;
 mod dump;
 mod get;
 mod info;
+mod lab;
 mod load;
 mod put;
 mod scan;
@@ -42,6 +43,9 @@ pub(crate) enum Command {
     /// Measure, in one interleaved run
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Put every index to the proof
+    #[command(subcommand)]
+    Lab(lab::Lab),
     /// Print a completion script for a shell
     Completion(completion::Arguments),
 }
@@ -61,6 +65,7 @@ impl Command {
             Self::Load(arguments) => arguments.run(),
             Self::Dump(arguments) => arguments.run(),
             Self::Bench(bench) => bench.run(),
+            Self::Lab(lab) => lab.run(),
             Self::Completion(arguments) => arguments.run(),
         }
     }

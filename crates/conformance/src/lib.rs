@@ -7,6 +7,7 @@
 
 pub mod budget;
 mod class;
+pub mod command;
 pub mod corruption;
 pub mod crash;
 pub mod model;

@@ -1,4 +1,6 @@
-//! Runs the crash suites for as long as one likes, plants mistakes to see whether they are found, and replays what was found.
+//! The crash checker as a command: runs its suites for as long as one likes, plants mistakes to see whether they are found, and replays what was found.
+//!
+//! It is `everleaf lab crash`, and, in a build with the points at which threads can be scheduled, `cargo xtask crash`.
 //!
 //! ```text
 //! cargo xtask crash run --world isle-128/u64 --operations 5 --depth 2
@@ -9,24 +11,25 @@
 //! ```
 
 mod table;
+mod threads;
 mod watch;
 
-use clap::{Args, Parser};
-use everleaf_conformance::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, mutants, profile, sow, suites};
+use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, mutants, profile, sow, suites};
+use clap::{Args, Subcommand};
 use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
 use std::io::IsTerminal;
 use std::panic::Location;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Row;
 use watch::watched;
 
-#[derive(Parser)]
-#[command(about = "Recovers every image that a crash can leave, and checks the checker")]
-enum Command {
+/// What to do.
+#[derive(Subcommand)]
+#[allow(missing_docs, reason = "what each is for is said to those who use the command")]
+pub enum Command {
     /// Recover every image of every short sequence of operations, or, of long random ones, a sample
     Run {
         #[command(flatten)]
@@ -81,6 +84,8 @@ enum Command {
         #[command(flatten)]
         extent: Extent,
     },
+    /// Run threads in every order that a seed can choose, and crash them
+    Threads(threads::Arguments),
     /// Run one case again, as a violation prints it
     Replay {
         /// The world
@@ -101,8 +106,9 @@ enum Command {
     },
 }
 
+/// Which worlds.
 #[derive(Args)]
-struct Worlds {
+pub struct Worlds {
     /// Only worlds whose name begins so, such as isle-128, isle/bytes, pool, store; may be given more than once
     #[arg(long = "world", visible_alias = "index")]
     names: Vec<String>,
@@ -118,8 +124,9 @@ impl Worlds {
     }
 }
 
+/// How much of each.
 #[derive(Args)]
-struct Extent {
+pub struct Extent {
     /// Longest sequence of operations, all of which are run
     #[arg(long, default_value_t = 3)]
     operations: usize,
@@ -177,8 +184,11 @@ struct Extent {
 }
 
 impl Extent {
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> Result<Options, String> {
+        if self.lazy > 0 && !IS_BUILT_IN {
+            return Err("--lazy watches loads, for which this must be built with debug assertions: `cargo xtask crash` does so".to_owned());
+        }
+        Ok(Options {
             operations: self.operations,
             random: self.random,
             sequences: self.sequences,
@@ -201,44 +211,44 @@ impl Extent {
             memory: self.memory_kib.map(|size| size << 10),
             seed: self.seed,
             progress: None,
-        }
+        })
     }
 }
 
-fn main() -> ExitCode {
-    if !IS_BUILT_IN && std::env::args().any(|argument| argument.starts_with("--lazy")) {
-        eprintln!("error: --lazy watches loads, for which this must be built with debug assertions: `cargo xtask crash` does so, or pass `--profile test`");
-        return ExitCode::from(2);
-    }
-    // Panics are part of what is looked for, and told in the story.
-    std::panic::set_hook(Box::new(|_| {}));
-    match do_command(Command::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(message) => {
-            eprintln!("error: {message}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-/// Whether all is well.
-fn do_command(command: Command) -> Result<bool, String> {
-    match command {
-        Command::Run { worlds, extent, sampled } => run(&worlds.chosen()?, &extent.options(), sampled),
-        Command::Long { worlds, extent, minutes, images } => long(&worlds.chosen()?, &extent.options(), minutes, images),
-        Command::Mutate { worlds, site, threads } => mutate(&worlds.chosen()?, site.as_deref(), threads),
-        Command::Seeded { names } => seeded(&names),
-        Command::Sites { worlds, extent } => sites(&worlds.chosen()?, &extent.options()),
-        Command::Lines { worlds, extent } => Ok(lines(&worlds.chosen()?, &extent.options())),
-        Command::Replay { world, case, extent, site, verb, act } => {
-            let suite = suites().into_iter().find(|suite| suite.name() == world).ok_or_else(|| format!("no world is called {world}"))?;
-            let mut options = extent.options();
-            if let (Some(site), Some(verb), Some(act)) = (site, verb, act) {
-                options.life.fault = Some(find_fault(&*suite, &site, &verb, &act)?);
+impl Command {
+    /// Does it: whether all is well. What there is to say is printed.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    pub fn run(self) -> Result<bool, String> {
+        // Panics are part of what is looked for, and told in the story.
+        std::panic::set_hook(Box::new(|_| {}));
+        match self {
+            Self::Run { worlds, extent, sampled } => run(&worlds.chosen()?, &extent.options()?, sampled),
+            Self::Long { worlds, extent, minutes, images } => long(&worlds.chosen()?, &extent.options()?, minutes, images),
+            Self::Mutate { worlds, site, threads } => mutate(&worlds.chosen()?, site.as_deref(), threads),
+            Self::Seeded { names } => seeded(&names),
+            Self::Sites { worlds, extent } => sites(&worlds.chosen()?, &extent.options()?),
+            Self::Lines { worlds, extent } => lines(&worlds.chosen()?, &extent.options()?),
+            Self::Threads(arguments) => arguments.run(),
+            Self::Replay { world, case, extent, site, verb, act } => {
+                let suite = suites().into_iter().find(|suite| suite.name() == world).ok_or_else(|| format!("no world is called {world}"))?;
+                let mut options = extent.options()?;
+                if let (Some(site), Some(verb), Some(act)) = (site, verb, act) {
+                    options.life.fault = Some(find_fault(&*suite, &site, &verb, &act)?);
+                }
+                Ok(tell(&world, &suite.replay(case, &options)))
             }
-            Ok(tell(&world, &suite.replay(case, &options)))
         }
+    }
+}
+
+/// The root of the source, of which some commands read what stands at a place.
+fn source() -> Result<&'static Path, String> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    match root.join("crates").is_dir() {
+        true => Ok(root),
+        false => Err(format!("this reads Everleaf's source, which was in {} when it was built: build it where the source is", root.display())),
     }
 }
 
@@ -318,11 +328,11 @@ fn place(fault: &Fault) -> String {
 fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Result<bool, String> {
     let options = Options { threads, ..Options::default() };
     let chosen = |fault: &Fault| site.is_none_or(|site| place(fault).contains(site));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = source()?;
     let begun = Instant::now();
     let bar = std::io::stderr().is_terminal().then(|| watch::bar("mutants", 0));
     let mut images = 0;
-    let score = mutants(suites, &options, &root, &chosen, &mut |done, total, mutant| {
+    let score = mutants(suites, &options, root, &chosen, &mut |done, total, mutant| {
         images += mutant.images;
         let line = format!("{done:>4}/{total} {mutant}");
         match &bar {
@@ -347,11 +357,11 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Resu
 }
 
 fn seeded(names: &[String]) -> Result<bool, String> {
+    let root = source()?;
     println!("| seed | mistake | stands for | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
     let mut sown = Vec::new();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let chosen = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
-    sow(&Options::default(), &root, &chosen, &mut |next| {
+    sow(&Options::default(), root, &chosen, &mut |next| {
         println!("{next}");
         sown.push(next);
     });
@@ -378,10 +388,10 @@ fn find_fault(suite: &dyn Suite, site: &str, verb: &str, act: &str) -> Result<Fa
     found.ok_or_else(|| format!("{} comes by no {verb} at {site}", suite.name()))
 }
 
-fn lines(suites: &[Box<dyn Suite>], options: &Options) -> bool {
+fn lines(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {
+    let root = source()?;
     let mut is_sound = true;
     let found = dependences(suites, options, &mut |world, report| is_sound &= tell(world, report));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let line = |place: &Location<'_>| {
         let text = std::fs::read_to_string(root.join(place.file())).unwrap_or_default();
         text.lines().nth(place.line() as usize - 1).unwrap_or_default().trim().to_owned()
@@ -391,7 +401,7 @@ fn lines(suites: &[Box<dyn Suite>], options: &Options) -> bool {
     }
     let relaxed = found.iter().filter(|pair| !pair.is_ordered).count();
     println!("{} dependences on the order within a line, {relaxed} of them of relaxed stores", found.len());
-    is_sound && relaxed == 0
+    Ok(is_sound && relaxed == 0)
 }
 
 fn sites(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {

@@ -1,27 +1,27 @@
 //! The table at the end, in Markdown, so that documentation can have it as it is.
 
-use crate::watch::rate;
-use everleaf_conformance::crash::{Outcome, Report, Score};
+use super::watch::rate;
+use crate::crash::{Outcome, Report, Score};
 use std::collections::BTreeSet;
 
 /// What was run of a world.
 #[derive(Default)]
-pub(crate) struct Row {
-    pub(crate) world: String,
+pub(super) struct Row {
+    pub(super) world: String,
     /// Up to how many operations all sequences were run.
-    pub(crate) operations: Option<usize>,
+    pub(super) operations: Option<usize>,
     /// Number of violations.
-    pub(crate) violations: u64,
-    pub(crate) report: Report,
+    pub(super) violations: u64,
+    pub(super) report: Report,
 }
 
 impl Row {
-    pub(crate) fn new(world: String) -> Self {
+    pub(super) fn new(world: String) -> Self {
         Self { world, ..Self::default() }
     }
 
     /// Another run of the world.
-    pub(crate) fn add(&mut self, report: &Report) {
+    pub(super) fn add(&mut self, report: &Report) {
         self.violations += u64::from(report.violation.is_some());
         self.report.took += report.took;
         self.report.add(report.clone());
@@ -29,7 +29,7 @@ impl Row {
 }
 
 /// Prints `rows` and their sum.
-pub(crate) fn print(rows: Vec<Row>) {
+pub(super) fn print(rows: Vec<Row>) {
     println!("\n| world | all sequences of | sequences | images | recovered and checked | in recoveries | second lives | violations | checked a minute |");
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut all = Row::new("all".to_owned());
@@ -50,7 +50,7 @@ fn line(Row { world, operations, violations, report }: &Row) {
 }
 
 /// Prints, for each world, how many of the mistakes that it comes by are found; one that was found in a world is found.
-pub(crate) fn print_score(score: &Score) {
+pub(super) fn print_score(score: &Score) {
     println!("\n| world | mistakes that it comes by | found in it first | found | annotated | missed | score | images | checked a minute |");
     println!("|---|---|---|---|---|---|---|---|---|");
     let worlds: BTreeSet<_> = score.mutants.iter().flat_map(|mutant| &mutant.worlds).collect();

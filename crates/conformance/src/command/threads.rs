@@ -7,17 +7,16 @@
 //! cargo xtask crash threads --index isle-128 --omit all
 //! ```
 
-use clap::Parser;
-use everleaf_conformance::threads::{Index, Omission, Options, Report, Store, Table, Target, run};
-use everleaf_pmem::schedule::Slip;
+use crate::threads::{Index, Omission, Options, Report, Store, Table, Target, run};
+use clap::Args;
+use everleaf_pmem::schedule::{IS_BUILT_IN, Slip};
 use std::io::{IsTerminal, Write};
-use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-#[derive(Parser)]
-#[command(about = "Runs threads in every order that a seed can choose, and crashes them")]
-struct Arguments {
+/// What to run.
+#[derive(Args)]
+pub struct Arguments {
     /// What to test; all, if not given
     #[arg(long)]
     index: Option<String>,
@@ -81,38 +80,31 @@ fn omission(text: &str) -> Result<Omission, String> {
     Ok(Omission { slip, file: file.to_owned(), line: line.parse().map_err(|error| format!("{line:?}: {error}"))? })
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    if !everleaf_pmem::schedule::IS_BUILT_IN {
-        eprintln!("error: this build has no debug assertions, and so no scheduling points; run it with --profile test");
-        return ExitCode::from(2);
+impl Arguments {
+    pub(super) fn run(&self) -> Result<bool, String> {
+        if !IS_BUILT_IN {
+            return Err("threads are scheduled in a build with debug assertions: `cargo xtask crash threads` makes one".to_owned());
+        }
+        let omit = match self.omit.as_deref() {
+            None => Omit::Nothing,
+            Some("all") => Omit::Each,
+            Some(text) => Omit::One(omission(text)?),
+        };
+        let mut runs = Runs { arguments: self, omit, names: Vec::new(), rows: Vec::new(), failed: false };
+        for number in 0..Index::<u64>::all().len() {
+            runs.run(|| Index::<u64>::all().swap_remove(number));
+            runs.run(|| Index::<[u8]>::all().swap_remove(number));
+        }
+        runs.run(|| Store { index: "isle-128" });
+        runs.run(|| Table);
+        if runs.rows.is_empty() {
+            return Err(format!("nothing is named {:?}; there are {}", self.index.as_deref().unwrap_or_default(), runs.names.join(", ")));
+        }
+        for row in &runs.rows {
+            println!("{row}");
+        }
+        Ok(!runs.failed)
     }
-    let omit = match arguments.omit.as_deref() {
-        None => Omit::Nothing,
-        Some("all") => Omit::Each,
-        Some(text) => match omission(text) {
-            Ok(omission) => Omit::One(omission),
-            Err(message) => {
-                eprintln!("error: {message}");
-                return ExitCode::from(2);
-            }
-        },
-    };
-    let mut runs = Runs { arguments: &arguments, omit, names: Vec::new(), rows: Vec::new(), failed: false };
-    for number in 0..Index::<u64>::all().len() {
-        runs.run(|| Index::<u64>::all().swap_remove(number));
-        runs.run(|| Index::<[u8]>::all().swap_remove(number));
-    }
-    runs.run(|| Store { index: "isle-128" });
-    runs.run(|| Table);
-    if runs.rows.is_empty() {
-        eprintln!("error: nothing is named {:?}; there are {}", arguments.index.as_deref().unwrap_or_default(), runs.names.join(", "));
-        return ExitCode::from(2);
-    }
-    for row in &runs.rows {
-        println!("{row}");
-    }
-    if runs.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// What to leave out.

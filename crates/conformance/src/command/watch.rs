@@ -1,6 +1,6 @@
 //! Watching a run: a bar on a terminal, a line now and then elsewhere.
 
-use everleaf_conformance::crash::Progress;
+use crate::crash::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::mpsc;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const STEPS: u64 = 1000;
 
 /// Runs `act` and shows meanwhile, on standard error, how far it has come.
-pub(crate) fn watched<T>(name: &str, progress: &Progress, act: impl FnOnce() -> T) -> T {
+pub(super) fn watched<T>(name: &str, progress: &Progress, act: impl FnOnce() -> T) -> T {
     let (ended, end) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -40,19 +40,19 @@ pub(crate) fn watched<T>(name: &str, progress: &Progress, act: impl FnOnce() -> 
 }
 
 /// A bar of so many steps.
-pub(crate) fn bar(name: &str, steps: u64) -> ProgressBar {
+pub(super) fn bar(name: &str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:<18} {bar:30} {percent:>3} % {msg}").expect("a template of known parts");
     ProgressBar::new(steps).with_style(style).with_prefix(name.to_owned())
 }
 
 /// What there is to say when `share` of the work is done.
-pub(crate) fn said(took: Duration, share: f64, images: u64) -> String {
+pub(super) fn said(took: Duration, share: f64, images: u64) -> String {
     let left = if share > 0.0 { took.mul_f64((1.0 - share) / share).as_secs() } else { 0 };
     let (minutes, seconds) = (left / 60, left % 60);
     format!("{images} images, {} a minute, {minutes}:{seconds:02} left", rate(images, took))
 }
 
 /// Of so many in this time, how many a minute.
-pub(crate) fn rate(count: u64, took: Duration) -> u64 {
+pub(super) fn rate(count: u64, took: Duration) -> u64 {
     (count as f64 / took.as_secs_f64().max(1e-3) * 60.0) as u64
 }
