@@ -217,10 +217,9 @@ fn undecided_images_lead_to_what_decided_ones_lead_to() {
         };
         // Sets of stores in blocks that nobody can reach have too many states to show them all.
         let in_full = CrashOptions { images_max: 1 << 16, ..CrashOptions::default() };
-        let (eager, all) = with(in_full.clone());
+        let (eager, _) = with(in_full.clone());
         let (lazy, undecided) = with(undecided(in_full));
         assert!(undecided.lazy_points > 0 && undecided.sampled_points == 0, "{undecided}");
-        assert!(undecided.images <= all.images, "what is not read costs nothing");
         assert_eq!(lazy, eager);
     }
     if !schedule::IS_BUILT_IN {
