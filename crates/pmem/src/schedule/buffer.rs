@@ -185,7 +185,7 @@ mod tests {
     use crate::schedule::{self, Scheduler, Step};
     use crate::{Crash, CrashOptions, Memory, Pool, PoolOptions, Seen, Word};
     use std::panic::Location;
-    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::Ordering::{Relaxed, Release};
 
     /// Holds everything back.
     struct Holds(Buffer);
@@ -235,8 +235,8 @@ mod tests {
     fn what_is_in_a_buffer_is_in_no_image() {
         for stores_are_durable in [false, true] {
             with_words(CrashOptions { stores_are_durable, ..CrashOptions::default() }, |pool, [first, second], buffers, images| {
-                pool.store(first, 1, Relaxed);
-                pool.store(second, 2, Relaxed);
+                pool.store(first, 1, Release);
+                pool.store(second, 2, Release);
                 assert_eq!([first, second].map(Word::get), [1, 2], "the thread sees its own stores");
                 assert_eq!(images(), [[0, 0]]);
                 assert!(buffers.drain_one(0));
