@@ -14,13 +14,12 @@ mod table;
 mod threads;
 mod watch;
 
+use crate::crash::source::Source;
 use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, mutants, profile, sow, suites};
 use clap::{Args, Subcommand};
 use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
 use std::io::IsTerminal;
-use std::panic::Location;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Row;
@@ -243,15 +242,6 @@ impl Command {
     }
 }
 
-/// The root of the source, of which some commands read what stands at a place.
-fn source() -> Result<&'static Path, String> {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    match root.join("crates").is_dir() {
-        true => Ok(root),
-        false => Err(format!("this reads Everleaf's source, which was in {} when it was built: build it where the source is", root.display())),
-    }
-}
-
 /// Runs `suite`, watched.
 fn one(suite: &dyn Suite, options: &Options, sampled: bool, progress: Progress) -> Report {
     let progress = Arc::new(progress);
@@ -320,19 +310,14 @@ fn tell(world: &str, report: &Report) -> bool {
     report.violation.is_none()
 }
 
-fn place(fault: &Fault) -> String {
-    let place = fault.site.place;
-    format!("{}:{}:{}", place.file(), place.line(), place.column())
-}
-
 fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Result<bool, String> {
     let options = Options { threads, ..Options::default() };
-    let chosen = |fault: &Fault| site.is_none_or(|site| place(fault).contains(site));
-    let root = source()?;
+    let chosen = |fault: &Fault| site.is_none_or(|site| fault.site.place.to_string().contains(site));
+    Source::of_this_build().expect()?;
     let begun = Instant::now();
     let bar = std::io::stderr().is_terminal().then(|| watch::bar("mutants", 0));
     let mut images = 0;
-    let score = mutants(suites, &options, root, &chosen, &mut |done, total, mutant| {
+    let score = mutants(suites, &options, &chosen, &mut |done, total, mutant| {
         images += mutant.images;
         let line = format!("{done:>4}/{total} {mutant}");
         match &bar {
@@ -357,11 +342,11 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Resu
 }
 
 fn seeded(names: &[String]) -> Result<bool, String> {
-    let root = source()?;
+    Source::of_this_build().expect()?;
     println!("| seed | mistake | stands for | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
     let mut sown = Vec::new();
     let chosen = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
-    sow(&Options::default(), root, &chosen, &mut |next| {
+    sow(&Options::default(), &chosen, &mut |next| {
         println!("{next}");
         sown.push(next);
     });
@@ -384,18 +369,17 @@ fn seeded(names: &[String]) -> Result<bool, String> {
 fn find_fault(suite: &dyn Suite, site: &str, verb: &str, act: &str) -> Result<Fault, String> {
     let act = Act::ALL.into_iter().find(|known| known.name() == act).ok_or_else(|| format!("no mistake is called {act}"))?;
     let sites = profile(suite, &Options::default(), usize::MAX).sites();
-    let found = sites.into_iter().map(|(site, _)| Fault { site, act }).find(|fault| place(fault) == site && fault.site.verb.to_string() == verb);
+    let found =
+        sites.into_iter().map(|(site, _)| Fault { site, act }).find(|fault| fault.site.place.to_string() == site && fault.site.verb.to_string() == verb);
     found.ok_or_else(|| format!("{} comes by no {verb} at {site}", suite.name()))
 }
 
 fn lines(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {
-    let root = source()?;
+    let mut source = Source::of_this_build();
+    source.expect()?;
     let mut is_sound = true;
     let found = dependences(suites, options, &mut |world, report| is_sound &= tell(world, report));
-    let line = |place: &Location<'_>| {
-        let text = std::fs::read_to_string(root.join(place.file())).unwrap_or_default();
-        text.lines().nth(place.line() as usize - 1).unwrap_or_default().trim().to_owned()
-    };
+    let mut line = |place| source.line(place).unwrap_or_default().trim().to_owned();
     for pair in &found {
         println!("{pair}\n    {}\n    after {}", line(pair.later), line(pair.earlier));
     }

@@ -30,7 +30,7 @@ mod published;
 mod report;
 mod seeded;
 mod shrink;
-mod source;
+pub(crate) mod source;
 mod store;
 mod story;
 pub(crate) mod world;
@@ -384,8 +384,7 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
         command += &format!(" --memory-kib {}", memory >> 10);
     }
     if let Some(fault) = options.life.fault {
-        let place = fault.site.place;
-        command += &format!(" --site {}:{}:{} --verb {} --act {}", place.file(), place.line(), place.column(), fault.site.verb, fault.act);
+        command += &format!(" --site {} --verb {} --act {}", fault.site.place, fault.site.verb, fault.act);
     }
     command
 }

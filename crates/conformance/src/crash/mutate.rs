@@ -15,7 +15,6 @@ use super::{Options, Report, Suite};
 use everleaf_pmem::{CrashOptions, Fault, Profile, Site, Tally};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -92,7 +91,7 @@ impl fmt::Display for Score {
 impl fmt::Display for Mutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fault { site, act } = self.fault;
-        let place = format!("{}:{}:{}", site.place.file(), site.place.line(), site.place.column());
+        let place = site.place.to_string();
         write!(f, "{place:<55} {:<8} {act:<9} ", site.verb)?;
         let after = format!("{:>8} images {:>7.2} s", self.images, self.took.as_secs_f64());
         match &self.outcome {
@@ -115,13 +114,7 @@ pub(super) fn run(suite: &dyn Suite, random: bool, options: &Options) -> Report 
 }
 
 /// Makes every mistake that `chosen` agrees to, at every place that runs of `suites` come by, and tells `progress` of each: how many are done, and of how many.
-pub fn mutants(
-    suites: &[Box<dyn Suite>],
-    options: &Options,
-    root: &Path,
-    chosen: &dyn Fn(&Fault) -> bool,
-    progress: &mut dyn FnMut(usize, usize, &Mutant),
-) -> Score {
+pub fn mutants(suites: &[Box<dyn Suite>], options: &Options, chosen: &dyn Fn(&Fault) -> bool, progress: &mut dyn FnMut(usize, usize, &Mutant)) -> Score {
     let begun = Instant::now();
     let profiles: Vec<_> = suites.iter().map(|suite| profile(&**suite, options, usize::MAX)).collect();
     let mut sites: BTreeMap<Site, Vec<(usize, Tally)>> = BTreeMap::new();
@@ -142,7 +135,7 @@ pub fn mutants(
             }
         }
     }
-    let mut source = Source::new(root);
+    let mut source = Source::of_this_build();
     let mut score = Score::default();
     let total = faults.len();
     for (fault, worlds) in faults {

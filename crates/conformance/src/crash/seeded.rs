@@ -14,7 +14,6 @@ use everleaf_index::registry;
 use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Verb, schedule};
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -162,10 +161,10 @@ pub fn seeds() -> Vec<Seed> {
 }
 
 /// Sows every mistake whose name `chosen` agrees to, and tells `progress` what became of it.
-pub fn sow(options: &Options, root: &Path, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Sown)) {
+pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Sown)) {
     let suites = suites();
     let mut profiles = HashMap::new();
-    let mut source = Source::new(root);
+    let mut source = Source::of_this_build();
     for seed in seeds().into_iter().filter(|seed| chosen(seed.name)) {
         let begun = Instant::now();
         let find = |world: &str| suites.iter().find(|suite| suite.name() == world).expect("worlds of seeds are in the registry");

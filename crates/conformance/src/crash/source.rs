@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 
 /// Files of the repository, each read once.
-pub(super) struct Source {
+pub(crate) struct Source {
     root: PathBuf,
     files: HashMap<&'static str, Vec<String>>,
 }
@@ -20,8 +20,24 @@ impl Source {
     }
 
     /// That which this was built from.
-    pub(super) fn of_this_build() -> Self {
+    pub(crate) fn of_this_build() -> Self {
         Self::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+    }
+
+    /// Whether the source is there.
+    ///
+    /// # Errors
+    /// Where it was looked for, and what to do.
+    pub(crate) fn expect(&self) -> Result<(), String> {
+        match self.root.join("crates").is_dir() {
+            true => Ok(()),
+            false => Err(format!("this reads Everleaf's source, which was in {} when it was built: build it where the source is", self.root.display())),
+        }
+    }
+
+    /// The line at `place`.
+    pub(crate) fn line(&mut self, place: &'static Location<'static>) -> Option<&str> {
+        self.lines(place.file()).get(place.line() as usize - 1).map(String::as_str)
     }
 
     /// The lines of a file; none if it is not there.
@@ -35,7 +51,7 @@ impl Source {
     /// Whether the file's path ends so, and this stands at the site, which is at the `|`.
     pub(super) fn stands_at(&mut self, site: &Site, file: &str, text: &str) -> bool {
         let (place, (before, after)) = (site.place, text.split_once('|').unwrap_or(("", text)));
-        let Some(line) = self.lines(place.file()).get(place.line() as usize - 1) else { return false };
+        let Some(line) = self.line(place) else { return false };
         // Columns count characters, and the code has but ASCII before its calls.
         let Some((left, right)) = line.split_at_checked(place.column() as usize - 1) else { return false };
         place.file().ends_with(file) && left.ends_with(before) && right.starts_with(after)

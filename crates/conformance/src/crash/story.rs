@@ -86,7 +86,7 @@ fn crash(f: &mut fmt::Formatter<'_>, source: &mut Source, number: usize, crashed
 
 /// A line of the story with the place that it speaks of, and what stands there.
 fn at(f: &mut fmt::Formatter<'_>, source: &mut Source, text: &str, place: &'static Location<'static>) -> fmt::Result {
-    write!(f, "{text:<48} {}:{}:{}", place.file(), place.line(), place.column())?;
+    write!(f, "{text:<48} {place}")?;
     match source.statement(place) {
         Some(statement) => writeln!(f, "  {statement}"),
         None => writeln!(f),

@@ -46,102 +46,81 @@ fn threads_crash_where_caches_are_durable() {
     run(Table, options, |_| {}).assert_clean();
 }
 
-/// One thread deletes by batches, which use the same commit slot again and again; others look.
-struct Deletions(Store);
+/// Something that starts from one of its worlds only, and whose threads make calls of one kind.
+struct Narrowed<T> {
+    target: T,
+    world: &'static str,
+    draw: fn(&Mood, u64, &mut StdRng) -> Operation,
+}
 
-impl Target for Deletions {
-    type Live = <Store as Target>::Live;
+impl<T: Target> Target for Narrowed<T> {
+    type Live = T::Live;
 
     fn name(&self) -> String {
-        self.0.name()
+        self.target.name()
     }
 
     fn memory(&self) -> usize {
-        self.0.memory()
+        self.target.memory()
     }
 
     fn worlds(&self) -> Vec<World> {
-        let mut worlds = self.0.worlds();
-        worlds.retain(|world| world.name == "one leaf");
+        let mut worlds = self.target.worlds();
+        worlds.retain(|world| world.name == self.world);
         worlds
     }
 
     fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
-        self.0.create(pool)
+        self.target.create(pool)
     }
 
     fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
-        self.0.open(pool)
+        self.target.open(pool)
     }
 
     fn draw(&self, _world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+        (self.draw)(mood, payload, random)
+    }
+
+    fn apply(&self, live: &Self::Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
+        self.target.apply(live, world, operation)
+    }
+
+    fn content(&self, live: &Self::Live, world: &World) -> Result<Vec<u64>, Broken> {
+        self.target.content(live, world)
+    }
+
+    fn audit(&self, live: &Self::Live) -> Result<(), Broken> {
+        self.target.audit(live)
+    }
+}
+
+/// One thread deletes by batches, which use the same commit slot again and again; others look.
+fn deletions() -> Narrowed<Store> {
+    let draw = |mood: &Mood, payload, random: &mut StdRng| {
         if mood.thread != 0 {
             return Operation::Get([0, 3][random.random_range(0..2usize)]);
         }
         // The key that is deleted is the last that the batch clears up after itself: who sees the others may come in time for it.
         Operation::Batch(vec![(0, payload), (1, payload), (2, payload), (3, if random.random() { 0 } else { payload })])
-    }
-
-    fn apply(&self, live: &Self::Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
-        self.0.apply(live, world, operation)
-    }
-
-    fn content(&self, live: &Self::Live, world: &World) -> Result<Vec<u64>, Broken> {
-        self.0.content(live, world)
-    }
-
-    fn audit(&self, live: &Self::Live) -> Result<(), Broken> {
-        self.0.audit(live)
-    }
+    };
+    Narrowed { target: Store { index: "isle-128" }, world: "one leaf", draw }
 }
 
 /// A reader that had found the record by which a batch deletes a key, and then slept until the batch was over and its commit slot served the next one, took the
 /// batch for undone and returned the value from before: the record had no timestamp, as those that set a value have.
 #[test]
 fn a_key_that_a_batch_has_deleted_does_not_come_back() {
-    run(Deletions(Store { index: "isle-128" }), Options { schedules: 6000, seed: 0x5eed, crash_every: 0, ..Options::default() }, |_| {}).assert_clean();
+    run(deletions(), Options { schedules: 6000, seed: 0x5eed, crash_every: 0, ..Options::default() }, |_| {}).assert_clean();
 }
 
 /// Lookups and changes of values only: what goes wrong here is not the shape of a leaf.
-struct Values(Index<u64>);
-
-impl Target for Values {
-    type Live = <Index<u64> as Target>::Live;
-
-    fn name(&self) -> String {
-        self.0.name()
-    }
-
-    fn worlds(&self) -> Vec<World> {
-        let mut worlds = self.0.worlds();
-        worlds.retain(|world| world.name == "several leaves");
-        worlds
-    }
-
-    fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
-        self.0.create(pool)
-    }
-
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
-        self.0.open(pool)
-    }
-
-    fn draw(&self, _world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+fn values() -> Narrowed<Index<u64>> {
+    let draw = |mood: &Mood, payload, random: &mut StdRng| {
         let register = random.random_range(mood.window.0..mood.window.1);
         if random.random() { Operation::Get(register) } else { Operation::Update(register, payload) }
-    }
-
-    fn apply(&self, live: &Self::Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
-        self.0.apply(live, world, operation)
-    }
-
-    fn content(&self, live: &Self::Live, world: &World) -> Result<Vec<u64>, Broken> {
-        self.0.content(live, world)
-    }
-
-    fn audit(&self, live: &Self::Live) -> Result<(), Broken> {
-        self.0.audit(live)
-    }
+    };
+    Narrowed { target: Index::all().swap_remove(0), world: "several leaves", draw }
 }
 
 /// Leaves out what stands in the line of the tree that holds `code`, the first after `function`.
@@ -152,7 +131,7 @@ fn without(slip: Slip, function: &str, code: &str, crash_every: u64) -> Report {
     let line = source[..at].lines().count() as u32;
     let omission = Omission { slip, file: "index/src/selective.rs".into(), line };
     let options = Options { schedules: 5000, seed: 0x5eed, crash_every, omission: Some(omission), workers: 1, ..Options::default() };
-    run(Values(Index::all().swap_remove(0)), options, |_| {})
+    run(values(), options, |_| {})
 }
 
 fn assert_noticed(report: Report, rules: &[&str]) {
@@ -190,5 +169,5 @@ fn a_writer_without_the_lock_is_noticed() {
 /// The checker itself: without a defect, nothing of this kind is found on the same schedules.
 #[test]
 fn values_are_safe() {
-    run(Values(Index::all().swap_remove(0)), Options { schedules: 5000, seed: 0x5eed, crash_every: 1, ..Options::default() }, |_| {}).assert_clean();
+    run(values(), Options { schedules: 5000, seed: 0x5eed, crash_every: 1, ..Options::default() }, |_| {}).assert_clean();
 }

@@ -97,7 +97,7 @@ impl fmt::Display for Act {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{} {}", self.place.file(), self.place.line(), self.place.column(), self.verb)
+        write!(f, "{} {}", self.place, self.verb)
     }
 }
 
