@@ -136,8 +136,8 @@ impl<M: Medium> Pool<M> {
         self.alloc.heap.is_recovering()
     }
 
-    /// Writes the allocator's state into free space of the pool, durably; `None` when there is not enough, or the state is not sound. The last act before the
-    /// pool is marked clean: nothing may be allocated or freed after it.
+    /// Writes the allocator's state into free space of the pool, flushed but not fenced; `None` when there is not enough, or the state is not sound. The last
+    /// act before the pool is marked clean: nothing may be allocated or freed after it.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         if self.needs_recovery() {
             return None;

@@ -39,7 +39,8 @@ fn entry(slab: u32, kind: u8, size: u32) -> u64 {
     u64::from(slab) | u64::from(kind) << 32 | u64::from(size) << 40
 }
 
-/// Writes the state of `heap` durably into free slabs; `None` when there are not enough in a row, or the state is not sound. `retired` blocks are free.
+/// Writes the state of `heap` into free slabs, flushed: the superblock that names it is fenced before it counts, and that fence is behind both. `None` when
+/// there are not enough slabs in a row, or the state is not sound. `retired` blocks are free.
 pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64]) -> Option<Snapshot> {
     let held = heap.inventory(retired).ok()?;
     let slab_count = heap.slab_count();
@@ -82,7 +83,7 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64]) -> Opti
     for (word, value) in target.iter().zip(&words) {
         pm.store(word, *value, Ordering::Relaxed);
     }
-    pm.persist(target);
+    pm.flush(target);
     Some(Snapshot { off, length: length as u64, crc: checksum(words.into_iter()) })
 }
 
