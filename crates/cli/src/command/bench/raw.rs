@@ -30,14 +30,16 @@ impl Raw {
         let block = pool.alloc_words((line_count + 1) * LINE_WORDS)?;
         let skipped = pool.offset_of(&block[0]).bytes() as usize % everleaf_pmem::LINE / WORD;
         let start = (LINE_WORDS - skipped) % LINE_WORDS;
-        let lines: Vec<&[Word]> = block[start..].chunks_exact(LINE_WORDS).take(line_count).collect();
+        // Places are computed: a table of them would be one more miss of the cache.
+        let (lines, _) = block[start..].as_chunks::<LINE_WORDS>();
+        let lines = &lines[..line_count];
         let mut random = SmallRng::seed_from_u64(seed);
-        link_cycle(pool, &lines, &mut random);
+        link_cycle(pool, lines, &mut random);
 
         let mut at = 0;
         let mut sum = 0_u64;
         self.dependent_read.push(time(operations, || {
-            let line = lines[at];
+            let line = &lines[at];
             sum = line.iter().fold(sum, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
             at = line[0].load(Ordering::Relaxed) as usize;
         }));
@@ -62,7 +64,7 @@ impl Raw {
 }
 
 /// Links all lines to one cycle in random order: the first word of each is the number of the next.
-fn link_cycle(pool: &Pool, lines: &[&[Word]], random: &mut SmallRng) {
+fn link_cycle(pool: &Pool, lines: &[[Word; LINE_WORDS]], random: &mut SmallRng) {
     let mut order: Vec<usize> = (0..lines.len()).collect();
     // Sattolo's shuffle, which leaves a single cycle.
     for last in (1..order.len()).rev() {
