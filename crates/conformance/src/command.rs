@@ -18,7 +18,7 @@ use crate::crash::source::Source;
 use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, mutants, profile, sow, suites};
 use clap::{Args, Subcommand};
 use everleaf_pmem::schedule::IS_BUILT_IN;
-use everleaf_pmem::{Act, CrashOptions, Fault, Profile};
+use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site, Tally};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,12 +69,15 @@ pub enum Command {
         #[arg(long = "seed")]
         names: Vec<String>,
     },
-    /// Tell how many crashes cut each place short
+    /// Tell how many crashes cut each place short, and go on until each was cut short by 1,000
     Sites {
         #[command(flatten)]
         worlds: Worlds,
         #[command(flatten)]
         extent: Extent,
+        /// For places with fewer: how many rounds of short sequences at most, each in other memory
+        #[arg(long, default_value_t = 400)]
+        rounds: u64,
     },
     /// List the stores that rely on earlier ones to the same line: what breaks, and where, if the words of a line are independent
     Lines {
@@ -227,7 +230,7 @@ impl Command {
             Self::Long { worlds, extent, minutes, images } => long(&worlds.chosen()?, &extent.options()?, minutes, images),
             Self::Mutate { worlds, site, threads } => mutate(&worlds.chosen()?, site.as_deref(), threads),
             Self::Seeded { names } => seeded(&names),
-            Self::Sites { worlds, extent } => sites(&worlds.chosen()?, &extent.options()?),
+            Self::Sites { worlds, extent, rounds } => sites(&worlds.chosen()?, &extent.options()?, rounds),
             Self::Lines { worlds, extent } => lines(&worlds.chosen()?, &extent.options()?),
             Self::Threads(arguments) => arguments.run(),
             Self::Replay { world, case, extent, site, verb, act } => {
@@ -388,22 +391,58 @@ fn lines(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {
     Ok(is_sound && relaxed == 0)
 }
 
-fn sites(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {
-    let all = Arc::new(Profile::default());
-    for suite in suites {
-        let profile = Arc::new(Profile::default());
-        let life = CrashOptions { profile: Some(Arc::clone(&profile)), ..options.life.clone() };
-        let options = Options { life, ..options.clone() };
+/// Images of which each place is to be the boundary.
+const SITE_IMAGES_MIN: u64 = 1000;
+/// A round for places that have fewer: short random sequences, each round in memory of its own.
+const SITE_ROUND: (usize, usize) = (64, 8);
+
+fn sites(suites: &[Box<dyn Suite>], options: &Options, rounds: u64) -> Result<bool, String> {
+    let profiles: Vec<_> = suites.iter().map(|_| Arc::new(Profile::default())).collect();
+    let profiled = |number: usize, options: &Options| {
+        let life = CrashOptions { profile: Some(Arc::clone(&profiles[number])), ..options.life.clone() };
+        Options { life, ..options.clone() }
+    };
+    for (number, suite) in suites.iter().enumerate() {
+        let options = profiled(number, options);
         if !(tell(&suite.name(), &suite.every(&options)) && tell(&suite.name(), &suite.sampled(&options))) {
             return Ok(false);
         }
-        all.add(&profile);
     }
-    let sites = all.sites();
+    let all = || {
+        let all = Profile::default();
+        profiles.iter().for_each(|profile| all.add(profile));
+        all.sites()
+    };
+    let rare = |sites: &[(Site, Tally)]| sites.iter().filter(|(_, tally)| tally.images < SITE_IMAGES_MIN).map(|(site, _)| *site).collect::<Vec<_>>();
+    let bar = std::io::stderr().is_terminal().then(|| watch::bar("rounds", rounds));
+    for round in 1..=rounds {
+        let rare = rare(&all());
+        if rare.is_empty() {
+            break;
+        }
+        for (number, suite) in suites.iter().enumerate() {
+            if profiles[number].sites().iter().any(|(site, _)| rare.contains(site)) {
+                let (sequences, random) = SITE_ROUND;
+                let seed = options.seed.wrapping_add(round << 32);
+                let report = suite.sampled(&profiled(number, &Options { sequences, random, closes: true, seed, ..options.clone() }));
+                if report.violation.is_some() {
+                    return Ok(tell(&suite.name(), &report));
+                }
+            }
+        }
+        if let Some(bar) = &bar {
+            bar.set_position(round);
+            bar.set_message(format!("{} places in fewer than {SITE_IMAGES_MIN} images", rare.len()));
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let sites = all();
     for (site, tally) in &sites {
         println!("{:>10} images {:>10} times  {site}", tally.images, tally.hits);
     }
-    let rare = sites.iter().filter(|(_, tally)| tally.images < 1000).count();
-    println!("{} places, {rare} of them cut short in fewer than 1,000 images", sites.len());
+    let rare = rare(&sites).len();
+    println!("{} places, {rare} of them cut short in fewer than {SITE_IMAGES_MIN} images", sites.len());
     Ok(rare == 0)
 }

@@ -135,6 +135,7 @@ impl<W: World> Checker<W> {
         const RULE: &str = "building the start";
         let options = PoolOptions { size_max: self.start.size.unwrap_or(self.memory.size()), ..self.pool_options() };
         let pool = Pool::create_in(Arc::clone(&self.memory), self.ground.clone(), options).map_err(Broken::by(RULE))?;
+        soil(&pool, self.options.seed).map_err(Broken::by(RULE))?;
         // A start without changes is a pool in which nothing was ever opened.
         if !self.start.changes.is_empty() || !setup.is_empty() {
             let mut live = Some(self.world.open(pool)?);
@@ -564,6 +565,21 @@ impl<W: World> Checker<W> {
         PoolOptions { size_max: self.memory.size(), slab_size: SLAB, ..PoolOptions::default() }
     }
 }
+
+/// Leaves in blocks of every size what somebody else may have left there: who finds a block free may rely on nothing in it.
+fn soil(pool: &Pool<Crash>, seed: u64) -> Result<(), Error> {
+    let mut left = !seed;
+    for size in SOILED {
+        for word in pool.alloc_words(size)?.iter() {
+            pool.store(word, left, Ordering::Relaxed);
+            left = left.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        }
+    }
+    Ok(())
+}
+
+/// Sizes in words of blocks that are soiled.
+const SOILED: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
 
 fn panicked(panic: &(dyn Any + Send)) -> Broken {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());

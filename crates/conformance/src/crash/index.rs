@@ -115,9 +115,12 @@ impl<K: Class + ?Sized> World for Index<K> {
         }
     }
 
-    /// Long runs of puts alternate with long runs of deletes, so that leaves split and merge.
+    /// Long runs of puts alternate with long runs of deletes, so that leaves split and merge. An empty one may be loaded.
     fn random(&self, step: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
         let Some(content) = content else { return IndexChange::Create };
+        if content.is_empty() && choice.random() {
+            return IndexChange::Load(choice.random_range(1..self.entry.leaf_capacity as u32 * 3));
+        }
         let key = choice.random_range(0..self.keys);
         let growing = (step / u64::from(self.keys)).is_multiple_of(2);
         let put = choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty();

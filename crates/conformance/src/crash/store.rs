@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Stores of two namespaces.
 pub struct Stores;
@@ -114,9 +113,6 @@ impl World for Stores {
 
     fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
         const RULE: &str = "opening after a crash succeeds";
-        if !pool.needs_recovery() && pool.roots().map_err(Broken::by(RULE))?.is_empty() {
-            soil(&pool).map_err(Broken::by("building the start"))?;
-        }
         let store = Store::on(pool, &Options { index: "isle-128".into(), recovery_threads: 1, ..Options::default() }).map_err(Broken::by(RULE))?;
         let spaces = SPACES.iter().map(|name| store.namespace(name)).collect::<Result<_, _>>().map_err(Broken::by(RULE))?;
         Ok(Live { store, spaces })
@@ -205,15 +201,6 @@ impl World for Stores {
         let report = live.store.verify().map_err(Broken::by(RULE))?;
         if report.is_sound() { Ok(()) } else { Err(Broken::new(RULE, format_args!("{report:?}"))) }
     }
-}
-
-/// Leaves free memory as somebody else may leave it: a store is not always the first to use a pool.
-fn soil(pool: &Pool<Crash>) -> Result<(), everleaf_pmem::Error> {
-    for size in [4, 8, 16, 32, 64, 128, 256] {
-        let block = pool.alloc_words(size)?;
-        block.iter().for_each(|word| pool.store(word, !0, Ordering::Relaxed));
-    }
-    Ok(())
 }
 
 fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
