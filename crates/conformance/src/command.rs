@@ -249,7 +249,12 @@ impl Command {
 fn one(suite: &dyn Suite, options: &Options, sampled: bool, progress: Progress) -> Report {
     let progress = Arc::new(progress);
     let options = Options { progress: Some(Arc::clone(&progress)), ..options.clone() };
-    watched(&suite.name(), &progress, || if sampled { suite.sampled(&options) } else { suite.every(&options) })
+    watched(
+        &suite.name(),
+        "images",
+        |begun| (progress.share(begun), progress.checked()),
+        || if sampled { suite.sampled(&options) } else { suite.every(&options) },
+    )
 }
 
 fn run(suites: &[Box<dyn Suite>], options: &Options, sampled: bool) -> Result<bool, String> {
@@ -327,7 +332,7 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Resu
             Some(bar) => {
                 bar.set_length(total as u64);
                 bar.set_position(done as u64);
-                bar.set_message(watch::said(begun.elapsed(), done as f64 / total as f64, images));
+                bar.set_message(watch::said(begun.elapsed(), done as f64 / total as f64, images, "images"));
                 // What is found is as it should be, and in the table.
                 if matches!(mutant.outcome, Outcome::Survived | Outcome::Misjudged(_)) {
                     bar.println(line);

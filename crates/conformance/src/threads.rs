@@ -24,6 +24,7 @@ mod history;
 #[cfg(test)]
 mod litmus;
 mod run;
+mod sleep;
 mod store;
 mod story;
 mod table;

@@ -2,6 +2,7 @@
 
 use super::watch::rate;
 use crate::crash::{Outcome, Report, Score};
+use crate::threads;
 use std::collections::BTreeSet;
 
 /// What was run of a world.
@@ -47,6 +48,28 @@ fn line(Row { world, operations, violations, report }: &Row) {
     let operations = operations.map_or(String::new(), |count| format!("{count} operations"));
     let figures = [*sequences, *images, *checked, *nested, *second_lives, *violations, rate(*checked, *took)].map(grouped).join(" | ");
     println!("| {world} | {operations} | {figures} |");
+}
+
+/// Prints what was run of each index in threads, and the sum.
+pub(super) fn print_schedules(rows: &[(String, threads::Report)]) {
+    println!(
+        "\n| | schedules | calls | steps | switches | images | recovered and checked | reads of what was not durable | suspicious | violations | a minute |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    let (mut all, mut violations) = (threads::Report::default(), 0);
+    for (name, report) in rows {
+        schedules(name, report, report.violation.is_some().into());
+        all.counts += report.counts;
+        all.took += report.took;
+        violations += u64::from(report.violation.is_some());
+    }
+    schedules("all", &all, violations);
+}
+
+fn schedules(name: &str, threads::Report { counts, took, .. }: &threads::Report, violations: u64) {
+    let threads::Counts { schedules, operations, steps, switches, images, checked, dirty_reads, suspicions } = *counts;
+    let figures = [schedules, operations, steps, switches, images, checked, dirty_reads, suspicions, violations, rate(schedules, *took)];
+    println!("| {name} | {} |", figures.map(grouped).join(" | "));
 }
 
 /// Prints, for each world, how many of the mistakes that it comes by are found; one that was found in a world is found.

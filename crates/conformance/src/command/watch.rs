@@ -1,6 +1,5 @@
 //! Watching a run: a bar on a terminal, a line now and then elsewhere.
 
-use crate::crash::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::mpsc;
@@ -9,8 +8,9 @@ use std::time::{Duration, Instant};
 /// Steps of a bar.
 const STEPS: u64 = 1000;
 
-/// Runs `act` and shows meanwhile, on standard error, how far it has come.
-pub(super) fn watched<T>(name: &str, progress: &Progress, act: impl FnOnce() -> T) -> T {
+/// Runs `act` and shows meanwhile, on standard error, how far it has come: `progress` says, of what has begun then, which share is done, and how many of
+/// `what`.
+pub(super) fn watched<T>(name: &str, what: &str, progress: impl Fn(Instant) -> (f64, u64) + Send, act: impl FnOnce() -> T) -> T {
     let (ended, end) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -19,8 +19,8 @@ pub(super) fn watched<T>(name: &str, progress: &Progress, act: impl FnOnce() -> 
             let pause = if bar.is_some() { Duration::from_millis(200) } else { Duration::from_secs(30) };
             // The sender is dropped when the run is over.
             while end.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let share = progress.share(begun);
-                let said = said(begun.elapsed(), share, progress.checked());
+                let (share, count) = progress(begun);
+                let said = said(begun.elapsed(), share, count, what);
                 match &bar {
                     Some(bar) => {
                         bar.set_position((share * STEPS as f64) as u64);
@@ -45,11 +45,11 @@ pub(super) fn bar(name: &str, steps: u64) -> ProgressBar {
     ProgressBar::new(steps).with_style(style).with_prefix(name.to_owned())
 }
 
-/// What there is to say when `share` of the work is done.
-pub(super) fn said(took: Duration, share: f64, images: u64) -> String {
+/// What there is to say when `share` of the work is done, and so many of `what`.
+pub(super) fn said(took: Duration, share: f64, count: u64, what: &str) -> String {
     let left = if share > 0.0 { took.mul_f64((1.0 - share) / share).as_secs() } else { 0 };
     let (minutes, seconds) = (left / 60, left % 60);
-    format!("{images} images, {} a minute, {minutes}:{seconds:02} left", rate(images, took))
+    format!("{count} {what}, {} a minute, {minutes}:{seconds:02} left", rate(count, took))
 }
 
 /// Of so many in this time, how many a minute.

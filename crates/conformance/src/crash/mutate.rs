@@ -140,7 +140,7 @@ pub fn mutants(suites: &[Box<dyn Suite>], options: &Options, chosen: &dyn Fn(&Fa
     let total = faults.len();
     for (fault, worlds) in faults {
         let worlds: Vec<&dyn Suite> = worlds.into_iter().map(|number| &*suites[number]).collect();
-        let mutant = try_out(fault, &worlds, options, source.why(&fault));
+        let mutant = try_out(fault, &worlds, options, why(&mut source, &fault));
         score.mutants.push(mutant);
         progress(score.mutants.len(), total, &score.mutants[score.mutants.len() - 1]);
     }
@@ -179,28 +179,9 @@ fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, why: Option<S
 
 const MARK: &str = "persist-equivalent";
 
-impl Source {
-    /// Why the source says that the mistake changes nothing.
-    fn why(&mut self, fault: &Fault) -> Option<String> {
-        let lines = self.lines(fault.site.place.file());
-        let at = fault.site.place.line() as usize - 1;
-        let comment = |line: &String| line.trim_start().starts_with("//");
-        let above = lines.get(..at)?.iter().rev().take_while(|line| comment(line)).count();
-        // A comment of several lines is read as one; of the line itself, what stands behind its code.
-        let said = |line: &String| line.split_once("//").map_or(String::new(), |(_, said)| said.trim().to_owned());
-        let text = lines.get(at - above..=at)?.iter().map(said).collect::<Vec<_>>().join(" ");
-        text.split(MARK).skip(1).find_map(|said| said_of(said, fault))
-    }
-}
-
-/// Reads what follows the mark.
-fn said_of(said: &str, fault: &Fault) -> Option<String> {
-    let (which, why) = match said.strip_prefix('(') {
-        Some(rest) => rest.split_once("):")?,
-        None => ("", said.strip_prefix(':')?),
-    };
-    let this = format!("{} {}", fault.site.verb, fault.act);
-    (which.is_empty() || which.split(',').any(|which| which.trim() == this)).then(|| why.trim().to_owned())
+/// Why the source says that the mistake changes nothing.
+fn why(source: &mut Source, Fault { site, act }: &Fault) -> Option<String> {
+    source.why(site.place.file(), site.place.line(), MARK, &format!("{} {act}", site.verb))
 }
 
 #[cfg(test)]
@@ -222,7 +203,7 @@ mod tests {
             assert_eq!(lines.len(), here.line() as usize);
             std::fs::write(&path, lines.join("\n")).unwrap();
             let mut annotations = Source::new(folder.path());
-            [(Verb::Flush, Act::Drop), (Verb::Fence, Act::Drop)].map(|(verb, act)| annotations.why(&fault(verb, act)))
+            [(Verb::Flush, Act::Drop), (Verb::Fence, Act::Drop)].map(|(verb, act)| why(&mut annotations, &fault(verb, act)))
         };
         let said = |why: &str| Some(why.to_owned());
         assert_eq!(with("a\nb", "c();"), [None, None]);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Files of the repository, each read once.
 pub(crate) struct Source {
     root: PathBuf,
-    files: HashMap<&'static str, Vec<String>>,
+    files: HashMap<String, Vec<String>>,
 }
 
 /// Lines that a call may take.
@@ -41,8 +41,8 @@ impl Source {
     }
 
     /// The lines of a file; none if it is not there.
-    pub(super) fn lines(&mut self, file: &'static str) -> &[String] {
-        self.files.entry(file).or_insert_with(|| {
+    pub(super) fn lines(&mut self, file: &str) -> &[String] {
+        self.files.entry(file.to_owned()).or_insert_with(|| {
             let text = std::fs::read_to_string(self.root.join(file)).unwrap_or_default();
             text.lines().map(str::to_owned).collect()
         })
@@ -61,6 +61,24 @@ impl Source {
     pub(super) fn line_of(&mut self, file: &'static str, function: &str, code: &str) -> Option<u32> {
         let lines = self.lines(file).iter().enumerate().skip_while(|(_, line)| !line.contains(function));
         lines.into_iter().find(|(_, line)| line.contains(code)).map(|(at, _)| at as u32 + 1)
+    }
+
+    /// Why the comment above a line, or behind it, says that what is called `which` changes nothing there: `// mark: why` or `// mark(which, which): why`.
+    pub(crate) fn why(&mut self, file: &str, line: u32, mark: &str, which: &str) -> Option<String> {
+        let lines = self.lines(file);
+        let at = line as usize - 1;
+        let comment = |line: &String| line.trim_start().starts_with("//");
+        let above = lines.get(..at)?.iter().rev().take_while(|line| comment(line)).count();
+        // A comment of several lines is read as one; of the line itself, what stands behind its code.
+        let said = |line: &String| line.split_once("//").map_or(String::new(), |(_, said)| said.trim().to_owned());
+        let text = lines.get(at - above..=at)?.iter().map(said).collect::<Vec<_>>().join(" ");
+        text.split(mark).skip(1).find_map(|said| {
+            let (named, why) = match said.strip_prefix('(') {
+                Some(rest) => rest.split_once("):")?,
+                None => ("", said.strip_prefix(':')?),
+            };
+            (named.is_empty() || named.split(',').any(|name| name.trim() == which)).then(|| why.trim().to_owned())
+        })
     }
 
     /// The statement at `place`, on one line: it names what is stored to.

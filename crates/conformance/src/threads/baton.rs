@@ -6,6 +6,8 @@
 //! - *priorities* (PCT: Burckhardt et al., ASPLOS 2010): threads have priorities and the highest goes on, until one of d - 1 steps chosen in advance takes the
 //!   priority of whoever gets there. A bug that needs d steps in a certain order is found with a chance of at least 1 / (n k^(d-1)), for n threads and k steps.
 //!
+//! In some schedules, whichever way is taken, threads sleep for long at chosen places (`threads/sleep.rs`).
+//!
 //! **Store buffers.** In half of the schedules, as the seed has it, each thread's stores go through a buffer ([`everleaf_pmem::schedule::Buffers`]), and
 //! when the oldest of them leaves is one more choice: before each step of any thread, any buffer may let some of its entries go. Each thread has a chance
 //! of its own of being slow ([`Lag`]), so that one may see nothing of another for long. What has returned counts as returned when all stores before it
@@ -14,6 +16,7 @@
 //! A thread that waits for another ([`Step::Wait`]) gives the baton away in either case: no schedule is unfair for ever. One that takes more than
 //! [`Limits::steps_max`] steps does not end, which is a finding.
 
+use super::sleep::{Sleep, Sleepers};
 use super::story::{Event, Place};
 use crate::Broken;
 use everleaf_pmem::schedule::{Buffer, Buffers, Scheduler, Slip, Step};
@@ -86,6 +89,24 @@ impl fmt::Display for Lag {
     }
 }
 
+/// Everything about a schedule that is drawn before it begins, but for what its threads call.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    pub(super) strategy: Strategy,
+    /// How slow stores are, if they are held back.
+    pub(super) lag: Option<Lag>,
+    /// Where threads sleep, if they do.
+    pub(super) sleep: Option<Sleep>,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.strategy)?;
+        self.lag.iter().try_for_each(|lag| write!(f, "; {lag}"))?;
+        self.sleep.iter().try_for_each(|sleep| write!(f, "; {sleep}"))
+    }
+}
+
 /// A part of a protocol that is left out: which, and where, as file and line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Omission {
@@ -106,6 +127,11 @@ impl fmt::Display for Omission {
 impl Omission {
     fn matches(&self, slip: Slip, at: &Location<'_>) -> bool {
         slip == self.slip && at.file().ends_with(&self.file) && (self.line == 0 || self.line == at.line())
+    }
+
+    /// Whether a place is at most so many lines away.
+    pub(super) fn is_near(&self, at: Place, lines: u32) -> bool {
+        at.line().abs_diff(self.line) <= lines && at.file().ends_with(&self.file)
     }
 }
 
@@ -137,6 +163,7 @@ const NOBODY: usize = usize::MAX;
 struct State {
     strategy: Strategy,
     lag: Option<Lag>,
+    sleepers: Sleepers,
     random: StdRng,
     /// Of each thread; the lowest so far.
     priorities: Vec<i64>,
@@ -152,7 +179,8 @@ struct State {
 struct GivenUp;
 
 impl Baton {
-    pub(super) fn new(threads: usize, strategy: Strategy, lag: Option<Lag>, mut random: StdRng, limits: Limits, traced: bool) -> Arc<Self> {
+    pub(super) fn new(threads: usize, order: Order, mut random: StdRng, limits: Limits, traced: bool) -> Arc<Self> {
+        let Order { strategy, lag, sleep } = order;
         let mut priorities: Vec<i64> = (0..threads as i64).collect();
         for place in (1..threads).rev() {
             priorities.swap(place, random.random_range(0..=place));
@@ -162,6 +190,7 @@ impl Baton {
         let state = State {
             strategy,
             lag,
+            sleepers: Sleepers::new(threads, sleep, limits.omission.clone()),
             random,
             priorities,
             lowest: 0,
@@ -255,7 +284,7 @@ impl Baton {
     }
 
     /// Before a step of `thread`.
-    pub(super) fn before(&self, thread: usize, step: Step) {
+    pub(super) fn before(&self, thread: usize, step: Step, at: Place) {
         if let Some(buffers) = &self.buffers {
             self.drain(buffers, step);
         }
@@ -274,7 +303,7 @@ impl Baton {
         }
         state.steps += 1;
         let is_write = !matches!(step, Step::Load(_) | Step::Wait);
-        let next = match state.choose_at(thread, step, is_write) {
+        let next = match state.choose_at(thread, step, at, is_write) {
             Some(next) if next != thread => next,
             _ => return,
         };
@@ -287,16 +316,29 @@ impl Baton {
         self.take_seat(thread);
     }
 
-    fn slips(&self, slip: Slip, at: &'static Location<'static>) -> bool {
+    fn slips(&self, thread: usize, slip: Slip, at: Place) -> bool {
         if let Some(sites) = &self.limits.sites {
             sites.lock().insert(Omission { slip, file: at.file().to_owned(), line: at.line() });
         }
-        self.limits.omission.as_ref().is_some_and(|omission| omission.matches(slip, at))
+        let slips = self.limits.omission.as_ref().is_some_and(|omission| omission.matches(slip, at));
+        if slips {
+            let State { sleepers, random, .. } = &mut *self.state.lock();
+            sleepers.has_left_out(thread, random);
+        }
+        slips
     }
 }
 
 impl State {
-    fn choose_at(&mut self, thread: usize, step: Step, is_write: bool) -> Option<usize> {
+    fn choose_at(&mut self, thread: usize, step: Step, at: Place, is_write: bool) -> Option<usize> {
+        if let Some(woken) = self.sleepers.next_awake(thread, step, at, &mut self.random) {
+            self.priorities[woken] = self.priorities.iter().max().map_or(0, |highest| highest + 1);
+            return Some(woken);
+        }
+        if self.sleepers.falls_asleep(thread, at, &mut self.random) {
+            self.demote(thread);
+            return self.choose(Some(thread), true);
+        }
         if step == Step::Wait {
             self.demote(thread);
             return self.choose(Some(thread), true);
@@ -325,17 +367,24 @@ impl State {
         self.priorities[thread] = self.lowest;
     }
 
-    /// A thread that is not finished; another than `but`, if there is one and `but` must not go on.
+    /// A thread that is not finished; another than `but`, if there is one and `but` must not go on. One that sleeps only if all do.
     fn choose(&mut self, but: Option<usize>, must_change: bool) -> Option<usize> {
         let mut open: Vec<usize> = (0..self.finished.len()).filter(|thread| !self.finished[*thread]).collect();
+        if open.iter().any(|thread| !self.sleepers.is_asleep(*thread)) {
+            open.retain(|thread| !self.sleepers.is_asleep(*thread));
+        }
         if must_change && open.len() > 1 {
             open.retain(|thread| Some(*thread) != but);
         }
-        match self.strategy {
+        let chosen = match self.strategy {
             _ if open.is_empty() => None,
             Strategy::Random { .. } => Some(open[self.random.random_range(0..open.len())]),
             Strategy::Priorities { .. } => open.into_iter().max_by_key(|thread| self.priorities[*thread]),
+        };
+        if let Some(thread) = chosen {
+            self.sleepers.wake(thread);
         }
+        chosen
     }
 }
 
@@ -349,12 +398,12 @@ pub(super) struct Seat<W> {
 
 impl<W: Fn(Step, Place)> Scheduler for Seat<W> {
     fn before(&self, step: Step, at: Place) {
-        self.baton.before(self.thread, step);
+        self.baton.before(self.thread, step, at);
         (self.watch)(step, at);
     }
 
-    fn slips(&self, slip: Slip, at: &'static Location<'static>) -> bool {
-        self.baton.slips(slip, at)
+    fn slips(&self, slip: Slip, at: Place) -> bool {
+        self.baton.slips(self.thread, slip, at)
     }
 
     fn buffer(&self) -> Option<Buffer> {

@@ -1,6 +1,6 @@
 //! Litmus tests of the scheduler itself: what threads may see of each other's stores, with store buffers and without. The names are those of the literature.
 
-use super::baton::{Alone, Baton, Lag, Limits, Seat, Strategy, random_of};
+use super::baton::{Alone, Baton, Lag, Limits, Order, Seat, Strategy, random_of};
 use super::crew::Crew;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use everleaf_pmem::{Crash, CrashOptions, Life, Memory, Off, Pool, PoolOptions, Word};
@@ -77,7 +77,7 @@ fn outcomes(place: Place, buffered: bool, threads: usize, act: fn(&Words, usize)
         let mut random = random_of(seed);
         let strategy = Strategy::draw(&mut random, threads);
         let lag = buffered.then(|| Lag::draw(&mut random, threads));
-        let baton = Baton::new(threads, strategy, lag, random, Limits { steps_max: 10_000, ..Limits::default() }, false);
+        let baton = Baton::new(threads, Order { strategy, lag, sleep: None }, random, Limits { steps_max: 10_000, ..Limits::default() }, false);
         let returned = Arc::new(Mutex::new(vec![0; threads]));
         let task = |thread| {
             let (words, baton, returned) = (Arc::clone(&words), Arc::clone(&baton), Arc::clone(&returned));

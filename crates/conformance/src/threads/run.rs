@@ -1,8 +1,9 @@
 //! One schedule: threads, crashes, recoveries, and what they show.
 
-use super::baton::{Alone, Baton, Lag, Limits, Seat, Strategy, random_of};
+use super::baton::{Alone, Baton, Lag, Limits, Order, Seat, Strategy, random_of};
 use super::crew::Crew;
 use super::history::{History, Operation, Outcomes};
+use super::sleep::Sleep;
 use super::story::{Event, Place, Violation};
 use super::target::{Mood, Target, World};
 use super::{Counts, Options};
@@ -61,8 +62,7 @@ const SHRINK_STEPS_MAX: u64 = 1 << 26;
 /// What a schedule is to do.
 struct Plan {
     ground: usize,
-    strategy: Strategy,
-    lag: Option<Lag>,
+    order: Order,
     /// Before the threads start, so that they find nodes of all sizes.
     prelude: Vec<(usize, Operation)>,
     /// Of each thread, by number.
@@ -182,7 +182,7 @@ impl<T: Target> Worker<T> {
             initial: (0..ground.initial.len()).map(|register| (register, ground.initial[register])).filter(|(_, value)| *value != 0).collect(),
             prelude: operations(&plan.prelude),
             plan: plan.operations.iter().map(operations).collect(),
-            strategy: plan.lag.as_ref().map_or_else(|| plan.strategy.to_string(), |lag| format!("{}; {lag}", plan.strategy)),
+            strategy: plan.order.to_string(),
             events,
             image,
             replay: self.options.replay(&self.target.name(), schedule),
@@ -191,7 +191,10 @@ impl<T: Target> Worker<T> {
 
     fn plan(&self, schedule: &Schedule) -> Plan {
         let mut random = random_of(schedule.seed);
-        let ground = random.random_range(0..self.grounds.len());
+        // Half of the schedules are about something rare, where the target knows of any.
+        let is_about_rare: bool = random.random();
+        let grounds: Vec<usize> = (0..self.grounds.len()).filter(|ground| is_about_rare != self.grounds[*ground].world.focus.is_empty()).collect();
+        let ground = if grounds.is_empty() { random.random_range(0..self.grounds.len()) } else { grounds[random.random_range(0..grounds.len())] };
         let world = &self.grounds[ground].world;
         let threads = match random.random_range(0..8u32) {
             0..5 => 2,
@@ -202,8 +205,10 @@ impl<T: Target> Worker<T> {
         // Neighbouring keys, so that threads meet.
         let width = random.random_range(2..=8usize).min(world.keys.len());
         let from = random.random_range(0..=world.keys.len() - width);
+        let neighbours: Vec<usize> = (from..from + width).collect();
+        let registers = if world.focus.is_empty() { &neighbours } else { &world.focus };
         let draw = |thread: usize, count: usize, random: &mut StdRng| {
-            let mood = Mood::draw(thread, (from, from + width), random);
+            let mood = Mood::draw(thread, registers, random);
             let payload = |number: usize| (thread as u64 + 1) << 32 | (number as u64 + 1);
             let calls = (0..count).map(|number| (number, self.target.draw(world, &mood, payload(number), random)));
             // All are drawn, so that the others stay as they are.
@@ -211,7 +216,8 @@ impl<T: Target> Worker<T> {
             calls.retain(|(number, _)| !schedule.without.contains(&(thread, *number)));
             calls
         };
-        let prelude = random.random_range(0..=8usize);
+        // What has a focus is one step away from what it is for.
+        let prelude = if world.focus.is_empty() { random.random_range(0..=8usize) } else { 0 };
         let prelude = draw(PRELUDE, prelude, &mut random);
         let operations = (0..threads).map(|thread| draw(thread, each, &mut random)).collect();
         let mut random = random_of(schedule.order);
@@ -219,7 +225,8 @@ impl<T: Target> Worker<T> {
         let first_crash = random.random_range(1..=2 * (threads * each) as u64);
         let is_held_back = random.random();
         let lag = self.options.store_buffers.unwrap_or(is_held_back).then(|| Lag::draw(&mut random, threads));
-        Plan { ground, strategy, lag, prelude, operations, first_crash, random }
+        let sleep = Sleep::draw(&mut random, self.options.omission.is_some());
+        Plan { ground, order: Order { strategy, lag, sleep }, prelude, operations, first_crash, random }
     }
 
     /// Runs a schedule: counts, what was found, and, if it is `traced`, what happened.
@@ -229,7 +236,7 @@ impl<T: Target> Worker<T> {
         let Options { steps_max, omission, sites, .. } = &*self.options;
         let limits = Limits { steps_max: *steps_max, omission: omission.clone(), sites: sites.clone(), memory: ground.addresses() };
         let watch = Watch { moments: 0, next_crash: plan.first_crash, observed: false, random: random_of(plan.random.random()) };
-        let baton = Baton::new(plan.operations.len(), plan.strategy.clone(), plan.lag.clone(), plan.random.clone(), limits, traced);
+        let baton = Baton::new(plan.operations.len(), plan.order.clone(), plan.random.clone(), limits, traced);
         let notes = Arc::new(Notes::default());
         if traced {
             ground.seen.lock().clear();
@@ -410,7 +417,7 @@ impl<T: Target> Shared<T> {
         }
     }
 
-    /// A fence may be a crash point: just before it makes something durable.
+    /// A fence may be a crash point: just before it makes something durable. With store buffers, so may any that leaves its buffer before the next one enters.
     fn before_fence(&self, thread: usize, step: Step, place: Place) {
         self.baton.note(|| Event::Step { thread, at: 0, step, place });
         if self.ground.options.durable_cache {
@@ -567,9 +574,10 @@ impl<T: Target> Ground<T> {
     fn use_on(&self, live: &T::Live, found: Vec<u64>, seed: u64) -> Result<(), Broken> {
         let mut random = random_of(seed);
         let mut history = History::default();
+        let registers: Vec<usize> = (0..self.world.keys.len()).collect();
         for number in 0..12 {
             let payload = 9 << 32 | (number + 1);
-            let mood = Mood::draw(number as usize, (0, self.world.keys.len()), &mut random);
+            let mood = Mood::draw(number as usize, &registers, &mut random);
             let operation = self.target.draw(&self.world, &mood, payload, &mut random);
             let call = history.begin(PRELUDE, &operation);
             history.end(call, self.target.apply(live, &self.world, &operation)?);

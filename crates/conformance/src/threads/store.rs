@@ -87,6 +87,7 @@ impl Target for Store {
             setup: (0..count).map(|register| Operation::Upsert(register, register as u64 + 1)).collect(),
             closed,
             opening: Vec::new(),
+            focus: Vec::new(),
         };
         vec![world("empty", 0, false), world("one leaf", 4, true), world("two leaves", 8, false)]
     }
@@ -99,7 +100,7 @@ impl Target for Store {
         self.on(pool)
     }
 
-    fn draw(&self, world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+    fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         let register = mood.pick(random);
         if mood.reads(random) {
             return match random.random_range(0..8u32) {

@@ -135,6 +135,7 @@ impl Target for Table {
             setup: (0..count).map(|register| Operation::Upsert(register, register as u64 + 1)).collect(),
             closed,
             opening: Vec::new(),
+            focus: Vec::new(),
         };
         vec![world("empty", 0, false), world("full", REGISTERS, true), world("half full", REGISTERS / 2, false)]
     }
@@ -162,7 +163,7 @@ impl Target for Table {
         open().map_err(Broken::by("opening after a crash succeeds"))
     }
 
-    fn draw(&self, _world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+    fn draw(&self, _world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         let any = mood.pick(random);
         if mood.reads(random) {
             return Operation::Get(any);

@@ -25,31 +25,33 @@ pub struct World {
     pub closed: bool,
     /// What is done when it has been opened again, before the threads start: what is volatile gets into a state of its own.
     pub opening: Vec<Operation>,
+    /// Registers that the calls speak of, where those bring about something rare. If there are none: any, some neighbours in each schedule.
+    pub focus: Vec<usize>,
 }
 
 /// What a thread rather does.
 #[derive(Clone, Copy, Debug)]
-pub struct Mood {
+pub struct Mood<'a> {
     /// Number of the thread.
     pub thread: usize,
-    /// The registers it speaks of: from the first to before the second.
-    pub window: (usize, usize),
+    /// The registers it speaks of, ascending.
+    pub registers: &'a [usize],
     /// How many of eight calls read.
     pub reads: u32,
     /// How many of eight writes remove.
     pub removes: u32,
 }
 
-impl Mood {
-    /// A mood for a thread that speaks of registers in `window`.
-    pub(super) fn draw(thread: usize, window: (usize, usize), random: &mut StdRng) -> Self {
+impl<'a> Mood<'a> {
+    /// A mood for a thread that speaks of `registers`.
+    pub(super) fn draw(thread: usize, registers: &'a [usize], random: &mut StdRng) -> Self {
         // Threads that fill and threads that empty let leaves split and merge under each other's feet; those that read see it.
-        Self { thread, window, reads: [0, 1, 3, 6][random.random_range(0..4usize)], removes: [1, 3, 5, 7][random.random_range(0..4usize)] }
+        Self { thread, registers, reads: [0, 1, 3, 6][random.random_range(0..4usize)], removes: [1, 3, 5, 7][random.random_range(0..4usize)] }
     }
 
-    /// A register of the window.
-    pub(super) fn pick(&self, random: &mut StdRng) -> usize {
-        random.random_range(self.window.0..self.window.1)
+    /// One of the registers.
+    pub fn pick(&self, random: &mut StdRng) -> usize {
+        self.registers[random.random_range(0..self.registers.len())]
     }
 
     pub(super) fn reads(&self, random: &mut StdRng) -> bool {
@@ -100,7 +102,7 @@ pub trait Target: Send + Sync + 'static {
     fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken>;
 
     /// Makes a call up, of `world`, and with `payload` as what it writes.
-    fn draw(&self, world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation;
+    fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation;
 
     /// Makes a call.
     ///
@@ -119,6 +121,38 @@ pub trait Target: Send + Sync + 'static {
     /// # Errors
     /// What is leaked, or used twice.
     fn audit(&self, live: &Self::Live) -> Result<(), Broken>;
+}
+
+/// A world of an index: where it starts from, what is done then, and the keys to be spoken of.
+struct Scene {
+    start: Start<IndexChange>,
+    opening: Vec<Change>,
+    /// Keys that the calls speak of; of any, if there are none.
+    focus: Vec<u32>,
+    /// Keys that some call speaks of besides.
+    others: Vec<u32>,
+}
+
+impl Scene {
+    fn new(start: Start<IndexChange>, opening: Vec<Change>) -> Self {
+        Self { start, opening, focus: Vec::new(), others: Vec::new() }
+    }
+}
+
+impl From<Start<IndexChange>> for Scene {
+    fn from(start: Start<IndexChange>) -> Self {
+        Self::new(start, Vec::new())
+    }
+}
+
+/// What is in a leaf.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    /// Nothing: it has been merged with a neighbour.
+    Gone,
+    One,
+    Half,
+    Full,
 }
 
 /// An index of the registry.
@@ -143,21 +177,73 @@ impl<K: Class + ?Sized> Index<K> {
     }
 
     /// Nodes of the router that the next split of a leaf splits, one above the other. A router of four children that is made anew has three in each node.
-    fn full_nodes(&self, name: &'static str, nodes: u32) -> (Start<IndexChange>, Vec<Change>) {
+    fn full_nodes(&self, name: &'static str, nodes: u32) -> Scene {
         let half = self.entry.leaf_capacity as u32 / 2;
         let in_the_middle_of = |node: u32| (3 * node + 1) * half + 1;
-        (self.leaves(name, 3 * nodes, &|_| true), (0..nodes).map(|node| Change::Put(in_the_middle_of(node) * 10 + 5, u64::from(node) + 1)).collect())
+        let opening = (0..nodes).map(|node| Change::Put(in_the_middle_of(node) * 10 + 5, u64::from(node) + 1)).collect();
+        Scene::new(self.leaves(name, 3 * nodes, &|_| true), opening)
     }
 
     /// Nodes of the router that the next merger of leaves merges with their neighbours, until the root has one child and goes.
-    fn sparse_nodes(&self, name: &'static str, nodes: u32) -> (Start<IndexChange>, Vec<Change>) {
+    fn sparse_nodes(&self, name: &'static str, nodes: u32) -> Scene {
         let half = self.entry.leaf_capacity as u32 / 2;
         let keys = 1..=3 * nodes * half;
         let changes = keys.map(|number| IndexChange::Key(Change::Put(number * 10, u64::from(number)))).collect();
         // Of three leaves that are half full, the first two become one, half full again.
         let first_of = |node: u32| 3 * node * half + 1;
-        let removed = (0..nodes).flat_map(|node| (0..half).map(move |number| Change::Delete((first_of(node) + number) * 10)));
-        (Start::new(name, changes, [5, 10, 20, 30]), removed.collect())
+        let opening = (0..nodes).flat_map(|node| (0..half).map(move |number| Change::Delete((first_of(node) + number) * 10))).collect();
+        Scene::new(Start::new(name, changes, [5, 10, 20, 30]), opening)
+    }
+
+    /// Leaves, three to a node of a router of four children, of which one is a removal away from being merged, with all that follows from it; each full one is
+    /// an insertion away from being split. The calls are those, and reads of what is there.
+    fn brink(&self, name: &'static str, leaves: &[Fill], removed: u32) -> Scene {
+        let (half, count) = (self.entry.leaf_capacity as u32 / 2, leaves.len() as u32);
+        let numbers = |leaf: u32| leaf * half + 1..=(leaf + 1) * half;
+        let with = |fill: Fill| (0..count).filter(move |leaf| leaves[*leaf as usize] == fill);
+        // Ascending, each split leaves half a leaf behind; the last leaf has twice as many, until half of them go.
+        let mut changes: Vec<Change> = (1..=(count + 1) * half).map(|number| Change::Put(number * 10, u64::from(number))).collect();
+        changes.extend(numbers(count).map(|number| Change::Delete(number * 10)));
+        changes.extend(with(Fill::Full).flat_map(numbers).map(|number| Change::Put(number * 10 + 2, u64::from(number))));
+        let gone = with(Fill::Gone).rev().flat_map(numbers);
+        let others_than_one = with(Fill::One).flat_map(|leaf| numbers(leaf).take(half as usize - 1));
+        let opening = gone.chain(others_than_one).map(|number| Change::Delete(number * 10)).collect();
+        let of_full = with(Fill::Full).map(|leaf| (leaf * half + 1) * 10).flat_map(|key| [key, key + 5]);
+        let focus = std::iter::once((removed + 1) * half * 10).chain(of_full).collect();
+        Scene { focus, ..Scene::new(Start::new(name, changes.into_iter().map(IndexChange::Key).collect(), [5, 10, 20, 30]), opening) }
+    }
+
+    /// States one or two calls away from what is rare otherwise.
+    fn brinks(&self) -> Vec<Scene> {
+        use Fill::{Full, Gone, Half, One};
+        // The first node is left with one leaf, and merged with the second; if there is no other, the root goes.
+        let sparse = [Gone, One, Full, Full, Half, Gone];
+        // The last node, alone under its parent, gets a neighbour; the parent goes, and the root. The next split of the first node takes the root's number.
+        let lonely = [Gone, Gone, Full, Full, Half, Gone, Half, Half, Half, Half];
+        let mut again = self.brink("a root whose number is used again", &lonely, 9);
+        // The first node is full already: of its four leaves, the next split of the third splits it. Who looks in its other half, or in the next node, sees it.
+        let [removed, there, absent, _, split] = again.focus[..] else { unreachable!("two leaves are full") };
+        again.opening.push(Change::Put(absent, 1));
+        again.focus = vec![removed, there, split, (6 * self.entry.leaf_capacity as u32 / 2 + 1) * 10];
+        vec![
+            self.brink("a root that goes", &sparse, 1),
+            self.brink("two nodes that merge", &[sparse, [Half; 6]].concat()[..9], 1),
+            again,
+            self.brink("full leaves side by side", &[Full; 6], 5),
+            self.brink("leaves that merge behind a full one", &[Full, One, Full], 1),
+            self.brink("leaves that merge behind a full one of another node", &[Half, Half, Full, One, Full, Half], 3),
+            self.much_to_load("much to load"),
+        ]
+    }
+
+    /// Nothing, and enough keys for a bulk load that fills a node of four children, and for the last of its leaves to be split. The calls are the load, of all
+    /// keys up to the first of the focus, and those that split that leaf.
+    fn much_to_load(&self, name: &'static str) -> Scene {
+        let (full, loaded) = (self.entry.leaf_capacity as u32, (self.entry.leaf_capacity as u32 * 3 / 4).max(1));
+        let keys = |numbers: std::ops::RangeInclusive<u32>| numbers.map(|number| number * 10 + 1).collect::<Vec<_>>();
+        let start = Start::new(name, Vec::new(), [11, 21, 31, 41]);
+        let (others, focus) = (keys(1..=4 * loaded - 1), keys(4 * loaded..=3 * loaded + full + 2));
+        Scene { focus, others, ..Scene::from(start) }
     }
 
     fn entries(&self, world: &World, content: crate::Content<K>) -> Result<Vec<(usize, u64)>, Broken> {
@@ -191,25 +277,24 @@ impl<K: Class + ?Sized> Target for Index<K> {
     fn worlds(&self) -> Vec<World> {
         let mut starts = starts(self.entry.leaf_capacity);
         starts.retain(|start| !start.equal_payloads && !start.changes.is_empty());
-        let mut starts: Vec<(Start<IndexChange>, Vec<Change>)> = starts.into_iter().map(|start| (start, Vec::new())).collect();
+        let mut scenes: Vec<Scene> = starts.into_iter().map(Scene::from).collect();
         if self.entry.leaf_capacity <= 8 {
-            starts.extend(
-                [self.leaves("full leaves", 12, &|_| true), self.leaves("mixed leaves", 12, &|leaf| leaf.is_multiple_of(3))].map(|start| (start, Vec::new())),
-            );
-            starts.extend([
+            scenes.extend([self.leaves("full leaves", 12, &|_| true), self.leaves("mixed leaves", 12, &|leaf| leaf.is_multiple_of(3))].map(Scene::from));
+            scenes.extend([
                 self.full_nodes("full nodes", 4),
                 self.full_nodes("full root", 1),
                 self.sparse_nodes("sparse nodes", 4),
                 self.sparse_nodes("sparse root", 2),
             ]);
+            scenes.extend(self.brinks());
         }
-        let world = |(start, opening): (Start<IndexChange>, Vec<Change>)| {
+        let world = |Scene { start, opening, focus, others }: Scene| {
             // The index is there when the setup begins.
             let changes = start.changes.iter().filter_map(|change| if let IndexChange::Key(change) = change { Some(*change) } else { None });
             let number = |change: Change| match change {
                 Change::Put(key, _) | Change::Delete(key) => key,
             };
-            let mut keys: Vec<u32> = changes.clone().map(number).chain(start.keys).collect();
+            let mut keys: Vec<u32> = changes.clone().map(number).chain(start.keys).chain(others).chain(focus.iter().copied()).collect();
             keys.extend(keys.clone().into_iter().filter(|key| key.is_multiple_of(10) && *key < u32::MAX).map(|key| key + 5));
             keys.sort_unstable();
             keys.dedup();
@@ -219,9 +304,11 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 Change::Delete(key) => Operation::Remove(register(key)),
             };
             let (setup, opening) = (changes.map(operation).collect(), opening.into_iter().map(operation).collect());
-            World { name: start.name, setup, keys, closed: start.closed, opening }
+            let mut focus: Vec<usize> = focus.into_iter().map(register).collect();
+            focus.sort_unstable();
+            World { name: start.name, setup, keys, closed: start.closed, opening, focus }
         };
-        starts.into_iter().map(world).collect()
+        scenes.into_iter().map(world).collect()
     }
 
     fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
@@ -232,10 +319,16 @@ impl<K: Class + ?Sized> Target for Index<K> {
         Subject::open(&self.entry, pool, 1).map_err(Broken::by("opening after a crash succeeds"))
     }
 
-    fn draw(&self, world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+    fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         let register = mood.pick(random);
-        if world.setup.is_empty() && self.entry.persistent && random.random_ratio(1, 16) {
-            return Operation::Load(mood.window.0, mood.window.1, payload);
+        if let ([from, .., last], true) = (mood.registers, world.setup.is_empty() && self.entry.persistent) {
+            match (world.focus.is_empty(), mood.thread) {
+                (true, _) if random.random_ratio(1, 16) => return Operation::Load(*from, last + 1, payload),
+                (false, 0) if random.random() => return Operation::Load(0, from + 1, payload),
+                // What is read and removed besides changes nothing.
+                (false, _) => return Operation::Upsert(register, payload),
+                _ => {}
+            }
         }
         if mood.reads(random) {
             return match random.random_range(0..8u32) {

@@ -50,7 +50,7 @@ fn threads_crash_where_caches_are_durable() {
 struct Narrowed<T> {
     target: T,
     world: &'static str,
-    draw: fn(&Mood, u64, &mut StdRng) -> Operation,
+    draw: fn(&Mood<'_>, u64, &mut StdRng) -> Operation,
 }
 
 impl<T: Target> Target for Narrowed<T> {
@@ -78,7 +78,7 @@ impl<T: Target> Target for Narrowed<T> {
         self.target.open(pool)
     }
 
-    fn draw(&self, _world: &World, mood: &Mood, payload: u64, random: &mut StdRng) -> Operation {
+    fn draw(&self, _world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         (self.draw)(mood, payload, random)
     }
 
@@ -97,7 +97,7 @@ impl<T: Target> Target for Narrowed<T> {
 
 /// One thread deletes by batches, which use the same commit slot again and again; others look.
 fn deletions() -> Narrowed<Store> {
-    let draw = |mood: &Mood, payload, random: &mut StdRng| {
+    let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| {
         if mood.thread != 0 {
             return Operation::Get([0, 3][random.random_range(0..2usize)]);
         }
@@ -116,8 +116,8 @@ fn a_key_that_a_batch_has_deleted_does_not_come_back() {
 
 /// Lookups and changes of values only: what goes wrong here is not the shape of a leaf.
 fn values() -> Narrowed<Index<u64>> {
-    let draw = |mood: &Mood, payload, random: &mut StdRng| {
-        let register = random.random_range(mood.window.0..mood.window.1);
+    let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| {
+        let register = mood.pick(random);
         if random.random() { Operation::Get(register) } else { Operation::Update(register, payload) }
     };
     Narrowed { target: Index::all().swap_remove(0), world: "several leaves", draw }

@@ -183,11 +183,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let walked = self.descend(Target::At(key), |step| {
             match parent {
                 None if step.shape.level > 0 && step.shape.count == 1 => {
-                    step.node.latch.validate(step.version)?;
                     changed = self.drop_root(step.number, step.version)?;
                 }
                 Some((above, version, slot, count)) if step.shape.count <= FANOUT / 4 && count > 1 => {
-                    step.node.latch.validate(step.version)?;
+                    // Nothing depends on the count being right: the merge looks again, under locks.
                     let pairs = [(slot + 1 < count).then_some(slot), slot.checked_sub(1)];
                     for left in pairs.into_iter().flatten() {
                         changed = changed || self.merge_under(above, version, left)?;
@@ -206,19 +205,17 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     }
 
     fn drop_root(&self, number: u32, version: u64) -> Result<bool, Restart> {
-        let above = self.root_latch.try_lock()?;
         let node = self.node(number);
-        match node.latch.lock_from(version) {
-            Ok(lock) if self.root.load(Relaxed) == number => {
-                self.root.store(node.children[0].load(Relaxed) as u32, Relaxed);
-                self.give_back(number, lock);
-                Ok(true)
-            }
-            _ => {
-                above.release_unchanged();
-                Err(Restart)
-            }
-        }
+        let lock = node.latch.lock_from(version)?;
+        // Who has the lock of the root may change which node it is; the latch tells readers, and keeps out who is splitting the root.
+        let is_root = self.root.load(Relaxed) == number;
+        let Some(_above) = is_root.then(|| self.root_latch.try_lock()).and_then(Result::ok) else {
+            lock.release_unchanged();
+            return Err(Restart);
+        };
+        self.root.store(node.children[0].load(Relaxed) as u32, Relaxed);
+        self.give_back(number, lock);
+        Ok(true)
     }
 
     /// Merges the children at `slot` and `slot + 1` of `parent`, if they leave an eighth of a node free.
