@@ -212,6 +212,7 @@ impl<M: Medium> Pool<M> {
             // persist-equivalent(fence drop): one thread seals a block, which fences, before it links it. Others, which may take blocks of this slab at once,
             // do not wait for this flush.
             self.write_header(slab, Header::Blocks(heap.classes.get(class).size));
+            schedule::drain();
             heap.add_slab(class, slab);
             // Other threads may have taken all of it.
             if let Some(block) = self.take_batch(class) {

@@ -83,7 +83,7 @@ pub struct Guard(crossbeam_epoch::Guard);
 impl Drop for Guard {
     #[inline(always)]
     fn drop(&mut self) {
-        schedule::leave_epoch();
+        schedule::let_the_pool_catch_up();
     }
 }
 

@@ -415,6 +415,7 @@ impl<M: Medium> Pool<M> {
         let grown = Superblock { sequence: superblock.next(), size: grown_size as u64, ..*superblock };
         self.header().commit(&self.pm, &grown);
         *superblock = grown;
+        schedule::drain();
         // SAFETY: the backing has that much now, and lives longer than `pm`.
         unsafe { self.pm.extend(grown_size) };
         self.durable()

@@ -15,14 +15,16 @@
 //! accesses of kind 1 go through it. What does not:
 //! - locks of `parking_lot`, `arc-swap`, and the counts of `Arc`. Each is a locked operation, which empties the buffer of a processor; [`drain`] stands before
 //!   those that publish something, and [`Held`] before the end of a lock of kind 3;
-//! - `crossbeam-epoch`. Entering an epoch fences, so the step before it ([`Step::Allocator`]) empties the buffer; leaving one empties it of stores to the pool.
+//! - `crossbeam-epoch`. Entering an epoch is a locked operation, so the step before it ([`Step::Allocator`]) empties the buffer; leaving one empties it if a
+//!   store to the pool, or a fence, is in it. So does a stream ([`Pm::stream`](crate::Pm::stream)), which goes past it;
 //!   All other steps of the allocator empty it, too, which is stricter than the processor: its tables and caches are atomics of their own, and some are stored
 //!   to without a lock;
 //! - statistics: counters that are only added to. They empty nothing here, as they do on a processor, since nobody may rely on them;
 //! - stores through other media than [`Crash`](crate::Crash), which are made at once.
 //!
-//! A fence, too, empties the buffer before the thread goes on. An `sfence` does less: a later load may be faster. So what relies on a fence between a store and
-//! a load of another word is not found out.
+//! A fence is the instruction that [`Hardware`](crate::Hardware) fences with, an `sfence`: it waits in the buffer behind the stores before it, the stores and
+//! flushes after it wait behind it, and loads wait for neither. So what relies on a fence between a store and a load of another word is found out; and what the
+//! fence makes durable is so when it leaves the buffer.
 //!
 //! All of it is there in builds with debug assertions, tests among them, and costs a look at one flag of the thread for each access; in other builds it is
 //! nothing at all ([`IS_BUILT_IN`]).
@@ -163,7 +165,7 @@ fn ask(step: Step) {
             scheduler.before(step, at);
         }
     });
-    if matches!(step, Step::Exchange(..) | Step::Fence | Step::Transaction | Step::Allocator | Step::Lock) {
+    if matches!(step, Step::Exchange(..) | Step::Transaction | Step::Allocator | Step::Lock) {
         drain();
     }
 }
@@ -199,10 +201,10 @@ pub fn slips(slip: Slip) -> bool {
     is_scheduled() && SCHEDULER.with_borrow(|scheduler| scheduler.as_ref().is_some_and(|scheduler| scheduler.slips(slip, at)))
 }
 
-/// The thread leaves an epoch, by a store of another kind, which on a processor comes after all stores to the pool before it.
+/// A store of another kind comes next, which goes past the buffer, but on a processor comes after all that the thread has done to the pool.
 #[inline(always)]
-pub(crate) fn leave_epoch() {
-    if with_buffer(Buffer::holds_pool_stores) == Some(true) {
+pub(crate) fn let_the_pool_catch_up() {
+    if with_buffer(Buffer::holds_up_the_pool) == Some(true) {
         drain();
     }
 }

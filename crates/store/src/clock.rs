@@ -40,6 +40,7 @@ impl Clock {
             if now >= bound {
                 pm.store(limit, bound + STEP, Ordering::Release);
                 pm.persist(limit);
+                schedule::drain();
                 self.limit.store(bound + STEP, Ordering::Release);
             }
         }

@@ -124,15 +124,26 @@ fn stores_are_held_back_past_loads_with_buffers_only() {
     }
 }
 
-/// SB with something in between that empties the buffer.
+/// SB with an `sfence` in between, which orders stores among themselves only.
 #[test]
-fn what_empties_a_buffer_orders_stores_before_loads() {
-    let acts: [fn(&Words, usize) -> u64; 5] = [
-        |words, thread| {
+fn a_fence_does_not_order_stores_before_loads() {
+    for place in PLACES {
+        let act = |words: &Words, thread: usize| {
             words.store(thread, 1);
             words.pool.fence();
             words.load(1 - thread)
-        },
+        };
+        for returned in [[0, 0], [0, 1], [1, 0], [1, 1]] {
+            assert!(can_return(place, true, returned, act), "{place:?} {returned:?}");
+        }
+        assert!(!can_return(place, false, [0, 0], act), "{place:?}");
+    }
+}
+
+/// SB with something in between that empties the buffer.
+#[test]
+fn what_empties_a_buffer_orders_stores_before_loads() {
+    let acts: [fn(&Words, usize) -> u64; 4] = [
         |words, thread| {
             words.exchange(thread, 1);
             words.load(1 - thread)

@@ -44,8 +44,8 @@
 //! the random ones; [`CrashOptions::hidden_in_full`] turns the shortcut off, and a test compares both.
 //!
 //! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler fit in. Observers run under the life's
-//! lock. What a scheduler holds back in store buffers ([`crate::schedule`]) has not reached the medium: it is in no image, whatever the domain. A fence or an
-//! exchange finds the buffer of its thread empty.
+//! lock. What a scheduler holds back in store buffers ([`crate::schedule`]) has not reached the medium: it is in no image, whatever the domain. A fence waits
+//! in the buffer of its thread, so the crash point before it is the moment when it leaves; an exchange finds the buffer of its thread empty.
 
 mod debt;
 mod dependence;
@@ -333,10 +333,10 @@ impl Level {
         }
     }
 
-    /// This thread's flushed prefixes become durable.
-    fn retire(self: &Arc<Self>, state: &mut State, event: Event, place: &'static Location<'static>) {
+    /// The flushed prefixes of thread number `by` become durable.
+    fn retire(self: &Arc<Self>, state: &mut State, event: Event, place: &'static Location<'static>, by: u64) {
         let verb = if event == Event::Exchange { Verb::Exchange } else { Verb::Fence };
-        let retires = state.log.retires();
+        let retires = state.log.retires(by);
         if retires
             && !state.options.stores_are_durable
             && let Some(profile) = &state.options.profile
@@ -349,7 +349,7 @@ impl Level {
         if retires || event == Event::Exchange && state.options.stores_are_durable {
             self.crash_point(state, event, Some(place));
         }
-        state.log.retire();
+        state.log.retire(by);
         state.log.store_what_is_late();
     }
 }
@@ -366,6 +366,15 @@ impl Crash {
         let old = word.load(Ordering::Relaxed);
         word.store(value, order);
         state.record(at, old, value, way, Site { place, verb: Verb::Store }, by);
+    }
+
+    /// A fence of thread number `by` is executed.
+    fn fence_now(&self, place: &'static Location<'static>, by: u64) {
+        let mut state = self.level.state.lock();
+        assert!(!state.log.in_transaction(), "a fence in a transaction, which may abort each attempt at it");
+        state.counts.fences += 1;
+        self.level.retire(&mut state, Event::Fence, place, by);
+        state.tell(place, Verb::Fence, |site, mistake| Deed::Fenced { site, mistake });
     }
 }
 
@@ -474,6 +483,7 @@ impl Medium for Crash {
     #[track_caller]
     fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
         let site = Site { place: Location::caller(), verb: Verb::Store };
+        schedule::let_the_pool_catch_up();
         let mut state = self.level.state.lock();
         assert!(!state.log.in_transaction(), "a stream in a transaction, which may abort each attempt at it");
         for (number, (word, value)) in words.iter().map(Word::atomic).zip(values).enumerate() {
@@ -487,7 +497,7 @@ impl Medium for Crash {
         let place = Location::caller();
         let mut state = self.level.state.lock();
         if !state.log.in_transaction() {
-            self.level.retire(&mut state, Event::Exchange, place);
+            self.level.retire(&mut state, Event::Exchange, place, log::this_thread());
         }
         let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
         if result.is_ok() {
@@ -539,12 +549,14 @@ impl Medium for Crash {
 
     #[track_caller]
     fn fence(&self) {
-        let place = Location::caller();
-        let mut state = self.level.state.lock();
-        assert!(!state.log.in_transaction(), "a fence in a transaction, which may abort each attempt at it");
-        state.counts.fences += 1;
-        self.level.retire(&mut state, Event::Fence, place);
-        state.tell(place, Verb::Fence, |site, mistake| Deed::Fenced { site, mistake });
+        let (place, by) = (Location::caller(), log::this_thread());
+        let is_held_back = schedule::with_buffer(|buffer| {
+            let crash = self.clone();
+            buffer.fence_by(move || crash.fence_now(place, by));
+        });
+        if is_held_back.is_none() {
+            self.fence_now(place, by);
+        }
     }
 
     #[track_caller]

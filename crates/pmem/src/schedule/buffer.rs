@@ -1,7 +1,7 @@
 //! Store buffers, as x86-TSO has them (Sewell et al., CACM 2010): between a thread and the memory that all threads share.
 //!
 //! ```text
-//!   thread   store --> | store | store | flush | store | --> memory, and the medium's log
+//!   thread   store --> | store | store | flush | fence | store | --> memory, and the medium's log
 //!            load  <-- the latest store to that word in the thread's own buffer, else the memory
 //! ```
 //!
@@ -9,10 +9,12 @@
 //! 1. A store enters the buffer of its thread at the young end; nobody else sees it.
 //! 2. Whoever schedules the threads lets the oldest entry of a buffer leave at a moment of its choice ([`Buffers::drain_one`]).
 //! 3. A load sees the thread's own latest store to the word, if that is still in the buffer.
-//! 4. A flush of a line executes as early as the processor may execute it: at once, or, if stores of the thread to that line are in the buffer, just behind the
-//!    last of them. Later would only make more durable.
-//! 5. Fences, exchanges, locks, the allocator and the end of the thread empty the buffer ([`super::drain`]).
-//! 6. A crash loses what is in the buffers: none of it has reached the medium.
+//! 4. A flush of a line executes as early as the processor may execute it: at once, or, if stores of the thread to that line, or fences, are in the buffer,
+//!    just behind the last of them. Later would only make more durable.
+//! 5. A fence is an `sfence`: it keeps stores and flushes in order, and holds up no load. It enters the buffer as a store does, and what it makes durable is so
+//!    when it leaves.
+//! 6. Exchanges, locks, the allocator and the end of the thread empty the buffer ([`super::drain`]).
+//! 7. A crash loses what is in the buffers: none of it has reached the medium.
 //!
 //! A store to a pool leaves through its medium, which can reach the word. One to a word in DRAM ([`super::atomic`]) cannot be made by whoever lets it leave,
 //! for the word may be gone by then: it is noted here what the memory holds, and the next thread that has the word at hand brings it up to date. A word that
@@ -37,6 +39,8 @@ enum What {
     Store(usize, u64),
     /// A flush of a line.
     Flush,
+    /// A fence.
+    Fence,
     /// Something that is to be done when all before it has left.
     Mark,
 }
@@ -123,12 +127,22 @@ impl Buffer {
         while self.all.drain_one(self.thread) {}
     }
 
-    /// Calls `act` when all stores so far have left: now, if they have.
+    /// Calls `act` when all stores and fences so far have left: now, if they have.
     pub fn after_stores(&self, act: impl FnOnce() + Send + 'static) {
+        self.push_or_do(What::Mark, act);
+    }
+
+    /// What holds nothing up if nothing is before it.
+    fn push_or_do(&self, what: What, act: impl FnOnce() + Send + 'static) {
         match self.all.is_empty(self.thread) {
             true => act(),
-            false => self.push(What::Mark, Some(Box::new(act))),
+            false => self.push(what, Some(Box::new(act))),
         }
+    }
+
+    /// A fence, which `act` executes, enters.
+    pub(crate) fn fence_by(&self, act: impl FnOnce() + Send + 'static) {
+        self.push_or_do(What::Fence, act);
     }
 
     pub(super) fn held_back(&self, address: usize) -> Option<u64> {
@@ -149,8 +163,12 @@ impl Buffer {
     pub(crate) fn flush_by(&self, address: usize, act: impl FnOnce() + Send + 'static) {
         {
             let queue = &mut self.all.0.lock().queues[self.thread];
-            let is_in_line = |entry: &Entry| matches!(entry.what, What::Store(at, _) if at / LINE == address / LINE);
-            if let Some(last) = queue.iter().rposition(is_in_line) {
+            let comes_before = |entry: &Entry| match entry.what {
+                What::Store(at, _) => at / LINE == address / LINE,
+                What::Fence => true,
+                What::Flush | What::Mark => false,
+            };
+            if let Some(last) = queue.iter().rposition(comes_before) {
                 queue.insert(last + 1, Entry { what: What::Flush, act: Some(Box::new(act)) });
                 return;
             }
@@ -158,9 +176,10 @@ impl Buffer {
         act();
     }
 
-    /// Whether a store to a pool has not left yet.
-    pub(super) fn holds_pool_stores(&self) -> bool {
-        self.all.0.lock().queues[self.thread].iter().any(|entry| matches!(entry.what, What::Store(..)) && entry.act.is_some())
+    /// Whether a store to a pool, or a fence, has not left yet.
+    pub(super) fn holds_up_the_pool(&self) -> bool {
+        let is_of_pool = |entry: &Entry| entry.act.is_some() && matches!(entry.what, What::Store(..) | What::Fence);
+        self.all.0.lock().queues[self.thread].iter().any(is_of_pool)
     }
 
     /// What the word in DRAM at `address` is to hold, if it does not yet. The caller stores it there.
@@ -243,7 +262,8 @@ mod tests {
                 let expected: &[[u64; 2]] = if stores_are_durable { &[[1, 0]] } else { &[[0, 0], [1, 0]] };
                 assert_eq!(images(), expected);
                 pool.fence();
-                assert!(buffers.is_empty(0));
+                assert_eq!(buffers.len(0), 2, "the fence waits behind a store");
+                schedule::drain();
                 let expected: &[[u64; 2]] = if stores_are_durable { &[[1, 2]] } else { &[[0, 0], [0, 2], [1, 0], [1, 2]] };
                 assert_eq!(images(), expected);
             });
@@ -261,12 +281,37 @@ mod tests {
             // The store of 1 and the flush; the store of 2; the store of 3.
             assert_eq!(buffers.len(0), 4);
             pool.fence();
+            schedule::drain();
             assert_eq!(images(), [[1, 0], [1, 2], [3, 0], [3, 2]]);
             pool.store(second, 4, Relaxed);
             pool.flush(first);
             assert_eq!(buffers.len(0), 1, "nothing in the buffer holds the flush up");
             pool.fence();
+            schedule::drain();
             assert_eq!(images(), [[3, 0], [3, 2], [3, 4]]);
+        });
+    }
+
+    /// What a fence makes durable is so when the fence leaves, and not when the thread goes on; and a flush behind it is behind it.
+    #[test]
+    fn a_fence_counts_when_it_leaves() {
+        with_words(CrashOptions::default(), |pool, [first, second], buffers, images| {
+            pool.store(first, 1, Relaxed);
+            pool.flush(first);
+            pool.fence();
+            pool.flush(second);
+            pool.store(second, 2, Relaxed);
+            assert_eq!(buffers.len(0), 5);
+            assert!(buffers.drain_one(0) && buffers.drain_one(0));
+            assert_eq!(images(), [[0, 0], [1, 0]], "the store and the flush have left");
+            assert!(buffers.drain_one(0));
+            assert_eq!(images(), [[1, 0]], "the fence, too");
+            assert!(buffers.drain_one(0) && buffers.drain_one(0) && buffers.is_empty(0));
+            assert_eq!(images(), [[1, 0], [1, 2]], "the flush came before the store");
+            pool.store(first, 3, Relaxed);
+            pool.fence();
+            assert!(pool.compare_exchange(second, 0, 4).is_err());
+            assert!(buffers.is_empty(0), "an exchange waits for fences");
         });
     }
 

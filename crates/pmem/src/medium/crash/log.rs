@@ -227,18 +227,18 @@ impl Log {
         flushes.chain(stores)
     }
 
-    /// Whether a fence by this thread would make anything durable.
-    pub(super) fn retires(&mut self) -> bool {
-        let this = self.this_thread();
+    /// Whether a fence by thread number `by` would make anything durable.
+    pub(super) fn retires(&mut self, by: u64) -> bool {
+        let this = self.thread(by);
         let Thread { number, flushed, unflushed, .. } = &self.threads[this];
         let stores = |line: u32| self.lines[line as usize].stores.iter();
         flushed.iter().any(|flushed| stores(flushed.line).any(|store| flushed.covers(store)))
             || unflushed.iter().any(|line| stores(*line).any(|store| store.by == *number && store.is_unflushed))
     }
 
-    /// A fence by this thread.
-    pub(super) fn retire(&mut self) {
-        let this = self.this_thread();
+    /// A fence by thread number `by`.
+    pub(super) fn retire(&mut self, by: u64) {
+        let this = self.thread(by);
         let thread = &mut self.threads[this];
         thread.stretch += 1;
         let (number, mut flushed) = (thread.number, std::mem::take(&mut thread.flushed));
