@@ -144,9 +144,12 @@ impl Slot {
         pm.persist(self);
     }
 
-    /// Whether the slot is free but for a commit word that a crash left over.
-    pub(crate) fn has_remnant(&self) -> bool {
-        self.log.get() == 0 && self.commit.get() != 0
+    /// Clears the commit word that a crash may have left in a free slot. Not flushed: the log of the next batch comes after it in the line.
+    #[track_caller]
+    pub(crate) fn clear_remnant<M: Medium>(&self, pm: &Pm<M>) {
+        if self.log.get() == 0 && self.commit.get() != 0 {
+            pm.store(&self.commit, 0, Ordering::Release);
+        }
     }
 }
 

@@ -176,8 +176,12 @@ impl<M: Listed> Store<M> {
         if key != bare_key.as_slice() {
             return Err(damaged(&record, "a record of another key"));
         }
-        if record.commit().get() & crate::slots::PENDING != 0 {
+        let committed = record.commit().get();
+        if committed & crate::slots::PENDING != 0 {
             return Err(damaged(&record, "a pending record, and no batch is under way"));
+        }
+        if committed >= self.shared.header.get().clock_limit.get() {
+            return Err(damaged(&record, "a record with a timestamp that the clock has still to give"));
         }
         Ok((record.key_size() + record.value_size()) as u64)
     }

@@ -78,7 +78,7 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
     for batch in interrupted {
         settle(pool, block, &opened.indexes, &batch)?;
     }
-    block.slots.iter().filter(|slot| slot.has_remnant()).for_each(|slot| slot.free(pool));
+    block.slots.iter().for_each(|slot| slot.clear_remnant(pool));
     Ok(opened)
 }
 

@@ -5,7 +5,7 @@ use super::story::Crashed;
 use super::world::{Start, Step, World};
 use super::{Case, Options};
 use crate::Broken;
-use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Image, Life, Memory, Points, Pool, PoolOptions, Seen};
+use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Image, Life, Memory, Points, Pool, PoolOptions, Seen, WORD};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
@@ -566,20 +566,17 @@ impl<W: World> Checker<W> {
     }
 }
 
-/// Leaves in blocks of every size what somebody else may have left there: who finds a block free may rely on nothing in it.
+/// Leaves in a slab of blocks of every size what somebody else may have left there: who finds a block free may rely on nothing in it.
 fn soil(pool: &Pool<Crash>, seed: u64) -> Result<(), Error> {
+    let sizes = (2..).map(|shift| 1 << shift).take_while(|size| size * WORD < SLAB);
+    let blocks = sizes.flat_map(|size| std::iter::repeat_n(size, SLAB / WORD / size)).map(|size| pool.alloc_words(size)).collect::<Result<Vec<_>, _>>()?;
     let mut left = !seed;
-    for size in SOILED {
-        for word in pool.alloc_words(size)?.iter() {
-            pool.store(word, left, Ordering::Relaxed);
-            left = left.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        }
+    for word in blocks.iter().flat_map(|block| block.iter()) {
+        pool.store(word, left, Ordering::Relaxed);
+        left = left.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
     }
     Ok(())
 }
-
-/// Sizes in words of blocks that are soiled.
-const SOILED: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
 
 fn panicked(panic: &(dyn Any + Send)) -> Broken {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
