@@ -43,6 +43,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let root = pool.alloc::<TreeRoot>()?;
         let first = leaf.off();
         pool.store(&root.first, first.link(), Relaxed);
+        // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
         // Released before the root is linked: a crash in between leaves both unreachable, which is free.

@@ -82,6 +82,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             return Ok(());
         };
         let fence = K::read_fence(&tree.pool, right.leaf.low());
+        // persist-equivalent(fence drop): to one thread, as above: when it gets the retired blocks again, epochs later, changes with fences lie between.
         let joined = tree.pool.link(slot, joined).bytes();
         drop(before);
         pair.join(joined);
