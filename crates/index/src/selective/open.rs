@@ -202,11 +202,14 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let first = leaves.next().expect("a chain that is not empty");
         let rest: Vec<Off<L>> = leaves.map(Durable::release).collect();
         let first = self.pool.link(&self.root().first, first).bytes();
-        // From the last to the first, so that the latched leaf keeps the range that is still to be given away.
-        for (leaf, low) in rest.iter().zip(&chain.lows).rev() {
-            self.router.split(held.off, held.off, K::LOWEST, low.borrow(), leaf.bytes());
+        // From the last to the first, so that the latched leaf keeps the range that is still to be given away; with the last of it, it gives up its place.
+        for (number, (leaf, low)) in rest.iter().zip(&chain.lows).enumerate().rev() {
+            let left = if number == 0 { first } else { held.off };
+            self.router.split(held.off, left, K::LOWEST, low.borrow(), leaf.bytes());
         }
-        self.router.replace(held.off, first, K::LOWEST);
+        if rest.is_empty() {
+            self.router.replace(held.off, first);
+        }
         held.lock.release_obsolete();
         self.keys.add(chain.count as i64);
         self.leaves.add(rest.len() as i64);
