@@ -78,6 +78,7 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
     for batch in interrupted {
         settle(pool, block, &opened.indexes, &batch)?;
     }
+    // persist-equivalent(store late): before a batch takes a slot it seals its records, with a fence.
     block.slots.iter().for_each(|slot| slot.clear_remnant(pool));
     Ok(opened)
 }
