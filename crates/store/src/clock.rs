@@ -39,8 +39,8 @@ impl Clock {
             let bound = self.limit.load(Ordering::Relaxed);
             if now >= bound {
                 pm.store(limit, bound + STEP, Ordering::Release);
-                // persist-equivalent(fence drop): to one thread, which seals a record with its timestamp, and so fences, before it links it. Others get timestamps
-                // below the new bound as soon as it shows.
+                // persist-equivalent(fence drop): to one thread, which seals a record with its timestamp, and so fences, before it links it. Others get
+                // timestamps below the new bound as soon as it shows.
                 pm.persist(limit);
                 schedule::drain();
                 self.limit.store(bound + STEP, Ordering::Release);
