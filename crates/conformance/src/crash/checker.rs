@@ -135,7 +135,7 @@ impl<W: World> Checker<W> {
         const RULE: &str = "building the start";
         let options = PoolOptions { size_max: self.start.size.unwrap_or(self.memory.size()), ..self.pool_options() };
         let pool = Pool::create_in(Arc::clone(&self.memory), self.ground.clone(), options).map_err(Broken::by(RULE))?;
-        soil(&pool, self.options.seed).map_err(Broken::by(RULE))?;
+        soil(&pool, self.options.seed);
         // A start without changes is a pool in which nothing was ever opened.
         if !self.start.changes.is_empty() || !setup.is_empty() {
             let mut live = Some(self.world.open(pool)?);
@@ -566,16 +566,15 @@ impl<W: World> Checker<W> {
     }
 }
 
-/// Leaves in a slab of blocks of every size what somebody else may have left there: who finds a block free may rely on nothing in it.
-fn soil(pool: &Pool<Crash>, seed: u64) -> Result<(), Error> {
+/// Leaves in a slab of blocks of every size, as far as there is room, what somebody else may have left there: who finds a block free may rely on nothing in it.
+fn soil(pool: &Pool<Crash>, seed: u64) {
     let sizes = (2..).map(|shift| 1 << shift).take_while(|size| size * WORD < SLAB);
-    let blocks = sizes.flat_map(|size| std::iter::repeat_n(size, SLAB / WORD / size)).map(|size| pool.alloc_words(size)).collect::<Result<Vec<_>, _>>()?;
+    let blocks: Vec<_> = sizes.flat_map(|size| std::iter::repeat_n(size, SLAB / WORD / size)).map_while(|size| pool.alloc_words(size).ok()).collect();
     let mut left = !seed;
     for word in blocks.iter().flat_map(|block| block.iter()) {
         pool.store(word, left, Ordering::Relaxed);
         left = left.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
     }
-    Ok(())
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Broken {
