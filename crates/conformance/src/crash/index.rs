@@ -31,6 +31,9 @@ pub enum IndexChange {
 
 use Change::{Delete, Put};
 
+/// Keys of a random bulk load: several small leaves, or part of a large one. Everything is read again for every image.
+const LOADED_MAX: u32 = 40;
+
 impl fmt::Display for IndexChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -119,7 +122,7 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn random(&self, step: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
         let Some(content) = content else { return IndexChange::Create };
         if content.is_empty() && choice.random() {
-            return IndexChange::Load(choice.random_range(1..self.entry.leaf_capacity as u32 * 3));
+            return IndexChange::Load(choice.random_range(1..(self.entry.leaf_capacity as u32 * 3).min(LOADED_MAX)));
         }
         let key = choice.random_range(0..self.keys);
         let growing = (step / u64::from(self.keys)).is_multiple_of(2);
