@@ -377,9 +377,8 @@ fn seeded(names: &[String]) -> Result<bool, String> {
 fn find_fault(suite: &dyn Suite, site: &str, verb: &str, act: &str) -> Result<Fault, String> {
     let act = Act::ALL.into_iter().find(|known| known.name() == act).ok_or_else(|| format!("no mistake is called {act}"))?;
     let sites = profile(suite, &Options::default(), usize::MAX).sites();
-    let found =
-        sites.into_iter().map(|(site, _)| Fault { site, act }).find(|fault| fault.site.place.to_string() == site && fault.site.verb.to_string() == verb);
-    found.ok_or_else(|| format!("{} comes by no {verb} at {site}", suite.name()))
+    let found = sites.into_iter().map(|(known, _)| known).find(|known| known.to_string() == format!("{site} {verb}"));
+    found.map(|site| Fault { site, act }).ok_or_else(|| format!("{} comes by no {verb} at {site}", suite.name()))
 }
 
 fn lines(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {

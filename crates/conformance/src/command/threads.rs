@@ -205,14 +205,14 @@ impl Runs<'_> {
             let schedules = self.arguments.schedules.unwrap_or(if why.is_some() { SCHEDULES } else { SCHEDULES_TO_NOTICE });
             let report = self.watch(name, target(), self.options(schedules, Some(site.clone())));
             let spent = format!("in {} schedules, {:.1} s", report.counts.schedules, report.took.as_secs_f64());
+            noticed += usize::from(report.violation.is_some() && why.is_none());
+            annotated += usize::from(report.violation.is_none() && why.is_some());
             let what = match (&report.violation, why) {
                 (Some(violation), None) => format!("noticed {spent}: {}", violation.broken.rule),
                 (Some(violation), Some(why)) => format!("MISJUDGED {spent}: {}, although {why}", violation.broken.rule),
                 (None, Some(why)) => format!("not needed ({spent}): {why}"),
                 (None, None) => format!("NOT NOTICED {spent}"),
             };
-            noticed += usize::from(what.starts_with("noticed"));
-            annotated += usize::from(what.starts_with("not needed"));
             println!("{name}: {site}: {what}");
         }
         println!("{name}: {noticed} of {} omissions noticed, {annotated} annotated as not needed", sites.len());

@@ -528,7 +528,7 @@ impl<W: World> Checker<W> {
         let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
         let mut random = image.hash() ^ self.options.seed;
         for _ in 0..LIFE_STEPS {
-            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            random = next_random(random);
             let changes = self.world.changes(&self.start, &model);
             if changes.is_empty() {
                 break;
@@ -573,8 +573,13 @@ fn soil(pool: &Pool<Crash>, seed: u64) {
     let mut left = !seed;
     for word in blocks.iter().flat_map(|block| block.iter()) {
         pool.store(word, left, Ordering::Relaxed);
-        left = left.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        left = next_random(left);
     }
+}
+
+/// The number after this one: a linear congruential generator (Knuth's MMIX), of which the upper bits are good.
+fn next_random(last: u64) -> u64 {
+    last.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Broken {
