@@ -1,9 +1,9 @@
 //! The crash suites: after a crash at any moment, everything acknowledged is there, the operation under way happened or did not, and life goes on.
 //!
-//! What is examined is a [`World`]: every index of the registry, for each class of keys; the pool with its directory and allocator; the store. [`every_crash`]
-//! runs *all* sequences of a few operations, from several starts, and recovers *every* image that a crash in the last operation can leave (crashes in earlier
-//! ones are those of the shorter sequences). [`sampled_crash`] runs long random sequences, and recovers every image of small crash points and a sample of those
-//! of large ones. [`mutants`] plants mistakes and counts how many of them these runs find. `docs/crash-checking.md` tells more.
+//! What is examined is a [`World`]: every structure of the registry, for each class of keys; the pool with its directory and allocator; the store.
+//! [`every_crash`] runs *all* sequences of a few operations, from several starts, and recovers *every* image that a crash in the last operation can leave
+//! (crashes in earlier ones are those of the shorter sequences). [`sampled_crash`] runs long random sequences, and recovers every image of small crash points
+//! and a sample of those of large ones. [`mutants`] plants mistakes and counts how many of them these runs find. `docs/crash-checking.md` tells more.
 //!
 //! The oracle, for each image:
 //! 1. the pool opens, without a panic, in bounded steps;
@@ -211,7 +211,7 @@ impl<W: World> Suite for Arc<W> {
     }
 }
 
-/// Every world: each persistent index of the registry, for each class of keys; the pool; the store.
+/// Every world: each persistent structure of the registry, for each class of keys; the pool; the store.
 pub fn suites() -> Vec<Box<dyn Suite>> {
     let mut suites: Vec<Box<dyn Suite>> = Vec::new();
     suites.extend(indexes::<u64>());

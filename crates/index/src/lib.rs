@@ -17,7 +17,7 @@ mod volatile;
 
 pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
-pub use registry::{Create, Entry, Listed, Open, Recovery, instances, registry};
+pub use registry::{Create, Entry, Listed, Open, Recovery, instances, more_sizes, registry};
 
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};

@@ -66,7 +66,7 @@ pub(crate) fn kind_of<K: Key + ?Sized>(name: &str) -> u64 {
     u64::from(crc32c::crc32c(name.as_bytes())) << 32 | u64::from(K::WHOLE)
 }
 
-/// A medium that every index is compiled for here, once, and not again in each program: indexes are most of what a program that uses [`registry`] consists of.
+/// A medium that indexes are compiled for here, once, and not again in each program: indexes are most of what a program that uses [`registry`] consists of.
 pub trait Listed: Medium + Sized {
     /// Every index of integers.
     fn integers() -> Vec<Entry<u64, Self>>;
@@ -75,42 +75,40 @@ pub trait Listed: Medium + Sized {
 }
 
 macro_rules! listed {
-    ($($medium:ty),*) => {$(
+    ($medium:ty, $($list:ident),*) => {
         impl Listed for $medium {
             #[inline(never)]
             fn integers() -> Vec<Entry<u64, Self>> {
-                instances()
+                [$($list()),*].into_iter().flatten().collect()
             }
 
             #[inline(never)]
             fn strings() -> Vec<Entry<[u8], Self>> {
-                instances()
+                [$($list()),*].into_iter().flatten().collect()
             }
         }
-    )*};
+    };
 }
 
-listed!(Hardware, Crash, Count<Hardware>);
+// The product has all sizes. What checks and counts has those that there is something to learn from.
+listed!(Hardware, instances, more_sizes);
+listed!(Crash, instances);
+listed!(Count<Hardware>, instances);
 
 /// Every index.
 pub fn registry<K: Key + ?Sized, M: Listed>() -> Vec<Entry<K, M>> {
     K::indexes()
 }
 
-/// Every index, compiled where this is called. For classes of keys and media that [`registry`] does not have.
+/// Every structure: in sizes for exhaustive checking, and as it is used if no size is asked for. Compiled where this is called, for classes of keys and media
+/// that [`registry`] does not have.
 pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         selective::<K, M, IsleLeaf<1>, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
-        selective::<K, M, IsleLeaf<3>, 64>("isle-256", "Isle-Tree with leaves of 256 B"),
         selective::<K, M, IsleLeaf<7>, 64>("isle", "Isle-Tree with leaves of 512 B"),
-        selective::<K, M, IsleLeaf<15>, 64>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
-        selective::<K, M, IsleLeaf<31>, 64>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
         selective::<K, M, LbLeaf<2, 1>, 4>("lb-128", "LB+-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, LbLeaf<2, 2>, 4>("lb-2x128", "LB+-Tree with leaves of 2 x 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, LbLeaf<4, 1>, 64>("lb", "LB+-Tree with leaves of 256 B"),
-        selective::<K, M, LbLeaf<4, 2>, 64>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
-        selective::<K, M, LbLeaf<4, 3>, 64>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
-        selective::<K, M, LbLeaf<4, 4>, 64>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -119,6 +117,18 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
             creator: |_, pool, _| Ok(Box::new(volatile::Tree::<K, M>::new(pool))),
             opener: |_, _, _, _| Err(Error::Volatile("volatile")),
         },
+    ]
+}
+
+/// Other sizes of the same leaves, by the same code. Compiled where this is called.
+pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
+    vec![
+        selective::<K, M, IsleLeaf<3>, 64>("isle-256", "Isle-Tree with leaves of 256 B"),
+        selective::<K, M, IsleLeaf<15>, 64>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
+        selective::<K, M, IsleLeaf<31>, 64>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
+        selective::<K, M, LbLeaf<4, 2>, 64>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
+        selective::<K, M, LbLeaf<4, 3>, 64>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
+        selective::<K, M, LbLeaf<4, 4>, 64>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
     ]
 }
 

@@ -11,7 +11,6 @@ fn operations(world: &str) -> usize {
         "isle-128/bytes" | "lb-128/u64" => 3,
         "lb-128/bytes" | "lb-2x128/u64" | "lb-2x128/bytes" => 2,
         "pool" | "store" => 2,
-        name if name.starts_with("isle-256") => 2,
         _ => 1,
     }
 }
