@@ -33,7 +33,7 @@ use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
-use leaf::{Entry, LeafLayout};
+use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use router::{Fences, GROUP, Neighbours, Router, Target};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -44,7 +44,7 @@ use std::sync::Arc;
 pub use leaf::{IsleLeaf, LbLeaf};
 pub use router::Olc;
 pub(crate) use scan::{is_beyond, next_bound, scan_target};
-use structure::{Split, Structure};
+use structure::{Room, Structure};
 
 /// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.
 pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, 64>, M>;
@@ -223,32 +223,37 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                     return Err(error);
                 }
             };
-            if let Some((slot, old)) = found {
-                if when == When::Absent {
+            let old = found.map(|(_, old)| old);
+            let (written, change) = match found {
+                Some((slot, _)) if when != When::Absent => (held.leaf.update(&self.pool, slot, value)?, Change::Update(value)),
+                None if when != When::Present => (held.leaf.insert(&self.pool, key, value)?, Change::Insert(value)),
+                _ => {
                     held.lock.release_unchanged();
-                } else {
-                    held.leaf.update(&self.pool, slot, value);
+                    return Ok(old);
                 }
-                return Ok(Some(old));
-            }
-            if when == When::Present {
-                held.lock.release_unchanged();
-                return Ok(None);
-            }
-            if held.leaf.count() < L::CAPACITY {
-                held.leaf.insert(&self.pool, key, value)?;
+            };
+            if written == Written::Done {
                 drop(held.lock);
-                self.keys.add(1);
-                return Ok(None);
+            } else if !self.make_room(Pending { key, change }, held)? {
+                continue;
             }
-            match L::Structure::split(self, key, value, held)? {
-                Split::Apart => {}
-                Split::Inserted => {
-                    self.keys.add(1);
-                    return Ok(None);
-                }
-                // Who has the leaf before may be splitting it too, or may have been put to sleep.
-                Split::Prevented => schedule::rest(),
+            if old.is_none() {
+                self.keys.add(1);
+            }
+            return Ok(old);
+        }
+    }
+
+    /// Makes room for a change; whether it has been made on the way. If not, it is to be tried again.
+    #[cold]
+    fn make_room(&self, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<bool, Error> {
+        match L::Structure::make_room(self, pending, held)? {
+            Room::Made => Ok(false),
+            Room::Applied => Ok(true),
+            Room::Prevented => {
+                // Who has the leaf before may be changing it too, or may have been put to sleep.
+                schedule::rest();
+                Ok(false)
             }
         }
     }
@@ -263,25 +268,33 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let held = self.hold(key, None);
-        let (slot, old) = match held.leaf.find(&self.pool, key) {
-            Ok(Some(found)) => found,
-            absent => {
-                held.lock.release_unchanged();
-                return absent.map(|_| None);
+        loop {
+            let held = self.hold(key, None);
+            let (slot, old) = match held.leaf.find(&self.pool, key) {
+                Ok(Some(found)) => found,
+                absent => {
+                    held.lock.release_unchanged();
+                    return absent.map(|_| None);
+                }
+            };
+            if held.leaf.remove(&self.pool, slot)? == Written::NoRoom {
+                if self.make_room(Pending { key, change: Change::Remove }, held)? {
+                    self.keys.add(-1);
+                    return Ok(Some(old));
+                }
+                continue;
             }
-        };
-        held.leaf.remove(&self.pool, slot)?;
-        let count = held.leaf.count();
-        drop(held.lock);
-        self.keys.add(-1);
-        // Tried when a leaf gets under half full, and now and then below.
-        let half = L::CAPACITY / 2;
-        if count + 1 == half || count < half && count.is_multiple_of(4) {
-            // Somebody in the way is no reason to wait.
-            let _ = L::Structure::merge(self, key);
+            let count = held.leaf.count();
+            drop(held.lock);
+            self.keys.add(-1);
+            // Tried when a leaf gets under half full, and now and then below.
+            let half = L::CAPACITY / 2;
+            if count + 1 == half || count < half && count.is_multiple_of(4) {
+                // Somebody in the way is no reason to wait.
+                let _ = L::Structure::merge(self, key);
+            }
+            return Ok(Some(old));
         }
-        Ok(Some(old))
     }
 
     /// The word that links the leaf whose low fence is `low`, latched. The caller keeps that leaf in its place.

@@ -5,11 +5,11 @@
 //!        header   (not in use)    6 x { head, value }     siblings          see `everleaf_index::selective::LbLeaf`, of which this is the smallest
 //! ```
 
-use everleaf_index::selective::leaf::{Birth, Divisible, Entry, LeafLayout, Pending};
-use everleaf_index::selective::structure::{Divided, Split};
+use everleaf_index::selective::leaf::{Birth, Change, Divisible, Division, Entry, LeafLayout, Written};
+use everleaf_index::selective::structure::{Divided, Room};
 use everleaf_index::selective::{LbLeaf, Olc, Selective};
 use everleaf_index::{Entry as Index, Error};
-use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Word, resident};
+use everleaf_pmem::{Medium, Off, Pm, Word, resident};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Release;
 
@@ -83,15 +83,15 @@ impl LeafLayout<u64> for Printed {
         self.leaf.find(pm, key)
     }
 
-    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &u64, value: NonZeroU64) -> Result<(), Error> {
+    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &u64, value: NonZeroU64) -> Result<Written, Error> {
         self.leaf.insert(pm, key, value)
     }
 
-    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) {
-        LeafLayout::<u64>::update(&self.leaf, pm, slot, value);
+    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
+        LeafLayout::<u64>::update(&self.leaf, pm, slot, value)
     }
 
-    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<(), Error> {
+    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
         LeafLayout::<u64>::remove(&self.leaf, pm, slot)
     }
 
@@ -121,14 +121,16 @@ impl LeafLayout<u64> for Printed {
 }
 
 impl Divisible<u64> for Printed {
-    fn divide<M: Medium>(&self, pool: &Pool<M>, right: Fresh<'_, Self, M>, moved: u64, pending: Pending<'_, u64>) -> (Off<Self>, Split) {
+    fn divide<M: Medium>(&self, division: Division<'_, u64, Self, M>) -> (Off<Self>, Room) {
+        let Division { pool, right, moved, pending, goes_right } = division;
+        let Change::Insert(value) = pending.change else { unreachable!("only an insert needs room") };
         let words = self.words(pool);
         let mut upper = Vec::new();
         self.entries(&mut upper);
         let mut slots = 0..;
         upper.retain(|_| slots.next().is_some_and(|slot: u32| moved >> slot & 1 == 1));
-        if pending.goes_right {
-            upper.push(Entry { head: *pending.key, value: pending.value });
+        if goes_right {
+            upper.push(Entry { head: *pending.key, value });
         }
         right.build(pool, &Birth { next: self.next().get(), low: 0, skip: 0 }, &upper).expect("integers are read without an error");
         let header = words[0].get();
@@ -137,13 +139,13 @@ impl Divisible<u64> for Printed {
         pool.flush(sibling);
         let right = pool.fence_all(right.flush()).release();
         let d = header & !moved ^ ALT;
-        if pending.goes_right {
+        if goes_right {
             pool.store(&words[0], d, Release);
             pool.persist(&words[0]);
         } else {
             // Line 23: d says which slots will be free. The header says that they are not.
-            self.insert_by(pool, d, *pending.key, pending.value);
+            self.insert_by(pool, d, *pending.key, value);
         }
-        (right, Split::Inserted)
+        (right, Room::Applied)
     }
 }

@@ -6,7 +6,7 @@ mod lb;
 pub use isle::IsleLeaf;
 pub use lb::LbLeaf;
 
-use super::structure::{Split, Structure};
+use super::structure::{Room, Structure};
 use crate::{Error, Key};
 use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Resident, Word};
 use std::cell::Cell;
@@ -31,10 +31,20 @@ pub struct Birth {
     pub skip: usize,
 }
 
+/// Whether a leaf had room for a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a change that found no room has not been made"]
+pub enum Written {
+    /// The change is durable.
+    Done,
+    /// There was no room, and nothing has changed: [`Structure::make_room`] comes next.
+    NoRoom,
+}
+
 /// The bytes of a leaf and the order in which they are written.
 ///
 /// Readers call under no lock, and check afterwards that nothing has changed; writers hold the latch of the leaf. When a writing call returns, the change is
-/// durable.
+/// durable, unless it found no room, which a change of any kind may do in a layout that writes it beside what was there.
 pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static {
     /// Largest number of entries.
     const CAPACITY: usize;
@@ -48,14 +58,14 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     /// Asks for the memory that [`LeafLayout::find`] will read beyond the leaf. A hint.
     fn prefetch<M: Medium>(&self, _pm: &Pm<M>, _key: &K) {}
 
-    /// Adds a key that is absent to a leaf that is not full.
-    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error>;
+    /// Adds a key that is absent.
+    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<Written, Error>;
 
     /// Sets the value at `slot`.
-    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64);
+    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error>;
 
     /// Removes the entry at `slot`.
-    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<(), Error>;
+    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error>;
 
     /// Number of entries.
     fn count(&self) -> usize;
@@ -88,20 +98,43 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
 
 /// A leaf that splits in its place: it keeps its block, and gives entries away.
 pub trait Divisible<K: Key + ?Sized>: LeafLayout<K> {
-    /// Moves the entries of some slots of a full leaf to `right`, which becomes the next leaf, and may take the pending key in on the way. A crash leaves all
-    /// of it or nothing. `moved` has a bit for each such slot.
-    fn divide<M: Medium>(&self, pool: &Pool<M>, right: Fresh<'_, Self, M>, moved: u64, pending: Pending<'_, K>) -> (Off<Self>, Split);
+    /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change on the way. A crash leaves all
+    /// of it or nothing.
+    fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room);
 }
 
-/// A key that is to be inserted, and found its leaf full.
+/// What a leaf is told when it is divided.
+pub struct Division<'a, K: ?Sized, L: Resident, M: Medium> {
+    /// Where both leaves lie.
+    pub pool: &'a Pool<M>,
+    /// The new leaf, nothing of which has been written.
+    pub right: Fresh<'a, L, M>,
+    /// A bit for each slot whose entry is to move. The leaf is full.
+    pub moved: u64,
+    /// The change that found no room.
+    pub pending: Pending<'a, K>,
+    /// Whether its key belongs to the new leaf.
+    pub goes_right: bool,
+}
+
+/// A change that found no room in its leaf.
 #[derive(Clone, Copy)]
 pub struct Pending<'a, K: ?Sized> {
-    /// The key, which is absent.
+    /// The key that it is about.
     pub key: &'a K,
-    /// Its value.
-    pub value: NonZeroU64,
-    /// Whether it belongs to the new leaf.
-    pub goes_right: bool,
+    /// What is to become of it.
+    pub change: Change,
+}
+
+/// What is to become of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is absent, and is to be there with this value.
+    Insert(NonZeroU64),
+    /// It is there, and is to have this value.
+    Update(NonZeroU64),
+    /// It is there, and is to go.
+    Remove,
 }
 
 /// Sorts entries by their keys; records are read only where heads are equal, each once.

@@ -7,12 +7,11 @@ pub use divided::Divided;
 pub use replaced::Replaced;
 pub(crate) use replaced::are_worth_merging;
 
-use super::leaf::LeafLayout;
+use super::leaf::{LeafLayout, Pending};
 use super::router::{Restart, Router};
 use super::{Held, Selective};
 use crate::{Error, Key};
 use everleaf_pmem::Medium;
-use std::num::NonZeroU64;
 
 /// One way to split and merge.
 pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
@@ -20,22 +19,22 @@ pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
     /// keys that are there, and takes empty leaves out of the list.
     const FENCED: bool;
 
-    /// Splits the full leaf of `key`, which is absent.
+    /// Makes room for a change of a key, by splitting its leaf or otherwise.
     ///
     /// # Errors
     /// A full or damaged pool; the leaf is then as before.
-    fn split<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, value: NonZeroU64, held: Held<'_, L>) -> Result<Split, Error>;
+    fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error>;
 
     /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way. Nothing is owed: a later removal tries again.
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart>;
 }
 
-/// How an attempt to split has ended.
-pub enum Split {
-    /// There are two leaves now, with room in both.
-    Apart,
-    /// There are two leaves now, and the new key is in one of them.
-    Inserted,
+/// How an attempt to make room for a change has ended.
+pub enum Room {
+    /// There is room now, for whatever comes first.
+    Made,
+    /// The change has been made on the way, and is durable.
+    Applied,
     /// Somebody was in the way: nothing has changed.
     Prevented,
 }

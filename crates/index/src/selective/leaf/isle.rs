@@ -53,7 +53,7 @@
 //! Shifting left over a copy takes an insert back and finishes a removal alike. Everything else is damage. The repair is the same shift as a removal's,
 //! persisted before the counter, so a crash within it is one more row of the table.
 
-use super::{Birth, Entry, LeafLayout};
+use super::{Birth, Entry, LeafLayout, Written};
 use crate::record::Record;
 use crate::selective::structure::Replaced;
 use crate::{Error, Key};
@@ -211,8 +211,8 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
         }
     }
 
-    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error> {
-        let Some(number) = (0..LINES).find(|&line| self.counter(line) < SLOTS) else { return Err(self.damage(pm, 0, "a leaf that is full and was not")) };
+    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<Written, Error> {
+        let Some(number) = (0..LINES).find(|&line| self.counter(line) < SLOTS) else { return Ok(Written::NoRoom) };
         let (line, count) = (&self.lines[number], self.counter(number));
         let skip = LeafLayout::<K>::skip(self);
         let mut slot = count;
@@ -230,16 +230,17 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
         write(pm, &line[slot], key.head(skip), value.get(), first(slot));
         pm.flush(line);
         self.set_counter(pm, number, count + 1);
-        Ok(())
+        Ok(Written::Done)
     }
 
-    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) {
+    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
         let word = &self.lines[slot / SLOTS][slot % SLOTS][VALUE];
         pm.store(word, value.get(), Release);
         pm.persist(word);
+        Ok(Written::Done)
     }
 
-    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<(), Error> {
+    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
         let number = slot / SLOTS;
         let (line, count) = (&self.lines[number], self.counter(number));
         if !(slot % SLOTS + 1..=SLOTS).contains(&count) {
@@ -248,7 +249,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
         shift_left::<K, M>(pm, line, slot % SLOTS, count);
         pm.flush(line);
         self.set_counter(pm, number, count - 1);
-        Ok(())
+        Ok(Written::Done)
     }
 
     fn count(&self) -> usize {

@@ -46,11 +46,11 @@
 //!
 //! Recovery has nothing to repair: the list, and the entries of each leaf, are what the words say.
 
-use super::{Birth, Divisible, Entry, LeafLayout, Pending};
+use super::{Birth, Change, Divisible, Division, Entry, LeafLayout, Written};
 use crate::record::Record;
-use crate::selective::structure::{Divided, Split};
+use crate::selective::structure::{Divided, Room};
 use crate::{Error, Key};
-use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Word, resident, vector};
+use everleaf_pmem::{Medium, Off, Pm, Word, resident, vector};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Release;
@@ -256,10 +256,10 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
         }
     }
 
-    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<(), Error> {
+    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<Written, Error> {
         let (head, fingerprint) = (key.head(0), super::fingerprint(key));
         let Some((number, mut header)) = self.headers().enumerate().find(|(_, header)| header.occupied() & Self::ALL != Self::ALL) else {
-            return Err(self.damage(pm, 0, "a leaf that is full and was not"));
+            return Ok(Written::NoRoom);
         };
         let (block, (near, place)) = (&self.blocks[number], self.header(number, self.alt()));
         let free = !header.occupied() & Self::ALL;
@@ -283,22 +283,23 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
         }
         header.write(pm, place);
         pm.persist(&block[near]);
-        Ok(())
+        Ok(Written::Done)
     }
 
-    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) {
+    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
         let word = &unit(&self.blocks[slot / Self::SLOTS], slot % Self::SLOTS)[VALUE];
         pm.store(word, value.get(), Release);
         pm.persist(word);
+        Ok(Written::Done)
     }
 
-    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<(), Error> {
+    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
         let (_, place) = self.header(slot / Self::SLOTS, self.alt());
         let mut header = Header::read(place);
         header.free(1 << (slot % Self::SLOTS));
         header.write(pm, place);
         pm.persist(place);
-        Ok(())
+        Ok(Written::Done)
     }
 
     #[inline(always)]
@@ -359,12 +360,14 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
 }
 
 impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> Divisible<K> for LbLeaf<LINES, BLOCKS> {
-    fn divide<M: Medium>(&self, pool: &Pool<M>, right: Fresh<'_, Self, M>, moved: u64, pending: Pending<'_, K>) -> (Off<Self>, Split) {
+    fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room) {
+        let Division { pool, right, moved, pending, goes_right } = division;
         let (alt, next) = (self.alt(), LeafLayout::<K>::next(self).get());
-        let Pending { key, value, goes_right } = pending;
         let mut upper = Vec::with_capacity(<Self as LeafLayout<K>>::CAPACITY);
-        if goes_right {
-            upper.push(Packed { head: key.head(0), value: value.get(), fingerprint: super::fingerprint(key) });
+        let mut room = Room::Made;
+        if let (true, Change::Insert(value)) = (goes_right, pending.change) {
+            upper.push(Packed { head: pending.key.head(0), value: value.get(), fingerprint: super::fingerprint(pending.key) });
+            room = Room::Applied;
         }
         for (number, header) in self.headers().enumerate() {
             upper.extend(each(Self::part(moved, number)).map(|slot| {
@@ -390,6 +393,6 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> Divisible<K> for 
         header.0 ^= Header::ALT;
         header.write(pool, place);
         pool.persist(place);
-        (right, if goes_right { Split::Inserted } else { Split::Apart })
+        (right, room)
     }
 }

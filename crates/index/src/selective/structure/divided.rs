@@ -2,8 +2,8 @@
 //!
 //! Split of X at the median:
 //! 1. latch X; allocate N, and make its latch ready: the last step that can fail.
-//! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may take the new key in. Its business is that a crash leaves all of that or
-//!    nothing. See [`Divisible::divide`].
+//! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may make the pending change. Its business is that a crash leaves all of that
+//!    or nothing. See [`Divisible::divide`].
 //! 3. router: from the separator on N. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key in either waits for X.
 //!
 //! The range of X shrinks: who was led to X before step 3 finds its version changed, or the router's.
@@ -12,14 +12,13 @@
 //! both, and P if it is not the neighbour, all by trying; 2. P.next := X.next, persist: the commit point; 3. router: the neighbour takes over the range of X; X
 //! obsolete; 4. X is retired: unlinked durably, it may be used again. After a crash before 2, recovery does the same for all empty leaves but the first.
 
-use super::super::leaf::{Divisible, Entry, Pending};
+use super::super::leaf::{Divisible, Division, Entry, Pending};
 use super::super::router::{Neighbours, Restart, Router};
 use super::super::{Halved, Held, Selective};
-use super::{Split, Structure};
+use super::{Room, Structure};
 use crate::{Error, Key};
-use everleaf_pmem::{Fresh, Medium, Off};
+use everleaf_pmem::{Medium, Off};
 use std::borrow::Borrow;
-use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Release;
 
 /// See the module documentation.
@@ -29,21 +28,20 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
     const FENCED: bool = false;
 
     #[cold]
-    fn split<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, value: NonZeroU64, held: Held<'_, L>) -> Result<Split, Error> {
+    fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error> {
         let Held { off, leaf, lock } = held;
-        let Division { halved, moved, right } = match tree.plan_division(key, leaf) {
-            Ok(division) => division,
+        let (halved, division) = match tree.plan_division(pending, leaf) {
+            Ok(plan) => plan,
             Err(error) => {
                 lock.release_unchanged();
                 return Err(error);
             }
         };
-        let separator: &K = halved.separator.borrow();
-        let (right, split) = leaf.divide(&tree.pool, right, moved, Pending { key, value, goes_right: key >= separator });
-        tree.router.split(off, off, halved.fences.low.borrow(), separator, right.bytes());
+        let (right, room) = leaf.divide(division);
+        tree.router.split(off, off, halved.fences.low.borrow(), halved.separator.borrow(), right.bytes());
         drop(lock);
         tree.leaves.add(1);
-        Ok(split)
+        Ok(room)
     }
 
     #[cold]
@@ -85,18 +83,13 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
 }
 
 /// A division that can no longer fail.
-struct Division<'p, K: Key + ?Sized, L: Divisible<K>, M: Medium> {
-    halved: Halved<K>,
-    /// A bit for each slot of the upper half.
-    moved: u64,
-    right: Fresh<'p, L, M>,
-}
+type Plan<'a, K, L, M> = (Halved<K>, Division<'a, K, L, M>);
 
 impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
     /// Does all of a split of a latched leaf that can fail.
-    fn plan_division(&self, key: &K, leaf: &L) -> Result<Division<'_, K, L, M>, Error> {
+    fn plan_division<'a>(&'a self, pending: Pending<'a, K>, leaf: &L) -> Result<Plan<'a, K, L, M>, Error> {
         const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
-        let halved = self.halve(key, leaf)?;
+        let halved = self.halve(pending.key, leaf)?;
         let upper = &halved.entries[L::CAPACITY / 2..];
         // The leaf is full, so its entries fill the slots from the first on.
         let mut slots: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
@@ -107,6 +100,7 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         }
         let right = self.pool.alloc::<L>()?;
         self.latches.begin(&[right.off().bytes()])?;
-        Ok(Division { halved, moved, right })
+        let goes_right = *pending.key >= *halved.separator.borrow();
+        Ok((halved, Division { pool: &self.pool, right, moved, pending, goes_right }))
     }
 }

@@ -12,14 +12,13 @@
 //! build C with both, C.next = B.next, flush, fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's
 //! fence are retired.
 
-use super::super::leaf::{self, Birth, Entry, LeafLayout};
+use super::super::leaf::{self, Birth, Entry, LeafLayout, Pending};
 use super::super::router::{Fences, Neighbours, Restart, Router};
 use super::super::{Halved, Held, Selective};
-use super::{Split, Structure};
+use super::{Room, Structure};
 use crate::{Error, Key};
 use everleaf_pmem::{Durable, Medium, Off, Pm};
 use std::borrow::Borrow;
-use std::num::NonZeroU64;
 
 /// See the module documentation.
 pub struct Replaced;
@@ -28,13 +27,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
     const FENCED: bool = true;
 
     #[cold]
-    fn split<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, _: NonZeroU64, held: Held<'_, L>) -> Result<Split, Error> {
+    fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, Pending { key, .. }: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error> {
         let Held { off, leaf, lock } = held;
         // The leaf is latched, so its low fence stands.
         let low = tree.fences(key).low;
         let Ok((before, slot)) = tree.hold_predecessor(low.borrow()) else {
             lock.release_unchanged();
-            return Ok(Split::Prevented);
+            return Ok(Room::Prevented);
         };
         let built = tree.check_link(slot, off).and_then(|()| tree.build_halves(key, leaf));
         let Halves { left, right, separator } = match built {
@@ -54,7 +53,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
         lock.release_obsolete();
         tree.leaves.add(1);
         tree.pool.retire(Off::<L>::new(off), &tree.pool.pin());
-        Ok(Split::Apart)
+        Ok(Room::Made)
     }
 
     #[cold]
