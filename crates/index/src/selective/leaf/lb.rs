@@ -53,7 +53,7 @@ use crate::{Error, Key};
 use everleaf_pmem::{Medium, Off, Pm, Word, resident, vector};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 resident! {
     /// An LB+-Tree leaf of `BLOCKS` blocks of `LINES` lines. See the module documentation.
@@ -140,11 +140,12 @@ fn unit<const LINES: usize>(block: &Block<LINES>, slot: usize) -> &Unit {
     &block[(slot + 1) / UNITS][(slot + 1) % UNITS]
 }
 
+/// Writes words that nobody looks at before a header says so: they claim no order.
 #[inline(always)]
 #[track_caller]
 fn write<M: Medium>(pm: &Pm<M>, unit: &Unit, head: u64, value: u64) {
-    pm.store(&unit[HEAD], head, Release);
-    pm.store(&unit[VALUE], value, Release);
+    pm.store(&unit[HEAD], head, Relaxed);
+    pm.store(&unit[VALUE], value, Relaxed);
 }
 
 impl<const LINES: usize, const BLOCKS: usize> LbLeaf<LINES, BLOCKS> {
