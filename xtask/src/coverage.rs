@@ -1,9 +1,12 @@
-//! What of recovery, the allocator and the changes of a structure the crash suites come by: lines and branches, and those that they never do.
+//! What of recovery, the allocator and the changes of a structure the crash suites come by, with one thread and with several: lines and branches, and those that
+//! they never do, with the reason where one can be told.
 //!
 //! The instrumentation of branches is unstable, so this takes a nightly toolchain, and the tools of its LLVM (`rustup component add llvm-tools`).
 
 use crate::process::{Failure, nightly, root, run};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,6 +27,24 @@ const PARTS: [(&str, &[&str]); 3] = [
     ("changes of structure", &["index/src/selective.rs", "index/src/selective/", "index/src/arena.rs", "index/src/record.rs", "index/src/strings.rs"]),
 ];
 
+/// What the threads run on, and how many schedules.
+const THREADS: [(&str, u32); 4] = [("isle-128", 3000), ("lb-128", 3000), ("store", 200), ("allocator", 1000)];
+
+/// Why the suites do not come by some lines, and words of such lines; the first that fits counts.
+const REASONS: [(&str, &[&str]); 5] = [
+    (
+        "what is read is damaged (the corruption suites and the fuzz targets show such pools)",
+        &["corrupt(", "damage", "Err(\"", "Checksum", "NotAPool", "newer(", "twice()"],
+    ),
+    ("another thread is in the way, or leaves (the suites of threads)", &["Restart", "release_unchanged", "spin()", "rest()", "retain(", "give_up"]),
+    ("files and the system (the tests of the pool, and kill -9)", &["Path", "path", "Sysfs", "Domain::", "mapping", "synchronise", "Mode::", "failure"]),
+    (
+        "the caller is refused (unit tests)",
+        &["BadOption", "RootName", "RootExists", "NotEmpty", "not_empty", "Unsorted", "NoSpace", "missing()", "return Err(error)"],
+    ),
+    ("several threads recover (the suites of opening again)", &["batch", "worker", "done.", "recovery.threads"]),
+];
+
 /// What was counted of a file.
 #[derive(Default)]
 struct File {
@@ -32,7 +53,7 @@ struct File {
     branches: BTreeMap<u32, Vec<bool>>,
 }
 
-/// Runs every world for so long, and prints what was come by.
+/// Runs every world for so long, and threads, and prints what was come by.
 pub(crate) fn measure(minutes: u64) -> Result<(), Failure> {
     let (target, tools) = (root().join("target/coverage"), tools()?);
     let counts = target.join("counts");
@@ -41,12 +62,17 @@ pub(crate) fn measure(minutes: u64) -> Result<(), Failure> {
     let cargo = |arguments: &[&str]| {
         let mut command = nightly(arguments)?;
         command.env("RUSTFLAGS", "-C instrument-coverage -Z coverage-options=branch").env("CARGO_TARGET_DIR", &target);
+        // Build scripts and macros are instrumented, too, and count somewhere.
+        command.env("LLVM_PROFILE_FILE", target.join("build.profraw"));
         Ok(command)
     };
     run(&mut cargo(&["build", "--profile", "test", "--package", "everleaf-conformance", "--example", "crash"])?)?;
     let program = target.join("debug/examples/crash");
-    let mut command = Command::new(&program);
-    run(command.args(["long", "--minutes", &minutes.to_string(), "--closes"]).env("LLVM_PROFILE_FILE", counts.join("%p.profraw")).current_dir(root()))?;
+    let crash = |arguments: &[&str]| run(Command::new(&program).args(arguments).env("LLVM_PROFILE_FILE", counts.join("%p.profraw")).current_dir(root()));
+    crash(&["long", "--minutes", &minutes.to_string(), "--closes"])?;
+    for (index, schedules) in THREADS {
+        crash(&["threads", "--index", index, "--schedules", &schedules.to_string()])?;
+    }
 
     let merged = counts.join("merged.profdata");
     run(Command::new(tools.join("llvm-profdata")).args(["merge", "--sparse", "-o"]).arg(&merged).arg(&counts))?;
@@ -115,18 +141,61 @@ fn print(files: &BTreeMap<String, File>) {
         }
         row(part, "all of it", sums);
     }
-    println!("\nNever come by, or only one way:");
-    for (name, file) in missed {
-        let text = std::fs::read_to_string(root().join("crates").join(name)).unwrap_or_default();
-        let code: Vec<_> = text.lines().collect();
-        let unseen = |number: &u32| file.lines.get(number) == Some(&false);
-        let one_way = |number: &u32| file.branches.get(number).is_some_and(|branches| branches.contains(&false));
-        let numbers: BTreeSet<u32> = file.lines.keys().chain(file.branches.keys()).copied().filter(|number| unseen(number) || one_way(number)).collect();
-        for number in numbers {
-            let said = if unseen(&number) { "never" } else { "one way" };
-            println!("{name}:{number}: {said}: {}", code.get(number as usize - 1).map_or("", |line| line.trim()));
+    let gaps: Vec<_> =
+        missed.into_iter().flat_map(|(name, file)| gaps(name, file, &std::fs::read_to_string(root().join("crates").join(name)).unwrap_or_default())).collect();
+    let reasons = REASONS.iter().map(|(reason, _)| Some(*reason)).chain([None]);
+    for reason in reasons {
+        let of_reason = gaps.iter().filter(|gap| gap.reason() == reason);
+        println!("\n{}: {}", reason.unwrap_or("to be looked at"), of_reason.clone().count());
+        of_reason.for_each(|gap| println!("  {gap}"));
+    }
+}
+
+/// Lines that stand together, which were never come by, or whose branches went only one way.
+struct Gap<'a> {
+    file: &'a str,
+    lines: RangeInclusive<u32>,
+    text: Vec<String>,
+}
+
+impl Gap<'_> {
+    fn reason(&self) -> Option<&'static str> {
+        let fits = |word: &&str| self.text.iter().any(|line| line.contains(word));
+        let known = REASONS.iter().find(|(_, words)| words.iter().any(fits));
+        known.map(|(reason, _)| *reason)
+    }
+}
+
+impl fmt::Display for Gap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (self.lines.start(), self.lines.end());
+        write!(f, "{}:{first}", self.file)?;
+        if last > first {
+            write!(f, "-{last}")?;
+        }
+        write!(f, ": {}", self.text[0])
+    }
+}
+
+/// The gaps of a file. What only closes a block joins what is before it.
+fn gaps<'a>(name: &'a str, file: &File, text: &str) -> Vec<Gap<'a>> {
+    let code: Vec<_> = text.lines().map(str::trim).collect();
+    let line = |number: u32| code.get(number as usize - 1).copied().unwrap_or_default();
+    let unseen = |number: &u32| file.lines.get(number) == Some(&false);
+    let one_way = |number: &u32| file.branches.get(number).is_some_and(|branches| branches.contains(&false));
+    let numbers: BTreeSet<u32> = file.lines.keys().chain(file.branches.keys()).copied().filter(|number| unseen(number) || one_way(number)).collect();
+    let mut gaps: Vec<Gap<'a>> = Vec::new();
+    for number in numbers {
+        match gaps.last_mut() {
+            Some(gap) if (gap.lines.end() + 1..number).all(|between| !file.lines.contains_key(&between)) => {
+                gap.text.extend((gap.lines.end() + 1..=number).map(|number| line(number).to_owned()));
+                gap.lines = *gap.lines.start()..=number;
+            }
+            _ => gaps.push(Gap { file: name, lines: number..=number, text: vec![line(number).to_owned()] }),
         }
     }
+    gaps.retain(|gap| gap.text.iter().any(|line| line.chars().any(char::is_alphanumeric)));
+    gaps
 }
 
 fn count<'a>(seen: impl IntoIterator<Item = &'a bool>) -> usize {
@@ -151,5 +220,15 @@ mod tests {
         assert_eq!(files.len(), 1);
         assert_eq!(files["a.rs"].lines, BTreeMap::from([(1, true), (2, true)]));
         assert_eq!(files["a.rs"].branches[&2], [false, true]);
+    }
+
+    #[test]
+    fn lines_that_stand_together_are_one_gap() {
+        let file =
+            File { lines: BTreeMap::from([(1, true), (2, false), (4, false), (5, true), (6, false)]), branches: BTreeMap::from([(1, vec![true, false])]) };
+        let gaps = gaps("a.rs", &file, "if off > end {\n    return Err(\n        // Why.\n        corrupt(off));\nelse\n}\n");
+        let [gap] = &gaps[..] else { panic!("the last line only closes a block") };
+        assert_eq!((gap.lines.clone(), gap.reason()), (1..=4, Some(REASONS[0].0)));
+        assert_eq!(gap.to_string(), "a.rs:1-4: if off > end {");
     }
 }

@@ -26,6 +26,9 @@ enum Task {
         /// Seed of every random choice; a random one is taken and printed
         #[arg(long)]
         seed: Option<u64>,
+        /// Only on this index, instead of all in turn
+        #[arg(long)]
+        index: Option<String>,
     },
     /// Run every fuzz target, or one; needs a nightly toolchain and a C++ compiler
     Fuzz {
@@ -71,11 +74,14 @@ fn do_task(task: Task) -> Result<(), Failure> {
     match task {
         Task::Ci => ci(),
         Task::Tidy => tidy::run(),
-        Task::Kill { rounds, seed } => {
+        Task::Kill { rounds, seed, index } => {
             let mut command = cargo(&["test", "--package", "everleaf-cli", "--test", "kill", "--", "--nocapture"]);
             command.env("EVERLEAF_KILL_ROUNDS", rounds.to_string());
             if let Some(seed) = seed {
                 command.env("EVERLEAF_KILL_SEED", seed.to_string());
+            }
+            if let Some(index) = index {
+                command.env("EVERLEAF_KILL_INDEX", index);
             }
             run(&mut command)
         }

@@ -5,8 +5,10 @@
 //! server at a random moment. The log is in this process, so it survives. The pool is made anew now and then; otherwise every round is the next life of the
 //! same one. Some rounds kill the server while it starts, some stop it gracefully, some kill it in the middle of a `redis-benchmark -t set -P 16`.
 //!
-//! `EVERLEAF_KILL_ROUNDS` and `EVERLEAF_KILL_SEED` choose how many rounds and which; both are printed. A seed fixes what is written and when the kill comes,
-//! though not how far the server is by then.
+//! Every structure of the registry in its default size has a pool in its turn.
+//!
+//! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone; they are printed. A seed fixes
+//! what is written and when the kill comes, though not how far the server is by then.
 
 #[path = "kill/client.rs"]
 mod client;
@@ -18,11 +20,11 @@ mod server;
 mod workload;
 
 use client::Client;
+use everleaf_pmem::Hardware;
 use ledger::Shared;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use server::Server;
-use std::path::Path;
+use server::{Place, Server};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +32,7 @@ use workload::Writer;
 
 /// Rounds of an ordinary test run.
 const ROUNDS: u64 = 25;
-/// Rounds on one pool.
+/// Largest number of rounds on one pool; fewer, if not every index would have one.
 const ROUNDS_PER_POOL: u64 = 40;
 /// Connections that write.
 const WRITERS: usize = 4;
@@ -56,11 +58,23 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
+/// The indexes that have pools in turn.
+fn indexes() -> Vec<String> {
+    let names = everleaf_index::registry::<[u8], Hardware>().into_iter().filter(|entry| entry.persistent).map(|entry| entry.name.to_owned());
+    match std::env::var("EVERLEAF_KILL_INDEX") {
+        Ok(only) => vec![only],
+        // Others have a size in their names.
+        Err(_) => names.filter(|name| !name.contains('-')).collect(),
+    }
+}
+
 #[test]
 fn every_acknowledged_write_outlives_kill_9() {
     let rounds = setting("EVERLEAF_KILL_ROUNDS", ROUNDS);
     let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
-    println!("{rounds} rounds; replay with: cargo xtask kill --rounds {rounds} --seed {seed}");
+    let indexes = indexes();
+    let only = if let [only] = &indexes[..] { format!(" --index {only}") } else { String::new() };
+    println!("{rounds} rounds on {}; replay with: cargo xtask kill --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
     let benchmark = Command::new("redis-benchmark").arg("--version").output().is_ok();
     if !benchmark {
         println!("redis-benchmark is not installed (Debian: redis-tools), so no round runs it");
@@ -68,11 +82,16 @@ fn every_acknowledged_write_outlives_kill_9() {
     let start = Instant::now();
     let mut random = StdRng::seed_from_u64(seed);
     let mut totals = Totals::default();
+    let per_pool = rounds.div_ceil(indexes.len() as u64).clamp(1, ROUNDS_PER_POOL);
     let mut done = 0;
-    while done < rounds {
+    for index in indexes.iter().cycle() {
+        if done == rounds {
+            break;
+        }
         let directory = tempfile::tempdir().expect("a directory for the pool");
-        let count = ROUNDS_PER_POOL.min(rounds - done);
-        run_pool(&directory.path().join("kill.pool"), done..done + count, benchmark, &mut random, &mut totals);
+        let place = Place { pool: directory.path().join("kill.pool"), index };
+        let count = per_pool.min(rounds - done);
+        run_pool(&place, done..done + count, benchmark, &mut random, &mut totals);
         done += count;
     }
     println!(
@@ -95,7 +114,7 @@ struct Totals {
 }
 
 /// Rounds on one pool, from its creation on.
-fn run_pool(pool: &Path, rounds: std::ops::Range<u64>, benchmark: bool, random: &mut StdRng, totals: &mut Totals) {
+fn run_pool(place: &Place<'_>, rounds: std::ops::Range<u64>, benchmark: bool, random: &mut StdRng, totals: &mut Totals) {
     let shared = Shared::default();
     let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(number, &shared, random.random())).collect();
     let mut benchmark_keys = 0;
@@ -107,11 +126,12 @@ fn run_pool(pool: &Path, rounds: std::ops::Range<u64>, benchmark: bool, random: 
             _ => Kind::Plain,
         };
         if kind == Kind::KilledAtStart {
-            Server::kill_at_start(pool, Duration::from_micros(random.random_range(0..30_000)));
+            Server::kill_at_start(place, Duration::from_micros(random.random_range(0..30_000)));
         }
-        let server = Server::start(pool);
+        let server = Server::start(place);
         totals.slowest_start = totals.slowest_start.max(server.started_in);
-        totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys).unwrap_or_else(|what| panic!("round {round}, {kind:?}: {what}"));
+        totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys)
+            .unwrap_or_else(|what| panic!("round {round} on {}, {kind:?}: {what}", place.index));
 
         let time = Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000));
         let mut noise = (kind == Kind::Benchmark).then(|| start_benchmark(&server));
@@ -135,7 +155,7 @@ fn run_pool(pool: &Path, rounds: std::ops::Range<u64>, benchmark: bool, random: 
         }
     }
     // The last round is verified as well.
-    let server = Server::start(pool);
+    let server = Server::start(place);
     totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys).unwrap_or_else(|what| panic!("after the last round: {what}"));
     server.kill();
 }
@@ -159,10 +179,10 @@ fn a_defect_would_be_noticed() {
         ("0", &[b"DEL", b"group 1 member 0", b"group 1 member 1", b"group 1 member 2", b"group 1 member 3"], "group 1"),
     ];
     for (number, (database, words, expected)) in defects.into_iter().enumerate() {
-        let pool = directory.path().join(format!("{number}.pool"));
+        let place = Place { pool: directory.path().join(format!("{number}.pool")), index: "isle" };
         let shared = Shared::default();
         let mut writers = [Writer::new(0, &shared, 1)];
-        let server = Server::start(&pool);
+        let server = Server::start(&place);
         let port = server.port;
         thread::scope(|scope| {
             scope.spawn(|| writers[0].run(port));
@@ -174,7 +194,7 @@ fn a_defect_would_be_noticed() {
             }
             server.kill();
         });
-        let server = Server::start(&pool);
+        let server = Server::start(&place);
         let mut client = Client::connect(server.port).expect("the server listens");
         client.call(&[b"SELECT", database.as_bytes()]).expect("a reply");
         client.call(words).expect("a reply");

@@ -1,7 +1,7 @@
 //! The server under test: the binary itself, as its own process.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,18 +14,25 @@ pub(crate) struct Server {
     pub(crate) started_in: Duration,
 }
 
-fn command(pool: &Path) -> Command {
+/// Where the data lies.
+pub(crate) struct Place<'a> {
+    pub(crate) pool: PathBuf,
+    /// The index of namespaces that are made there.
+    pub(crate) index: &'a str,
+}
+
+fn command(place: &Place<'_>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-    command.args(["serve", "--json", "--port", "0", "--threads", "2", "--size-max", "4G", "--pool"]).arg(pool);
+    command.args(["serve", "--json", "--port", "0", "--threads", "2", "--size-max", "4G", "--index", place.index, "--pool"]).arg(&place.pool);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
 
 impl Server {
     /// Starts it, and waits until it listens.
-    pub(crate) fn start(pool: &Path) -> Self {
+    pub(crate) fn start(place: &Place<'_>) -> Self {
         let start = Instant::now();
-        let mut process = command(pool).spawn().expect("the server starts");
+        let mut process = command(place).spawn().expect("the server starts");
         let mut line = String::new();
         let output = process.stdout.take().expect("its output is piped");
         BufReader::new(output).read_line(&mut line).expect("the server says where it listens");
@@ -37,8 +44,8 @@ impl Server {
     }
 
     /// Starts it and kills it `after` that, wherever it is by then.
-    pub(crate) fn kill_at_start(pool: &Path, after: Duration) {
-        let mut process = command(pool).spawn().expect("the server starts");
+    pub(crate) fn kill_at_start(place: &Place<'_>, after: Duration) {
+        let mut process = command(place).spawn().expect("the server starts");
         thread::sleep(after);
         process.kill().expect("it can be killed");
         process.wait().expect("it ends");
