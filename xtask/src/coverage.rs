@@ -28,7 +28,7 @@ const PARTS: [(&str, &[&str]); 3] = [
 ];
 
 /// What the threads run on, and how many schedules.
-const THREADS: [(&str, u32); 4] = [("isle-128", 3000), ("lb-128", 3000), ("store", 200), ("allocator", 1000)];
+const THREADS: [(&str, u32); 4] = [("isle-128", 3000), ("lb-128", 3000), ("store/isle-128", 200), ("allocator", 1000)];
 
 /// Why the suites do not come by some lines, and words of such lines; the first that fits counts.
 const REASONS: [(&str, &[&str]); 5] = [
