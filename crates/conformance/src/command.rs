@@ -397,8 +397,9 @@ fn lines(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {
 
 /// Images of which each place is to be the boundary.
 const SITE_IMAGES_MIN: u64 = 1000;
-/// A round for places that have fewer: short random sequences, each round in memory of its own.
-const SITE_ROUND: (usize, usize) = (64, 8);
+/// Rounds for places that have fewer, in turn: how many random sequences, and how long; each in memory of its own. Some places come up only when a pool begins,
+/// others only once much has been done in it.
+const SITE_ROUNDS: [(usize, usize); 3] = [(512, 1), (64, 8), (16, 24)];
 
 fn sites(suites: &[Box<dyn Suite>], options: &Options, rounds: u64) -> Result<bool, String> {
     let profiles: Vec<_> = suites.iter().map(|_| Arc::new(Profile::default())).collect();
@@ -426,7 +427,7 @@ fn sites(suites: &[Box<dyn Suite>], options: &Options, rounds: u64) -> Result<bo
         }
         for (number, suite) in suites.iter().enumerate() {
             if profiles[number].sites().iter().any(|(site, _)| rare.contains(site)) {
-                let (sequences, random) = SITE_ROUND;
+                let (sequences, random) = SITE_ROUNDS[round as usize % SITE_ROUNDS.len()];
                 let seed = options.seed.wrapping_add(round << 32);
                 let report = suite.sampled(&profiled(number, &Options { sequences, random, closes: true, seed, ..options.clone() }));
                 if report.violation.is_some() {
