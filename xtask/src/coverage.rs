@@ -1,5 +1,5 @@
-//! What of recovery, the allocator and the changes of a structure the crash suites come by, with one thread and with several: lines and branches, and those that
-//! they never do, with the reason where one can be told.
+//! What of recovery, the allocator and the changes of a structure the crash suites come by, with one thread and with several: lines and branches, and those
+//! that they never do, with the reason where one can be told.
 //!
 //! The instrumentation of branches is unstable, so this takes a nightly toolchain, and the tools of its LLVM (`rustup component add llvm-tools`).
 

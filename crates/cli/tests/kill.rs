@@ -7,8 +7,8 @@
 //!
 //! Every structure of the registry in its default size has a pool in its turn.
 //!
-//! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone; they are printed. A seed fixes
-//! what is written and when the kill comes, though not how far the server is by then.
+//! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone; they are printed. A seed
+//! fixes what is written and when the kill comes, though not how far the server is by then.
 
 #[path = "kill/client.rs"]
 mod client;
