@@ -5,7 +5,7 @@
 //! value, a flipped bit in a head is another key, as long as the order of keys still fits ([`everleaf_index::OrderedIndex::check`] sees only what contradicts
 //! itself). Byte strings are safer: a value word is a link with check bits, a record is sealed by a checksum, and a head must match its record; so a byte
 //! string that is found has the value that was written, but a damaged head may hide a key from a lookup until `check` is run. A damaged counter of a leaf line
-//! may pass for a crash, and a bit that is cleared in the bitmap of an LB+-Tree's leaf takes an entry away. Media that flip bits need a layer below that
+//! may pass for a crash, and a bit that is cleared in the bitmap of a leaf takes an entry away. Media that flip bits need a layer below that
 //! corrects or reports them, as persistent-memory modules and ordinary DRAM with ECC have.
 
 use crate::Class;

@@ -1,7 +1,7 @@
 //! The list of every index.
 
 use crate::selective::leaf::LeafLayout;
-use crate::selective::{IsleLeaf, LbLeaf, Olc, Selective};
+use crate::selective::{FpLeaf, IsleLeaf, LbLeaf, Olc, Selective};
 use crate::{Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Count, Crash, Hardware, Medium, Pool, Reach};
 use std::num::NonZeroU64;
@@ -106,6 +106,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         selective::<K, M, IsleLeaf<1>, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, IsleLeaf<7>, 64>("isle", "Isle-Tree with leaves of 512 B"),
+        selective::<K, M, FpLeaf<3, 4, 0>, 4>("fp-192", "FPTree with leaves of 192 B and nodes of 4: for exhaustive checking"),
+        selective::<K, M, FpLeaf<8, 4, 0>, 64>("fp", "FPTree with leaves of 512 B"),
         selective::<K, M, LbLeaf<2, 1>, 4>("lb-128", "LB+-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, LbLeaf<2, 2>, 4>("lb-2x128", "LB+-Tree with leaves of 2 x 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, LbLeaf<4, 1>, 64>("lb", "LB+-Tree with leaves of 256 B"),
@@ -126,6 +128,8 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         selective::<K, M, IsleLeaf<3>, 64>("isle-256", "Isle-Tree with leaves of 256 B"),
         selective::<K, M, IsleLeaf<15>, 64>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
         selective::<K, M, IsleLeaf<31>, 64>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
+        selective::<K, M, FpLeaf<4, 1, 1>, 64>("fp-256", "FPTree with leaves of 256 B, as LB+-Tree's paper has them"),
+        selective::<K, M, FpLeaf<16, 4, 4>, 64>("fp-1k", "FPTree with leaves of 1 KiB, as its paper has them"),
         selective::<K, M, LbLeaf<4, 2>, 64>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
         selective::<K, M, LbLeaf<4, 3>, 64>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
         selective::<K, M, LbLeaf<4, 4>, 64>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),

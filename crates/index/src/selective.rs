@@ -3,6 +3,7 @@
 //! ```text
 //!                 router (DRAM): ranges of keys -> leaves               latches (DRAM): one a leaf
 //!      root block: first -> leaf -> leaf -> leaf -> ... (PM)            low fences of byte strings: one record a leaf (PM)
+//!                  logs -> log -> log -> ... (PM), of leaves that need them to be divided
 //! ```
 //!
 //! A paper contributes a [`LeafLayout`] (bytes, write order, recovery of one leaf) and perhaps a [`Router`]. The tree owns routing, latching, split and merge
@@ -16,12 +17,13 @@
 //! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
 //!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
 //!
-//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree), or divided in their place (LB+-Tree).
+//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree), or divided in their place (LB+-Tree, FPTree).
 //!
 //! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences or, where leaves keep none, from the keys that are there.
 //! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error.
 
 pub mod leaf;
+pub mod log;
 pub mod router;
 pub mod structure;
 
@@ -34,6 +36,7 @@ use crate::latch::{Latch, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
+use log::Logs;
 use router::{Fences, GROUP, Neighbours, Router, Target};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -41,13 +44,15 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 
-pub use leaf::{IsleLeaf, LbLeaf};
+pub use leaf::{FpLeaf, IsleLeaf, LbLeaf};
 pub use router::Olc;
 pub(crate) use scan::{is_beyond, next_bound, scan_target};
 use structure::{Room, Structure};
 
 /// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.
 pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, 64>, M>;
+/// FPTree with leaves of 512 bytes and the default router.
+pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Olc<K, 64>, M>;
 /// LB+-Tree with leaves of 256 BLOCKS bytes and the default router.
 pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Olc<K, 64>, M>;
 
@@ -56,7 +61,9 @@ resident! {
     struct TreeRoot {
         /// Link of the first leaf.
         first: Word,
-        reserved: [Word; 7],
+        /// Link of the first [log](log); 0 until a leaf needs one.
+        logs: Word,
+        reserved: [Word; 6],
     }
 }
 
@@ -65,6 +72,7 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
     latches: Latches<L>,
+    logs: Logs,
     router: R,
     keys: Counter,
     leaves: Counter,

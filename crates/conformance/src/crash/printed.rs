@@ -1,15 +1,26 @@
-//! LB+-Tree with Algorithm 3 as its paper prints it: a key that stays in the old leaf is inserted before the header is switched. To be found wrong.
+//! Leaves that are divided as their papers print it. To be found wrong.
+//!
+//! LB+-Tree's Algorithm 3: a key that stays in the old leaf is inserted before the header is switched.
 //!
 //! ```text
 //! word   0        1               2 .. 13                 14, 15
 //!        header   (not in use)    6 x { head, value }     siblings          see `everleaf_index::selective::LbLeaf`, of which this is the smallest
 //! ```
+//!
+//! FPTree's log, of which the last step clears but the first word: the new leaf of one division is there still when the next one begins.
+//!
+//! ```text
+//! word   0        1 ..            6         8 .. 23                         see `everleaf_index::selective::FpLeaf`, of which this is the smallest
+//!        bitmap   fingerprints    next      8 x { head, value }
+//! log    (link)   (not in use)    cur | new in words 2 and 3
+//! ```
 
 use everleaf_index::selective::leaf::{Birth, Change, Divisible, Division, Entry, LeafLayout, Written};
+use everleaf_index::selective::log::Log;
 use everleaf_index::selective::structure::{Divided, Room};
-use everleaf_index::selective::{LbLeaf, Olc, Selective};
+use everleaf_index::selective::{FpLeaf, LbLeaf, Olc, Selective};
 use everleaf_index::{Entry as Index, Error};
-use everleaf_pmem::{Medium, Off, Pm, Word, resident};
+use everleaf_pmem::{Medium, Off, Pm, Resident, Word, resident};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Release;
 
@@ -29,8 +40,61 @@ const NEAR: u64 = 0b111;
 const ALT: u64 = 1 << 15;
 const SIBLINGS: usize = 14;
 
-/// An index of such leaves.
-pub(super) fn entry<M: Medium>() -> Index<u64, M> {
+/// All of a layout but the division, and what recovery does about it.
+macro_rules! layout_of_the_leaf_within {
+    ($leaf:ty, $slots:expr $(, $replay:item)?) => {
+        impl LeafLayout<u64> for $leaf {
+            const CAPACITY: usize = $slots;
+
+            type Structure = Divided;
+
+            fn find<M: Medium>(&self, pm: &Pm<M>, key: &u64) -> Result<Option<(usize, NonZeroU64)>, Error> {
+                self.leaf.find(pm, key)
+            }
+
+            fn insert<M: Medium>(&self, pm: &Pm<M>, key: &u64, value: NonZeroU64) -> Result<Written, Error> {
+                self.leaf.insert(pm, key, value)
+            }
+
+            fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
+                LeafLayout::<u64>::update(&self.leaf, pm, slot, value)
+            }
+
+            fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
+                LeafLayout::<u64>::remove(&self.leaf, pm, slot)
+            }
+
+            fn count(&self) -> usize {
+                LeafLayout::<u64>::count(&self.leaf)
+            }
+
+            fn entries(&self, out: &mut Vec<Entry>) {
+                LeafLayout::<u64>::entries(&self.leaf, out);
+            }
+
+            fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error> {
+                LeafLayout::<u64>::build(&self.leaf, pm, birth, entries)
+            }
+
+            fn next(&self) -> &Word {
+                LeafLayout::<u64>::next(&self.leaf)
+            }
+
+            fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
+                LeafLayout::<u64>::recover(&self.leaf, pm)
+            }
+
+            fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
+                LeafLayout::<u64>::check(&self.leaf, pm)
+            }
+
+            $($replay)?
+        }
+    };
+}
+
+/// LB+-Tree with Algorithm 3 as printed.
+pub(super) fn algorithm_3<M: Medium>() -> Index<u64, M> {
     Index {
         name: "lb-128-printed",
         summary: "LB+-Tree with Algorithm 3 as printed, which loses entries",
@@ -74,55 +138,11 @@ impl Printed {
     }
 }
 
-impl LeafLayout<u64> for Printed {
-    const CAPACITY: usize = SLOTS as usize;
-
-    type Structure = Divided;
-
-    fn find<M: Medium>(&self, pm: &Pm<M>, key: &u64) -> Result<Option<(usize, NonZeroU64)>, Error> {
-        self.leaf.find(pm, key)
-    }
-
-    fn insert<M: Medium>(&self, pm: &Pm<M>, key: &u64, value: NonZeroU64) -> Result<Written, Error> {
-        self.leaf.insert(pm, key, value)
-    }
-
-    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
-        LeafLayout::<u64>::update(&self.leaf, pm, slot, value)
-    }
-
-    fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
-        LeafLayout::<u64>::remove(&self.leaf, pm, slot)
-    }
-
-    fn count(&self) -> usize {
-        LeafLayout::<u64>::count(&self.leaf)
-    }
-
-    fn entries(&self, out: &mut Vec<Entry>) {
-        LeafLayout::<u64>::entries(&self.leaf, out);
-    }
-
-    fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error> {
-        LeafLayout::<u64>::build(&self.leaf, pm, birth, entries)
-    }
-
-    fn next(&self) -> &Word {
-        LeafLayout::<u64>::next(&self.leaf)
-    }
-
-    fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
-        LeafLayout::<u64>::recover(&self.leaf, pm)
-    }
-
-    fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
-        LeafLayout::<u64>::check(&self.leaf, pm)
-    }
-}
+layout_of_the_leaf_within!(Printed, SLOTS as usize);
 
 impl Divisible<u64> for Printed {
     fn divide<M: Medium>(&self, division: Division<'_, u64, Self, M>) -> (Off<Self>, Room) {
-        let Division { pool, right, moved, pending, goes_right } = division;
+        let Division { pool, right, moved, pending, goes_right, .. } = division;
         let Change::Insert(value) = pending.change else { unreachable!("only an insert needs room") };
         let words = self.words(pool);
         let mut upper = Vec::new();
@@ -147,5 +167,109 @@ impl Divisible<u64> for Printed {
             self.insert_by(pool, d, *pending.key, value);
         }
         (right, Room::Applied)
+    }
+}
+
+resident! {
+    /// An FPTree leaf of 192 bytes that is divided as printed.
+    pub struct Stale {
+        leaf: FpLeaf<3, 4, 0>,
+    }
+}
+
+const FP_SLOTS: usize = 8;
+const FP_ALL: u64 = (1 << FP_SLOTS) - 1;
+const FP_NEXT: usize = 6;
+const CUR: usize = 2;
+const NEW: usize = 3;
+
+/// FPTree with a log of which the last step clears but the first word.
+pub(super) fn stale_log<M: Medium>() -> Index<u64, M> {
+    type Tree<M> = Selective<u64, Stale, Olc<u64, 4>, M>;
+    Index {
+        name: "fp-192-stale",
+        summary: "FPTree with a log that keeps the new leaf of the division before, which is overwritten",
+        persistent: true,
+        leaf_capacity: FP_SLOTS,
+        creator: |entry, pool, root| Ok(Box::new(Tree::<M>::create(pool, root, entry.name)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M>::open(pool, root, entry.name, recovery)?)),
+    }
+}
+
+fn words<T: Resident, M: Medium>(pm: &Pm<M>, off: Off<T>) -> Result<&[Word], Error> {
+    pm.words(off, size_of::<T>() / size_of::<Word>()).ok_or_else(|| everleaf_pmem::Error::corrupt(off.bytes(), "a block of a log").into())
+}
+
+/// Stores one word, durably.
+fn set<M: Medium>(pm: &Pm<M>, word: &Word, value: u64) {
+    pm.store(word, value, Release);
+    pm.persist(word);
+}
+
+impl Stale {
+    /// Steps 3 and 4: all of the old leaf goes to the new one, and the bits of its upper half.
+    fn copy<M: Medium>(pm: &Pm<M>, old: &[Word], new: &[Word]) {
+        for (to, from) in new.iter().zip(old) {
+            pm.store(to, from.get(), Release);
+        }
+        let mut slots: Vec<usize> = (0..FP_SLOTS).collect();
+        slots.sort_by_key(|slot| old[8 + 2 * slot].get());
+        pm.store(&new[0], slots[FP_SLOTS / 2..].iter().map(|slot| 1 << slot).sum(), Release);
+        pm.persist(new);
+    }
+
+    /// Steps 5 to 7.
+    fn finish<M: Medium>(pm: &Pm<M>, old: &[Word], new: &[Word], log: &[Word]) {
+        set(pm, &old[0], !new[0].get() & FP_ALL);
+        set(pm, &old[FP_NEXT], log[NEW].get());
+        // The new leaf should be cleared before.
+        set(pm, &log[CUR], 0);
+    }
+
+    /// What recovery does about a log, by its words.
+    fn redo<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
+        let log = words(pm, pm.offset_of(log))?;
+        if log[CUR].get() == 0 {
+            return Ok(());
+        }
+        if log[NEW].get() == 0 {
+            set(pm, &log[CUR], 0);
+            return Ok(());
+        }
+        let old = words(pm, Off::<Self>::from_link(log[CUR].get())?)?;
+        let new = words(pm, Off::<Self>::from_link(log[NEW].get())?)?;
+        if old[0].get() == FP_ALL {
+            Self::copy(pm, old, new);
+        }
+        Self::finish(pm, old, new, log);
+        Ok(())
+    }
+}
+
+layout_of_the_leaf_within!(
+    Stale,
+    FP_SLOTS,
+    fn replay<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
+        Self::redo(pm, log)
+    }
+);
+
+impl Divisible<u64> for Stale {
+    const LOGGED: bool = true;
+
+    fn divide<M: Medium>(&self, division: Division<'_, u64, Self, M>) -> (Off<Self>, Room) {
+        let Division { pool, right, log, .. } = division;
+        let taken = log.expect("a layout that says so is given a log");
+        let within = "a block of an open tree lies in the pool";
+        let log = words(pool, pool.offset_of(&*taken)).expect(within);
+        let old = words(pool, pool.offset_of(self)).expect(within);
+        set(pool, &log[CUR], pool.offset_of(self).link());
+        let new = words(pool, right.off()).expect(within);
+        // The log makes the new leaf reachable before it is durable, which is what it is for.
+        let right = pool.seal(right).release();
+        set(pool, &log[NEW], right.link());
+        Self::copy(pool, old, new);
+        Self::finish(pool, old, new, log);
+        (right, Room::Made)
     }
 }

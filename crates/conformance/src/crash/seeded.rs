@@ -88,7 +88,12 @@ fn published(options: &Options) -> Report {
 
 /// LB+-Tree with Algorithm 3 as published: an insert by a header that is not there yet.
 fn printed(options: &Options) -> Report {
-    every_crash(&Arc::new(Index::new(printed::entry())), options)
+    every_crash(&Arc::new(Index::new(printed::algorithm_3())), options)
+}
+
+/// FPTree with its log as published, cleared of but one word.
+fn stale_log(options: &Options) -> Report {
+    every_crash(&Arc::new(Index::new(printed::stale_log())), options)
 }
 
 const TREE: &str = "isle-128/u64";
@@ -153,6 +158,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("p3", "Isle-Tree: key before value in a shift to the right", "Wang and Chattopadhyay", At(TREE, ISLE, "|write(pm, &line[from + 1]", Store, Early)),
         seed("p4", "LB+-Tree: Algorithm 3 inserts by a header that is not there yet", "Liu, Chen and Wang", Wrong(printed)),
         seed("p5", "LB+-Tree: unlocked in the store that changes the header, before the flush", "Liu, Chen and Wang, released code", Cannot(LATCHES)),
+        seed("p6", "FPTree: the log still names the new leaf of the split before", "Oukid et al.", Wrong(stale_log)),
         seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "store/src/block.rs", "pm.|persist(&self.commit);", Flush, Drop)),
         seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
         seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),

@@ -9,7 +9,7 @@ fn operations(world: &str) -> usize {
     match world {
         "isle-128/u64" => 5,
         "isle-128/bytes" | "lb-128/u64" => 3,
-        "lb-128/bytes" | "lb-2x128/u64" | "lb-2x128/bytes" => 2,
+        "lb-128/bytes" | "lb-2x128/u64" | "lb-2x128/bytes" | "fp-192/u64" | "fp-192/bytes" => 2,
         "pool" | "store" => 2,
         _ => 1,
     }

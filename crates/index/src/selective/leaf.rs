@@ -1,11 +1,14 @@
 //! Leaves: what a paper contributes. One file per paper.
 
+mod fp;
 mod isle;
 mod lb;
 
+pub use fp::FpLeaf;
 pub use isle::IsleLeaf;
 pub use lb::LbLeaf;
 
+use super::log::{Log, Taken};
 use super::structure::{Room, Structure};
 use crate::{Error, Key};
 use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Resident, Word};
@@ -89,6 +92,14 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
         0
     }
 
+    /// Finishes what a log says was under way, durably, before any leaf is read.
+    ///
+    /// # Errors
+    /// Damage, of which any log of a tree whose leaves are divided without is a kind.
+    fn replay<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
+        Err(everleaf_pmem::Error::corrupt(pm.offset_of(log).bytes(), "a log of a tree that needs none").into())
+    }
+
     /// Finishes or takes back what a crash has interrupted, durably. Nobody else has the leaf.
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error>;
 
@@ -98,6 +109,9 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
 
 /// A leaf that splits in its place: it keeps its block, and gives entries away.
 pub trait Divisible<K: Key + ?Sized>: LeafLayout<K> {
+    /// Whether [`Divisible::divide`] is to be given a log.
+    const LOGGED: bool = false;
+
     /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change on the way. A crash leaves all
     /// of it or nothing.
     fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room);
@@ -115,6 +129,8 @@ pub struct Division<'a, K: ?Sized, L: Resident, M: Medium> {
     pub pending: Pending<'a, K>,
     /// Whether its key belongs to the new leaf.
     pub goes_right: bool,
+    /// A log, if the layout wants one.
+    pub log: Option<Taken<'a>>,
 }
 
 /// A change that found no room in its leaf.
@@ -135,6 +151,17 @@ pub enum Change {
     Update(NonZeroU64),
     /// It is there, and is to go.
     Remove,
+}
+
+/// The slots whose bits are set, from the lowest.
+#[inline(always)]
+pub(crate) fn each(slots: impl Into<u64>) -> impl Iterator<Item = usize> {
+    let mut slots = slots.into();
+    std::iter::from_fn(move || {
+        let slot = (slots != 0).then_some(slots.trailing_zeros() as usize);
+        slots &= slots.wrapping_sub(1);
+        slot
+    })
 }
 
 /// Sorts entries by their keys; records are read only where heads are equal, each once.

@@ -1,6 +1,7 @@
 //! Creating, opening, filling and checking a tree.
 
 use super::leaf::{self, Birth, Entry, LeafLayout};
+use super::log::{self, Log, Logs};
 use super::router::{Router, Target};
 use super::structure::Structure;
 use super::{Latches, Selective, TreeRoot};
@@ -43,6 +44,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let root = pool.alloc::<TreeRoot>()?;
         let first = leaf.off();
         pool.store(&root.first, first.link(), Relaxed);
+        pool.store(&root.logs, 0, Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
@@ -50,17 +52,17 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let leaf = leaf.release();
         // Where that fails, nobody reaches the leaf; or its root is there after all, in a pool that allocates no more.
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
-        Ok(Self::assemble(pool, root, vec![Found { low: K::Owned::default(), highest: None, off: leaf.bytes(), skip: 0, count: 0 }]))
+        Ok(Self::assemble(pool, root, Vec::new(), vec![Found { low: K::Owned::default(), highest: None, off: leaf.bytes(), skip: 0, count: 0 }]))
     }
 
-    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, found: Vec<Found<K>>) -> Self {
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, logs: Vec<Off<Log>>, found: Vec<Found<K>>) -> Self {
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
         keys.add(found.iter().map(|leaf| leaf.count as i64).sum());
         leaves.add(found.len() as i64);
         let places: Vec<u64> = found.iter().map(|leaf| leaf.off).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
         let router = R::build(found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect());
-        Self { pool: pool.clone(), root, latches, router, keys, leaves, _key: PhantomData }
+        Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, _key: PhantomData }
     }
 
     /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
@@ -74,12 +76,20 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Err(missing());
         }
         let root = Off::<TreeRoot>::new(root.off);
-        let first = pool.at(root, "the root block of a tree does not lie in the pool")?.first.get();
+        let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
         if let Some(reach) = recovery.reach {
             reach.mark(root, size_of::<TreeRoot>())?;
         }
-        let mut found = walk::<K, L, M>(pool, first, recovery)?;
-        check_apart::<K, L>(root, &found)?;
+        let mut logs = Vec::new();
+        log::follow(pool, block.logs.get(), |off, log| {
+            if let Some(reach) = recovery.reach {
+                reach.mark(off, size_of::<Log>())?;
+            }
+            logs.push(off);
+            L::replay(pool, log)
+        })?;
+        let mut found = walk::<K, L, M>(pool, block.first.get(), recovery)?;
+        check_apart::<K, L>(root, &logs, &found)?;
         if !L::Structure::FENCED {
             found = leave_out_empty::<K, L, M>(pool, found)?;
             find_ranges(&mut found)?;
@@ -99,7 +109,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 return Err(everleaf_pmem::Error::corrupt(leaf.off, "a leaf that leaves out more bytes than its keys share").into());
             }
         }
-        Ok(Self::assemble(pool, root, found))
+        Ok(Self::assemble(pool, root, logs, found))
     }
 
     /// Reads the list of leaves in order, while nobody writes.
@@ -118,6 +128,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<TreeRoot>())?;
+        log::follow(&self.pool, self.root().logs.get(), |off, _| visit(off.bytes(), size_of::<Log>()))?;
         self.for_each_leaf(|off, leaf| {
             visit(off.bytes(), size_of::<L>())?;
             match K::read_fence(&self.pool, leaf.low())?.1 {
@@ -155,6 +166,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             keys += entries.len() as u64;
             leaves += 1;
             Ok(())
+        })?;
+        log::follow(&self.pool, self.root().logs.get(), |off, log| match log.read::<L, M>(&self.pool)? {
+            None => Ok(()),
+            Some(_) => Err(corrupt(off.bytes(), "a log of a division that is over")),
         })?;
         if routed.next().is_some() {
             return Err(corrupt(0, "a leaf of the router that is not in the list"));
@@ -374,8 +389,9 @@ fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64
 
 /// Checks that the blocks of a tree do not overlap: not each other's entries would be the worst of it, but a latch that two leaves share is waited for without
 /// an end.
-fn check_apart<K: Key + ?Sized, L: LeafLayout<K>>(root: Off<TreeRoot>, found: &[Found<K>]) -> Result<(), Error> {
-    let mut blocks: Vec<(u64, usize)> = found.iter().map(|leaf| (leaf.off, size_of::<L>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect();
+fn check_apart<K: Key + ?Sized, L: LeafLayout<K>>(root: Off<TreeRoot>, logs: &[Off<Log>], found: &[Found<K>]) -> Result<(), Error> {
+    let others = logs.iter().map(|log| (log.bytes(), size_of::<Log>())).chain([(root.bytes(), size_of::<TreeRoot>())]);
+    let mut blocks: Vec<(u64, usize)> = found.iter().map(|leaf| (leaf.off, size_of::<L>())).chain(others).collect();
     blocks.sort_unstable();
     match blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
         Some(pair) => Err(everleaf_pmem::Error::corrupt(pair[1].0, "a block of a tree that reaches into another").into()),

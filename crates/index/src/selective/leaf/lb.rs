@@ -46,7 +46,7 @@
 //!
 //! Recovery has nothing to repair: the list, and the entries of each leaf, are what the words say.
 
-use super::{Birth, Change, Divisible, Division, Entry, LeafLayout, Written};
+use super::{Birth, Change, Divisible, Division, Entry, LeafLayout, Written, each};
 use crate::record::Record;
 use crate::selective::structure::{Divided, Room};
 use crate::{Error, Key};
@@ -123,15 +123,6 @@ struct Packed {
     head: u64,
     value: u64,
     fingerprint: u8,
-}
-
-/// The slots whose bits are set, from the lowest.
-fn each(mut slots: u16) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let slot = (slots != 0).then_some(slots.trailing_zeros() as usize);
-        slots &= slots.wrapping_sub(1);
-        slot
-    })
 }
 
 /// The unit of a slot.
@@ -362,7 +353,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
 
 impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> Divisible<K> for LbLeaf<LINES, BLOCKS> {
     fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room) {
-        let Division { pool, right, moved, pending, goes_right } = division;
+        let Division { pool, right, moved, pending, goes_right, .. } = division;
         let (alt, next) = (self.alt(), LeafLayout::<K>::next(self).get());
         let mut upper = Vec::with_capacity(<Self as LeafLayout<K>>::CAPACITY);
         let mut room = Room::Made;

@@ -1,7 +1,7 @@
 //! Leaves that give away entries in their place. A leaf that is left without entries is taken out of the list; others are not merged.
 //!
 //! Split of X at the median:
-//! 1. latch X; allocate N, and make its latch ready: the last step that can fail.
+//! 1. latch X; take a log, if the layout wants one; allocate N, and make its latch ready: the last step that can fail.
 //! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may make the pending change. Its business is that a crash leaves all of that
 //!    or nothing. See [`Divisible::divide`].
 //! 3. router: from the separator on N. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key in either waits for X.
@@ -98,9 +98,10 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         if moved.count_ones() as usize != upper.len() {
             return Err(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), "a leaf with the same entry twice").into());
         }
+        let log = if L::LOGGED { Some(self.logs.take(&self.pool, &self.root().logs)?) } else { None };
         let right = self.pool.alloc::<L>()?;
         self.latches.begin(&[right.off().bytes()])?;
         let goes_right = *pending.key >= *halved.separator.borrow();
-        Ok((halved, Division { pool: &self.pool, right, moved, pending, goes_right }))
+        Ok((halved, Division { pool: &self.pool, right, moved, pending, goes_right, log }))
     }
 }
