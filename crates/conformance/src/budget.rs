@@ -93,6 +93,15 @@ impl Budget {
             let split = cost(cheapest_split.lines + 2 + 2, cheapest_split.fences + 2 + 2);
             return Self { insert: vec![write], insert_lines: 2.0, update: write, remove: cost(1, 1), cheapest_split, split, merge: cost(2, 2) };
         }
+        if entry.name.starts_with("wb") {
+            // A unit of header, an entry a unit, and perhaps up to a line of slot array. A split is as FPTree's, but that the slot array is written as well.
+            let lines = (entry.leaf_capacity as u64 + 1).div_ceil(4).next_power_of_two();
+            let (array, write, remove) = if entry.name.starts_with("wb-bitmap") { (0, cost(2, 2), cost(1, 1)) } else { (1, cost(4, 3), cost(3, 3)) };
+            let cheapest_split = cost(lines + 1 + (1 + array) + 1 + write.lines, 4 + write.fences);
+            let split = cost(cheapest_split.lines + 2 + 2, cheapest_split.fences + 2 + 2);
+            let merge = cost(remove.lines + 1, remove.fences + 1);
+            return Self { insert: vec![write], insert_lines: write.lines as f64, update: cost(1, 1), remove, cheapest_split, split, merge };
+        }
         panic!("no budget for {}", entry.name);
     }
 }

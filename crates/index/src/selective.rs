@@ -17,7 +17,8 @@
 //! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
 //!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
 //!
-//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree), or divided in their place (LB+-Tree, FPTree).
+//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree), or divided in their place (LB+-Tree, FPTree,
+//! wB+-Tree).
 //!
 //! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences or, where leaves keep none, from the keys that are there.
 //! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error.
@@ -44,7 +45,7 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 
-pub use leaf::{FpLeaf, IsleLeaf, LbLeaf};
+pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, WbLeaf};
 pub use router::Olc;
 pub(crate) use scan::{is_beyond, next_bound, scan_target};
 use structure::{Room, Structure};
@@ -53,6 +54,8 @@ use structure::{Room, Structure};
 pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, 64>, M>;
 /// FPTree with leaves of 512 bytes and the default router.
 pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Olc<K, 64>, M>;
+/// wB+-Tree with leaves of 512 bytes, a slot array in each, and the default router.
+pub type WbTree<K, M> = Selective<K, WbLeaf<8, 2>, Olc<K, 64>, M>;
 /// LB+-Tree with leaves of 256 BLOCKS bytes and the default router.
 pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Olc<K, 64>, M>;
 

@@ -159,6 +159,8 @@ pub fn seeds() -> Vec<Seed> {
         seed("p4", "LB+-Tree: Algorithm 3 inserts by a header that is not there yet", "Liu, Chen and Wang", Wrong(printed)),
         seed("p5", "LB+-Tree: unlocked in the store that changes the header, before the flush", "Liu, Chen and Wang, released code", Cannot(LATCHES)),
         seed("p6", "FPTree: the log still names the new leaf of the split before", "Oukid et al.", Wrong(stale_log)),
+        seed("p7", "wB+-Tree: the slot array is not invalid, durably, while it changes", "Chen and Jin, without their first flush",
+            At("wb-128/u64", "leaf/wb.rs", "pm.|persist(bitmap);", Flush, Drop)),
         seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "store/src/block.rs", "pm.|persist(&self.commit);", Flush, Drop)),
         seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
         seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),

@@ -10,6 +10,7 @@ fn operations(world: &str) -> usize {
         "isle-128/u64" => 5,
         "isle-128/bytes" | "lb-128/u64" => 3,
         "lb-128/bytes" | "lb-2x128/u64" | "lb-2x128/bytes" | "fp-192/u64" | "fp-192/bytes" => 2,
+        "wb-128/u64" | "wb-128/bytes" | "wb-bitmap-128/u64" | "wb-bitmap-128/bytes" => 2,
         "pool" | "store" => 2,
         _ => 1,
     }

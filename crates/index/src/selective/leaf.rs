@@ -3,10 +3,12 @@
 mod fp;
 mod isle;
 mod lb;
+mod wb;
 
 pub use fp::FpLeaf;
 pub use isle::IsleLeaf;
 pub use lb::LbLeaf;
+pub use wb::WbLeaf;
 
 use super::log::{Log, Taken};
 use super::structure::{Room, Structure};
@@ -125,6 +127,8 @@ pub struct Division<'a, K: ?Sized, L: Resident, M: Medium> {
     pub right: Fresh<'a, L, M>,
     /// A bit for each slot whose entry is to move. The leaf is full.
     pub moved: u64,
+    /// These entries, in the order of their keys.
+    pub upper: Vec<Entry>,
     /// The change that found no room.
     pub pending: Pending<'a, K>,
     /// Whether its key belongs to the new leaf.

@@ -89,8 +89,8 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
     /// Does all of a split of a latched leaf that can fail.
     fn plan_division<'a>(&'a self, pending: Pending<'a, K>, leaf: &L) -> Result<Plan<'a, K, L, M>, Error> {
         const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
-        let halved = self.halve(pending.key, leaf)?;
-        let upper = &halved.entries[L::CAPACITY / 2..];
+        let mut halved = self.halve(pending.key, leaf)?;
+        let upper = halved.entries.split_off(L::CAPACITY / 2);
         // The leaf is full, so its entries fill the slots from the first on.
         let mut slots: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut slots);
@@ -102,6 +102,6 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         let right = self.pool.alloc::<L>()?;
         self.latches.begin(&[right.off().bytes()])?;
         let goes_right = *pending.key >= *halved.separator.borrow();
-        Ok((halved, Division { pool: &self.pool, right, moved, pending, goes_right, log }))
+        Ok((halved, Division { pool: &self.pool, right, moved, upper, pending, goes_right, log }))
     }
 }
