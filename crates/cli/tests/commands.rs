@@ -173,6 +173,20 @@ fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     server.wait().expect("it ends");
 }
 
+/// The figures are the machine's; that they are there, and that what is opened is complete, is the command's.
+#[test]
+fn recovery_is_measured() {
+    let directory = directory();
+    let command = ["bench", "recovery", "--keys", "1000,3000", "--rounds", "1", "--threads", "1,3", "--indexes", "isle,lb", "--directory", ".", "--json"];
+    let output: serde_json::Value = serde_json::from_slice(&expect(directory.path(), &command, b"", 0)).expect("JSON");
+    let results = output["results"].as_array().expect("rows");
+    let told: Vec<_> = results.iter().map(|row| (row["index"].as_str(), row["keys"].as_u64(), row["crashed"].as_array().map(Vec::len))).collect();
+    assert_eq!(told, [("isle", 1000), ("isle", 3000), ("lb", 1000), ("lb", 3000)].map(|(name, keys)| (Some(name), Some(keys), Some(2))));
+    assert!(results.iter().all(|row| row["closed_ms"]["median"].as_f64() > Some(0.0)));
+    expect(directory.path(), &["bench", "recovery", "--indexes", "volatile"], b"", 2);
+    expect(directory.path(), &["bench", "recovery", "--indexes", "pear"], b"", 2);
+}
+
 #[test]
 fn completions_are_for_this_program() {
     let directory = directory();

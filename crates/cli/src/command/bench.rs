@@ -5,6 +5,7 @@
 
 mod index;
 mod raw;
+mod recovery;
 mod report;
 mod server;
 
@@ -16,6 +17,8 @@ use clap::Subcommand;
 pub(crate) enum Bench {
     /// Indexes on random keys of 8 bytes, beside the raw costs of memory and the volatile baseline
     Index(index::Arguments),
+    /// How long it takes to open an index again after a crash, by the number of keys and of threads
+    Recovery(recovery::Arguments),
     /// The server beside redis-server, by redis-benchmark, each on one core; needs redis-server, redis-benchmark and taskset
     Server(server::Arguments),
 }
@@ -24,6 +27,7 @@ impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Index(arguments) => arguments.run(),
+            Self::Recovery(arguments) => arguments.run(),
             Self::Server(arguments) => arguments.run(),
         }
     }

@@ -113,9 +113,7 @@ impl Arguments {
         let mut candidates = Vec::new();
         for &threads in &self.threads {
             let mut add = |name: &str, domain| {
-                let entry = registry::<u64, Hardware>().into_iter().find(|entry| entry.name == name);
-                let unknown = || Failure::Usage(format!("no index is called {name:?}; there are: {}", names().join(", ")));
-                candidates.push(Candidate { entry: entry.ok_or_else(unknown)?, domain, threads, times: Default::default() });
+                candidates.push(Candidate { entry: find(name)?, domain, threads, times: Default::default() });
                 Ok::<_, Failure>(())
             };
             add(BASELINE, Domain::PageCache)?;
@@ -205,20 +203,28 @@ impl Arguments {
     }
 }
 
-fn names() -> Vec<&'static str> {
-    registry::<u64, Hardware>().iter().map(|entry| entry.name).collect()
+/// The index of that name.
+pub(super) fn find(name: &str) -> Result<Entry<u64, Hardware>, Failure> {
+    let mut entries = registry::<u64, Hardware>();
+    match entries.iter().position(|entry| entry.name == name) {
+        Some(at) => Ok(entries.swap_remove(at)),
+        None => {
+            let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+            Err(Failure::Usage(format!("no index is called {name:?}; there are: {}", names.join(", "))))
+        }
+    }
 }
 
 /// The keys of a run: `count` of them, each by its number.
 #[derive(Clone, Copy)]
-struct Keys {
-    count: u64,
-    seed: u64,
+pub(super) struct Keys {
+    pub(super) count: u64,
+    pub(super) seed: u64,
 }
 
 impl Keys {
     /// Key number `number`: a bijective mix, so that keys are unique and look uniformly random.
-    fn key(self, number: u64) -> u64 {
+    pub(super) fn key(self, number: u64) -> u64 {
         let mut key = number.wrapping_add(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
