@@ -64,7 +64,7 @@ fn indexes() -> Vec<String> {
     match std::env::var("EVERLEAF_KILL_INDEX") {
         Ok(only) => vec![only],
         // Others have a size in their names.
-        Err(_) => names.filter(|name| !name.contains('-')).collect(),
+        Err(_) => names.filter(|name| !name.contains(|letter: char| letter.is_ascii_digit())).collect(),
     }
 }
 
