@@ -23,7 +23,7 @@ const ROOT: &str = "bench";
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Numbers of keys
-    #[arg(long, default_value = "1000000,4000000", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, default_value = "1000000,4000000", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     keys: Vec<u64>,
     /// Rounds, of which the median is printed
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
