@@ -20,6 +20,7 @@
 mod checker;
 mod dependence;
 mod field;
+mod flagged;
 pub(crate) mod index;
 pub mod list;
 mod mutate;

@@ -1,7 +1,7 @@
 //! The list of every index.
 
 use crate::selective::leaf::LeafLayout;
-use crate::selective::{FpLeaf, IsleLeaf, LbLeaf, Olc, Selective, WbLeaf};
+use crate::selective::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Olc, Selective, WbLeaf};
 use crate::{Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Medium, Pool, Reach};
 use std::num::NonZeroU64;
@@ -118,6 +118,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         selective::<K, M, LbLeaf<2, 1>, 4>("lb-128", "LB+-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, LbLeaf<2, 2>, 4>("lb-2x128", "LB+-Tree with leaves of 2 x 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, LbLeaf<4, 1>, 64>("lb", "LB+-Tree with leaves of 256 B"),
+        selective::<K, M, NvLeaf<2>, 4>("nv-128", "NV-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
+        selective::<K, M, NvLeaf<8>, 64>("nv", "NV-Tree with leaves of 512 B"),
         selective::<K, M, WbLeaf<2, 1>, 4>("wb-128", "wB+-Tree with slot arrays in leaves of 128 B and nodes of 4: for exhaustive checking"),
         selective::<K, M, WbLeaf<8, 2>, 64>("wb", "wB+-Tree with slot arrays in leaves of 512 B"),
         selective::<K, M, WbLeaf<2, 0>, 4>("wb-bitmap-128", "wB+-Tree with bitmaps only in leaves of 128 B and nodes of 4: for exhaustive checking"),
@@ -144,6 +146,8 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         selective::<K, M, LbLeaf<4, 2>, 64>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
         selective::<K, M, LbLeaf<4, 3>, 64>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
         selective::<K, M, LbLeaf<4, 4>, 64>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
+        selective::<K, M, NvLeaf<16>, 64>("nv-1k", "NV-Tree with leaves of 1 KiB"),
+        selective::<K, M, NvLeaf<64>, 64>("nv-4k", "NV-Tree with leaves of 4 KiB"),
         selective::<K, M, WbLeaf<4, 1>, 64>("wb-256", "wB+-Tree with slot arrays in leaves of 256 B"),
         selective::<K, M, WbLeaf<16, 4>, 64>("wb-1k", "wB+-Tree with slot arrays in leaves of 1 KiB"),
     ]

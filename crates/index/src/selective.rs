@@ -45,7 +45,7 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 
-pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, WbLeaf};
+pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
 pub use router::Olc;
 pub(crate) use scan::{is_beyond, next_bound, scan_target};
 use structure::{Room, Structure};
@@ -288,15 +288,15 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                     return absent.map(|_| None);
                 }
             };
-            if held.leaf.remove(&self.pool, slot)? == Written::NoRoom {
-                if self.make_room(Pending { key, change: Change::Remove }, held)? {
-                    self.keys.add(-1);
-                    return Ok(Some(old));
-                }
+            let written = held.leaf.remove(&self.pool, slot)?;
+            let mut count = held.leaf.count();
+            if written == Written::Done {
+                drop(held.lock);
+            } else if self.make_room(Pending { key, change: Change::Remove }, held)? {
+                count = count.saturating_sub(1);
+            } else {
                 continue;
             }
-            let count = held.leaf.count();
-            drop(held.lock);
             self.keys.add(-1);
             // Tried when a leaf gets under half full, and now and then below.
             let half = L::CAPACITY / 2;
@@ -352,15 +352,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// The sorted entries of the full leaf of `key`, which is latched; and a separator of their halves.
-    fn halve(&self, key: &K, leaf: &L) -> Result<Halved<K>, Error> {
+    /// Finds a separator of the halves of what is in the leaf of `key`, which is latched, or is to be there. `entries` ascend.
+    fn halve(&self, key: &K, leaf: &L, entries: Vec<Entry>) -> Result<Halved<K>, Error> {
         // The leaf is latched, so its fences stand.
         let fences = self.fences(key);
-        let mut entries = Vec::with_capacity(L::CAPACITY);
-        leaf.entries(&mut entries);
-        leaf::sort::<K, M>(&self.pool, &mut entries)?;
         let damaged = |what| everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what);
-        if entries.len() != L::CAPACITY {
+        if entries.len() < 2 {
             return Err(damaged("a full leaf with fewer entries than it counts").into());
         }
         let (lower, upper) = entries.split_at(entries.len() / 2);
@@ -397,7 +394,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 }
 
-/// A full leaf, about to be split at the median.
+/// The contents of two leaves, split at the median.
 struct Halved<K: Key + ?Sized> {
     fences: Fences<K>,
     /// In the order of their keys; the upper half begins in the middle.

@@ -37,6 +37,18 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
         self.pool.flush(self.memory);
         Flushed { block: self, of_this_thread: PhantomData }
     }
+
+    /// Starts the write-back of the first `size` bytes alone. What lies behind them may be anything after a crash: for blocks that say how much of them counts.
+    ///
+    /// # Panics
+    /// When the block is not so large.
+    #[inline(always)]
+    #[track_caller]
+    pub fn flush_first(self, size: usize) -> Flushed<'p, T, M> {
+        assert!(size <= size_of_val(self.memory));
+        self.pool.flush(self.pool.words(self.off(), size.div_ceil(crate::WORD)).expect("a block lies in the pool"));
+        Flushed { block: self, of_this_thread: PhantomData }
+    }
 }
 
 /// A block whose write-back has begun. See [`Fresh::flush`].

@@ -4,6 +4,7 @@
 //! Where it is an algorithm, a structure that has it is kept here: a list ([`super::list`]), or Isle-Tree with the order of stores that its paper gives. What
 //! cannot be made here says why.
 
+use super::flagged;
 use super::mutate::profile;
 use super::printed;
 use super::published::Published;
@@ -96,6 +97,12 @@ fn stale_log(options: &Options) -> Report {
     every_crash(&Arc::new(Index::new(printed::stale_log())), options)
 }
 
+/// NV-Tree as published, or as others have read it.
+fn flagged<const MISTAKE: usize>(options: &Options) -> Report {
+    // A key goes from one value to another and back.
+    every_crash(&Arc::new(Index::new(flagged::entry::<_, MISTAKE>())), &Options { operations: 3, ..options.clone() })
+}
+
 const TREE: &str = "isle-128/u64";
 const ISLE: &str = "leaf/isle.rs";
 const REPLACED: &str = "structure/replaced.rs";
@@ -112,24 +119,24 @@ pub fn seeds() -> Vec<Seed> {
     let seed = |name, what, source, how| Seed { name, what, source, how };
     vec![
         seed("m1", "no flush of the payload", "B1, B8, B9, B30", At(TREE, ISLE, "pm.|flush(line);", Flush, Drop)),
-        seed("m2", "no fence between payload and link", "B24", At(TREE, REPLACED, "self.pool.|fence_all((left.flush()", Fence, Drop)),
+        seed("m2", "no fence between payload and link", "B24", At(TREE, REPLACED, "self.pool.|fence_all((flush(left)", Fence, Drop)),
         seed("m3", "linked before the payload is durable", "B10, B34", Wrong(wrong::<{ list::LINK_BEFORE_SEAL }>)),
         seed("m4", "no flush of the link", "B19, B23", At(TREE, REPLACED, "tree.pool.|link(slot, joined)", Flush, Drop)),
         seed("m5", "acknowledged before the fence", "B30", At(TREE, ISLE, "pm.|persist(word);", Fence, Drop)),
         seed("m6", "flushed before it is stored", "B9", At(TREE, ISLE, "pm.|store(word, value.get(), Release);", Store, Late)),
         seed("m7", "another line is flushed than was stored to", "B21, B25, B36, B37", At(TREE, ISLE, "pm.|persist(word);", Flush, Neighbour)),
-        seed("m8", "the flush of a range leaves out its last line", "B38", At(TREE, REPLACED, "(left.|flush(),", Flush, Short)),
+        seed("m8", "the flush of a range leaves out its last line", "B38", At(TREE, REPLACED, "(|flush(left),", Flush, Short)),
         seed("m9", "the flush of a shift is that of the other direction", "B1", At(TREE, ISLE, "pm.|flush(line);", Flush, Neighbour)),
         seed("m10", "entry and counter are two commits", "B17", At(TREE, ISLE, "self.|set_counter(pm, number, count + 1)", Store, Late)),
         seed("m11", "an update removes, then inserts", "B12", Wrong(wrong::<{ list::UPDATE_IN_TWO_STEPS }>)),
         seed("m12", "an update inserts, then removes; nobody removes duplicates", "B2, B11", Wrong(wrong::<{ list::UPDATE_LEAVES_TWO }>)),
         seed("m13", "two words are taken to be stored at once", "B13, B28", At(TREE, ISLE, "|write(pm, &line[slot], key.head(skip)", Store, Early)),
-        seed("m14", "a split links before the contents are durable", "B14, B27", At(TREE, REPLACED, "right.|flush(), fence", Flush, Drop)),
+        seed("m14", "a split links before the contents are durable", "B14, B27", At(TREE, REPLACED, "|flush(right), fence", Flush, Drop)),
         seed("m15", "a split shrinks the old leaf before the new one is linked", "B5",
             Cannot("a split builds both halves anew and changes nothing of the old leaf")),
-        seed("m16", "a merge flushes, does not fence, and links", "B24", At(TREE, REPLACED, "self.pool.|seal(joined)", Fence, Drop)),
+        seed("m16", "a merge flushes, does not fence, and links", "B24", At(TREE, REPLACED, "self.pool.|fence_all(flush(joined))", Fence, Drop)),
         seed("m17", "a new node does not link the next", "B4", Wrong(wrong::<{ list::NEXT_NOT_COPIED }>)),
-        seed("m18", "one line of a new leaf is not flushed", "B21", At(TREE, REPLACED, "right.|flush(), fence", Flush, Short)),
+        seed("m18", "one line of a new leaf is not flushed", "B21", At(TREE, REPLACED, "|flush(right), fence", Flush, Short)),
         seed("m19", "a crash between the link of a sibling and that of a root", "B3, B6, B27, B44",
             Cannot("the only persistent node above the leaves is the head of their list")),
         seed("m20", "a superblock is switched to before it is durable", "B13, B43",
@@ -161,6 +168,8 @@ pub fn seeds() -> Vec<Seed> {
         seed("p6", "FPTree: the log still names the new leaf of the split before", "Oukid et al.", Wrong(stale_log)),
         seed("p7", "wB+-Tree: the slot array is not invalid, durably, while it changes", "Chen and Jin, without their first flush",
             At("wb-128/u64", "leaf/wb.rs", "pm.|persist(bitmap);", Flush, Drop)),
+        seed("p8", "NV-Tree: an update counts its two elements one by one", "Yang et al.", Wrong(flagged::<{ flagged::COUNTED_ONE_BY_ONE }>)),
+        seed("p9", "NV-Tree: a negative takes back its key and value, wherever they stand", "Yang et al.", Wrong(flagged::<{ flagged::MATCHED_BY_VALUE }>)),
         seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "store/src/block.rs", "pm.|persist(&self.commit);", Flush, Drop)),
         seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
         seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),

@@ -3,11 +3,13 @@
 mod fp;
 mod isle;
 mod lb;
+mod nv;
 mod wb;
 
 pub use fp::FpLeaf;
 pub use isle::IsleLeaf;
 pub use lb::LbLeaf;
+pub use nv::NvLeaf;
 pub use wb::WbLeaf;
 
 use super::log::{Log, Taken};
@@ -80,6 +82,11 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
 
     /// Writes all of a leaf that nobody can reach. `entries` ascend. The caller seals the block.
     fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error>;
+
+    /// Size in bytes of the part of a new leaf that counts, from its beginning: the rest need not be durable.
+    fn used(&self) -> usize {
+        size_of::<Self>()
+    }
 
     /// The word that links the next leaf.
     fn next(&self) -> &Word;

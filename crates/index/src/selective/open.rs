@@ -223,7 +223,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             self.router.split(held.off, left, K::LOWEST, low.borrow(), leaf.bytes());
         }
         if rest.is_empty() {
-            self.router.replace(held.off, first);
+            self.router.replace(held.off, first, K::LOWEST);
         }
         held.lock.release_obsolete();
         self.keys.add(chain.count as i64);

@@ -78,8 +78,8 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// `old`.
     fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64);
 
-    /// Puts `leaf` in the place of `old`, which is the only one there is. The caller has latched `old`.
-    fn replace(&self, old: u64, leaf: u64);
+    /// Puts `leaf` in the place of `old`, whose range begins at `low`. The caller has latched `old`.
+    fn replace(&self, old: u64, leaf: u64, low: &K);
 
     /// Two neighbouring leaves, one of them that of `key`, which keep their places until the result is dropped. `None` when there are no two.
     fn neighbours(&self, key: &K) -> Result<Option<Self::Neighbours<'_>>, Restart>;

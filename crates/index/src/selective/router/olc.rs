@@ -332,15 +332,17 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
         }
     }
 
-    /// No lock is needed: a node changes when leaves under it are split or merged, or when it has neighbours, and there are none.
-    fn replace(&self, old: u64, leaf: u64) {
-        let route = loop {
-            match self.find(Target::Last) {
-                Ok(route) => break route,
-                Err(Restart) => schedule::spin(),
-            }
+    fn replace(&self, old: u64, leaf: u64, low: &K) {
+        let attempt = || {
+            let route = self.find(Target::At(low))?;
+            let node = self.child(u64::from(route.node))?;
+            let _lock = node.latch.lock_from(route.version)?;
+            assert_eq!(node.children[route.slot].swap(leaf, Relaxed), old, "the leaf is latched, so its entry stands");
+            Ok::<_, Restart>(())
         };
-        assert_eq!(self.node(route.node).children[route.slot].swap(leaf, Relaxed), old, "the leaf is latched, so its entry stands");
+        while attempt().is_err() {
+            schedule::spin();
+        }
     }
 
     fn neighbours(&self, key: &K) -> Result<Option<Neighbours<'_, K, FANOUT>>, Restart> {

@@ -3,21 +3,24 @@
 //! Split of X at the median, with P the leaf before it (or the root block, which has no latch: its link belongs to who has latched the leaf that it leads to):
 //! 1. latch X, then P (try: on failure let go and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is not
 //!    obsolete and that P's next is X.
-//! 2. build A and B with the halves, A.next = B, B.next = X.next, and the fence of B; flush all, fence. Nobody can reach them: a crash forgets them.
-//! 3. P.next := A, persist: the commit point. Before: the list holds X; after: A and B, with the same entries.
-//! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list. A pending key goes the ordinary way.
+//! 2. build A and B with the halves of what is in X after the pending change, A.next = B, B.next = X.next, and the fence of B; flush all, fence. Nobody can
+//!    reach them: a crash forgets them.
+//! 3. P.next := A, persist: the commit point, of the change, too. Before: the list holds X; after: A and B, with the same entries but for the change.
+//! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list.
 //! 5. X is retired: unlinked durably in step 3, it may be used again.
+//!
+//! Where X is full and has few entries, as a leaf may be that keeps what was removed, A takes all of them, and there is no B.
 //!
 //! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch A, B and P, all by trying; 2.
 //! build C with both, C.next = B.next, flush, fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's
 //! fence are retired.
 
-use super::super::leaf::{self, Birth, Entry, LeafLayout, Pending};
+use super::super::leaf::{self, Birth, Change, Entry, LeafLayout, Pending};
 use super::super::router::{Fences, Neighbours, Restart, Router};
 use super::super::{Halved, Held, Selective};
 use super::{Room, Structure};
 use crate::{Error, Key};
-use everleaf_pmem::{Durable, Medium, Off, Pm};
+use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pm};
 use std::borrow::Borrow;
 
 /// See the module documentation.
@@ -27,33 +30,35 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
     const FENCED: bool = true;
 
     #[cold]
-    fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, Pending { key, .. }: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error> {
+    fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error> {
         let Held { off, leaf, lock } = held;
         // The leaf is latched, so its low fence stands.
-        let low = tree.fences(key).low;
+        let low = tree.fences(pending.key).low;
         let Ok((before, slot)) = tree.hold_predecessor(low.borrow()) else {
             lock.release_unchanged();
             return Ok(Room::Prevented);
         };
-        let built = tree.check_link(slot, off).and_then(|()| tree.build_halves(key, leaf));
-        let Halves { left, right, separator } = match built {
-            Ok(halves) => halves,
+        let built = tree.check_link(slot, off).and_then(|()| tree.build_successors(pending, leaf));
+        let Successors { left, right } = match built {
+            Ok(successors) => successors,
             Err(error) => {
                 before.release_unchanged();
                 lock.release_unchanged();
                 return Err(error);
             }
         };
-        let right = right.bytes();
-        // persist-equivalent(fence drop): to one thread, whose insert fences before it returns. Others write to the new leaves as soon as the router knows
-        // them.
         let left = tree.pool.link(slot, left).bytes();
         drop(before);
-        tree.router.split(off, left, low.borrow(), separator.borrow(), right);
+        match right {
+            Some((separator, right)) => {
+                tree.router.split(off, left, low.borrow(), separator.borrow(), right.bytes());
+                tree.leaves.add(1);
+            }
+            None => tree.router.replace(off, left, low.borrow()),
+        }
         lock.release_obsolete();
-        tree.leaves.add(1);
         tree.pool.retire(Off::<L>::new(off), &tree.pool.pin());
-        Ok(Room::Made)
+        Ok(Room::Applied)
     }
 
     #[cold]
@@ -81,7 +86,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             return Ok(());
         };
         let fence = K::read_fence(&tree.pool, right.leaf.low());
-        // persist-equivalent(fence drop): to one thread, as above: when it gets the retired blocks again, epochs later, changes with fences lie between.
+        // persist-equivalent(fence drop): to one thread: when it gets the retired blocks again, epochs later, changes with fences lie between.
         let joined = tree.pool.link(slot, joined).bytes();
         drop(before);
         pair.join(joined);
@@ -98,28 +103,52 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
     }
 }
 
-/// Both halves of a split leaf. The right one is durable, and linked by the left one.
-struct Halves<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
+/// What takes the place of a leaf: one or two. The right one is durable, and linked by the left one.
+struct Successors<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
     left: Durable<'p, L, M>,
-    right: Off<L>,
-    separator: K::Owned,
+    /// Behind its separator.
+    right: Option<(K::Owned, Off<L>)>,
 }
 
 impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
-    /// Builds both halves of the leaf of `key`, durable but not linked; the left one links the right one.
-    fn build_halves(&self, key: &K, leaf: &L) -> Result<Halves<'_, K, L, M>, Error> {
-        let Halved { fences: Fences { low, high }, entries, separator } = self.halve(key, leaf)?;
+    /// Builds what takes the place of a latched leaf when a change has been made, durable but not linked.
+    fn build_successors(&self, pending: Pending<'_, K>, leaf: &L) -> Result<Successors<'_, K, L, M>, Error> {
+        let entries = self.changed(&pending, leaf)?;
+        if entries.len() <= L::CAPACITY / 2 {
+            let Fences { low, high } = self.fences(pending.key);
+            let only = self.pool.alloc::<L>()?;
+            self.build(&only, leaf.skip(), &entries, leaf.low(), leaf.next().get(), low.borrow(), high.as_ref().map(Borrow::borrow))?;
+            let only = self.pool.fence_all(flush(only));
+            self.latches.begin(&[only.off().bytes()])?;
+            return Ok(Successors { left: only, right: None });
+        }
+        let Halved { fences: Fences { low, high }, entries, separator } = self.halve(pending.key, leaf, entries)?;
         let (lower, upper) = entries.split_at(entries.len() / 2);
         let high = high.as_ref().map(Borrow::borrow);
         let (right_low, fence) = separator.borrow().fence(&self.pool)?;
         let (left, right) = (self.pool.alloc::<L>()?, self.pool.alloc::<L>()?);
         self.build(&right, leaf.skip(), upper, right_low, leaf.next().get(), separator.borrow(), high)?;
         self.build(&left, leaf.skip(), lower, leaf.low(), right.off().link(), low.borrow(), Some(separator.borrow()))?;
-        let (left, right, fence) = self.pool.fence_all((left.flush(), right.flush(), fence.map(|fence| fence.flush())));
+        let (left, right, fence) = self.pool.fence_all((flush(left), flush(right), fence.map(|fence| fence.flush())));
         // The last that can fail: what is begun is linked.
         self.latches.begin(&[left.off().bytes(), right.off().bytes()])?;
         fence.map(Durable::release);
-        Ok(Halves { left, right: right.release(), separator })
+        Ok(Successors { left, right: Some((separator, right.release())) })
+    }
+
+    /// The entries of a leaf after a change, in the order of their keys.
+    fn changed(&self, &Pending { key, change }: &Pending<'_, K>, leaf: &L) -> Result<Vec<Entry>, Error> {
+        let head = key.head(leaf.skip());
+        let mut entries = Vec::with_capacity(L::CAPACITY + 1);
+        leaf.entries(&mut entries);
+        if let (Change::Update(_) | Change::Remove, Some((_, value))) = (change, leaf.find(&self.pool, key)?) {
+            entries.retain(|entry| *entry != Entry { head, value });
+        }
+        if let Change::Insert(value) | Change::Update(value) = change {
+            entries.push(Entry { head, value });
+        }
+        leaf::sort::<K, M>(&self.pool, &mut entries)?;
+        Ok(entries)
     }
 
     /// Writes a new leaf with entries whose heads leave out `skip` bytes.
@@ -150,10 +179,17 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         leaf::sort::<K, M>(&self.pool, &mut entries)?;
         let joined = self.pool.alloc::<L>()?;
         self.build(&joined, skip, &entries, left.low(), right.next().get(), low, high)?;
-        let joined = self.pool.seal(joined);
+        let joined = self.pool.fence_all(flush(joined));
         self.latches.begin(&[joined.off().bytes()])?;
         Ok(Some(joined))
     }
+}
+
+/// Starts the write-back of what counts in a new leaf.
+#[track_caller]
+fn flush<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(leaf: Fresh<'p, L, M>) -> Flushed<'p, L, M> {
+    let used = leaf.used();
+    leaf.flush_first(used)
 }
 
 /// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other
