@@ -17,8 +17,8 @@
 //! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
 //!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
 //!
-//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree), or divided in their place (LB+-Tree, FPTree,
-//! wB+-Tree).
+//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree, NV-Tree), or divided in their place (LB+-Tree,
+//! FPTree, wB+-Tree).
 //!
 //! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences or, where leaves keep none, from the keys that are there.
 //! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error.
