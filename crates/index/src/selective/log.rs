@@ -9,7 +9,7 @@
 //! leaf has taken over reachable once.
 //!
 //! Invariants:
-//! 1. a log whose phase is not [`REDO`] means nothing, whatever else it holds;
+//! 1. a log whose phase is not `REDO` means nothing, whatever else it holds;
 //! 2. of one whose phase is, the leaf is in the list and latched by the thread that has taken the log, and what its words lead to is durable;
 //! 3. the list of logs grows at its head only, and there are as many as threads have ever divided leaves at the same moment: nobody waits for a log.
 //!
