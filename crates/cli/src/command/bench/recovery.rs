@@ -9,16 +9,14 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::text;
 use clap::Args;
-use everleaf_index::{Entry, Recovery};
+use everleaf_conformance::Subject;
+use everleaf_index::Entry;
 use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-
-/// Name of the root.
-const ROOT: &str = "bench";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -82,23 +80,18 @@ impl Arguments {
         let path = directory.path().join("bench.pool");
         let options = PoolOptions { size_max: (count as usize * 256).max(1 << 28), domain: Some(Domain::PageCache), ..PoolOptions::default() };
         let pool = Pool::create(&path, &options)?;
-        let index = entry.create(&pool, ROOT)?;
+        let subject = Subject::create(entry, pool)?;
         let keys = Keys { count, seed: 1 };
         for number in 0..count {
-            index.insert(&keys.key(number), NonZeroU64::MIN.saturating_add(number))?;
+            subject.index.insert(&keys.key(number), NonZeroU64::MIN.saturating_add(number))?;
         }
-        let leaves = index.stats().leaves;
-        drop((index, pool));
+        let leaves = subject.index.stats().leaves;
+        drop(subject);
         progress.inc(1);
 
         let open = |threads: u16| {
             let start = Instant::now();
-            let pool = Pool::open(&path, &options)?;
-            let reach = pool.needs_recovery().then(|| pool.reach());
-            let index = entry.open(&pool, ROOT, &Recovery { reach: reach.as_ref(), trace: &|_| Ok(()), threads: threads.into() })?;
-            if let Some(reach) = reach {
-                pool.adopt(reach)?;
-            }
+            let Subject { index, pool } = Subject::open(entry, Pool::open(&path, &options)?, threads.into())?;
             let milliseconds = start.elapsed().as_secs_f64() * 1e3;
             match index.stats().keys {
                 found if found == count => Ok((pool, milliseconds)),
