@@ -28,6 +28,15 @@ pub struct Entry {
     pub value: NonZeroU64,
 }
 
+impl Entry {
+    /// What a slot of { head, value } holds; `None` if the value is 0, which no entry has.
+    #[inline(always)]
+    pub(crate) fn read([head, value]: &[Word; 2]) -> Option<Self> {
+        let value = NonZeroU64::new(value.get())?;
+        Some(Self { head: head.get(), value })
+    }
+}
+
 /// What a leaf is told when it is made.
 pub struct Birth {
     /// Link of the next leaf.

@@ -220,10 +220,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
     }
 
     fn entries(&self, out: &mut Vec<Entry>) {
-        for slot in each(self.bitmap()) {
-            let Some(value) = NonZeroU64::new(self.entry(slot)[VALUE].get()) else { continue };
-            out.push(Entry { head: self.entry(slot)[HEAD].get(), value });
-        }
+        out.extend(each(self.bitmap()).filter_map(|slot| Entry::read(self.entry(slot))));
     }
 
     fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error> {
@@ -272,9 +269,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
     fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
         LeafLayout::<K>::recover(self, pm)?;
         for slot in each(self.bitmap()) {
-            let [head, value] = [HEAD, VALUE].map(|word| self.entry(slot)[word].get());
-            let value = NonZeroU64::new(value).expect("looked at before");
-            let key = super::read::<K, M>(pm, &Entry { head, value })?;
+            let key = super::read::<K, M>(pm, &Entry::read(self.entry(slot)).expect("looked at before"))?;
             if super::fingerprint::<K>(key.borrow()) != self.fingerprint(slot) {
                 return Err(self.damage(pm, "a slot of a leaf with the fingerprint of another key"));
             }

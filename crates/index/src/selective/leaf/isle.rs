@@ -259,10 +259,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
     #[inline(always)]
     fn entries(&self, out: &mut Vec<Entry>) {
         for line in &self.lines {
-            for slot in line {
-                let Some(value) = NonZeroU64::new(slot[VALUE].get()) else { break };
-                out.push(Entry { head: slot[HEAD].get(), value });
-            }
+            out.extend(line.iter().map_while(Entry::read));
         }
     }
 

@@ -301,10 +301,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
 
     fn entries(&self, out: &mut Vec<Entry>) {
         for (block, header) in self.blocks.iter().zip(self.headers()) {
-            for slot in each(header.occupied() & Self::ALL) {
-                let Some(value) = NonZeroU64::new(unit(block, slot)[VALUE].get()) else { continue };
-                out.push(Entry { head: unit(block, slot)[HEAD].get(), value });
-            }
+            out.extend(each(header.occupied() & Self::ALL).filter_map(|slot| Entry::read(unit(block, slot))));
         }
     }
 
@@ -339,9 +336,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
         LeafLayout::<K>::recover(self, pm)?;
         for (number, header) in self.headers().enumerate() {
             for slot in each(header.occupied()) {
-                let [head, value] = [HEAD, VALUE].map(|word| unit(&self.blocks[number], slot)[word].get());
-                let value = NonZeroU64::new(value).expect("looked at before");
-                let key = super::read::<K, M>(pm, &Entry { head, value })?;
+                let key = super::read::<K, M>(pm, &Entry::read(unit(&self.blocks[number], slot)).expect("looked at before"))?;
                 if super::fingerprint::<K>(key.borrow()) != header.fingerprint(slot) {
                     return Err(self.damage(pm, number, "a slot of a leaf with the fingerprint of another key"));
                 }

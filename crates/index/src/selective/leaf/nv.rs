@@ -196,10 +196,9 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for NvLeaf<LINES> {
     fn entries(&self, out: &mut Vec<Entry>) {
         let has_negatives = self.negatives() > 0;
         for slot in 0..self.elements() {
-            let element = self.element(slot);
-            let Some(value) = NonZeroU64::new(element[VALUE].get()) else { continue };
+            let Some(entry) = Entry::read(self.element(slot)) else { continue };
             if !has_negatives || !self.is_taken_back::<K>(slot) {
-                out.push(Entry { head: element[HEAD].get(), value });
+                out.push(entry);
             }
         }
     }

@@ -303,10 +303,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
     }
 
     fn entries(&self, out: &mut Vec<Entry>) {
-        for unit in each(self.occupied()) {
-            let Some(value) = NonZeroU64::new(self.unit(unit)[VALUE].get()) else { continue };
-            out.push(Entry { head: self.unit(unit)[HEAD].get(), value });
-        }
+        out.extend(each(self.occupied()).filter_map(|unit| Entry::read(self.unit(unit))));
     }
 
     fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error> {
@@ -353,9 +350,8 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
         LeafLayout::<K>::recover(self, pm)?;
         let mut keys = [const { None }; 2];
         for unit in listed(self.array()) {
-            let [head, value] = [HEAD, VALUE].map(|word| self.unit(usize::from(unit))[word].get());
-            let Some(value) = NonZeroU64::new(value) else { continue };
-            keys = [keys[1].take(), Some(super::read::<K, M>(pm, &Entry { head, value })?)];
+            let Some(entry) = Entry::read(self.unit(usize::from(unit))) else { continue };
+            keys = [keys[1].take(), Some(super::read::<K, M>(pm, &entry)?)];
             if keys[0].is_some() && keys[0] >= keys[1] {
                 return Err(self.damage(pm, "a slot array of a leaf out of order"));
             }
