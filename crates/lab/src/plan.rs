@@ -1,0 +1,221 @@
+//! What a run is to do. A plan stands in the header of every result file, so that the run can be done again from it.
+
+use serde::{Deserialize, Serialize};
+
+/// All of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What to measure, in this order.
+    pub experiments: Vec<Experiment>,
+    /// Ids of the claims that are judged by what was measured.
+    pub claims: Vec<String>,
+    /// Rounds of each experiment; in each, all its systems take their turn.
+    pub rounds: u32,
+    /// Seed of keys and choices.
+    pub seed: u64,
+}
+
+/// Systems that do the same work and are compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// Unique in its plan, and stable: results refer to it.
+    pub id: String,
+    /// One line for people: what is compared.
+    pub title: String,
+    /// Names of the systems.
+    pub systems: Vec<String>,
+    /// The system that ratios refer to; the first if not given.
+    pub baseline: Option<String>,
+    /// What each of them does: one or more cases, which differ in one parameter if they are to be drawn.
+    pub cases: Vec<Case>,
+    /// How to draw it.
+    pub figure: Option<Figure>,
+}
+
+/// A workload under some parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// What is done.
+    pub workload: Workload,
+    /// With what.
+    pub parameters: Parameters,
+}
+
+/// A sequence of phases on one instance. Every phase but an unmeasured one gives a measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Name for people, and for the results.
+    pub name: String,
+    /// How the instance is filled before the first phase, with [`Parameters::keys`] keys; `None` if it starts empty.
+    pub load: Option<Load>,
+    /// What is done then, in order.
+    pub phases: Vec<Phase>,
+}
+
+/// How an instance is filled before anything is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// In what order keys come.
+    pub order: Order,
+    /// Share of each leaf that is full afterwards, 0 to 1; `None`: whatever comes of inserting one after the other.
+    pub fill: Option<f64>,
+}
+
+/// In what order keys are inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// By random keys.
+    Random,
+    /// Ascending.
+    Dense,
+}
+
+/// Operations of one mix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Unique in its workload.
+    pub name: String,
+    /// Which operations, in which ratio.
+    pub mix: Mix,
+    /// Which of the keys that are there an operation takes.
+    pub distribution: Distribution,
+    /// How the keys look that are inserted.
+    pub order: Order,
+    /// Operations of all threads together; `None`: as many as there are keys.
+    pub operations: Option<u64>,
+    /// How operations follow each other.
+    pub access: Access,
+    /// Whether it gives a measurement; a warm-up does not.
+    pub measured: bool,
+}
+
+/// Shares of the kinds of operation, in any unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mix {
+    /// Looking up a key that is there.
+    pub search: f64,
+    /// Looking up a key that is not there.
+    pub miss: f64,
+    /// Adding a key that is not there.
+    pub insert: f64,
+    /// Setting the value of a key that is there.
+    pub update: f64,
+    /// Removing a key that is there. Never together with others in one phase: each key is removed once.
+    pub delete: f64,
+    /// Visiting up to [`Parameters::scan_length`] entries from a key on.
+    pub scan: f64,
+    /// Looking up a key, and setting its value to something that follows from what it was.
+    pub modify: f64,
+}
+
+/// Which keys are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distribution {
+    /// All with equal chance; each once, in random order, if there are as many operations as keys.
+    Uniform,
+    /// In order of keys.
+    Sequential,
+    /// Few very often, spread over all keys, by Zipf's law with this exponent; YCSB's is 0.99.
+    Zipfian(f64),
+    /// The keys inserted last most often, by Zipf's law with this exponent.
+    Latest(f64),
+}
+
+/// How operations follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// The processor may begin one before the last is done.
+    Independent,
+    /// The key of a lookup depends on the value that the last one found.
+    Dependent,
+    /// So many at once, by the system's own operation for batches.
+    Batch(u32),
+}
+
+/// What a workload is done with. All of it stands beside each measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// Keys that are loaded, or that the first phase inserts.
+    pub keys: u64,
+    /// How long a key is.
+    pub key: KeyKind,
+    /// Size of a value in bytes.
+    pub value_bytes: u32,
+    /// Threads that do the phases; loading is done by one.
+    pub threads: u16,
+    /// Nanoseconds added to every line written back.
+    pub write_latency_ns: u64,
+    /// Persistence domain, by its name; those that know none ignore it.
+    pub domain: String,
+    /// Where persistent data lie.
+    pub memory: Memory,
+    /// Entries of a scan.
+    pub scan_length: u32,
+    /// What is found out.
+    pub measure: Measure,
+}
+
+/// What is found out. Counting takes time, so one pass does not do both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Throughput and mean.
+    Time,
+    /// Throughput, and the latency of each operation.
+    Latency,
+    /// Flushes, fences, lines: the same in every round and on every machine, so one round is enough.
+    Counts,
+    /// DRAM, by a process of its own for each.
+    Space,
+    /// Time to open again after a crash, and after a clean shutdown.
+    Recovery,
+    /// Instructions, by callgrind.
+    Instructions,
+}
+
+/// The shape of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyKind {
+    /// Integers of 8 bytes.
+    Integer,
+    /// Strings of so many bytes, at least 8.
+    Bytes(u16),
+}
+
+/// Where persistent data lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Memory {
+    /// Memory without a file; systems that need one take the directory for temporary files.
+    Anonymous,
+    /// Files in this directory.
+    Directory(std::path::PathBuf),
+}
+
+/// How an experiment is drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Bars, or lines.
+    pub shape: Shape,
+    /// The parameter along the horizontal axis, by its name in [`Parameters`]; `phase` and `system` as well.
+    pub horizontal: String,
+    /// The metric along the vertical axis, by its name in the measurements.
+    pub vertical: String,
+    /// The phases that are drawn; all if empty.
+    pub phases: Vec<String>,
+}
+
+/// The shape of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// A group of bars for each value of the horizontal axis, a bar for each system.
+    Bars,
+    /// A line for each system.
+    Lines,
+}

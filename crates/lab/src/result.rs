@@ -1,0 +1,373 @@
+//! What a run leaves: lines of JSON.
+//!
+//! ```text
+//! {"line":"header", ...}        first: what was run, on what machine
+//! {"line":"measurement", ...}   one for each phase of each round, in the order in which they were taken
+//! {"line":"claim", ...}         one for each claim that was to be judged
+//! {"line":"end", ...}           last: whether all of it was done; without it the run was cut short, and what stands there still counts
+//! ```
+//!
+//! Each line is written as a whole as soon as it is known, so a file is good at any moment.
+
+use crate::Error;
+use crate::plan::{Parameters, Plan};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+
+/// The version of the lines; a file with another one is refused.
+pub const FORMAT: u32 = 1;
+
+/// A line of a result file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "kebab-case")]
+pub enum Line {
+    /// The first.
+    Header(Box<Header>),
+    /// Figures of one phase of one round.
+    Measurement(Box<Measurement>),
+    /// A claim, judged.
+    Claim(Claim),
+    /// The last.
+    End(End),
+}
+
+/// What was run, and on what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of Everleaf.
+    pub version: String,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// Seconds since 1970.
+    pub started: u64,
+    /// The machine.
+    pub machine: Machine,
+    /// What was to be done.
+    pub plan: Plan,
+}
+
+/// A machine, as far as it tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model of the processor.
+    pub processor: String,
+    /// Processors that may be used.
+    pub cores: u32,
+    /// Sizes of the caches in bytes, by level and kind: `L1 data`, `L2`, `L3`.
+    pub caches: BTreeMap<String, u64>,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Name and version of the kernel.
+    pub kernel: String,
+    /// Size of a page in bytes.
+    pub page_bytes: u64,
+    /// When the kernel takes huge pages for anonymous memory, and for shared memory.
+    pub huge_pages: String,
+    /// The instruction that writes lines back.
+    pub flush_instruction: String,
+    /// What memory itself costs here, in nanoseconds: `dependent read`, `store`, `store, flush, fence`; medians over the rounds in which they were measured.
+    pub raw_ns: BTreeMap<String, f64>,
+}
+
+/// Figures of one phase of one round of one case of one system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// [`Experiment::id`](crate::plan::Experiment::id).
+    pub experiment: String,
+    /// Name of the system.
+    pub system: String,
+    /// When a write of it counts as done, in words: `each write, to memory (adr)`, `none`, `fsync of each commit`.
+    pub durability: String,
+    /// Size of its leaves in bytes, if it has such.
+    pub leaf_bytes: Option<u32>,
+    /// [`Workload::name`](crate::plan::Workload::name).
+    pub workload: String,
+    /// [`Phase::name`](crate::plan::Phase::name).
+    pub phase: String,
+    /// With what it was done.
+    pub parameters: Parameters,
+    /// The round, from 0.
+    pub round: u32,
+    /// The figures, by name. The same name has the same unit everywhere.
+    pub metrics: BTreeMap<String, Metric>,
+}
+
+/// Names of metrics. Mixes of several operations have the latencies of each, too, after the name of the operation: `search p99`.
+pub mod metric {
+    /// Operations of all threads per second: `op/s`.
+    pub const THROUGHPUT: &str = "throughput";
+    /// Time of an operation in its thread: `ns`.
+    pub const MEAN: &str = "mean";
+    /// Half of the operations took at most so long: `ns`.
+    pub const P50: &str = "p50";
+    /// 99 of 100 took at most so long: `ns`.
+    pub const P99: &str = "p99";
+    /// 999 of 1,000 took at most so long: `ns`.
+    pub const P999: &str = "p99.9";
+    /// Calls that flush, each of one or more lines: `1/op`.
+    pub const FLUSHES: &str = "flushes";
+    /// Lines flushed: `1/op`.
+    pub const LINES_FLUSHED: &str = "lines flushed";
+    /// Fences: `1/op`.
+    pub const FENCES: &str = "fences";
+    /// Different lines stored to during the phase: `1/op`.
+    pub const LINES_WRITTEN: &str = "lines written";
+    /// Different units of 256 bytes stored to during the phase: `1/op`.
+    pub const UNITS_WRITTEN: &str = "units written";
+    /// Units of 256 bytes that a modelled device writes to its medium: `1/op`.
+    pub const MEDIA_UNITS: &str = "media units";
+    /// Bytes that a modelled device writes to its medium, by bytes flushed: `x`.
+    pub const MEDIA_AMPLIFICATION: &str = "media amplification";
+    /// Leaves that were divided: `1/op`.
+    pub const SPLITS: &str = "splits";
+    /// Times that inner nodes were built anew: a count.
+    pub const REBUILDS: &str = "rebuilds";
+    /// Private memory of the process: `B/key`.
+    pub const DRAM: &str = "dram";
+    /// Persistent memory in use: `B/key`.
+    pub const POOL: &str = "pool";
+    /// From the call that opens it to the first operation, after a crash: `s`.
+    pub const RECOVERY: &str = "recovery";
+    /// The same after a clean shutdown: `s`.
+    pub const REOPENING: &str = "reopening";
+    /// Instructions of the phase: `1/op`.
+    pub const INSTRUCTIONS: &str = "instructions";
+}
+
+/// A number and its unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// The number.
+    pub value: f64,
+    /// Its unit: `op/s`, `ns`, `1/op`, `B/key`, `s`, `x` for a ratio, nothing for a count.
+    pub unit: String,
+}
+
+/// What a paper says, and what came out here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Its id, such as `A3`.
+    pub id: String,
+    /// Where the paper says it.
+    pub place: String,
+    /// What it is about.
+    pub what: String,
+    /// The paper's figure.
+    pub paper: String,
+    /// Ours, or nothing.
+    pub ours: String,
+    /// Whether they agree.
+    pub verdict: Verdict,
+    /// Why.
+    pub why: String,
+    /// The experiments that it was judged by.
+    pub experiments: Vec<String>,
+}
+
+/// Whether a claim holds here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It does.
+    Agree,
+    /// It does not.
+    Differ,
+    /// It was measured, but what is behind it is not the same here.
+    CannotCompare,
+    /// Something that it needs is missing.
+    NotYetPossible,
+}
+
+impl Verdict {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Agree => "agree",
+            Self::Differ => "differ",
+            Self::CannotCompare => "cannot compare",
+            Self::NotYetPossible => "not yet possible",
+        }
+    }
+}
+
+/// How the run ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// Whether everything was done; false after Ctrl-C.
+    pub complete: bool,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// A whole result file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Results {
+    /// The header.
+    pub header: Header,
+    /// All measurements, in order.
+    pub measurements: Vec<Measurement>,
+    /// All claims, in order.
+    pub claims: Vec<Claim>,
+    /// The end, if the run came that far.
+    pub end: Option<End>,
+}
+
+impl Line {
+    /// Writes the line.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut dyn Write) -> Result<(), Error> {
+        let failed = |source| Error::Io { action: "write a result".into(), source };
+        let mut text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        out.write_all(&text).and_then(|()| out.flush()).map_err(failed)
+    }
+}
+
+impl Results {
+    /// Reads a result file. A last line that was cut off is left out.
+    ///
+    /// # Errors
+    /// [`Error::Result`] for what is no result file, or one of another format.
+    pub fn read(mut from: impl BufRead) -> Result<Self, Error> {
+        let (mut header, mut measurements, mut claims, mut end) = (None, Vec::new(), Vec::new(), None);
+        let mut text = Vec::new();
+        for number in 1.. {
+            text.clear();
+            from.read_until(b'\n', &mut text).map_err(|source| Error::Io { action: "read a result file".into(), source })?;
+            let wrong = |message: String| Error::Result { line: number, message };
+            if text.is_empty() {
+                break;
+            }
+            let line = match serde_json::from_slice(&text) {
+                Ok(line) => line,
+                // Whoever wrote it was stopped in its middle.
+                Err(_) if header.is_some() && text.last() != Some(&b'\n') => break,
+                Err(error) => return Err(wrong(error.to_string())),
+            };
+            match line {
+                Line::Header(found) if header.is_none() && found.format == FORMAT => header = Some(*found),
+                Line::Header(found) if header.is_none() => return Err(wrong(format!("format {} instead of {FORMAT}", found.format))),
+                _ if header.is_none() => return Err(wrong("the first line is not a header".into())),
+                Line::Header(_) => return Err(wrong("a second header".into())),
+                Line::Measurement(measurement) => measurements.push(*measurement),
+                Line::Claim(claim) => claims.push(claim),
+                Line::End(found) => end = Some(found),
+            }
+        }
+        let header = header.ok_or(Error::Result { line: 1, message: "the file is empty".into() })?;
+        Ok(Self { header, measurements, claims, end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Access, Case, Distribution, Experiment, KeyKind, Load, Measure, Memory, Mix, Order, Phase, Workload};
+
+    fn parameters() -> Parameters {
+        Parameters {
+            keys: 1000,
+            key: KeyKind::Bytes(20),
+            value_bytes: 8,
+            threads: 2,
+            write_latency_ns: 300,
+            domain: "adr".into(),
+            memory: Memory::Directory("/dev/shm".into()),
+            scan_length: 100,
+            measure: Measure::Time,
+        }
+    }
+
+    fn lines() -> Vec<Line> {
+        let phase = Phase {
+            name: "insert".into(),
+            mix: Mix { insert: 1.0, ..Mix::default() },
+            distribution: Distribution::Zipfian(0.99),
+            order: Order::Random,
+            operations: Some(7),
+            access: Access::Batch(16),
+            measured: true,
+        };
+        let workload = Workload { name: "micro".into(), load: Some(Load { order: Order::Dense, fill: Some(0.7) }), phases: vec![phase] };
+        let cases = vec![Case { workload, parameters: parameters() }];
+        let experiment = Experiment { id: "one".into(), title: "One".into(), systems: vec!["isle".into()], baseline: None, cases, figure: None };
+        let plan = Plan { experiments: vec![experiment], claims: vec!["A1".into()], rounds: 5, seed: 1 };
+        let header = Header { format: FORMAT, version: "0".into(), command: vec!["lab".into()], started: 1, machine: Machine::default(), plan };
+        let measurement = Measurement {
+            experiment: "one".into(),
+            system: "isle".into(),
+            durability: "none".into(),
+            leaf_bytes: Some(512),
+            workload: "micro".into(),
+            phase: "insert".into(),
+            parameters: parameters(),
+            round: 0,
+            metrics: BTreeMap::from([(metric::MEAN.into(), Metric { value: 0.1 + 0.2, unit: "ns".into() })]),
+        };
+        let claim = Claim {
+            id: "A1".into(),
+            place: "Fig. 7a".into(),
+            what: "insert".into(),
+            paper: "1".into(),
+            ours: "2".into(),
+            verdict: Verdict::CannotCompare,
+            why: "so".into(),
+            experiments: vec!["one".into()],
+        };
+        let end = End { complete: false, seconds: 0.5 };
+        vec![Line::Header(Box::new(header)), Line::Measurement(Box::new(measurement)), Line::Claim(claim), Line::End(end)]
+    }
+
+    fn written(lines: &[Line]) -> Vec<u8> {
+        let mut text = Vec::new();
+        lines.iter().for_each(|line| line.write(&mut text).unwrap());
+        text
+    }
+
+    #[test]
+    fn lines_come_back_as_they_were() {
+        let lines = lines();
+        let Results { header, measurements, claims, end } = Results::read(written(&lines).as_slice()).unwrap();
+        let mut read = vec![Line::Header(Box::new(header))];
+        read.extend(measurements.into_iter().map(|measurement| Line::Measurement(Box::new(measurement))));
+        read.extend(claims.into_iter().map(Line::Claim));
+        read.extend(end.map(Line::End));
+        assert_eq!(read, lines);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_read_up_to_there() {
+        let lines = lines();
+        let (whole, first) = (written(&lines), written(&lines[..1]).len());
+        for length in 0..whole.len() {
+            match Results::read(&whole[..length]) {
+                Ok(results) => {
+                    assert!(length >= first, "{length} bytes are less than a header");
+                    let ends = whole[..length].iter().filter(|byte| **byte == b'\n').count();
+                    // A line that lacks only its end is whole.
+                    let read = 1 + results.measurements.len() + results.claims.len() + usize::from(results.end.is_some());
+                    assert!(read == ends || (read == ends + 1 && whole[length] == b'\n'), "{read} lines of {ends}");
+                }
+                Err(Error::Result { line: 1, .. }) => assert!(length < first, "{length} bytes"),
+                Err(other) => panic!("{length} bytes: {other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn other_formats_and_other_files_are_refused() {
+        let mut lines = lines();
+        let damaged = [written(&lines[..2]), b"{\"line\":\"end\"}\n".to_vec()].concat();
+        assert!(matches!(Results::read(damaged.as_slice()), Err(Error::Result { line: 3, .. })));
+        assert!(matches!(Results::read(written(&lines[1..]).as_slice()), Err(Error::Result { line: 1, .. })));
+        if let Line::Header(header) = &mut lines[0] {
+            header.format += 1;
+        }
+        assert!(matches!(Results::read(written(&lines).as_slice()), Err(Error::Result { line: 1, .. })));
+    }
+}

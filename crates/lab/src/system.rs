@@ -1,0 +1,204 @@
+//! What is measured: anything that keeps values by key.
+//!
+//! The driver speaks bytes. A key is [`KeyKind::Integer`](crate::plan::KeyKind) (8 bytes, big-endian, so that bytes are ordered as the integers are) or a
+//! string; a value is bytes, never empty. A system that keeps integers decodes them, which costs one instruction.
+//!
+//! ```text
+//! System   what there is to choose from, by name        one per variant
+//! Instance one store with data in it                    created for every case of every round
+//! Handle   what one thread does with it                 made by that thread
+//! ```
+
+use crate::Error;
+use crate::plan::{KeyKind, Measure};
+use everleaf_pmem::{Counts, Domain};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Something that can be measured.
+pub trait System: Send + Sync {
+    /// Name by which it is chosen: unique, short, without blanks.
+    fn name(&self) -> &str;
+
+    /// One line for people.
+    fn summary(&self) -> String;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// When a write counts as done under `setting`, in words: what a crash can take back.
+    fn durability(&self, setting: &Setting) -> String;
+
+    /// Creates an empty instance.
+    ///
+    /// # Errors
+    /// A setting that it cannot serve; no space; whatever else hinders it.
+    fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error>;
+}
+
+/// What a system can do. A case that needs more is not run, and the results say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// It has scans in order of keys.
+    pub scans: bool,
+    /// It outlives the process.
+    pub persistent: bool,
+    /// Several threads may write at once.
+    pub threads: bool,
+    /// [`Handle::get_many`] and [`Handle::insert_many`] are more than loops.
+    pub batches: bool,
+    /// It can be filled at once from sorted entries.
+    pub bulk_load: bool,
+    /// It counts flushes, fences and lines.
+    pub counts: bool,
+    /// It can be slowed down by a latency of writes.
+    pub write_latency: bool,
+    /// It takes keys that are not 8 bytes, and values that are not.
+    pub any_size: bool,
+    /// Size of its leaves in bytes, if it has such.
+    pub leaf_bytes: Option<u32>,
+}
+
+/// What an instance is created for.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Keys that it will hold at most.
+    pub keys_max: u64,
+    /// The shape of keys.
+    pub key: KeyKind,
+    /// Size of values in bytes.
+    pub value_bytes: u32,
+    /// Threads that will use it.
+    pub threads: u16,
+    /// Persistence domain, for those that know such.
+    pub domain: Domain,
+    /// Nanoseconds added to every line written back, for those that can.
+    pub write_latency_ns: u64,
+    /// An empty directory of its own, which lives longer than the instance; `None`: memory without a file, for those that can.
+    pub directory: Option<PathBuf>,
+    /// What is found out.
+    pub measure: Measure,
+}
+
+/// A store with data in it.
+pub trait Instance: Send + Sync {
+    /// What the calling thread uses it by.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn handle(&self) -> Result<Box<dyn Handle + '_>, Error>;
+
+    /// Fills it, empty as it is, with entries in ascending order, so that leaves are as full as they can be.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it has no such operation.
+    fn bulk_load(&self, entries: &mut Entries<'_>) -> Result<(), Error>;
+
+    /// What it takes.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn space(&self) -> Result<Space, Error>;
+
+    /// What has passed to persistent memory since the last [`Instance::reset_counts`]; `None` unless it was created for [`Measure::Counts`].
+    fn counts(&self) -> Option<Counts> {
+        None
+    }
+
+    /// Starts counting anew.
+    fn reset_counts(&self) {}
+
+    /// Ends it in this way, without any handle left, and opens it again with so many threads. Its data must be in a directory.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it does not outlive the process.
+    fn reopen(self: Box<Self>, shutdown: Shutdown, threads: u16) -> Result<Reopened, Error>;
+}
+
+/// Entries for [`Instance::bulk_load`].
+pub type Entries<'a> = dyn Iterator<Item = (Vec<u8>, Vec<u8>)> + 'a;
+
+/// How an instance ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// As by a crash of the process: nothing is written any more.
+    Crash,
+    /// In good order.
+    Close,
+}
+
+/// An instance that was opened again.
+pub struct Reopened {
+    /// It.
+    pub instance: Box<dyn Instance>,
+    /// How long opening took, until the first operation can be served.
+    pub time: Duration,
+}
+
+/// What an instance takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Persistent memory, or file, in bytes: what is in use, not what is reserved.
+    pub pool_bytes: Option<u64>,
+    /// Leaves, if it has such.
+    pub leaves: Option<u64>,
+}
+
+/// What [`Handle::scan`] calls for each entry: key and value.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// What one thread uses an instance by.
+pub trait Handle {
+    /// Adds a key that is not there.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error>;
+
+    /// Appends the value of a key to `value`; whether it is there.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error>;
+
+    /// Sets the value of a key that is there.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error>;
+
+    /// Removes a key that is there; whether it was.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error>;
+
+    /// Visits entries in ascending order, from a key on, until `visit` breaks or there are no more.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it keeps no order; whatever else hinders it.
+    fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Error>;
+
+    /// Looks up several keys at once: calls `visit` with the number of each and its value, in any order.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+        let mut value = Vec::new();
+        for (number, key) in keys.iter().enumerate() {
+            value.clear();
+            let found = self.get(key, &mut value)?;
+            visit(number, found.then_some(&value));
+        }
+        Ok(())
+    }
+
+    /// Adds several keys that are not there, each of them as [`Handle::insert`] does.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        entries.iter().try_for_each(|(key, value)| self.insert(key, value))
+    }
+}
