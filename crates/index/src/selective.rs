@@ -46,7 +46,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
-pub use router::Olc;
+pub use router::{AnyRouter, Olc, Packed};
 pub(crate) use scan::{is_beyond, next_bound, scan_target};
 use structure::{Room, Structure};
 
@@ -58,6 +58,8 @@ pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Olc<K, 64>, M>;
 pub type WbTree<K, M> = Selective<K, WbLeaf<8, 2>, Olc<K, 64>, M>;
 /// LB+-Tree with leaves of 256 BLOCKS bytes and the default router.
 pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Olc<K, 64>, M>;
+/// NV-Tree with leaves of 64 LINES bytes and its own router.
+pub type NvTree<K, M, const LINES: usize = 8> = Selective<K, NvLeaf<LINES>, Packed<K, 64>, M>;
 
 resident! {
     /// The root block of a tree.

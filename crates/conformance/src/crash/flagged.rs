@@ -42,8 +42,8 @@ pub(super) fn entry<M: Medium, const MISTAKE: usize>() -> Index<u64, M> {
         summary: "NV-Tree with flagged negatives, which loses keys",
         persistent: true,
         leaf_capacity: SLOTS,
-        creator: |entry, pool, root| Ok(Box::new(Tree::<M, MISTAKE>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M, MISTAKE>::open(pool, root, entry.name, recovery)?)),
+        creator: |entry, pool, root| Ok(Box::new(Tree::<M, MISTAKE>::create(pool, root, entry.name, Olc::build)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M, MISTAKE>::open(pool, root, entry.name, recovery, Olc::build)?)),
     }
 }
 

@@ -100,8 +100,8 @@ pub(super) fn algorithm_3<M: Medium>() -> Index<u64, M> {
         summary: "LB+-Tree with Algorithm 3 as printed, which loses entries",
         persistent: true,
         leaf_capacity: SLOTS as usize,
-        creator: |entry, pool, root| Ok(Box::new(Tree::<M>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M>::open(pool, root, entry.name, recovery)?)),
+        creator: |entry, pool, root| Ok(Box::new(Tree::<M>::create(pool, root, entry.name, Olc::build)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M>::open(pool, root, entry.name, recovery, Olc::build)?)),
     }
 }
 
@@ -191,8 +191,8 @@ pub(super) fn stale_log<M: Medium>() -> Index<u64, M> {
         summary: "FPTree with a log that keeps the new leaf of the division before, which is overwritten",
         persistent: true,
         leaf_capacity: FP_SLOTS,
-        creator: |entry, pool, root| Ok(Box::new(Tree::<M>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M>::open(pool, root, entry.name, recovery)?)),
+        creator: |entry, pool, root| Ok(Box::new(Tree::<M>::create(pool, root, entry.name, Olc::build)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M>::open(pool, root, entry.name, recovery, Olc::build)?)),
     }
 }
 

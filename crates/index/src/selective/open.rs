@@ -2,7 +2,7 @@
 
 use super::leaf::{self, Birth, Entry, LeafLayout};
 use super::log::{self, Log, Logs};
-use super::router::{Router, Target};
+use super::router::{Build, Router, Target};
 use super::structure::Structure;
 use super::{Latches, Selective, TreeRoot};
 use crate::counter::Counter;
@@ -38,7 +38,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     ///
     /// # Errors
     /// A full pool, or a root of that name.
-    pub fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
+    pub fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str, build: Build<K, R>) -> Result<Self, Error> {
         let leaf = pool.alloc::<L>()?;
         leaf.build(pool, &Birth { next: 0, low: 0, skip: 0 }, &[])?;
         let root = pool.alloc::<TreeRoot>()?;
@@ -52,16 +52,16 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let leaf = leaf.release();
         // Where that fails, nobody reaches the leaf; or its root is there after all, in a pool that allocates no more.
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
-        Ok(Self::assemble(pool, root, Vec::new(), vec![Found { low: K::Owned::default(), highest: None, off: leaf.bytes(), skip: 0, count: 0 }]))
+        Ok(Self::assemble(pool, root, build, Vec::new(), vec![Found { low: K::Owned::default(), highest: None, off: leaf.bytes(), skip: 0, count: 0 }]))
     }
 
-    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, logs: Vec<Off<Log>>, found: Vec<Found<K>>) -> Self {
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, build: Build<K, R>, logs: Vec<Off<Log>>, found: Vec<Found<K>>) -> Self {
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
         keys.add(found.iter().map(|leaf| leaf.count as i64).sum());
         leaves.add(found.len() as i64);
         let places: Vec<u64> = found.iter().map(|leaf| leaf.off).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
-        let router = R::build(found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect());
+        let router = build(found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect());
         Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, _key: PhantomData }
     }
 
@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     ///
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
-    pub fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
+    pub fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>, build: Build<K, R>) -> Result<Self, Error> {
         let missing = || Error::NoSuchIndex { name: name.to_owned(), kind };
         let root = pool.root(name)?.ok_or_else(missing)?;
         if root.kind != kind_of::<K>(kind) {
@@ -109,7 +109,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 return Err(everleaf_pmem::Error::corrupt(leaf.off, "a leaf that leaves out more bytes than its keys share").into());
             }
         }
-        Ok(Self::assemble(pool, root, logs, found))
+        Ok(Self::assemble(pool, root, build, logs, found))
     }
 
     /// Reads the list of leaves in order, while nobody writes.
@@ -181,16 +181,26 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(stats)
     }
 
+    /// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so all are gone through, and again.
+    fn merge_empty(&self) {
+        let mut low = K::LOWEST.to_owned();
+        for _ in 0..8 * self.leaves.get() {
+            let before = self.leaves.get();
+            if before == 1 || self.keys.get() > 0 {
+                return;
+            }
+            let _ = L::Structure::merge(self, low.borrow());
+            if self.leaves.get() == before {
+                low = self.fences(low.borrow()).high.unwrap_or_else(|| K::LOWEST.to_owned());
+            }
+        }
+    }
+
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
         let is_only = |leaf: &L| leaf.count() == 0 && leaf.next().get() == 0;
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
-        // Removals may have left empty leaves behind.
-        for _ in 1..self.leaves.get() {
-            if self.keys.get() == 0 {
-                let _ = L::Structure::merge(self, K::LOWEST);
-            }
-        }
+        self.merge_empty();
         if !self.read(Target::At(K::LOWEST), None, |leaf, _| Ok(is_only(leaf))) {
             return Err(not_empty());
         }
@@ -217,17 +227,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let first = leaves.next().expect("a chain that is not empty");
         let rest: Vec<Off<L>> = leaves.map(Durable::release).collect();
         let first = self.pool.link(&self.root().first, first).bytes();
-        // From the last to the first, so that the latched leaf keeps the range that is still to be given away; with the last of it, it gives up its place.
-        for (number, (leaf, low)) in rest.iter().zip(&chain.lows).enumerate().rev() {
-            let left = if number == 0 { first } else { held.off };
-            self.router.split(held.off, left, K::LOWEST, low.borrow(), leaf.bytes());
-        }
-        if rest.is_empty() {
-            self.router.replace(held.off, first, K::LOWEST);
-        }
+        self.leaves.add(rest.len() as i64);
+        let rest = chain.lows.into_iter().zip(rest.into_iter().map(Off::bytes));
+        self.router.populate(held.off, std::iter::once((K::LOWEST.to_owned(), first)).chain(rest).collect());
         held.lock.release_obsolete();
         self.keys.add(chain.count as i64);
-        self.leaves.add(rest.len() as i64);
         self.pool.retire(Off::<L>::new(held.off), &self.pool.pin());
         Ok(())
     }

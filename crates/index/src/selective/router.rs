@@ -1,11 +1,19 @@
 //! Routers: from a key to the leaf whose range holds it. Volatile; rebuilt from the leaves.
 
+mod any;
+mod node;
 mod olc;
+mod packed;
+mod siblings;
 
+pub use any::AnyRouter;
 pub use olc::Olc;
+pub use packed::Packed;
+pub use siblings::Siblings;
 
 use crate::Key;
 pub use crate::latch::Restart;
+use std::borrow::Borrow;
 
 /// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache
 /// when the last has come.
@@ -47,15 +55,15 @@ pub struct Fences<K: Key + ?Sized> {
     pub high: Option<K::Owned>,
 }
 
+/// Makes a router over leaves in ascending order of their lows. The first low is the lowest key that there is.
+pub type Build<K, R> = fn(Vec<(<K as ToOwned>::Owned, u64)>) -> R;
+
 /// A map from ranges of keys to leaves, shared by any number of threads.
 pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// See [`Router::neighbours`].
     type Neighbours<'a>: Neighbours<K>
     where
         Self: 'a;
-
-    /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
-    fn build(leaves: Vec<(K::Owned, u64)>) -> Self;
 
     /// Finds a leaf. What comes back holds only if [`Router::validate`] says so afterwards.
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart>;
@@ -81,6 +89,18 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// Puts `leaf` in the place of `old`, whose range begins at `low`. The caller has latched `old`.
     fn replace(&self, old: u64, leaf: u64, low: &K);
 
+    /// Gives the range of `old`, the only leaf, to leaves in ascending order of their lows, the first of which is the lowest key. The caller has latched `old`.
+    fn populate(&self, old: u64, leaves: Vec<(K::Owned, u64)>) {
+        // From the last to the first, so that the latched leaf keeps the range that is still to be given away; with the last of it, it gives up its place.
+        for (number, (low, leaf)) in leaves.iter().enumerate().skip(1).rev() {
+            let left = if number == 1 { leaves[0].1 } else { old };
+            self.split(old, left, K::LOWEST, low.borrow(), *leaf);
+        }
+        if leaves.len() == 1 {
+            self.replace(old, leaves[0].1, K::LOWEST);
+        }
+    }
+
     /// Two neighbouring leaves, one of them that of `key`, which keep their places until the result is dropped. `None` when there are no two.
     fn neighbours(&self, key: &K) -> Result<Option<Self::Neighbours<'_>>, Restart>;
 
@@ -103,4 +123,69 @@ pub trait Neighbours<K: Key + ?Sized> {
     fn join(self, leaf: u64);
     /// Changes nothing.
     fn release(self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Splits and joins ranges at random; a leaf's number stands for the leaf.
+    fn against_model<K: Key + ?Sized>(key: impl Fn(u64) -> K::Owned) {
+        for build in [AnyRouter::<K, 4>::olc, AnyRouter::packed] {
+            router_against_model(build, &key);
+        }
+    }
+
+    fn router_against_model<K: Key + ?Sized, R: Router<K>>(build: Build<K, R>, key: impl Fn(u64) -> K::Owned) {
+        let router = build(vec![(key(0), 1)]);
+        let mut model = BTreeMap::from([(key(0), 1u64)]);
+        let (mut state, mut next) = (7u64, 2);
+        for step in 0..4000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = key((state >> 33) % 1000);
+            let (low, leaf) = model.range::<K::Owned, _>(..=at.clone()).next_back().map(|(low, leaf)| (low.clone(), *leaf)).unwrap();
+            let route = router.find(Target::At(at.borrow())).unwrap();
+            assert_eq!(route.leaf, leaf);
+            if at != low && (step / 1000) % 2 == 0 {
+                Router::split(&router, leaf, next, low.borrow(), at.borrow(), next + 1);
+                model.insert(low, next);
+                model.insert(at, next + 1);
+                next += 2;
+            } else if let Some(pair) = router.neighbours(at.borrow()).unwrap() {
+                let [left, right] = pair.fences();
+                assert_eq!(left.high.as_ref(), Some(&right.low));
+                assert_eq!(pair.leaves(), [&left.low, &right.low].map(|low| *model.get::<K::Owned>(low).unwrap()));
+                pair.join(next);
+                model.remove::<K::Owned>(&right.low);
+                model.insert(left.low, next);
+                next += 1;
+            }
+            if step % 100 == 0 {
+                let mut found = Vec::new();
+                router.check(&mut |fences, leaf| found.push((fences.low.clone(), leaf))).unwrap();
+                assert_eq!(found, model.clone().into_iter().collect::<Vec<_>>());
+                let rebuilt = build(found.clone());
+                let mut again = Vec::new();
+                rebuilt.check(&mut |fences, leaf| again.push((fences.low.clone(), leaf))).unwrap();
+                assert_eq!(again, found);
+            }
+        }
+    }
+
+    #[test]
+    fn integers_route_like_a_model() {
+        against_model::<u64>(|n| n * 3);
+    }
+
+    #[test]
+    fn byte_strings_route_like_a_model() {
+        against_model::<[u8]>(|n| if n == 0 { Vec::new() } else { format!("user:{:05}:{}", n / 10, "x".repeat((n % 10) as usize)).into_bytes() });
+    }
+
+    #[test]
+    fn byte_strings_of_several_families_route_like_a_model() {
+        let families = ["", "media:image:", "media:image:x", "user:profile:"];
+        against_model::<[u8]>(|n| if n == 0 { Vec::new() } else { format!("{}{n:04}", families[n as usize % families.len()]).into_bytes() });
+    }
 }

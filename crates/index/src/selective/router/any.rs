@@ -1,0 +1,84 @@
+//! A router that is chosen when a tree is created or opened: every leaf runs on every router, and is compiled once.
+
+use super::siblings::Siblings;
+use super::{Fences, Olc, Packed, Route, Router, Target};
+use crate::Key;
+use crate::latch::Restart;
+
+/// One of the routers.
+#[expect(clippy::large_enum_variant, reason = "there is one a tree, and a lookup should not have to follow a pointer to it")]
+pub enum AnyRouter<K: ?Sized, const FANOUT: usize> {
+    /// See [`Olc`].
+    Olc(Olc<K, FANOUT>),
+    /// See [`Packed`].
+    Packed(Packed<K, FANOUT>),
+}
+
+impl<K: Key + ?Sized, const FANOUT: usize> AnyRouter<K, FANOUT> {
+    /// Over leaves in ascending order of their lows; see [`Olc::build`].
+    pub fn olc(leaves: Vec<(K::Owned, u64)>) -> Self {
+        Self::Olc(Olc::build(leaves))
+    }
+
+    /// Over leaves in ascending order of their lows; see [`Packed::build`].
+    pub fn packed(leaves: Vec<(K::Owned, u64)>) -> Self {
+        Self::Packed(Packed::build(leaves))
+    }
+}
+
+/// Does the same with whichever it is.
+macro_rules! whichever {
+    ($any:expr, $router:ident => $act:expr) => {
+        match $any {
+            AnyRouter::Olc($router) => $act,
+            AnyRouter::Packed($router) => $act,
+        }
+    };
+}
+
+impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
+    type Neighbours<'a> = Siblings<'a, K, FANOUT>;
+
+    #[inline(always)]
+    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        whichever!(self, router => router.find(target))
+    }
+
+    fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
+        whichever!(self, router => router.find_many(keys, routes));
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn validate(&self, route: &Route) -> Result<(), Restart> {
+        whichever!(self, router => router.validate(route))
+    }
+
+    fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {
+        whichever!(self, router => router.fences(route))
+    }
+
+    fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) {
+        whichever!(self, router => router.split(old, left, low, separator, right));
+    }
+
+    fn replace(&self, old: u64, leaf: u64, low: &K) {
+        whichever!(self, router => router.replace(old, leaf, low));
+    }
+
+    fn populate(&self, old: u64, leaves: Vec<(K::Owned, u64)>) {
+        whichever!(self, router => router.populate(old, leaves));
+    }
+
+    fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
+        whichever!(self, router => router.neighbours(key))
+    }
+
+    fn depth(&self) -> u32 {
+        whichever!(self, router => router.depth())
+    }
+
+    fn check(&self, visit: &mut dyn FnMut(&Fences<K>, u64)) -> Result<(), &'static str> {
+        whichever!(self, router => router.check(visit))
+    }
+}

@@ -1,0 +1,239 @@
+//! The nodes that routers consist of, and how their entries change.
+//!
+//! ```text
+//! node   latch | shape: count, level, skip, exposed | high fence | heads[FANOUT] | children[FANOUT] | tails[FANOUT]
+//! ```
+//!
+//! Entry i is a child and the lowest key that belongs under it: `low(i) <= key < low(i + 1)`, and for the last entry `key < high`. Entry 0's low is the low
+//! fence of the node. All lows but that one begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every
+//! comparison; the *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
+//!
+//! Mostly every key between the fences has those `skip` bytes too. At the edges of the tree (the root has no fences but the lowest key) keys may differ in
+//! them: there, `exposed` says that a search must compare them first.
+//!
+//! Lows ascend strictly, and lie between the fences. Every function that changes a node that others can reach is called under its lock; readers look at a node
+//! between two looks at a latch, and what they read of a node that changes is some entry of some node.
+
+use super::{Fences, Target};
+use crate::Key;
+use crate::latch::Latch;
+use crate::strings::Strings;
+use bytemuck::Zeroable;
+use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
+use everleaf_pmem::{probe, vector};
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// By how many bytes heads must reach further to be worth the comparison that an exposed node takes.
+const EXPOSED_GAIN: usize = 4;
+
+/// See the module documentation.
+#[derive(Zeroable)]
+#[repr(align(64))]
+pub(super) struct Node<const FANOUT: usize> {
+    pub(super) latch: Latch,
+    shape: AtomicU64,
+    high_head: AtomicU64,
+    high_tail: AtomicU32,
+    heads: [AtomicU64; FANOUT],
+    pub(super) children: [AtomicU64; FANOUT],
+    tails: [AtomicU32; FANOUT],
+}
+
+/// What a search must know of a node, in one word.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) count: usize,
+    pub(super) level: u8,
+    /// Number of bytes that all lows but the first share, and heads leave out.
+    skip: usize,
+    /// Whether there are keys between the fences that do not begin with those bytes.
+    exposed: bool,
+    /// Whether there is a high fence.
+    bounded: bool,
+}
+
+impl Shape {
+    #[inline(always)]
+    fn unpack(word: u64) -> Self {
+        let bit = |bit: u32| word >> bit & 1 == 1;
+        Self { count: (word & 0xffff) as usize, level: (word >> 16) as u8, bounded: bit(24), exposed: bit(25), skip: (word >> 32) as usize }
+    }
+
+    fn pack(self) -> u64 {
+        self.count as u64 | u64::from(self.level) << 16 | u64::from(self.bounded) << 24 | u64::from(self.exposed) << 25 | (self.skip as u64) << 32
+    }
+}
+
+impl<const FANOUT: usize> Node<FANOUT> {
+    #[inline(always)]
+    pub(super) fn shape(&self) -> Shape {
+        let mut shape = Shape::unpack(self.shape.load(Relaxed));
+        // Numbers may be followed into a node that is being rewritten: whatever is found, slots stay within bounds.
+        shape.count = shape.count.clamp(1, FANOUT);
+        shape
+    }
+
+    /// Brings the lines that a search reads closer.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        probe::prefetch(&self.latch);
+        for line in self.heads.chunks(8).chain(self.children.chunks(8)) {
+            probe::prefetch(&line[0]);
+        }
+    }
+
+    fn copy_slot(&self, from: usize, to: usize) {
+        self.heads[to].store(self.heads[from].load(Relaxed), Relaxed);
+        self.tails[to].store(self.tails[from].load(Relaxed), Relaxed);
+        self.children[to].store(self.children[from].load(Relaxed), Relaxed);
+    }
+
+    fn set_count(&self, count: usize) {
+        self.shape.store(Shape { count, ..self.shape() }.pack(), Relaxed);
+    }
+}
+
+/// An entry taken out of its node: low and child.
+pub(super) type Entry<K> = (<K as ToOwned>::Owned, u64);
+
+/// The separators of nodes, so far as they are not in the nodes.
+pub(super) struct Separators<K: ?Sized> {
+    strings: Strings,
+    _key: PhantomData<fn(&K)>,
+}
+
+impl<K: Key + ?Sized> Separators<K> {
+    pub(super) fn new() -> Self {
+        Self { strings: Strings::new(), _key: PhantomData }
+    }
+
+    /// The last slot whose low is not above the target.
+    #[inline(always)]
+    pub(super) fn search<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, target: Target<'_, K>) -> usize {
+        let (key, at_equal) = match target {
+            Target::At(key) => (key, true),
+            Target::Below(key) => (key, false),
+            Target::Last => return shape.count - 1,
+        };
+        if shape.exposed {
+            match self.strings.compare_up_to(key.bytes(), node.tails[1].load(Relaxed), shape.skip) {
+                Order::Less => return 0,
+                Order::Equal => {}
+                Order::Greater => return shape.count - 1,
+            }
+        }
+        let head = key.head(shape.skip);
+        let last = vector::first_above(&node.heads, shape.count, head).saturating_sub(1);
+        if last == 0 || node.heads[last].load(Relaxed) != head {
+            return last;
+        }
+        if K::WHOLE {
+            return if at_equal { last } else { last - 1 };
+        }
+        // Of the lows with that very head, count those that are not above the target.
+        let first = head.checked_sub(1).map_or(1, |lower| vector::first_above(&node.heads, shape.count, lower).max(1));
+        let (mut start, mut end) = (first.min(last), last + 1);
+        while start < end {
+            let middle = usize::midpoint(start, end);
+            let order = self.strings.compare_up_to(key.bytes(), node.tails[middle].load(Relaxed), usize::MAX);
+            if if at_equal { order.is_ge() } else { order.is_gt() } { start = middle + 1 } else { end = middle }
+        }
+        start - 1
+    }
+
+    fn separator(&self, head: u64, tail: u32) -> K::Owned {
+        let mut bytes = Vec::new();
+        if !K::WHOLE {
+            self.strings.read(tail, &mut bytes);
+        }
+        K::restore(head, &bytes)
+    }
+
+    pub(super) fn low<const FANOUT: usize>(&self, node: &Node<FANOUT>, slot: usize) -> K::Owned {
+        self.separator(node.heads[slot].load(Relaxed), node.tails[slot].load(Relaxed))
+    }
+
+    pub(super) fn high<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape) -> Option<K::Owned> {
+        shape.bounded.then(|| self.separator(node.high_head.load(Relaxed), node.high_tail.load(Relaxed)))
+    }
+
+    /// The fences of the child at `slot`; to be validated when the node is not locked.
+    pub(super) fn fences_at<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize) -> Fences<K> {
+        let high = if slot + 1 < shape.count { Some(self.low(node, slot + 1)) } else { self.high(node, shape) };
+        Fences { low: self.low(node, slot), high }
+    }
+
+    pub(super) fn entries<const FANOUT: usize>(&self, node: &Node<FANOUT>) -> Vec<Entry<K>> {
+        (0..node.shape().count).map(|slot| (self.low(node, slot), node.children[slot].load(Relaxed))).collect()
+    }
+
+    pub(super) fn clear<const FANOUT: usize>(&self, node: &Node<FANOUT>) {
+        let shape = node.shape();
+        if !K::WHOLE {
+            for tail in &node.tails[..shape.count] {
+                self.strings.remove(tail.swap(0, Relaxed));
+            }
+            self.strings.remove(node.high_tail.swap(0, Relaxed));
+        }
+    }
+
+    /// Fills an empty node, of which the caller holds the lock or knows that nobody can reach it.
+    pub(super) fn fill<const FANOUT: usize>(&self, node: &Node<FANOUT>, level: u8, entries: &[Entry<K>], high: Option<&K>) {
+        let low: &K = entries[0].0.borrow();
+        // Lows ascend, so what the first and the last one share is shared by all.
+        let fenced = high.map_or(0, |high| low.shared(high));
+        let shared = if let [_, first, .., last] = entries { first.0.borrow().shared(last.0.borrow()) } else { fenced };
+        let exposed = shared >= fenced + EXPOSED_GAIN;
+        let shape = Shape { count: entries.len(), level, skip: if exposed { shared } else { fenced }, exposed, bounded: high.is_some() };
+        for (slot, (low, child)) in entries.iter().enumerate() {
+            self.put(node, shape, slot, low.borrow(), *child);
+        }
+        if let Some(high) = high {
+            node.high_head.store(high.head(shape.skip), Relaxed);
+            node.high_tail.store(self.strings.add(high.bytes()), Relaxed);
+        }
+        node.shape.store(shape.pack(), Relaxed);
+    }
+
+    fn put<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize, low: &K, child: u64) {
+        // The first low need not have the bytes that the others share; it is below them all.
+        let head = if shape.exposed && slot == 0 { 0 } else { low.head(shape.skip) };
+        node.heads[slot].store(head, Relaxed);
+        node.tails[slot].store(self.strings.add(low.bytes()), Relaxed);
+        node.children[slot].store(child, Relaxed);
+    }
+
+    /// Adds an entry behind `slot` of a locked node that is not full.
+    pub(super) fn insert_behind<const FANOUT: usize>(&self, node: &Node<FANOUT>, slot: usize, low: &K, child: u64) {
+        let shape = node.shape();
+        // A low without the bytes that the others share; or, now and then, it is time to see whether they share more than they did.
+        let unlike = shape.exposed && self.strings.compare_up_to(low.bytes(), node.tails[1].load(Relaxed), shape.skip).is_ne();
+        if unlike || !K::WHOLE && (shape.count + 1).is_power_of_two() {
+            let (mut entries, high) = (self.entries(node), self.high(node, shape));
+            entries.insert(slot + 1, (low.to_owned(), child));
+            self.clear(node);
+            self.fill(node, shape.level, &entries, high.as_ref().map(Borrow::borrow));
+            return;
+        }
+        for from in (slot + 1..shape.count).rev() {
+            node.copy_slot(from, from + 1);
+        }
+        self.put(node, shape, slot + 1, low, child);
+        node.set_count(shape.count + 1);
+    }
+
+    /// Removes the entry at `slot` of a locked node; what was under it belongs to the entry before.
+    pub(super) fn remove_at<const FANOUT: usize>(&self, node: &Node<FANOUT>, slot: usize) {
+        let count = node.shape().count;
+        self.strings.remove(node.tails[slot].load(Relaxed));
+        for from in slot + 1..count {
+            node.copy_slot(from, from - 1);
+        }
+        // The last slot's tail now belongs to the slot before it.
+        node.tails[count - 1].store(0, Relaxed);
+        node.set_count(count - 1);
+    }
+}
