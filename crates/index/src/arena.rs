@@ -7,56 +7,61 @@ use bytemuck::Zeroable;
 use everleaf_pmem::huge;
 use std::sync::OnceLock;
 
-/// Grows by chunks, each as large as all before it together.
-pub(crate) struct Arena<T> {
-    chunks: [OnceLock<Box<[T]>>; 32],
-    first: usize,
+/// Grows by chunks: the first has `FIRST` things, a power of two, each other one twice as many as the one before it.
+pub(crate) struct Arena<T, const FIRST: usize> {
+    chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }
 
-impl<T: Zeroable> Arena<T> {
-    /// `first` is the size of the first chunk, a power of two.
-    pub(crate) fn new(first: usize) -> Self {
-        assert!(first.is_power_of_two());
-        Self { chunks: [const { OnceLock::new() }; 32], first }
+const CHUNKS: usize = 32;
+
+impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
+    const SHIFT: u32 = {
+        assert!(FIRST.is_power_of_two());
+        FIRST.ilog2()
+    };
+
+    pub(crate) fn new() -> Self {
+        Self { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
+    /// The chunk of a number, and the place in it: with `FIRST` added, its highest bit tells the chunk, and the others are the place.
     #[inline(always)]
-    fn place(&self, number: usize) -> (usize, usize) {
-        let shift = self.first.trailing_zeros();
-        let chunk = (usize::BITS - (number >> shift).leading_zeros()) as usize;
-        let start = if chunk == 0 { 0 } else { self.first << (chunk - 1) };
-        (chunk, number - start)
+    fn place(number: usize) -> Option<(usize, usize)> {
+        let number = number.checked_add(FIRST)?;
+        let highest = number.ilog2();
+        Some(((highest - Self::SHIFT) as usize, number ^ 1 << highest))
     }
 
-    /// Number of things in a chunk.
-    fn chunk_len(&self, chunk: usize) -> usize {
-        if chunk == 0 { self.first } else { self.first << (chunk - 1) }
+    /// The chunk of a number, if it was ever made, and the place in it.
+    #[inline(always)]
+    fn find(&self, number: usize) -> Option<(&[T], usize)> {
+        let (chunk, at) = Self::place(number)?;
+        Some((self.chunks.get(chunk)?.get()?, at))
     }
 
     /// The thing of that number, if its chunk was ever made.
     #[inline(always)]
     pub(crate) fn get(&self, number: usize) -> Option<&T> {
-        let (chunk, at) = self.place(number);
-        self.chunks.get(chunk)?.get()?.get(at)
+        let (chunk, at) = self.find(number)?;
+        chunk.get(at)
     }
 
     /// The thing of that number, all zeroes at first.
     pub(crate) fn get_or_make(&self, number: usize) -> &T {
-        let (chunk, at) = self.place(number);
-        &self.chunks[chunk].get_or_init(|| huge::zeroed_box(self.chunk_len(chunk)))[at]
+        let (chunk, at) = Self::place(number).expect("a number that is no address");
+        &self.chunks[chunk].get_or_init(|| huge::zeroed_box(FIRST << chunk))[at]
     }
 
     /// The things from `number` to the end of its chunk.
     #[inline(always)]
     pub(crate) fn rest_of_chunk(&self, number: usize) -> Option<&[T]> {
-        let (chunk, at) = self.place(number);
-        self.chunks.get(chunk)?.get()?.get(at..)
+        let (chunk, at) = self.find(number)?;
+        chunk.get(at..)
     }
 
     /// Number of things from `number` to the end of its chunk, made or not.
     pub(crate) fn left_in_chunk(&self, number: usize) -> usize {
-        let (chunk, at) = self.place(number);
-        self.chunk_len(chunk) - at
+        Self::place(number).map_or(0, |(chunk, at)| (FIRST << chunk) - at)
     }
 }
 
@@ -66,7 +71,7 @@ mod tests {
 
     #[test]
     fn every_number_has_its_own_place() {
-        let arena = Arena::<std::sync::atomic::AtomicU64>::new(4);
+        let arena = Arena::<std::sync::atomic::AtomicU64, 4>::new();
         for number in 0..1000 {
             let cell = arena.get_or_make(number);
             assert_eq!(cell.swap(number as u64 + 1, std::sync::atomic::Ordering::Relaxed), 0);

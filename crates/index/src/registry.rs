@@ -1,7 +1,7 @@
 //! The list of every index.
 
 use crate::selective::leaf::LeafLayout;
-use crate::selective::router::Build;
+use crate::selective::router::{Build, FANOUT};
 use crate::selective::{AnyRouter, FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Selective, WbLeaf};
 use crate::{Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Medium, Pool, Reach};
@@ -113,18 +113,18 @@ pub fn registry<K: Key + ?Sized, M: Listed>() -> Vec<Entry<K, M>> {
 pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         olc::<K, M, IsleLeaf<1>, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
-        olc::<K, M, IsleLeaf<7>, 64>("isle", "Isle-Tree with leaves of 512 B"),
+        olc::<K, M, IsleLeaf<7>, FANOUT>("isle", "Isle-Tree with leaves of 512 B"),
         olc::<K, M, FpLeaf<3, 4, 0>, 4>("fp-192", "FPTree with leaves of 192 B and nodes of 4: for exhaustive checking"),
-        olc::<K, M, FpLeaf<8, 4, 0>, 64>("fp", "FPTree with leaves of 512 B"),
+        olc::<K, M, FpLeaf<8, 4, 0>, FANOUT>("fp", "FPTree with leaves of 512 B"),
         olc::<K, M, LbLeaf<2, 1>, 4>("lb-128", "LB+-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
         olc::<K, M, LbLeaf<2, 2>, 4>("lb-2x128", "LB+-Tree with leaves of 2 x 128 B and nodes of 4: for exhaustive checking"),
-        olc::<K, M, LbLeaf<4, 1>, 64>("lb", "LB+-Tree with leaves of 256 B"),
+        olc::<K, M, LbLeaf<4, 1>, FANOUT>("lb", "LB+-Tree with leaves of 256 B"),
         packed::<K, M, NvLeaf<2>, 4>("nv-128", "NV-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
-        packed::<K, M, NvLeaf<8>, 64>("nv", "NV-Tree with leaves of 512 B"),
+        packed::<K, M, NvLeaf<8>, FANOUT>("nv", "NV-Tree with leaves of 512 B"),
         olc::<K, M, WbLeaf<2, 1>, 4>("wb-128", "wB+-Tree with slot arrays in leaves of 128 B and nodes of 4: for exhaustive checking"),
-        olc::<K, M, WbLeaf<8, 2>, 64>("wb", "wB+-Tree with slot arrays in leaves of 512 B"),
+        olc::<K, M, WbLeaf<8, 2>, FANOUT>("wb", "wB+-Tree with slot arrays in leaves of 512 B"),
         olc::<K, M, WbLeaf<2, 0>, 4>("wb-bitmap-128", "wB+-Tree with bitmaps only in leaves of 128 B and nodes of 4: for exhaustive checking"),
-        olc::<K, M, WbLeaf<8, 0>, 64>("wb-bitmap", "wB+-Tree with bitmaps only in leaves of 512 B"),
+        olc::<K, M, WbLeaf<8, 0>, FANOUT>("wb-bitmap", "wB+-Tree with bitmaps only in leaves of 512 B"),
         packed::<K, M, IsleLeaf<1>, 4>("isle-128-packed", "Isle-Tree with leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         packed::<K, M, LbLeaf<2, 1>, 4>("lb-128-packed", "LB+-Tree with leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         olc::<K, M, NvLeaf<2>, 4>("nv-128-olc", "NV-Tree with leaves of 128 B on the default router with nodes of 4: for exhaustive checking"),
@@ -142,23 +142,23 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
 /// Other sizes of the same leaves, by the same code. Compiled where this is called.
 pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
-        olc::<K, M, IsleLeaf<3>, 64>("isle-256", "Isle-Tree with leaves of 256 B"),
-        olc::<K, M, IsleLeaf<15>, 64>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
-        olc::<K, M, IsleLeaf<31>, 64>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
-        olc::<K, M, FpLeaf<4, 1, 1>, 64>("fp-256", "FPTree with leaves of 256 B, as LB+-Tree's paper has them"),
-        olc::<K, M, FpLeaf<16, 4, 4>, 64>("fp-1k", "FPTree with leaves of 1 KiB, as its paper has them"),
-        olc::<K, M, LbLeaf<4, 2>, 64>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
-        olc::<K, M, LbLeaf<4, 3>, 64>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
-        olc::<K, M, LbLeaf<4, 4>, 64>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
-        packed::<K, M, NvLeaf<16>, 64>("nv-1k", "NV-Tree with leaves of 1 KiB"),
-        packed::<K, M, NvLeaf<64>, 64>("nv-4k", "NV-Tree with leaves of 4 KiB"),
-        olc::<K, M, WbLeaf<4, 1>, 64>("wb-256", "wB+-Tree with slot arrays in leaves of 256 B"),
-        olc::<K, M, WbLeaf<16, 4>, 64>("wb-1k", "wB+-Tree with slot arrays in leaves of 1 KiB"),
-        packed::<K, M, IsleLeaf<7>, 64>("isle-packed", "Isle-Tree with leaves of 512 B on NV-Tree's router"),
-        packed::<K, M, FpLeaf<8, 4, 0>, 64>("fp-packed", "FPTree with leaves of 512 B on NV-Tree's router"),
-        packed::<K, M, LbLeaf<4, 1>, 64>("lb-packed", "LB+-Tree with leaves of 256 B on NV-Tree's router"),
-        packed::<K, M, WbLeaf<8, 2>, 64>("wb-packed", "wB+-Tree with slot arrays in leaves of 512 B on NV-Tree's router"),
-        olc::<K, M, NvLeaf<8>, 64>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
+        olc::<K, M, IsleLeaf<3>, FANOUT>("isle-256", "Isle-Tree with leaves of 256 B"),
+        olc::<K, M, IsleLeaf<15>, FANOUT>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
+        olc::<K, M, IsleLeaf<31>, FANOUT>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
+        olc::<K, M, FpLeaf<4, 1, 1>, FANOUT>("fp-256", "FPTree with leaves of 256 B, as LB+-Tree's paper has them"),
+        olc::<K, M, FpLeaf<16, 4, 4>, FANOUT>("fp-1k", "FPTree with leaves of 1 KiB, as its paper has them"),
+        olc::<K, M, LbLeaf<4, 2>, FANOUT>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
+        olc::<K, M, LbLeaf<4, 3>, FANOUT>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
+        olc::<K, M, LbLeaf<4, 4>, FANOUT>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
+        packed::<K, M, NvLeaf<16>, FANOUT>("nv-1k", "NV-Tree with leaves of 1 KiB"),
+        packed::<K, M, NvLeaf<64>, FANOUT>("nv-4k", "NV-Tree with leaves of 4 KiB"),
+        olc::<K, M, WbLeaf<4, 1>, FANOUT>("wb-256", "wB+-Tree with slot arrays in leaves of 256 B"),
+        olc::<K, M, WbLeaf<16, 4>, FANOUT>("wb-1k", "wB+-Tree with slot arrays in leaves of 1 KiB"),
+        packed::<K, M, IsleLeaf<7>, FANOUT>("isle-packed", "Isle-Tree with leaves of 512 B on NV-Tree's router"),
+        packed::<K, M, FpLeaf<8, 4, 0>, FANOUT>("fp-packed", "FPTree with leaves of 512 B on NV-Tree's router"),
+        packed::<K, M, LbLeaf<4, 1>, FANOUT>("lb-packed", "LB+-Tree with leaves of 256 B on NV-Tree's router"),
+        packed::<K, M, WbLeaf<8, 2>, FANOUT>("wb-packed", "wB+-Tree with slot arrays in leaves of 512 B on NV-Tree's router"),
+        olc::<K, M, NvLeaf<8>, FANOUT>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
     ]
 }
 

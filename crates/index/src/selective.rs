@@ -38,7 +38,7 @@ use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
-use router::{Fences, GROUP, Neighbours, Router, Target};
+use router::{FANOUT, Fences, GROUP, Neighbours, Router, Target};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -51,15 +51,15 @@ pub(crate) use scan::{is_beyond, next_bound, scan_target};
 use structure::{Room, Structure};
 
 /// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.
-pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, 64>, M>;
+pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>;
 /// FPTree with leaves of 512 bytes and the default router.
-pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Olc<K, 64>, M>;
+pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Olc<K, FANOUT>, M>;
 /// wB+-Tree with leaves of 512 bytes, a slot array in each, and the default router.
-pub type WbTree<K, M> = Selective<K, WbLeaf<8, 2>, Olc<K, 64>, M>;
+pub type WbTree<K, M> = Selective<K, WbLeaf<8, 2>, Olc<K, FANOUT>, M>;
 /// LB+-Tree with leaves of 256 BLOCKS bytes and the default router.
-pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Olc<K, 64>, M>;
+pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Olc<K, FANOUT>, M>;
 /// NV-Tree with leaves of 64 LINES bytes and its own router.
-pub type NvTree<K, M, const LINES: usize = 8> = Selective<K, NvLeaf<LINES>, Packed<K, 64>, M>;
+pub type NvTree<K, M, const LINES: usize = 8> = Selective<K, NvLeaf<LINES>, Packed<K, FANOUT>, M>;
 
 resident! {
     /// The root block of a tree.
@@ -86,13 +86,13 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
 
 /// One latch for each place where a leaf can lie: blocks of equal size that do not overlap have different quotients.
 struct Latches<L> {
-    latches: Arena<Latch>,
+    latches: Arena<Latch, 64>,
     _leaf: PhantomData<fn(&L)>,
 }
 
 impl<L> Latches<L> {
     fn new() -> Self {
-        Self { latches: Arena::new(64), _leaf: PhantomData }
+        Self { latches: Arena::new(), _leaf: PhantomData }
     }
 
     /// The latch of a leaf that may be out of date.
@@ -163,7 +163,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// Finds the leaf of `target`, at a version at which the router knew it. `start` is a way there that was found before, if it has not been used up.
     #[inline(always)]
     fn reach(&self, target: Target<'_, K>, start: &mut Option<router::Route>) -> Result<Reached<'_, L>, Restart> {
-        let route = start.take().map_or_else(|| self.router.find(target), Ok)?;
+        let route = match start.take() {
+            Some(route) => route,
+            None => self.router.find(target)?,
+        };
         let (leaf, latch) = self.leaf(route.leaf)?;
         probe::prefetch_lines(leaf);
         let version = latch.read()?;
@@ -193,8 +196,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(found.map(|(_, value)| value))
     }
 
-    /// Latches the leaf of `key`.
-    #[inline(always)]
+    /// Latches the leaf of `key`. Once for all that write: a descent is much code.
+    #[inline(never)]
     fn hold(&self, key: &K, mut start: Option<router::Route>) -> Held<'_, L> {
         loop {
             let attempt = self

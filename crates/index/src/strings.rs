@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 
 pub(crate) struct Strings {
-    words: Arena<AtomicU64>,
+    words: Arena<AtomicU64, 64>,
     free: Mutex<Free>,
 }
 
@@ -29,7 +29,7 @@ fn size_in_words(length: usize) -> usize {
 
 impl Strings {
     pub(crate) fn new() -> Self {
-        Self { words: Arena::new(64), free: Mutex::new(Free { next: 1, by_size: HashMap::new() }) }
+        Self { words: Arena::new(), free: Mutex::new(Free { next: 1, by_size: HashMap::new() }) }
     }
 
     /// Keeps a copy of `bytes`.

@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
-use crate::selective::router::{Fences, Neighbours, Olc, Route, Router, Target};
+use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::structure::are_worth_merging;
 use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
@@ -27,8 +27,8 @@ pub(crate) const CAPACITY: usize = 32;
 /// See the module documentation. The pool serves only to read the records of byte-string keys.
 pub(crate) struct Tree<K: Key + ?Sized, M: Medium> {
     pool: Arc<Pool<M>>,
-    router: Olc<K, 64>,
-    leaves: Arena<Leaf>,
+    router: Olc<K, FANOUT>,
+    leaves: Arena<Leaf, 16>,
     free: Mutex<Free>,
     keys: Counter,
     leaf_count: Counter,
@@ -131,7 +131,7 @@ impl Leaf {
 
 impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
     pub(crate) fn new(pool: &Arc<Pool<M>>) -> Self {
-        let leaves = Arena::new(16);
+        let leaves = Arena::new();
         leaves.get_or_make(0);
         let free = Mutex::new(Free { next: 1, numbers: Vec::new() });
         let leaf_count = Counter::default();

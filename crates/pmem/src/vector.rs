@@ -8,22 +8,28 @@ use crate::Word;
 use crate::schedule::{atomic::AtomicU64, is_scheduled};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The largest number of words, or pairs, that are searched at once.
+/// The largest number of pairs that are searched at once.
 pub const WIDTH: usize = 64;
 
-/// The first of the first `count` words that is above `key`; `count` if none is.
-///
-/// # Panics
-/// When `count` is above the number of words, or there are more than [`WIDTH`].
+/// Number of words that are below `key`, all of them signed integers. Six and sixteen words are compared at once.
 #[inline(always)]
-pub fn first_above(words: &[AtomicU64], count: usize, key: u64) -> usize {
-    assert!(count <= words.len() && words.len() <= WIDTH);
+pub fn below(words: &[AtomicU64], key: u64) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if words.len().is_multiple_of(4) && is_x86_feature_detected!("avx2") && !is_scheduled() {
-        // SAFETY: AVX2 is there; the words are readable, and four at a time they come out even.
-        return unsafe { avx2::first_above(words, count, key) };
+    if is_x86_feature_detected!("avx2") && !is_scheduled() {
+        if let Ok(words) = words.try_into() {
+            // SAFETY: AVX2 is there.
+            return unsafe { avx2::below_6(words, key) };
+        }
+        if let Ok(words) = words.try_into() {
+            // SAFETY: AVX2 is there.
+            return unsafe { avx2::below_16(words, key) };
+        }
     }
-    words[..count].iter().position(|word| word.load(Relaxed) > key).unwrap_or(count)
+    below_one_by_one(words, key)
+}
+
+fn below_one_by_one(words: &[AtomicU64], key: u64) -> usize {
+    words.iter().map(|word| usize::from((word.load(Relaxed) as i64) < key as i64)).sum()
 }
 
 /// A bit for each pair whose first word is `head`: bit i for pair i.
@@ -92,43 +98,66 @@ mod avx2 {
     use crate::schedule::atomic::AtomicU64;
     use std::arch::asm;
     use std::arch::x86_64::{__m256i, _mm256_set1_epi64x};
-    use std::sync::atomic::Ordering::Relaxed;
 
-    /// # Safety
-    /// AVX2 is there, and the number of words is a multiple of 4, at most 64.
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    pub(super) unsafe fn first_above(words: &[AtomicU64], count: usize, key: u64) -> usize {
-        // Halved without branches until four vectors are left; starts stay multiples of 4, so that no vector reaches beyond the slice.
-        let (mut start, mut rest) = (0, count);
-        while rest > 16 {
-            let half = (rest / 2) & !3;
-            start += if words[start + half - 1].load(Relaxed) <= key { half } else { 0 };
-            rest -= half;
-        }
-        // Signed comparison of words with their top bits flipped is unsigned comparison.
-        let flip = _mm256_set1_epi64x(i64::MIN);
-        let key = _mm256_set1_epi64x((key ^ (1 << 63)) as i64);
-        let mut above = 1u64 << rest;
-        for at in (0..rest).step_by(4) {
-            let mask: u64;
-            // SAFETY: four words from `start + at` lie within the slice, since both are multiples of 4, as its length is; the assembly only reads them.
+    /// What the lines of assembly leave in `count`, of words at `words` and a key in all lanes of `ymm0`. They may use the vector registers up to `ymm4`.
+    ///
+    /// The registers are named, so that functions which are not compiled for AVX2 can have it inline. All are given up: the last line clears their upper
+    /// halves, without which code that knows nothing of them is slow on some processors.
+    macro_rules! count {
+        ($words:ident, $key:ident, $($line:literal),+) => {{
+            let count: u64;
+            // SAFETY: the caller says that AVX2 is there, and with it `popcnt`; the lines read `words` and nothing else, and write nothing.
             unsafe {
                 asm!(
-                    "vpxor {lanes}, {flip}, ymmword ptr [{words}]",
-                    "vpcmpgtq {lanes}, {lanes}, {key}",
-                    "vmovmskpd {mask:e}, {lanes}",
-                    words = in(reg) words.as_ptr().add(start + at),
-                    flip = in(ymm_reg) flip,
-                    key = in(ymm_reg) key,
-                    lanes = out(ymm_reg) _,
-                    mask = out(reg) mask,
-                    options(nostack, preserves_flags, readonly),
+                    "vmovq xmm0, {key}",
+                    "vpbroadcastq ymm0, xmm0",
+                    $($line,)+
+                    "vzeroupper",
+                    words = in(reg) $words.as_ptr(),
+                    key = in(reg) $key,
+                    count = lateout(reg) count,
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                    options(nostack, readonly),
                 );
             }
-            above |= mask << at;
-        }
-        start + above.trailing_zeros() as usize
+            count as usize
+        }};
+    }
+
+    /// # Safety
+    /// AVX2 is there.
+    #[inline(always)]
+    pub(super) unsafe fn below_6(words: &[AtomicU64; 6], key: u64) -> usize {
+        count!(
+            words,
+            key,
+            "vpcmpgtq ymm1, ymm0, ymmword ptr [{words}]",
+            "vpcmpgtq xmm2, xmm0, xmmword ptr [{words} + 32]",
+            "vpackssdw ymm1, ymm1, ymm2",
+            "vmovmskps {count:e}, ymm1",
+            "popcnt {count:e}, {count:e}"
+        )
+    }
+
+    /// # Safety
+    /// AVX2 is there.
+    #[inline(always)]
+    pub(super) unsafe fn below_16(words: &[AtomicU64; 16], key: u64) -> usize {
+        count!(
+            words,
+            key,
+            "vpcmpgtq ymm1, ymm0, ymmword ptr [{words}]",
+            "vpcmpgtq ymm2, ymm0, ymmword ptr [{words} + 32]",
+            "vpcmpgtq ymm3, ymm0, ymmword ptr [{words} + 64]",
+            "vpcmpgtq ymm4, ymm0, ymmword ptr [{words} + 96]",
+            "vpackssdw ymm1, ymm1, ymm2",
+            "vpackssdw ymm3, ymm3, ymm4",
+            "vpacksswb ymm1, ymm1, ymm3",
+            "vpmovmskb {count:e}, ymm1",
+            "popcnt {count:e}, {count:e}",
+            "shr {count:e}, 1"
+        )
     }
 
     /// # Safety
@@ -167,23 +196,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_above_is_what_a_loop_finds() {
+    fn below_is_what_a_loop_finds() {
         let mut state = 1u64;
         for round in 0..3000usize {
-            let length = round % (WIDTH + 1);
+            let length = [0, 2, 6, 16, 17][round % 5];
             let mut values: Vec<u64> = (0..length)
                 .map(|_| {
                     state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    if state >> 60 < 4 { state } else { state >> 55 }
+                    if state >> 60 < 8 { state } else { state >> 55 }
                 })
                 .collect();
-            values.sort_unstable();
+            values.sort_unstable_by_key(|value| *value as i64);
             let words: Vec<AtomicU64> = values.iter().map(|value| AtomicU64::new(*value)).collect();
-            for count in [0, length / 2, length] {
-                for key in [0, u64::MAX, 1 << 63, (1 << 63) - 1, state >> 55, state].into_iter().chain(values.iter().copied().take(4)) {
-                    let expected = values[..count].iter().position(|value| *value > key).unwrap_or(count);
-                    assert_eq!(first_above(&words, count, key), expected, "{values:?} {count} {key}");
-                }
+            for key in [0, u64::MAX, 1 << 63, (1 << 63) - 1, state >> 55, state].into_iter().chain(values.iter().copied()) {
+                let expected = values.iter().position(|value| *value as i64 >= key as i64).unwrap_or(length);
+                assert_eq!((below(&words, key), below_one_by_one(&words, key)), (expected, expected), "{values:?} {key}");
             }
         }
     }

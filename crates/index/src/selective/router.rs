@@ -19,6 +19,9 @@ use std::borrow::Borrow;
 /// when the last has come.
 pub const GROUP: usize = 32;
 
+/// Children of a node: seven parts of as many as two vectors compare. See `node.rs`.
+pub const FANOUT: usize = 112;
+
 /// What to look for.
 pub enum Target<'a, K: ?Sized> {
     /// The leaf that this key belongs to.
@@ -133,6 +136,9 @@ mod tests {
     /// Splits and joins ranges at random; a leaf's number stands for the leaf.
     fn against_model<K: Key + ?Sized>(key: impl Fn(u64) -> K::Owned) {
         for build in [AnyRouter::<K, 4>::olc, AnyRouter::packed] {
+            router_against_model(build, &key);
+        }
+        for build in [AnyRouter::<K, FANOUT>::olc, AnyRouter::packed] {
             router_against_model(build, &key);
         }
     }

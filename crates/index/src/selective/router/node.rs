@@ -1,7 +1,8 @@
 //! The nodes that routers consist of, and how their entries change.
 //!
 //! ```text
-//! node   latch | shape: count, level, skip, exposed | high fence | heads[FANOUT] | children[FANOUT] | tails[FANOUT]
+//! node   latch | shape: count, level, skip, exposed | hints[6] | heads[FANOUT] | children[FANOUT] | tails[FANOUT] | high fence
+//! line   0 --------------------------------------------------- | 1 ...
 //! ```
 //!
 //! Entry i is a child and the lowest key that belongs under it: `low(i) <= key < low(i + 1)`, and for the last entry `key < high`. Entry 0's low is the low
@@ -10,6 +11,10 @@
 //!
 //! Mostly every key between the fences has those `skip` bytes too. At the edges of the tree (the root has no fences but the lowest key) keys may differ in
 //! them: there, `exposed` says that a search must compare them first.
+//!
+//! A search waits for memory at most twice. Heads are in parts of equal size, and hint i is the first head of part i + 1, so the first line tells in which part
+//! to look; the lines of that part, heads and children, are then asked for together. A head that is not there is as large as can be, so a part is compared as a
+//! whole, and no branch depends on what is found. The first lines of all nodes are few enough to stay in the caches when the nodes do not.
 //!
 //! Lows ascend strictly, and lie between the fences. Every function that changes a node that others can reach is called under its lock; readers look at a node
 //! between two looks at a latch, and what they read of a node that changes is some entry of some node.
@@ -29,17 +34,26 @@ use std::sync::atomic::Ordering::Relaxed;
 /// By how many bytes heads must reach further to be worth the comparison that an exposed node takes.
 const EXPOSED_GAIN: usize = 4;
 
+/// With the latch and the shape before them, hints fill a line.
+const HINTS: usize = 6;
+
 /// See the module documentation.
 #[derive(Zeroable)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Node<const FANOUT: usize> {
     pub(super) latch: Latch,
     shape: AtomicU64,
-    high_head: AtomicU64,
-    high_tail: AtomicU32,
+    hints: [AtomicU64; HINTS],
     heads: [AtomicU64; FANOUT],
     pub(super) children: [AtomicU64; FANOUT],
     tails: [AtomicU32; FANOUT],
+    high_tail: AtomicU32,
+    high_head: AtomicU64,
+}
+
+/// How a head is kept: as the signed integer that orders as it does, since that is what vectors compare. It is its own inverse.
+const fn signed(head: u64) -> u64 {
+    head ^ 1 << 63
 }
 
 /// What a search must know of a node, in one word.
@@ -68,6 +82,11 @@ impl Shape {
 }
 
 impl<const FANOUT: usize> Node<FANOUT> {
+    /// Slots of a part.
+    const PART: usize = if FANOUT > 2 * (HINTS + 1) { FANOUT / (HINTS + 1) } else { 2 };
+    const CHECKED: () =
+        assert!(FANOUT.is_multiple_of(Self::PART) && FANOUT / Self::PART <= HINTS + 1, "all parts are equal, and each but the first has a hint");
+
     #[inline(always)]
     pub(super) fn shape(&self) -> Shape {
         let mut shape = Shape::unpack(self.shape.load(Relaxed));
@@ -76,17 +95,55 @@ impl<const FANOUT: usize> Node<FANOUT> {
         shape
     }
 
-    /// Brings the lines that a search reads closer.
+    /// Brings the line that a search reads first closer.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         probe::prefetch(&self.latch);
-        for line in self.heads.chunks(8).chain(self.children.chunks(8)) {
-            probe::prefetch(&line[0]);
+    }
+
+    /// The first slot of the part where the heads below this one end. Brings what a search reads next closer.
+    #[inline(always)]
+    fn part(&self, head: u64) -> usize {
+        const { Self::CHECKED };
+        // A node that was never filled may be come upon, whose hints are of no part.
+        let start = (vector::below(&self.hints, signed(head)) * Self::PART).min(FANOUT - Self::PART);
+        for slot in (start..start + Self::PART).step_by(8) {
+            probe::prefetch(&self.heads[slot]);
+            probe::prefetch(&self.children[slot]);
+        }
+        start
+    }
+
+    #[inline(always)]
+    fn head(&self, slot: usize) -> u64 {
+        signed(self.heads[slot].load(Relaxed))
+    }
+
+    fn set_head(&self, slot: usize, head: u64) {
+        self.heads[slot].store(signed(head), Relaxed);
+        if slot > 0 && slot.is_multiple_of(Self::PART) {
+            self.hints[slot / Self::PART - 1].store(signed(head), Relaxed);
+        }
+    }
+
+    /// Number of heads below this one.
+    #[inline(always)]
+    fn below(&self, head: u64) -> usize {
+        let start = self.part(head);
+        start + vector::below(&self.heads[start..start + Self::PART], signed(head))
+    }
+
+    /// Number of heads that are not above this one.
+    #[inline(always)]
+    fn not_above(&self, head: u64) -> usize {
+        match head.checked_add(1) {
+            Some(next) => self.below(next),
+            None => self.shape().count,
         }
     }
 
     fn copy_slot(&self, from: usize, to: usize) {
-        self.heads[to].store(self.heads[from].load(Relaxed), Relaxed);
+        self.set_head(to, self.head(from));
         self.tails[to].store(self.tails[from].load(Relaxed), Relaxed);
         self.children[to].store(self.children[from].load(Relaxed), Relaxed);
     }
@@ -118,7 +175,7 @@ impl<K: Key + ?Sized> Separators<K> {
             Target::Below(key) => (key, false),
             Target::Last => return shape.count - 1,
         };
-        if shape.exposed {
+        if !K::WHOLE && shape.exposed {
             match self.strings.compare_up_to(key.bytes(), node.tails[1].load(Relaxed), shape.skip) {
                 Order::Less => return 0,
                 Order::Equal => {}
@@ -126,15 +183,15 @@ impl<K: Key + ?Sized> Separators<K> {
             }
         }
         let head = key.head(shape.skip);
-        let last = vector::first_above(&node.heads, shape.count, head).saturating_sub(1);
-        if last == 0 || node.heads[last].load(Relaxed) != head {
+        if K::WHOLE {
+            return if at_equal { node.not_above(head) } else { node.below(head) }.saturating_sub(1);
+        }
+        let last = node.not_above(head).saturating_sub(1);
+        if last == 0 || node.head(last) != head {
             return last;
         }
-        if K::WHOLE {
-            return if at_equal { last } else { last - 1 };
-        }
         // Of the lows with that very head, count those that are not above the target.
-        let first = head.checked_sub(1).map_or(1, |lower| vector::first_above(&node.heads, shape.count, lower).max(1));
+        let first = node.below(head).max(1);
         let (mut start, mut end) = (first.min(last), last + 1);
         while start < end {
             let middle = usize::midpoint(start, end);
@@ -142,6 +199,12 @@ impl<K: Key + ?Sized> Separators<K> {
             if if at_equal { order.is_ge() } else { order.is_gt() } { start = middle + 1 } else { end = middle }
         }
         start - 1
+    }
+
+    /// Brings what the search for a key reads closer, in a node whose first line is there.
+    #[inline(always)]
+    pub(super) fn approach<const FANOUT: usize>(&self, node: &Node<FANOUT>, key: &K) {
+        node.part(key.head(node.shape().skip));
     }
 
     fn separator(&self, head: u64, tail: u32) -> K::Owned {
@@ -153,7 +216,7 @@ impl<K: Key + ?Sized> Separators<K> {
     }
 
     pub(super) fn low<const FANOUT: usize>(&self, node: &Node<FANOUT>, slot: usize) -> K::Owned {
-        self.separator(node.heads[slot].load(Relaxed), node.tails[slot].load(Relaxed))
+        self.separator(node.head(slot), node.tails[slot].load(Relaxed))
     }
 
     pub(super) fn high<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape) -> Option<K::Owned> {
@@ -188,9 +251,11 @@ impl<K: Key + ?Sized> Separators<K> {
         let shared = if let [_, first, .., last] = entries { first.0.borrow().shared(last.0.borrow()) } else { fenced };
         let exposed = shared >= fenced + EXPOSED_GAIN;
         let shape = Shape { count: entries.len(), level, skip: if exposed { shared } else { fenced }, exposed, bounded: high.is_some() };
+        node.hints.iter().for_each(|hint| hint.store(signed(u64::MAX), Relaxed));
         for (slot, (low, child)) in entries.iter().enumerate() {
             self.put(node, shape, slot, low.borrow(), *child);
         }
+        (entries.len()..FANOUT).for_each(|slot| node.set_head(slot, u64::MAX));
         if let Some(high) = high {
             node.high_head.store(high.head(shape.skip), Relaxed);
             node.high_tail.store(self.strings.add(high.bytes()), Relaxed);
@@ -201,7 +266,7 @@ impl<K: Key + ?Sized> Separators<K> {
     fn put<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize, low: &K, child: u64) {
         // The first low need not have the bytes that the others share; it is below them all.
         let head = if shape.exposed && slot == 0 { 0 } else { low.head(shape.skip) };
-        node.heads[slot].store(head, Relaxed);
+        node.set_head(slot, head);
         node.tails[slot].store(self.strings.add(low.bytes()), Relaxed);
         node.children[slot].store(child, Relaxed);
     }
@@ -234,6 +299,7 @@ impl<K: Key + ?Sized> Separators<K> {
         }
         // The last slot's tail now belongs to the slot before it.
         node.tails[count - 1].store(0, Relaxed);
+        node.set_head(count - 1, u64::MAX);
         node.set_count(count - 1);
     }
 }

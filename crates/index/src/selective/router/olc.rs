@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module documentation.
 pub struct Olc<K: ?Sized, const FANOUT: usize> {
-    nodes: Arena<Node<FANOUT>>,
+    nodes: Arena<Node<FANOUT>, 4>,
     separators: Separators<K>,
     /// Guarded by `root_latch`.
     root: AtomicU32,
@@ -42,8 +42,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
     pub fn build(mut entries: Vec<Entry<K>>) -> Self {
         assert!(!entries.is_empty());
-        let router =
-            Self { nodes: Arena::new(4), separators: Separators::new(), root: AtomicU32::new(0), root_latch: Latch::default(), free: Mutex::default() };
+        let router = Self { nodes: Arena::new(), separators: Separators::new(), root: AtomicU32::new(0), root_latch: Latch::default(), free: Mutex::default() };
         let fill = (FANOUT * 3 / 4).max(2);
         for level in 0.. {
             let mut above = Vec::with_capacity(entries.len().div_ceil(fill));
@@ -157,6 +156,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
         let mut under_way = keys.len();
         while under_way > 0 {
             under_way = 0;
+            for (descent, key) in descents.iter().zip(keys) {
+                if let Some(at) = descent {
+                    self.separators.approach(at.node, key);
+                }
+            }
             for ((descent, key), route) in descents.iter_mut().zip(keys).zip(&mut *routes) {
                 let Some(at) = descent else { continue };
                 match self.step(at, Target::At(key)).map(|step| step.route()) {

@@ -48,7 +48,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 pub struct Packed<K: ?Sized, const FANOUT: usize> {
     separators: Separators<K>,
     /// Levels from the parents up, of each array.
-    arrays: [Box<[Arena<Node<FANOUT>>]>; 2],
+    arrays: [Box<[Arena<Node<FANOUT>, 4>]>; 2],
     top: AtomicU64,
     latch: Latch,
     is_rebuilding: AtomicU32,
@@ -83,7 +83,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
     pub fn build(leaves: Vec<Entry<K>>) -> Self {
         assert!(!leaves.is_empty());
-        let levels = || (0..Self::LEVELS).map(|_| Arena::new(4)).collect();
+        let levels = || (0..Self::LEVELS).map(|_| Arena::new()).collect();
         let router = Self {
             separators: Separators::new(),
             arrays: [levels(), levels()],
