@@ -23,6 +23,8 @@ pub(crate) enum Failure {
     Store(everleaf::Error),
     /// The server.
     Server(everleaf_server::Error),
+    /// A measurement, or its results.
+    Lab(everleaf_lab::Error),
     /// A file that is no pool, the network, the system.
     Io {
         /// What was tried, and on what.
@@ -49,15 +51,16 @@ impl Failure {
             Self::No => return ExitCode::from(1),
             // Whoever reads has seen enough, as `head` does.
             Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Lab(everleaf_lab::Error::Usage(_)) => 2,
             Self::Store(_) | Self::Server(everleaf_server::Error::Store(_)) => 3,
-            Self::Server(_) | Self::Io { .. } => 4,
+            Self::Server(_) | Self::Lab(_) | Self::Io { .. } => 4,
         };
         match self {
             Self::No => {}
             Self::Usage(message) => eprintln!("everleaf: {message}"),
             Self::Store(error) => eprintln!("everleaf: {error}"),
             Self::Server(error) => eprintln!("everleaf: {error}"),
+            Self::Lab(error) => eprintln!("everleaf: {error}"),
             Self::Io { action, source } => eprintln!("everleaf: {action}: {source}"),
         }
         ExitCode::from(code)
@@ -85,5 +88,11 @@ impl From<everleaf_index::Error> for Failure {
 impl From<everleaf_server::Error> for Failure {
     fn from(error: everleaf_server::Error) -> Self {
         Self::Server(error)
+    }
+}
+
+impl From<everleaf_lab::Error> for Failure {
+    fn from(error: everleaf_lab::Error) -> Self {
+        Self::Lab(error)
     }
 }

@@ -195,3 +195,36 @@ fn completions_are_for_this_program() {
         assert!(script.contains("everleaf") && script.contains("accept-dirty-shutdown"), "{shell}");
     }
 }
+
+#[test]
+fn a_report_is_drawn_of_what_a_run_left_and_of_nothing_else() {
+    let directory = directory();
+    let path = directory.path();
+    let plan = r#"{"experiments":[{"id":"one","title":"One","systems":["isle"],"baseline":null,"cases":[],"figure":null}],"claims":[],"rounds":1,"seed":1}"#;
+    let machine =
+        r#"{"processor":"p","cores":2,"caches":{},"memory_bytes":1,"kernel":"k","page_bytes":4096,"huge_pages":"","flush_instruction":"clwb","raw_ns":{}}"#;
+    let header = format!(r#"{{"line":"header","format":1,"version":"0","command":["lab"],"started":0,"machine":{machine},"plan":{plan}}}"#);
+    let parameters =
+        r#"{"keys":1,"key":"integer","value_bytes":8,"threads":1,"write_latency_ns":0,"domain":"adr","memory":"anonymous","scan_length":1,"measure":"time"}"#;
+    let metrics = r#"{"throughput":{"value":2e6,"unit":"op/s"}}"#;
+    let names = r#""experiment":"one","system":"isle","durability":"","leaf_bytes":512,"workload":"w","phase":"insert","round":0"#;
+    let measurement = format!(r#"{{"line":"measurement",{names},"parameters":{parameters},"metrics":{metrics}}}"#);
+
+    // Without a last line: as Ctrl-C leaves it, in the middle of one.
+    std::fs::write(path.join("cut.jsonl"), format!("{header}\n{measurement}\n{}", &measurement[..40])).expect("a file");
+    expect(path, &["lab", "report", "cut.jsonl", "--out", "out"], b"", 0);
+    let page = std::fs::read_to_string(path.join("out/report.html")).expect("a page");
+    assert!(page.contains("cut short") && page.contains("million operations a second"));
+    for extension in ["svg", "png", "csv"] {
+        assert!(path.join("out/figures/one").with_extension(extension).exists(), "{extension}");
+    }
+
+    std::fs::write(path.join("damaged.jsonl"), format!("{header}\n{measurement}\n{{}}\n{measurement}\n")).expect("a file");
+    let output = everleaf(path, &["lab", "report", "damaged.jsonl", "--out", "none"], b"");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("line 3"), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!path.join("none").exists());
+    std::fs::write(path.join("empty.jsonl"), "").expect("a file");
+    expect(path, &["lab", "report", "empty.jsonl", "--out", "none"], b"", 4);
+    expect(path, &["lab", "report", "absent.jsonl", "--out", "none"], b"", 4);
+}

@@ -6,6 +6,7 @@
 
 mod error;
 pub mod plan;
+pub mod report;
 pub mod result;
 mod system;
 

@@ -1,0 +1,28 @@
+//! `everleaf lab report`: the pictures and the page of a result file, whole or cut short.
+
+use crate::failure::Failure;
+use clap::Args;
+use everleaf_lab::report;
+use everleaf_lab::result::Results;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Lines of JSON that a run has left
+    file: PathBuf,
+    /// Directory for the report; it is created if it is not there
+    #[arg(long, value_name = "DIRECTORY")]
+    out: PathBuf,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let file = File::open(&self.file).map_err(|source| Failure::io("open", &self.file, source))?;
+        let results = Results::read(BufReader::new(file))?;
+        let written = report::write(&results, &self.out)?;
+        println!("{}: {} figures", written.page.display(), written.figures);
+        Ok(())
+    }
+}

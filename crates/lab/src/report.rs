@@ -1,0 +1,63 @@
+//! The showing half of the lab: from a result file to pictures, and to one page with all of them.
+//!
+//! ```text
+//! DIRECTORY/report.html          everything, in one file that needs nothing else
+//! DIRECTORY/figures/NAME.svg     each figure, as it is in the page
+//!                   NAME.png     the same in pixels
+//!                   NAME.csv     its data: medians, smallest, largest, number of rounds
+//! ```
+//!
+//! The same results give the same bytes. Nothing in a result file is trusted: text is escaped where it is written ([`svg`]), file names are made of letters and
+//! digits, and numbers that cannot be drawn are left out ([`Spread::of`](figure::Spread::of)).
+//!
+//! Read [`figure`] (what is shown), then `gather` (from measurements to figures), then `rows` and `lines` (how they are drawn).
+
+pub mod figure;
+mod font;
+mod gather;
+mod lines;
+mod page;
+mod picture;
+mod rows;
+mod scale;
+mod style;
+mod svg;
+#[cfg(test)]
+mod tests;
+
+use crate::Error;
+use crate::result::Results;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The page.
+    pub page: PathBuf,
+    /// Number of figures.
+    pub figures: usize,
+}
+
+/// Writes the report of a run, whole or cut short, into `directory`, which is created if it is not there.
+///
+/// # Errors
+/// Those of the file system; a figure too large for a picture.
+pub fn write(results: &Results, directory: &Path) -> Result<Written, Error> {
+    let figures = gather::figures(results);
+    let folder = directory.join("figures");
+    fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
+    for figure in &figures {
+        let path = |extension: &str| folder.join(format!("{}.{extension}", figure.name));
+        save(&path("svg"), picture::svg(figure).as_bytes())?;
+        save(&path("csv"), figure.csv().as_bytes())?;
+        save(&path("png"), &picture::png(figure).map_err(|source| Error::io("draw", &path("png"), source))?)?;
+    }
+    let page = directory.join("report.html");
+    save(&page, page::page(results, &figures).as_bytes())?;
+    Ok(Written { page, figures: figures.len() })
+}
+
+fn save(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    fs::write(path, bytes).map_err(|source| Error::io("write", path, source))
+}

@@ -1,0 +1,256 @@
+//! What a figure shows, before it is known how it is drawn: the same data become a picture, a table and a file.
+
+use super::scale;
+use std::fmt::Write;
+
+/// A figure, with its data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// Stem of the names of its files, unique in a report.
+    pub name: String,
+    /// What is to be seen.
+    pub title: String,
+    /// Under which conditions, and how to read it.
+    pub note: String,
+    /// What is drawn.
+    pub chart: Chart,
+}
+
+/// The kinds of figures.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Chart {
+    /// One number a system.
+    Bars(Rows),
+    /// Numbers of a system that add up.
+    Stacks(Rows),
+    /// Ascending numbers of a system, such as percentiles, on a logarithmic axis.
+    Percentiles(Rows),
+    /// Numbers of a system over a parameter.
+    Lines(Lines),
+}
+
+/// Systems below each other, in one panel for each thing they do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// What the axis shows, with its unit.
+    pub axis: String,
+    /// Unit of the values, for tables and data.
+    pub unit: String,
+    /// What the values of a row are, in order.
+    pub parts: Vec<String>,
+    /// Name of the row that others are compared with.
+    pub baseline: Option<String>,
+    /// The panels.
+    pub panels: Vec<Panel>,
+}
+
+/// One thing that systems do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    /// What they do.
+    pub title: String,
+    /// The systems.
+    pub rows: Vec<Row>,
+}
+
+/// A system.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Its numbers, one for each of [`Rows::parts`].
+    pub values: Vec<Spread>,
+}
+
+/// Lines over a parameter, in one panel for each thing that systems do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lines {
+    /// What the horizontal axis shows, with its unit.
+    pub horizontal: String,
+    /// Whether the parameter doubles rather than grows.
+    pub is_logarithmic: bool,
+    /// What the vertical axis shows, with its unit.
+    pub vertical: String,
+    /// Unit of the values, for tables and data.
+    pub unit: String,
+    /// The panels.
+    pub panels: Vec<LinePanel>,
+}
+
+/// One thing that systems do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinePanel {
+    /// What they do.
+    pub title: String,
+    /// The systems.
+    pub series: Vec<Series>,
+}
+
+/// A system.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Its name.
+    pub name: String,
+    /// Parameters, ascending, and numbers.
+    pub points: Vec<(f64, Spread)>,
+}
+
+/// What a system is, as far as figures tell it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A part of Everleaf that outlives the process.
+    Everleaf,
+    /// Another engine that outlives the process.
+    Peer,
+    /// Something that does not.
+    Volatile,
+}
+
+impl Kind {
+    /// For the key of a figure.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Everleaf => "Everleaf",
+            Self::Peer => "other engines",
+            Self::Volatile => "volatile: lost with the process",
+        }
+    }
+}
+
+/// What several rounds gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// The median.
+    pub median: f64,
+    /// The smallest.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
+    /// How many.
+    pub rounds: usize,
+}
+
+/// Numbers beyond this are none that anything measures, and places computed from them would not be finite.
+const MAGNITUDE_MAX: f64 = 1e18;
+/// And below this, they are nothing.
+const MAGNITUDE_MIN: f64 = 1e-18;
+
+impl Spread {
+    /// Of numbers from rounds; `None` if there are none that can be drawn.
+    pub fn of(numbers: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let drawable = numbers.into_iter().filter(|number| (0.0..=MAGNITUDE_MAX).contains(number));
+        let mut sorted: Vec<f64> = drawable.map(|number| if number < MAGNITUDE_MIN { 0.0 } else { number }).collect();
+        sorted.sort_by(f64::total_cmp);
+        let (low, high) = (*sorted.first()?, *sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
+        Some(Self { median, low, high, rounds: sorted.len() })
+    }
+
+    /// In a unit that is so many times as large.
+    pub fn per(self, factor: f64) -> Self {
+        Self { median: self.median / factor, low: self.low / factor, high: self.high / factor, rounds: self.rounds }
+    }
+}
+
+impl Figure {
+    /// Names of systems, in the order in which they first appear.
+    pub(super) fn systems(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        let mut add = |name| {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        };
+        match &self.chart {
+            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => {
+                rows.panels.iter().flat_map(|panel| &panel.rows).for_each(|row| add(row.name.as_str()));
+            }
+            Chart::Lines(lines) => lines.panels.iter().flat_map(|panel| &panel.series).for_each(|series| add(series.name.as_str())),
+        }
+        names
+    }
+
+    /// The data, a line each. What is not part of the kind of figure is empty.
+    pub(super) fn table(&self) -> Table {
+        let mut cells = Vec::new();
+        let (panel, system, value) = match &self.chart {
+            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => {
+                for panel in &rows.panels {
+                    for row in &panel.rows {
+                        for (part, spread) in rows.parts.iter().zip(&row.values) {
+                            cells.push(([panel.title.clone(), row.name.clone(), part.clone()], *spread));
+                        }
+                    }
+                }
+                ("what", "system", "measure")
+            }
+            Chart::Lines(lines) => {
+                for panel in &lines.panels {
+                    for series in &panel.series {
+                        for (at, spread) in &series.points {
+                            cells.push(([panel.title.clone(), series.name.clone(), scale::plain(*at)], *spread));
+                        }
+                    }
+                }
+                ("what", "system", lines.horizontal.as_str())
+            }
+        };
+        Table { columns: [panel, system, value].map(String::from), unit: self.unit().into(), cells }
+    }
+
+    /// The data as CSV, with the unit in the head.
+    pub(super) fn csv(&self) -> String {
+        let table = self.table();
+        let unit = if table.unit.is_empty() { String::new() } else { format!(" ({})", table.unit) };
+        let mut text = String::new();
+        let head = [table.columns.to_vec(), ["median", "min", "max"].map(|name| format!("{name}{unit}")).to_vec(), vec!["rounds".into()]].concat();
+        text.push_str(&head.iter().map(|cell| csv_cell(cell)).collect::<Vec<_>>().join(","));
+        text.push('\n');
+        for (labels, spread) in &table.cells {
+            let labels: Vec<String> = labels.iter().map(|cell| csv_cell(&cell.replace('\u{202f}', ""))).collect();
+            writeln!(text, "{},{},{},{},{}", labels.join(","), spread.median, spread.low, spread.high, spread.rounds).expect("a string takes everything");
+        }
+        text
+    }
+
+    fn unit(&self) -> &str {
+        match &self.chart {
+            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => &rows.unit,
+            Chart::Lines(lines) => &lines.unit,
+        }
+    }
+}
+
+/// The data of a figure, for people.
+pub(super) struct Table {
+    pub(super) columns: [String; 3],
+    pub(super) unit: String,
+    pub(super) cells: Vec<([String; 3], Spread)>,
+}
+
+/// A cell of CSV, quoted where it must be. A spreadsheet takes what begins with certain letters for a formula; a quote keeps it text.
+fn csv_cell(text: &str) -> String {
+    let text = if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text.into() };
+    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_spreads_leave_out_what_cannot_be_drawn() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, low: 1.0, high: 3.0, rounds: 3 }));
+        assert_eq!(Spread::of([4.0, 1.0]), Some(Spread { median: 2.5, low: 1.0, high: 4.0, rounds: 2 }));
+        assert_eq!(Spread::of([f64::NAN, f64::INFINITY, -1.0, 1e300, 7.0]).map(|spread| (spread.median, spread.rounds)), Some((7.0, 1)));
+        assert_eq!(Spread::of([f64::NAN]), None);
+    }
+
+    #[test]
+    fn cells_stay_cells() {
+        assert_eq!(["a", "a,b", "a\"b", "=1+1", "a\nb"].map(csv_cell), ["a", "\"a,b\"", "\"a\"\"b\"", "'=1+1", "\"a\nb\""]);
+    }
+}
