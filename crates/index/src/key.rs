@@ -1,7 +1,7 @@
 //! The two classes of keys.
 
 use crate::Error;
-use crate::record::Record;
+use crate::record::{Record, Version};
 use crate::registry::{Entry, Listed};
 use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Word};
 use std::cmp::Ordering;
@@ -181,7 +181,7 @@ impl Key for [u8] {
         if self.is_empty() {
             return Ok((0, None));
         }
-        let record = Record::write(pool, self, &[], 0, 0, 0)?;
+        let record = Record::write(pool, self, &[], Version::default())?;
         Ok((record.off().link(), Some(record)))
     }
 

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! word  0        1                 2                  3                4 ...
-//!      +--------+-----------------+------------------+----------------+-----------+-------------+
-//!      | shape  | commit          | previous         | seal           | key bytes | value bytes |
-//!      +--------+-----------------+------------------+----------------+-----------+-------------+
-//! shape     bits 0-19 key length, 20-51 value length, 52-63 flags (bit 52: tombstone)
-//! commit    when the version was committed; bit 63 set: while its transaction is under way (the store's business)
-//! previous  link of the version before, 0 = none
-//! seal      bits 0-31 CRC-32C of the shape and of all bytes; bits 32-63 that of the shape and the key alone
+//!      +--------+-----------------+------------------+----------------+-----------+-------------+--------+
+//!      | shape  | commit          | previous         | seal           | key bytes | value bytes | expiry |
+//!      +--------+-----------------+------------------+----------------+-----------+-------------+--------+
+//! shape     bits 0-19 key length, 20-51 value length, 52-63 flags (bit 52: tombstone, bit 53: expires)
+//! commit    when the version was committed, or how to find out (the store's business)
+//! previous  link of the version that this one replaced, 0 = none
+//! seal      bits 0-31 CRC-32C of the shape, of all bytes and of the expiry; bits 32-63 that of the shape and the key alone
 //! key       padded with zeroes to a word; so is the value
+//! expiry    only if bit 53 of the shape is set: when the version ceases, in milliseconds since 1970
 //! ```
 //!
-//! Shape, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects the
-//! block. The commit word is the store's, which changes it in place; previous is written with the record, and means something only while commit has bit 63 set.
+//! Shape, previous, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects
+//! the block. The commit word is the store's, which changes it in place; what previous means, and when, is the store's business, too.
 
 use crate::Error;
 use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, probe};
@@ -34,7 +35,22 @@ const PREFETCH_LINES: usize = 3;
 const KEY_BITS: u32 = 20;
 const VALUE_BITS: u32 = 32;
 /// Flag: the version says that the key is absent.
-pub const TOMBSTONE: u64 = 1 << 52;
+const TOMBSTONE: u64 = 1 << 52;
+/// Flag: a word with the expiry follows the value.
+const EXPIRES: u64 = 1 << 53;
+
+/// What a record says besides key and value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    /// Whether it says that the key is absent.
+    pub is_tombstone: bool,
+    /// The first commit word.
+    pub commit: u64,
+    /// Link of the version that it replaces, 0 = none.
+    pub previous: u64,
+    /// When it ceases, in milliseconds since 1970.
+    pub expiry_ms: Option<u64>,
+}
 
 /// A record in a pool, found to lie within it.
 #[derive(Clone, Copy)]
@@ -45,8 +61,9 @@ pub struct Record<'p> {
     shape: u64,
 }
 
-fn word_count(key_size: usize, value_size: usize) -> usize {
-    HEADER_WORDS + key_size.div_ceil(WORD) + value_size.div_ceil(WORD)
+fn word_count(shape: u64) -> usize {
+    let (key_size, value_size) = sizes(shape);
+    HEADER_WORDS + key_size.div_ceil(WORD) + value_size.div_ceil(WORD) + usize::from(shape & EXPIRES != 0)
 }
 
 impl<'p> Record<'p> {
@@ -57,20 +74,26 @@ impl<'p> Record<'p> {
     ///
     /// # Panics
     /// When the key is longer than [`KEY_SIZE_MAX`] or the value longer than [`VALUE_SIZE_MAX`].
-    pub fn write<'q, M: Medium>(pool: &'q Pool<M>, key: &[u8], value: &[u8], flags: u64, commit: u64, previous: u64) -> Result<Fresh<'q, [Word], M>, Error> {
+    pub fn write<'q, M: Medium>(pool: &'q Pool<M>, key: &[u8], value: &[u8], version: Version) -> Result<Fresh<'q, [Word], M>, Error> {
         assert!(key.len() <= KEY_SIZE_MAX && value.len() <= VALUE_SIZE_MAX, "key of {} bytes, value of {} bytes", key.len(), value.len());
-        let block = pool.alloc_words(word_count(key.len(), value.len()))?;
+        let Version { is_tombstone, commit, previous, expiry_ms } = version;
+        let flags = if is_tombstone { TOMBSTONE } else { 0 } | if expiry_ms.is_some() { EXPIRES } else { 0 };
         let shape = key.len() as u64 | (value.len() as u64) << KEY_BITS | flags;
-        let seal = seal(shape, key, value);
+        let block = pool.alloc_words(word_count(shape))?;
+        let seal = seal(shape, key, value, expiry_ms);
         for (word, value) in block.iter().zip([shape, commit, previous, seal]) {
             pool.store(word, value, Ordering::Relaxed);
         }
         let value_at = HEADER_WORDS + key.len().div_ceil(WORD);
+        let value_end = value_at + value.len().div_ceil(WORD);
         pool.fill(&block[HEADER_WORDS..value_at], key);
         if value.len() < STREAMED_SIZE_MIN {
-            pool.fill(&block[value_at..], value)
+            pool.fill(&block[value_at..value_end], value)
         } else {
-            pool.stream(&block[value_at..], value)
+            pool.stream(&block[value_at..value_end], value)
+        }
+        if let Some(expiry) = expiry_ms {
+            pool.store(&block[value_end], expiry, Ordering::Relaxed);
         }
         Ok(block)
     }
@@ -80,7 +103,7 @@ impl<'p> Record<'p> {
     /// # Errors
     /// A full pool.
     pub fn create<'q, M: Medium>(pool: &'q Pool<M>, key: &[u8], value: &[u8]) -> Result<Durable<'q, [Word], M>, Error> {
-        Ok(pool.seal(Self::write(pool, key, value, 0, 0, 0)?))
+        Ok(pool.seal(Self::write(pool, key, value, Version::default())?))
     }
 
     /// The record that `link` refers to.
@@ -99,7 +122,7 @@ impl<'p> Record<'p> {
         if key_size > KEY_SIZE_MAX || value_size > VALUE_SIZE_MAX {
             return Err(everleaf_pmem::Error::corrupt(off.bytes(), "a record larger than any that is written").into());
         }
-        let words = pm.words(off, word_count(key_size, value_size)).ok_or_else(damaged)?;
+        let words = pm.words(off, word_count(shape)).ok_or_else(damaged)?;
         Ok(Self { off, words, shape })
     }
 
@@ -128,12 +151,19 @@ impl<'p> Record<'p> {
         size_of_val(self.words)
     }
 
-    /// The flags, in the places of the constants of this module.
-    pub fn flags(&self) -> u64 {
-        self.shape >> (KEY_BITS + VALUE_BITS) << (KEY_BITS + VALUE_BITS)
+    /// Whether it says that the key is absent.
+    #[inline]
+    pub fn is_tombstone(&self) -> bool {
+        self.shape & TOMBSTONE != 0
     }
 
-    /// The word that says when the version was committed.
+    /// When it ceases, in milliseconds since 1970.
+    #[inline]
+    pub fn expiry_ms(&self) -> Option<u64> {
+        (self.shape & EXPIRES != 0).then(|| self.words[self.words.len() - 1].get())
+    }
+
+    /// The word that says when the version was committed, or how to find out.
     pub fn commit(&self) -> &'p Word {
         &self.words[1]
     }
@@ -180,12 +210,13 @@ impl<'p> Record<'p> {
         let (key_size, value_size) = sizes(self.shape);
         let (key, value) = self.words[HEADER_WORDS..].split_at(key_size.div_ceil(WORD));
         let key_crc = append(crc32c::crc32c(&shape_bytes(self.shape)), key, key_size);
-        self.words[3].get() == seal_of(key_crc, append(key_crc, value, value_size))
+        let crc = append(key_crc, &value[..value_size.div_ceil(WORD)], value_size);
+        self.words[3].get() == seal_of(key_crc, append_expiry(crc, self.expiry_ms()))
     }
 
-    /// Whether `key` and `value`, copied out before, are what was written.
+    /// Whether `key` and `value`, copied out before, and the expiry are what was written.
     pub fn matches(&self, key: &[u8], value: &[u8]) -> bool {
-        self.words[3].get() == seal(self.shape, key, value)
+        self.words[3].get() == seal(self.shape, key, value, self.expiry_ms())
     }
 
     /// Whether `key` and the sizes are what was written; the value is not looked at.
@@ -202,10 +233,14 @@ fn shape_bytes(shape: u64) -> [u8; 8] {
     shape.to_le_bytes()
 }
 
-/// The word that proves shape, key and value.
-fn seal(shape: u64, key: &[u8], value: &[u8]) -> u64 {
+/// The word that proves shape, key, value and expiry.
+fn seal(shape: u64, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> u64 {
     let key_crc = crc32c::crc32c_append(crc32c::crc32c(&shape_bytes(shape)), key);
-    seal_of(key_crc, crc32c::crc32c_append(key_crc, value))
+    seal_of(key_crc, append_expiry(crc32c::crc32c_append(key_crc, value), expiry_ms))
+}
+
+fn append_expiry(crc: u32, expiry_ms: Option<u64>) -> u32 {
+    expiry_ms.map_or(crc, |expiry| crc32c::crc32c_append(crc, &expiry.to_le_bytes()))
 }
 
 fn seal_of(key_crc: u32, crc: u32) -> u64 {
@@ -264,7 +299,7 @@ mod tests {
         let life = Crash::new(&memory).live(CrashOptions::default());
         let pool = Pool::create_in(Arc::clone(&memory), life.medium(), PoolOptions { size_max: memory.size(), ..PoolOptions::default() }).unwrap();
         let value: Vec<u8> = (0..STREAMED_SIZE_MIN + 13).map(|i| (i % 255) as u8 + 1).collect();
-        let record = Record::write(&pool, b"key", &value, 0, 0, 0).unwrap();
+        let record = Record::write(&pool, b"key", &value, Version::default()).unwrap();
         let words = record.off().bytes() as usize / WORD..record.off().bytes() as usize / WORD + record.len();
         let count = words.len();
         let lost = move |memory: &Memory| memory.words()[words.clone()].iter().filter(|word| word.load(Ordering::Relaxed) == 0).count();
@@ -304,13 +339,20 @@ mod tests {
     fn a_flipped_bit_in_a_record_is_noticed() {
         let pool = pool();
         let (key, value) = (b"seventeen bytes..", b"a value of 26 bytes, quite");
-        let off = Record::create(&pool, key, value).unwrap().release();
-        let words = pool.words(off, word_count(key.len(), value.len())).unwrap();
-        for (at, word) in words.iter().enumerate() {
+        for expiry_ms in [None, Some(1 << 40 | 5)] {
+            let block = Record::write(&pool, key, value, Version { expiry_ms, ..Version::default() }).unwrap();
+            flip_every_bit(&pool, pool.seal(block).release(), expiry_ms);
+        }
+    }
+
+    fn flip_every_bit(pool: &Pool<Hardware>, off: Off<[Word]>, expiry_ms: Option<u64>) {
+        let record = Record::read(pool, off.link()).unwrap();
+        assert_eq!((record.expiry_ms(), record.is_tombstone(), record.is_intact()), (expiry_ms, false, true));
+        for (at, word) in record.words.iter().enumerate() {
             for bit in 0..64 {
                 let old = word.get();
                 pool.store(word, old ^ 1 << bit, Ordering::Relaxed);
-                let intact = Record::read(&pool, off.link()).is_ok_and(|record| {
+                let intact = Record::read(pool, off.link()).is_ok_and(|record| {
                     let (mut key, mut value) = (Vec::new(), Vec::new());
                     record.copy_key(&mut key);
                     record.copy_value(0, record.value_size(), &mut value);
@@ -319,7 +361,7 @@ mod tests {
                     record.is_intact()
                 });
                 // Commit and previous are not sealed: they change. Padding is nobody's.
-                let padding = (at == 6 && bit >= 8) || (at == words.len() - 1 && bit >= 16);
+                let padding = (at == 6 && bit >= 8) || (at == 10 && bit >= 16);
                 assert_eq!(intact, at == 1 || at == 2 || padding, "bit {bit} of word {at}");
                 pool.store(word, old, Ordering::Relaxed);
             }

@@ -3,15 +3,17 @@
 //! A batch holds the stripes of all its keys (taken in ascending order, so batches cannot block each other for ever) and one commit slot. Each of its records
 //! carries the slot's token in its commit word, which makes it *pending*: a reader who meets it asks the slot's mirror whether the batch is committed, and
 //! takes the record if so, and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store.
-//! A delete is a tombstone record until the batch is over. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `recovery.rs` what
-//! happens after a crash.
+//! A delete is a tombstone record. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `version.rs` says what readers make of them,
+//! `recovery.rs` what happens after a crash. A transaction is a batch, too, once it commits (`transaction.rs`).
 //!
 //! # Invariants
 //!
-//! 1. A pending record in an index is named by the log of a slot that is not free. So recovery finds every one of them by the slots alone.
+//! 1. A record of an undecided batch that is in an index is named by the log of its slot. So recovery finds every one of them by the slots alone; whatever else
+//!    it finds is committed, with a token or without.
 //! 2. While a slot is undecided, whatever its records link as previous is in place, and is neither retired nor changed.
 //! 3. Whoever holds a key's stripe finds no pending record in its index entry: batches end before they give their stripes back.
-//! 4. What a record links as previous means something only while the record is pending. A timestamp in the commit word overrules it.
+//! 4. What is in the log matters as long as the slot is undecided. The commit word follows the log's link in the same line, so from the commit on no crash
+//!    leaves the one without the other.
 //!
 //! # Protocol
 //!
@@ -20,21 +22,25 @@
 //! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
 //! 3. Publish each record in its index. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log.*
 //!    An index that is full fails here: then the same is done at once, in [`Store::undo`], which needs no space.
-//! 4. Store the timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: recovery goes on at 6.*
-//! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back.
-//! 6. Store the timestamp in each record; flush those that stay; remove tombstones from their indexes; fence. *Crash: the slot tells recovery to do it again.*
-//! 7. Free the slot; persist. *Crash before: as in 6. After: there is nothing left to do; previous versions, tombstones and log are unreachable, hence free.*
-//! 8. Retire previous versions, tombstones and log. Give slot and stripes back.
+//! 4. Store a timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are; recovery
+//!    removes the tombstones.*
+//! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.
+//! 6. Stamp each record with it: before the slot serves another batch, for readers ask the slot no more then. Not flushed: with the token or with the stamp, after
+//!    a crash the record is committed. Remove tombstones from their indexes, unless a snapshot wants what is behind them. *Crash: as after 4.*
+//! 7. Clear the slot. Not flushed: cleared or not, it asks for nothing (invariant 4).
+//! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give slot and stripes back.
 //!
-//! A batch that comes down to one write needs none of this: one publish is atomic.
+//! So a batch costs three fences besides those of its indexes, however many keys it has. One that comes down to one write needs none of this: one publish is
+//! atomic.
 
 use crate::block::{LogEntry, log_word_count, write_log};
+use crate::garbage::STEPS_PER_WRITE;
 use crate::namespace::link_word;
 use crate::slots::Claim;
-use crate::store::{Index, check_sizes};
+use crate::store::{Index, Shared, check_sizes};
 use crate::{Error, Namespace, Store};
 use everleaf_index::Listed;
-use everleaf_index::record::{Record, TOMBSTONE};
+use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Hardware, Medium, Off, Word};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -47,10 +53,18 @@ pub struct Batch<M: Medium = Hardware> {
 }
 
 /// A key and the value it is to have, or is expected to have; `None` is absent.
-struct Item<M: Medium> {
-    namespace: Namespace<M>,
-    key: Vec<u8>,
-    value: Option<Vec<u8>>,
+pub(crate) struct Item<M: Medium> {
+    pub(crate) namespace: Namespace<M>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+/// Which keys must not change between the look at them and the commit, besides those that are written.
+pub(crate) enum Quiet<'a> {
+    /// These: the number of the namespace, and the key.
+    Keys(Vec<(u32, &'a [u8])>),
+    /// All.
+    Everything,
 }
 
 /// One change of a batch that is under way.
@@ -59,6 +73,8 @@ struct Step<'b, M: Medium> {
     index: Arc<Index>,
     /// Link of the version that is replaced, 0 = none.
     previous: u64,
+    /// Whether the key was there.
+    was_present: bool,
     /// Where the record of the batch lies.
     off: Off<[Word]>,
 }
@@ -91,6 +107,11 @@ impl<M: Medium> Item<M> {
     fn place(&self) -> (u32, &[u8]) {
         (self.namespace.space.number, &self.key)
     }
+
+    /// That the key is not as it should be.
+    fn conflict(&self) -> Error {
+        Error::Conflict { namespace: self.namespace.space.name.clone(), key: self.key.clone() }
+    }
 }
 
 impl<M: Medium> Step<'_, M> {
@@ -114,26 +135,44 @@ impl<M: Listed> Store<M> {
     pub fn write(&self, batch: Batch<M>) -> Result<(), Error> {
         let Batch { mut changes, expectations } = batch;
         for item in changes.iter().chain(&expectations) {
-            assert!(Arc::ptr_eq(&item.namespace.shared, &self.shared), "namespace {:?} belongs to another store", item.namespace.name());
+            item.namespace.check_belongs_to(&self.shared);
             check_sizes(&item.key, item.value.as_deref().unwrap_or_default())?;
         }
         keep_last(&mut changes);
-        let _stripes = self.shared.stripes.lock_many(changes.iter().chain(&expectations).map(Item::place));
-        self.shared.writable()?;
-        for Item { namespace, key, value } in &expectations {
-            if !namespace.holds(key, value.as_deref())? {
-                return Err(Error::Conflict);
+        let check = || match expectations.iter().map(|item| Ok((item, item.namespace.holds(&item.key, item.value.as_deref())?))).find(is_broken) {
+            Some(broken) => Err(broken?.0.conflict()),
+            None => Ok(()),
+        };
+        self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(expectations.iter().map(Item::place).collect()), check))
+    }
+}
+
+/// Whether an expectation does not hold, or could not be looked at.
+fn is_broken<M: Medium>(found: &Result<(&Item<M>, bool), Error>) -> bool {
+    !matches!(found, Ok((_, true)))
+}
+
+impl<M: Listed> Shared<M> {
+    /// Applies all of `changes`, or none of them, if `check`, at that moment, finds nothing in the way. They are ordered by place, and no key is there twice.
+    pub(crate) fn commit(&self, changes: &[Item<M>], quiet: Quiet<'_>, check: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        {
+            let stripes = match quiet {
+                Quiet::Keys(others) => self.stripes.lock_many(changes.iter().map(Item::place).chain(others)),
+                Quiet::Everything => self.stripes.lock_all(),
+            };
+            self.writable()?;
+            check()?;
+            let steps = self.plan(changes)?;
+            match (steps.as_slice(), stripes.first()) {
+                ([Step { item, .. }], Some(stripe)) => drop(item.namespace.set_locked(stripe, &item.key, item.value.as_deref())?),
+                ([], _) => {}
+                _ => self.run(steps)?,
             }
         }
-        let steps = self.plan(&changes)?;
-        match steps.as_slice() {
-            [] => Ok(()),
-            [Step { item, .. }] => match &item.value {
-                Some(value) => item.namespace.put_locked(&item.key, value),
-                None => item.namespace.delete_locked(&item.key).map(drop),
-            },
-            _ => self.run(steps),
+        if !self.garbage.is_empty() {
+            self.tidy(STEPS_PER_WRITE);
         }
+        Ok(())
     }
 
     /// What there is to do: deletes of absent keys drop out.
@@ -141,15 +180,16 @@ impl<M: Listed> Store<M> {
         let mut steps = Vec::with_capacity(changes.len());
         for item in changes {
             let index = match item.value {
-                Some(_) => self.shared.index_or_create(&item.namespace.space)?,
+                Some(_) => self.index_or_create(&item.namespace.space)?,
                 None => match item.namespace.space.index.load_full() {
                     Some(index) => index,
                     None => continue,
                 },
             };
             let previous = index.tree.get(&item.key)?.map_or(0, NonZeroU64::get);
-            if item.value.is_some() || previous != 0 {
-                steps.push(Step { item, index, previous, off: Off::NULL });
+            let was_present = item.namespace.is_present(previous)?;
+            if item.value.is_some() || was_present {
+                steps.push(Step { item, index, previous, was_present, off: Off::NULL });
             }
         }
         Ok(steps)
@@ -157,52 +197,46 @@ impl<M: Listed> Store<M> {
 
     /// Steps 1 to 8 of the protocol.
     fn run(&self, mut steps: Vec<Step<'_, M>>) -> Result<(), Error> {
-        let claim = self.shared.slots.claim();
-        let slot = &self.shared.header.get().slots[claim.slot];
-        let at = self.shared.tick();
+        let claim = self.slots.claim(self.tick().at);
+        let slot = &self.header.get().slots[claim.slot];
         let log = self.prepare(&mut steps, &claim)?;
-        slot.begin(&self.shared.pool, log.link());
+        slot.begin(&self.pool, log.link());
         for (done, step) in steps.iter().enumerate() {
-            if let Err(error) = self.shared.upsert(&step.index, &step.item.key, step.link()) {
+            if let Err(error) = self.upsert(&step.index, &step.item.key, step.link()) {
                 return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
             }
         }
-        slot.commit(&self.shared.pool, at);
-        if let Err(error) = self.shared.writable() {
+        slot.commit(&self.pool, self.tick().at);
+        if let Err(error) = self.writable() {
             // The medium failed: whether the commit is durable is not known, so nobody may see it and nothing may build on it.
             std::mem::forget(claim);
             return Err(error);
         }
-        claim.publish();
+        let at = claim.publish(&self.clock);
         self.count(&steps);
-        if let Err(error) = self.settle(&steps, at) {
-            // The batch is committed, durably and for all readers; only its remains are left, and a slot that tells the next open about them.
-            self.shared.halt(|| format!("the remains of a committed batch could not be cleared away: {error}"));
-            std::mem::forget(claim);
-            return Ok(());
-        }
-        slot.free(&self.shared.pool);
-        let guard = self.shared.pool.pin();
-        for step in &steps {
-            if step.previous != 0 {
-                self.shared.retire(step.previous, &guard)?;
-            }
-            if step.is_delete() {
-                self.shared.pool.retire(step.off, &guard);
+        match self.settle(&steps, at) {
+            Ok(()) => slot.clear(&self.pool),
+            Err(error) => {
+                // The batch is committed, durably and for all readers; only its remains are left, and the slot must go on to tell readers about it.
+                self.halt(|| format!("the remains of a committed batch could not be cleared away: {error}"));
+                std::mem::forget(claim);
+                return Ok(());
             }
         }
-        self.shared.pool.retire(log, &guard);
+        let guard = self.pool.pin();
+        steps.iter().filter(|step| step.previous != 0).try_for_each(|step| self.replaced(step.previous, at, &guard))?;
+        self.pool.retire(log, &guard);
         Ok(())
     }
 
     /// Step 1: records and log, durable but not reachable. Returns where the log lies.
     fn prepare(&self, steps: &mut [Step<'_, M>], claim: &Claim<'_>) -> Result<Off<[Word]>, Error> {
-        let pool = &*self.shared.pool;
+        let pool = &*self.pool;
         let mut records = Vec::with_capacity(steps.len());
         let mut entries = Vec::with_capacity(steps.len());
         for step in steps.iter_mut() {
-            let (value, flags) = step.item.value.as_ref().map_or((&[][..], TOMBSTONE), |value| (value.as_slice(), 0));
-            let record = Record::write(pool, &step.item.key, value, flags, claim.token(), step.previous)?;
+            let version = Version { is_tombstone: step.is_delete(), commit: claim.token(), previous: step.previous, expiry_ms: None };
+            let record = Record::write(pool, &step.item.key, step.item.value.as_deref().unwrap_or_default(), version)?;
             step.off = record.off();
             entries.push(LogEntry { root: step.index.root, link: step.off.link() });
             records.push(record.flush());
@@ -220,16 +254,18 @@ impl<M: Listed> Store<M> {
     fn settle(&self, steps: &[Step<'_, M>], at: u64) -> Result<(), Error> {
         for step in steps {
             // A tombstone, too: a reader may have found it and look at it only when the slot serves another batch. What has no timestamp then, was undone.
-            let record = Record::read(&self.shared.pool, step.link().get())?;
+            let record = Record::read(&self.pool, step.link().get())?;
             // persist-equivalent(store early): what was stored to the line before is the same timestamp of another record.
-            self.shared.pool.store(record.commit(), at, Ordering::Release);
+            self.pool.store(record.commit(), at, Ordering::Release);
             if step.is_delete() {
-                step.index.tree.remove(&step.item.key)?;
-            } else {
-                self.shared.pool.flush(record.commit());
+                if self.snapshots.want(at) {
+                    self.left_tombstone(&step.item.namespace.space, step.link().get(), at);
+                } else {
+                    step.index.tree.remove(&step.item.key)?;
+                    self.pool.retire(step.off, &self.pool.pin());
+                }
             }
         }
-        self.shared.pool.fence();
         Ok(())
     }
 
@@ -245,23 +281,23 @@ impl<M: Listed> Store<M> {
         };
         if let Err(reason) = undone {
             // The slot stays undecided: readers see the previous versions, and the next open undoes the batch.
-            self.shared.halt(|| format!("a batch could be neither finished nor undone: {reason}"));
+            self.halt(|| format!("a batch could be neither finished nor undone: {reason}"));
             std::mem::forget(claim);
             return error;
         }
-        self.shared.header.get().slots[claim.slot].free(&self.shared.pool);
-        let guard = self.shared.pool.pin();
+        self.header.get().slots[claim.slot].free(&self.pool);
+        let guard = self.pool.pin();
         for step in done.iter().chain(rest) {
-            self.shared.pool.retire(step.off, &guard);
+            self.pool.retire(step.off, &guard);
         }
-        self.shared.pool.retire(log, &guard);
+        self.pool.retire(log, &guard);
         error
     }
 
     fn count(&self, steps: &[Step<'_, M>]) {
         for step in steps {
             let count = &step.item.namespace.space.count;
-            match (step.previous != 0, step.is_delete()) {
+            match (step.was_present, step.is_delete()) {
                 (false, _) => drop(count.fetch_add(1, Ordering::Relaxed)),
                 (true, true) => drop(count.fetch_sub(1, Ordering::Relaxed)),
                 (true, false) => {}

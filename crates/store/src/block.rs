@@ -9,7 +9,7 @@
 //! format       FORMAT
 //! clock limit  no commit timestamp at or above it was ever given out
 //! log          link of the log block of the batch that holds the slot, 0 = free
-//! commit       0 = undecided; else the timestamp at which the batch was committed
+//! commit       0 = undecided; else a timestamp: the batch is committed, and the log means nothing any more
 //! ```
 //!
 //! The block is the root named "everleaf". The log block of a batch is words as well:
@@ -19,13 +19,18 @@
 //!      +-------+-------------+----------+----------------+-----
 //!      | token | entry count | checksum | namespace root | record link | namespace root | record link | ...
 //!      +-------+-------------+----------+----------------+-----
-//! token           the word that stands in `commit` of every record of the batch while it is pending
+//! token           the word that stands in `commit` of every record of the batch until it is stamped
 //! checksum        CRC-32C of all other words
 //! namespace root  offset of the root block of the namespace's index
 //! ```
 //!
-//! Log and commit of a slot share a line and are freed in that order, so a crash leaves one of (log, commit), (0, commit), (0, 0): one flush and one fence free
-//! a slot.
+//! Log and commit of a slot share a line and are freed in that order, so whatever a crash leaves of the life of a slot is one of (log, 0), (log, commit),
+//! (0, commit), (0, 0), and only the first of them, with the log of a batch that was not committed, asks for anything to be done.
+//!
+//! # Formats
+//!
+//! Format 2 lets records wait for their timestamps (`version.rs`), leaves tombstones to be buried later (`garbage.rs`) and knows records that expire. A pool of
+//! format 1 holds nothing that would be wrong in format 2, so it is opened as it is and gets the new number; what knows format 1 alone opens it no more.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word, resident};
@@ -35,7 +40,9 @@ use std::sync::atomic::Ordering;
 /// Number of commit slots: as many batches can be under way at once.
 pub(crate) const SLOT_COUNT: usize = 31;
 /// "ever" and the version of this format.
-pub(crate) const FORMAT: u64 = 0x6576_6572_0000_0001;
+pub(crate) const FORMAT: u64 = 0x6576_6572_0000_0002;
+/// The oldest format that is opened.
+const FORMAT_MIN: u64 = 0x6576_6572_0000_0001;
 const LOG_HEADER_WORDS: usize = 3;
 
 resident! {
@@ -79,8 +86,16 @@ impl StoreBlock {
     pub(crate) fn open<M: Medium>(pm: &Pm<M>, off: Off<Self>) -> Result<&Self, Error> {
         let block = pm.at(off, "a store block that does not lie in the pool")?;
         match block.format.get() {
-            FORMAT => Ok(block),
+            FORMAT_MIN..=FORMAT => Ok(block),
             found => Err(Error::UnknownFormat { found, known: FORMAT }),
+        }
+    }
+
+    /// Gives the block of an older format its new number, before anything is written that the older one does not know.
+    pub(crate) fn upgrade<M: Medium>(&self, pm: &Pm<M>) {
+        if self.format.get() != FORMAT {
+            pm.store(&self.format, FORMAT, Ordering::Release);
+            pm.persist(&self.format);
         }
     }
 }
@@ -108,23 +123,21 @@ impl<M: Medium> Header<M> {
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
+    /// No batch, or one that is committed.
     Free,
     /// The log of a batch whose fate is open: it has not happened.
     Undecided(u64),
-    /// The log of a batch, and when it was committed.
-    Committed(u64, u64),
 }
 
 impl Slot {
     pub(crate) fn state(&self) -> SlotState {
         match (self.log.get(), self.commit.get()) {
-            (0, _) => SlotState::Free,
-            (log, 0) => SlotState::Undecided(log),
-            (log, at) => SlotState::Committed(log, at),
+            (log, 0) if log != 0 => SlotState::Undecided(log),
+            _ => SlotState::Free,
         }
     }
 
-    /// Names the log, durably. `commit` is 0, durably, since the slot was freed.
+    /// Names the log, durably. `commit` was set to 0 before, in the same line.
     pub(crate) fn begin<M: Medium>(&self, pm: &Pm<M>, log: u64) {
         pm.store(&self.log, log, Ordering::Release);
         pm.persist(&self.log);
@@ -136,20 +149,27 @@ impl Slot {
         pm.persist(&self.commit);
     }
 
-    /// Frees the slot, durably.
+    /// Frees the slot of a batch that is committed. Not flushed: before and after, the slot asks for nothing to be done, and the log of the next batch comes
+    /// after this in the line.
+    #[track_caller]
+    pub(crate) fn clear<M: Medium>(&self, pm: &Pm<M>) {
+        pm.store(&self.log, 0, Ordering::Release);
+        pm.store(&self.commit, 0, Ordering::Release);
+    }
+
+    /// [`Slot::clear`] of what a crash may have left of a slot that is free.
+    #[track_caller]
+    pub(crate) fn clear_remnant<M: Medium>(&self, pm: &Pm<M>) {
+        if self.log.get() != 0 || self.commit.get() != 0 {
+            self.clear(pm);
+        }
+    }
+
+    /// Frees the slot of a batch that was undone, durably: then its log may be used for something else.
     #[track_caller]
     pub(crate) fn free<M: Medium>(&self, pm: &Pm<M>) {
         pm.store(&self.log, 0, Ordering::Release);
-        pm.store(&self.commit, 0, Ordering::Release);
         pm.persist(self);
-    }
-
-    /// Clears the commit word that a crash may have left in a free slot. Not flushed: the log of the next batch comes after it in the line.
-    #[track_caller]
-    pub(crate) fn clear_remnant<M: Medium>(&self, pm: &Pm<M>) {
-        if self.log.get() == 0 && self.commit.get() != 0 {
-            pm.store(&self.commit, 0, Ordering::Release);
-        }
     }
 }
 

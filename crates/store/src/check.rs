@@ -1,6 +1,7 @@
 //! Numbers, and the search for damage.
 
-use crate::store::Space;
+use crate::store::{Index, Space};
+use crate::version::{Age, damaged};
 use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
@@ -104,6 +105,7 @@ impl<M: Listed> Store<M> {
     /// # Errors
     /// None yet that is not in the report.
     pub fn verify(&self) -> Result<Report, Error> {
+        let _paused = self.shared.garbage.pause();
         let _all = self.shared.stripes.lock_all();
         let reach = self.shared.pool.reach();
         let mut report = Report::default();
@@ -113,6 +115,7 @@ impl<M: Listed> Store<M> {
         for space in self.existing() {
             self.verify_space(&space, &reach, &mut report);
         }
+        self.verify_held(&reach, &mut report);
         // Blocks on their way back are no leaks.
         self.shared.pool.collect();
         match self.shared.pool.audit(&reach) {
@@ -134,28 +137,7 @@ impl<M: Listed> Store<M> {
     fn verify_space(&self, space: &Space, reach: &Reach<'_, M>, report: &mut Report) {
         let Some(index) = space.index.load_full() else { return };
         let name = Some(space.name.as_str());
-        if let Err(error) = index.tree.check() {
-            report.note(name, error);
-        }
-        let marked = index.tree.blocks(&mut |off, size| Ok(reach.mark(Off::<Word>::new(off), size)?));
-        if let Err(error) = marked {
-            report.note(name, error);
-        }
-        let mut found = NamespaceReport { name: space.name.clone(), index: index.kind, ..NamespaceReport::default() };
-        let mut bare_key = Vec::new();
-        let scanned = index.tree.scan(Bound::Unbounded, Direction::Forward, &mut |key, link| {
-            match self.verify_record(key, link.get(), reach, &mut bare_key) {
-                Ok(bytes) => {
-                    found.keys += 1;
-                    found.bytes += bytes;
-                }
-                Err(error) => report.note(name, error),
-            }
-            ControlFlow::Continue(())
-        });
-        if let Err(error) = scanned {
-            report.note(name, error);
-        }
+        let found = self.verify_index(&space.name, &index, reach, report);
         let counted = space.count.load(Ordering::Relaxed);
         if found.keys != counted && report.is_sound() {
             report.note(name, format!("{counted} keys are counted, {} are found", found.keys));
@@ -163,9 +145,50 @@ impl<M: Listed> Store<M> {
         report.namespaces.push(found);
     }
 
-    /// Checks the record of `key`; its size in bytes, key and value.
-    fn verify_record(&self, key: &[u8], link: u64, reach: &Reach<'_, M>, bare_key: &mut Vec<u8>) -> Result<u64, Error> {
-        let damaged = |record: &Record<'_>, what| Error::from(everleaf_pmem::Error::corrupt(record.off.bytes(), what));
+    fn verify_index(&self, name: &str, index: &Index, reach: &Reach<'_, M>, report: &mut Report) -> NamespaceReport {
+        if let Err(error) = index.tree.check() {
+            report.note(Some(name), error);
+        }
+        let marked = index.tree.blocks(&mut |off, size| Ok(reach.mark(Off::<Word>::new(off), size)?));
+        if let Err(error) = marked {
+            report.note(Some(name), error);
+        }
+        let mut found = NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() };
+        let mut bare_key = Vec::new();
+        let scanned = index.tree.scan(Bound::Unbounded, Direction::Forward, &mut |key, link| {
+            match self.verify_record(key, link.get(), reach, &mut bare_key) {
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
+                    found.keys += 1;
+                    found.bytes += bytes;
+                }
+                Err(error) => report.note(Some(name), error),
+            }
+            ControlFlow::Continue(())
+        });
+        if let Err(error) = scanned {
+            report.note(Some(name), error);
+        }
+        found
+    }
+
+    /// What snapshots hold back is in use, too.
+    fn verify_held(&self, reach: &Reach<'_, M>, report: &mut Report) {
+        let (mut links, mut indexes) = (Vec::new(), Vec::new());
+        self.shared.visit_held(|link| links.push(link), |former| indexes.push(former.index.clone()));
+        for link in links {
+            let marked = Record::read(&self.shared.pool, link).and_then(|record| Ok(reach.mark(record.off, record.size())?));
+            if let Err(error) = marked {
+                report.note(None, error);
+            }
+        }
+        for index in indexes {
+            self.verify_index("(cleared)", &index, reach, report);
+        }
+    }
+
+    /// Checks the record of `key`; its size in bytes, key and value, unless it is a tombstone.
+    fn verify_record(&self, key: &[u8], link: u64, reach: &Reach<'_, M>, bare_key: &mut Vec<u8>) -> Result<Option<u64>, Error> {
         let record = Record::read(&self.shared.pool, link)?;
         reach.mark(record.off, record.size())?;
         if !record.is_intact() {
@@ -176,13 +199,10 @@ impl<M: Listed> Store<M> {
         if key != bare_key.as_slice() {
             return Err(damaged(&record, "a record of another key"));
         }
-        let committed = record.commit().get();
-        if committed & crate::slots::PENDING != 0 {
-            return Err(damaged(&record, "a pending record, and no batch is under way"));
+        match self.shared.age(&record)? {
+            Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
+            Age::At(at) if at >= self.shared.header.get().clock_limit.get() => Err(damaged(&record, "a record with a timestamp that the clock has still to give")),
+            Age::At(_) => Ok((!record.is_tombstone()).then(|| (record.key_size() + record.value_size()) as u64)),
         }
-        if committed >= self.shared.header.get().clock_limit.get() {
-            return Err(damaged(&record, "a record with a timestamp that the clock has still to give"));
-        }
-        Ok((record.key_size() + record.value_size()) as u64)
     }
 }

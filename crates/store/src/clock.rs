@@ -2,42 +2,62 @@
 //!
 //! A counter in DRAM, and in the pool an upper bound of it: no timestamp at or above the bound was ever given out. The bound is raised, durably, before the
 //! counter reaches it; a store that opens starts at the bound. So no timestamp is used twice, whatever a crash takes, and nothing needs to be searched for the
-//! highest one.
+//! highest one. Where a life of the store starts is its *birth*: what says of itself that it is younger was written in this life.
+//!
+//! The same word says whether writes keep versions ([`Tick::is_versioned`]): who changes that and who asks are in one order, that of the word.
 
 use crate::Error;
-use everleaf_pmem::{Medium, Pm, Word, schedule};
+use everleaf_pmem::schedule::{self, atomic::AtomicU64};
+use everleaf_pmem::{Medium, Pm, Word};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// By how much the bound is raised: a flush and a fence for so many timestamps, and so many lost by a crash.
 const STEP: u64 = 1 << 20;
-/// Timestamps stay below this: the bits above serve pending records. At one timestamp per nanosecond it is reached after 146 years.
-const END: u64 = 1 << 62;
+/// Timestamps stay below this: the bits above serve tokens. At ten million a second it is reached after 57 years.
+const END: u64 = 1 << 54;
+/// Whether writes keep versions.
+const VERSIONED: u64 = 1 << 63;
 
 pub(crate) struct Clock {
     next: AtomicU64,
     /// What the pool's bound is, durably.
     limit: AtomicU64,
+    birth: u64,
     raising: Mutex<()>,
+}
+
+/// A timestamp of one's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tick {
+    pub(crate) at: u64,
+    /// Whether a write that has drawn it keeps the version that it replaces.
+    pub(crate) is_versioned: bool,
 }
 
 impl Clock {
     /// Goes on where the bound is.
     pub(crate) fn open<M: Medium>(pm: &Pm<M>, limit: &Word) -> Result<Self, Error> {
-        let start = limit.get();
-        if !(1..END).contains(&start) {
+        let birth = limit.get();
+        if !(1..END).contains(&birth) {
             return Err(everleaf_pmem::Error::corrupt(pm.offset_of(limit).bytes(), "a clock out of range").into());
         }
-        Ok(Self { next: AtomicU64::new(start), limit: AtomicU64::new(start), raising: Mutex::new(()) })
+        Ok(Self { next: AtomicU64::new(birth), limit: AtomicU64::new(birth), birth, raising: Mutex::new(()) })
+    }
+
+    /// The first timestamp of this life of the store.
+    pub(crate) fn birth(&self) -> u64 {
+        self.birth
     }
 
     /// A timestamp above all before. `limit` is the bound in the pool.
-    pub(crate) fn tick<M: Medium>(&self, pm: &Pm<M>, limit: &Word) -> u64 {
-        let now = self.next.fetch_add(1, Ordering::Relaxed);
-        while now >= self.limit.load(Ordering::Acquire) {
+    pub(crate) fn tick<M: Medium>(&self, pm: &Pm<M>, limit: &Word) -> Tick {
+        let word = self.next.fetch_add(1, Ordering::AcqRel);
+        let at = word & !VERSIONED;
+        while at >= self.limit.load(Ordering::Acquire) {
             let _raising = schedule::lock(&self.raising);
             let bound = self.limit.load(Ordering::Relaxed);
-            if now >= bound {
+            if at >= bound {
                 pm.store(limit, bound + STEP, Ordering::Release);
                 // persist-equivalent(fence drop): to one thread, which seals a record with its timestamp, and so fences, before it links it. Others get
                 // timestamps below the new bound as soon as it shows.
@@ -46,6 +66,21 @@ impl Clock {
                 self.limit.store(bound + STEP, Ordering::Release);
             }
         }
-        now
+        Tick { at, is_versioned: word & VERSIONED != 0 }
+    }
+
+    /// The highest timestamp that was given out, or the one before birth. Whoever draws one from now on gets a higher one.
+    pub(crate) fn now(&self) -> u64 {
+        (self.next.load(Ordering::Acquire) & !VERSIONED) - 1
+    }
+
+    /// From now on, writes keep versions.
+    pub(crate) fn keep_versions(&self) {
+        self.next.fetch_or(VERSIONED, Ordering::AcqRel);
+    }
+
+    /// From now on, writes keep no versions.
+    pub(crate) fn drop_versions(&self) {
+        self.next.fetch_and(!VERSIONED, Ordering::AcqRel);
     }
 }

@@ -44,16 +44,31 @@ pub enum Error {
         kind: u64,
     },
     /// The store block has a format that this version does not know.
-    #[error("the store in this pool has format {found:#x}, this version knows {known:#x}; open it with the version that wrote it")]
+    #[error("the store in this pool has format {found:#x}, and this version knows none above {known:#x}; open it with the version that wrote it, or a later one")]
     UnknownFormat {
         /// The format found.
         found: u64,
-        /// The format that this version writes.
+        /// The format that this version writes; it opens older ones, too.
         known: u64,
     },
-    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold; nothing was changed.
-    #[error("a key of the batch does not hold the expected value any more; read it again and retry")]
-    Conflict,
+    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold, or a transaction with a key that somebody else has changed meanwhile; nothing was
+    /// changed.
+    #[error("key \"{}\" of namespace {namespace:?} has changed since it was read, or is not what was expected; read it again and retry", key.escape_ascii())]
+    Conflict {
+        /// Where.
+        namespace: String,
+        /// The first key that is in the way.
+        key: Vec<u8>,
+    },
+    /// A write in a transaction that was begun to read.
+    #[error("the transaction was begun to read only; begin one with `Isolation::Snapshot` or `Isolation::Serializable` to write")]
+    ReadOnly,
+    /// A store that is to be closed while snapshots, or transactions, hold something back.
+    #[error("{count} snapshots or transactions are open and hold back what they may want to see; drop them and close the store then (the next open recovers it)")]
+    SnapshotsOpen {
+        /// How many.
+        count: usize,
+    },
     /// The store refuses further writes.
     #[error("the store refuses writes, because {reason}; what was acknowledged is safe: close the store and open it again")]
     Halted {

@@ -21,19 +21,46 @@
 //! # }
 //! ```
 //!
-//! Read next: `store.rs` (opening and closing), `namespace.rs` (one key), `batch.rs` (several keys at once: the protocol), `recovery.rs`.
+//! A [`Snapshot`] shows the store as of a moment, for as long as one likes, whatever is written meanwhile. A [`Transaction`] reads from one, sees what it writes
+//! itself, and commits all of it, or nothing when somebody else was faster:
+//!
+//! ```
+//! # fn main() -> Result<(), everleaf::Error> {
+//! # let store = everleaf::Store::anonymous(everleaf::Options { size_max: 64 << 20, ..Default::default() })?;
+//! # let users = store.namespace("users")?;
+//! # users.put(b"ada", b"1815")?;
+//! let before = store.snapshot()?;
+//! store.transact(everleaf::Isolation::Serializable, |transaction| {
+//!     if let Some(born) = transaction.get(&users, b"ada")? {
+//!         transaction.put(&users, b"lovelace", &born)?;
+//!         transaction.delete(&users, b"ada")?;
+//!     }
+//!     Ok::<_, everleaf::Error>(())
+//! })?;
+//! assert_eq!(users.get(b"lovelace")?.as_deref(), Some(&b"1815"[..]));
+//! assert_eq!(before.get(&users, b"lovelace")?, None);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and `garbage.rs`, `batch.rs`
+//! (several keys at once: the protocol), `transaction.rs`, `recovery.rs`.
 
 mod batch;
 mod block;
 mod check;
 mod clock;
 mod error;
+mod garbage;
 mod namespace;
 mod recovery;
 mod scan;
 mod slots;
+mod snapshot;
 mod store;
 mod stripes;
+mod transaction;
+mod version;
 
 pub use batch::Batch;
 pub use check::{Damage, NamespaceReport, NamespaceStats, Report, Stats};
@@ -41,8 +68,11 @@ pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT};
 pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 pub use everleaf_pmem::{Domain, Info, Usage};
+pub use garbage::HeldBack;
 pub use namespace::{Change, Found, Namespace};
+pub use snapshot::Snapshot;
 pub use store::{Options, Store};
+pub use transaction::{Isolation, Savepoint, Transaction};
 
 /// The example of the README, which is to stay true.
 #[cfg(doctest)]

@@ -7,14 +7,20 @@
 //! 3. Publish its link in the index: **the commit point**, durable before any reader can see it. *Crash before: the old version is there; after: the new one.*
 //! 4. Retire the old record. *Crash: nobody reaches it; recovery finds it free.*
 //!
+//! That is a *plain* write, whose record carries the timestamp that it has drawn before. When there are snapshots, or were lately (`snapshot.rs`), a write keeps
+//! the version that it replaces: it looks that up before 2 and links it in its record, which has no timestamp; stamps the record after 3; and leaves the old one
+//! to `garbage.rs` in 4. A delete then publishes a tombstone, which hides what is behind it. *Crash: recovery removes tombstones, and nothing follows links to old
+//! versions.*
+//!
 //! Writers do not pin an epoch while they allocate: in a full pool, room is made of what was retired, and a pinned thread would stand in its own way.
 //! Readers pin an epoch, look the link up and copy the value out: once, and only if its checksum matches is the copy handed out.
 
 use crate::Error;
+use crate::garbage::STEPS_PER_WRITE;
 use crate::store::{Index, Shared, Space, check_sizes};
-use arc_swap::Guard as Loaded;
+use crate::stripes::{Announced, Locked};
 use everleaf_index::Listed;
-use everleaf_index::record::Record;
+use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Word};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -37,7 +43,31 @@ pub struct Found<'a> {
     key: &'a [u8],
 }
 
-impl Found<'_> {
+/// How a write treats what it replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "after a write that keeps versions, some garbage is to be collected"]
+pub(crate) enum Way {
+    Plain,
+    Versioned,
+}
+
+/// [`Way`], and what goes with it.
+enum Course<'a> {
+    /// With a timestamp; the first snapshot waits until the value is dropped.
+    Plain(u64, Announced<'a>),
+    Versioned,
+}
+
+impl<'a> Found<'a> {
+    pub(crate) fn new(record: Record<'a>, key: &'a [u8]) -> Self {
+        Self { record, key }
+    }
+
+    /// Checks key and sizes; the value is not looked at.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        check_key(&self.record, self.key)
+    }
+
     /// Length of the value in bytes.
     pub fn size(&self) -> usize {
         self.record.value_size()
@@ -88,7 +118,7 @@ impl<M: Listed> Namespace<M> {
     /// See [`Namespace::get`]; `out` is then as before.
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<usize>, Error> {
         let _pinned = self.shared.pool.pin();
-        let index = self.space.index.load();
+        let index = self.space.current(&self.shared.clock);
         let Some(index) = index.as_deref() else { return Ok(None) };
         let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
         copy_value(&record, key, out).map(Some)
@@ -117,7 +147,7 @@ impl<M: Listed> Namespace<M> {
         let mut links = Vec::with_capacity(keys.len().min(GROUP));
         for keys in keys.chunks(GROUP) {
             let _pinned = self.shared.pool.pin();
-            let index = self.space.index.load();
+            let index = self.space.current(&self.shared.clock);
             links.clear();
             match index.as_deref() {
                 Some(index) => index.tree.get_many(keys, &mut links).map_err(Error::from)?,
@@ -137,7 +167,7 @@ impl<M: Listed> Namespace<M> {
     /// See [`Namespace::get`].
     pub fn value_size(&self, key: &[u8]) -> Result<Option<usize>, Error> {
         let _pinned = self.shared.pool.pin();
-        let index = self.space.index.load();
+        let index = self.space.current(&self.shared.clock);
         let Some(index) = index.as_deref() else { return Ok(None) };
         let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
         check_key(&record, key)?;
@@ -155,8 +185,7 @@ impl<M: Listed> Namespace<M> {
     /// A key or value too long; a full pool, in which case nothing has changed; a damaged pool; [`Error::Halted`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_sizes(key, value)?;
-        let _stripe = self.shared.stripes.lock(self.space.number, key);
-        self.put_locked(key, value)
+        self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, value).map(|way| ((), way))))
     }
 
     /// Sets several keys, each on its own (a crash or an error may leave some), sharing the cost of making them durable. Later ones win.
@@ -168,7 +197,14 @@ impl<M: Listed> Namespace<M> {
             return self.put(key, value);
         }
         pairs.iter().try_for_each(|(key, value)| check_sizes(key, value))?;
-        pairs.chunks(GROUP).try_for_each(|group| self.put_group(group))
+        pairs.chunks(GROUP).try_for_each(|group| {
+            let way = self.shared.with_room(|| {
+                let stripes = self.shared.stripes.lock_many(group.iter().map(|(key, _)| (self.space.number, *key)));
+                self.put_group(&stripes, group)
+            })?;
+            self.tidy(way);
+            Ok(())
+        })
     }
 
     /// Sets `key` if it is absent; whether it was.
@@ -177,21 +213,19 @@ impl<M: Listed> Namespace<M> {
     /// See [`Namespace::put`].
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         check_sizes(key, value)?;
-        let _stripe = self.shared.stripes.lock(self.space.number, key);
-        let absent = self.value_size(key)?.is_none();
-        if absent {
-            self.put_locked(key, value)?;
-        }
-        Ok(absent)
+        let set = |stripe: &Locked<'_>| match self.value_size(key)? {
+            Some(_) => Ok((false, Way::Plain)),
+            None => Ok((true, self.put_locked(stripe, key, value)?)),
+        };
+        self.shared.with_room(|| self.with_stripe(key, set))
     }
 
     /// Removes `key`; whether it was present.
     ///
     /// # Errors
-    /// A damaged pool; [`Error::Halted`]. A full pool is no obstacle.
+    /// A damaged pool; [`Error::Halted`]. A full pool is no obstacle, unless a snapshot is open, or was lately.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        let _stripe = self.shared.stripes.lock(self.space.number, key);
-        self.delete_locked(key)
+        self.shared.with_room(|| self.with_stripe(key, |stripe| self.delete_locked(stripe, key)))
     }
 
     /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: absent); whether it was.
@@ -200,14 +234,11 @@ impl<M: Listed> Namespace<M> {
     /// See [`Namespace::put`].
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
         check_sizes(key, new.unwrap_or_default())?;
-        let _stripe = self.shared.stripes.lock(self.space.number, key);
-        let swap = self.holds(key, expected)?;
-        match new {
-            _ if !swap => {}
-            Some(new) => self.put_locked(key, new)?,
-            None => drop(self.delete_locked(key)?),
-        }
-        Ok(swap)
+        let swap = |stripe: &Locked<'_>| match self.holds(key, expected)? {
+            true => Ok((true, self.set_locked(stripe, key, new)?)),
+            false => Ok((false, Way::Plain)),
+        };
+        self.shared.with_room(|| self.with_stripe(key, swap))
     }
 
     /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store.
@@ -216,17 +247,19 @@ impl<M: Listed> Namespace<M> {
     /// See [`Namespace::put`].
     pub fn modify(&self, key: &[u8], decide: impl FnOnce(Option<&[u8]>) -> Change) -> Result<(), Error> {
         check_sizes(key, &[])?;
-        let _stripe = self.shared.stripes.lock(self.space.number, key);
-        let mut old = Vec::new();
-        let present = self.get_into(key, &mut old)?.is_some();
-        match decide(present.then_some(&old)) {
-            Change::Keep => Ok(()),
-            Change::Put(new) => {
-                check_sizes(key, &new)?;
-                self.put_locked(key, &new)
-            }
-            Change::Delete => self.delete_locked(key).map(drop),
-        }
+        self.with_stripe(key, |stripe| {
+            let mut old = Vec::new();
+            let present = self.get_into(key, &mut old)?.is_some();
+            let way = match decide(present.then_some(&old)) {
+                Change::Keep => Way::Plain,
+                Change::Put(new) => {
+                    check_sizes(key, &new)?;
+                    self.put_locked(stripe, key, &new)?
+                }
+                Change::Delete => self.delete_locked(stripe, key)?.1,
+            };
+            Ok(((), way))
+        })
     }
 
     /// Removes every key, durably and at once, by unlinking the index from the pool; its blocks are given back after that. A full pool is no obstacle.
@@ -235,11 +268,6 @@ impl<M: Listed> Namespace<M> {
     /// A damaged pool; [`Error::Halted`].
     pub fn clear(&self) -> Result<(), Error> {
         self.shared.remove(&self.space).map(drop)
-    }
-
-    /// The index, if the namespace exists in the pool. The caller is pinned or holds a stripe.
-    pub(crate) fn index(&self) -> Loaded<Option<Arc<Index>>> {
-        self.space.index.load()
     }
 
     /// Whether the value of `key` is `expected` (`None`: absent).
@@ -251,57 +279,184 @@ impl<M: Listed> Namespace<M> {
         }
     }
 
+    /// Does something with the stripe of `key` held, and collects some garbage after it if it kept a version.
+    #[inline]
+    fn with_stripe<T>(&self, key: &[u8], act: impl FnOnce(&Locked<'_>) -> Result<(T, Way), Error>) -> Result<T, Error> {
+        let (outcome, way) = {
+            let stripe = self.shared.stripes.lock(self.space.number, key);
+            act(&stripe)?
+        };
+        self.tidy(way);
+        Ok(outcome)
+    }
+
+    #[inline]
+    fn tidy(&self, way: Way) {
+        if way == Way::Versioned {
+            self.shared.tidy(STEPS_PER_WRITE);
+        }
+    }
+
+    /// How to write now. Any stripe that the caller holds will do.
+    #[inline]
+    fn course<'a>(&self, stripe: &'a Locked<'_>) -> Course<'a> {
+        let announced = stripe.announce();
+        let tick = self.shared.tick();
+        if tick.is_versioned { Course::Versioned } else { Course::Plain(tick.at, announced) }
+    }
+
+    /// Sets `key`, or removes it, with a stripe held.
+    pub(crate) fn set_locked(&self, stripe: &Locked<'_>, key: &[u8], value: Option<&[u8]>) -> Result<Way, Error> {
+        match value {
+            Some(value) => self.put_locked(stripe, key, value),
+            None => self.delete_locked(stripe, key).map(|(_, way)| way),
+        }
+    }
+
     /// [`Namespace::put`], with the stripe held.
-    pub(crate) fn put_locked(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    pub(crate) fn put_locked(&self, stripe: &Locked<'_>, key: &[u8], value: &[u8]) -> Result<Way, Error> {
         self.shared.writable()?;
         let index = self.shared.index_or_create(&self.space)?;
-        let record = Record::write(&self.shared.pool, key, value, 0, self.shared.tick(), 0)?;
-        self.publish(&index, key, self.shared.pool.seal(record))
+        match self.course(stripe) {
+            Course::Plain(at, _announced) => {
+                let record = Record::write(&self.shared.pool, key, value, Version { commit: at, ..Version::default() })?;
+                self.publish(&index, key, self.shared.pool.seal(record), at)?;
+                Ok(Way::Plain)
+            }
+            Course::Versioned => {
+                let previous = index.tree.get(key)?.map_or(0, NonZeroU64::get);
+                self.put_version(&index, key, Some(value), previous)?;
+                Ok(Way::Versioned)
+            }
+        }
     }
 
     /// [`Namespace::delete`], with the stripe held.
-    pub(crate) fn delete_locked(&self, key: &[u8]) -> Result<bool, Error> {
+    pub(crate) fn delete_locked(&self, stripe: &Locked<'_>, key: &[u8]) -> Result<(bool, Way), Error> {
         self.shared.writable()?;
-        let index = self.index();
-        let Some(index) = index.as_deref() else { return Ok(false) };
-        let Some(old) = index.tree.remove(key)? else { return Ok(false) };
-        self.space.count.fetch_sub(1, Ordering::Relaxed);
-        self.shared.retire(old.get(), &self.shared.pool.pin())?;
-        self.shared.writable()?;
-        Ok(true)
+        let index = self.space.index.load();
+        let Some(index) = index.as_deref() else { return Ok((false, Way::Plain)) };
+        match self.course(stripe) {
+            Course::Plain(at, _announced) => Ok((self.take(index, key, at)?, Way::Plain)),
+            Course::Versioned => {
+                let previous = index.tree.get(key)?.map_or(0, NonZeroU64::get);
+                let present = self.is_present(previous)?;
+                if present {
+                    self.put_version(index, key, None, previous)?;
+                }
+                Ok((present, Way::Versioned))
+            }
+        }
     }
 
-    fn put_group(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        let pool = &*self.shared.pool;
-        let _stripes = self.shared.stripes.lock_many(pairs.iter().map(|(key, _)| (self.space.number, *key)));
-        self.shared.writable()?;
-        let index = self.shared.index_or_create(&self.space)?;
-        let mut records = Vec::with_capacity(pairs.len());
-        for (key, value) in pairs {
-            records.push(Record::write(pool, key, value, 0, self.shared.tick(), 0)?.flush());
+    /// A plain delete: takes the entry out of the index.
+    fn take(&self, index: &Index, key: &[u8], at: u64) -> Result<bool, Error> {
+        let Some(old) = index.tree.remove(key)? else { return Ok(false) };
+        let present = self.is_present(old.get())?;
+        if present {
+            self.space.count.fetch_sub(1, Ordering::Relaxed);
         }
-        let records = pool.fence_all(records);
-        let links: Vec<_> = pairs.iter().zip(records).map(|((key, _), record)| (*key, link_word(record.release()))).collect();
-        let mut replaced = Vec::with_capacity(links.len());
-        let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
-        self.settle(&links, &replaced, outcome)
+        self.shared.replaced(old.get(), at, &self.shared.pool.pin())?;
+        self.shared.writable()?;
+        Ok(present)
+    }
+
+    /// Whether the version that `link` refers to, if it is not 0, says that the key is there. The caller holds its stripe.
+    pub(crate) fn is_present(&self, link: u64) -> Result<bool, Error> {
+        Ok(link != 0 && !Record::read(&self.shared.pool, link)?.is_tombstone())
+    }
+
+    /// Writes a version, or a tombstone, in front of the version that `previous` refers to, if it is not 0.
+    fn put_version(&self, index: &Index, key: &[u8], value: Option<&[u8]>, previous: u64) -> Result<(), Error> {
+        let Shared { pool, .. } = &*self.shared;
+        let version = Version { is_tombstone: value.is_none(), commit: self.shared.unstamped(), previous, expiry_ms: None };
+        let link = link_word(pool.seal(Record::write(pool, key, value.unwrap_or_default(), version)?).release());
+        let mut replaced = None;
+        let outcome = self.shared.upsert(index, key, link).map(|old| replaced = Some(old));
+        self.settle_versions(&[(key, link)], replaced.as_slice(), outcome)
+    }
+
+    fn put_group(&self, stripes: &[Locked<'_>], pairs: &[(&[u8], &[u8])]) -> Result<Way, Error> {
+        self.shared.writable()?;
+        let Some(stripe) = stripes.first() else { return Ok(Way::Plain) };
+        let index = self.shared.index_or_create(&self.space)?;
+        let (pool, mut replaced) = (&*self.shared.pool, Vec::with_capacity(pairs.len()));
+        match self.course(stripe) {
+            Course::Plain(at, _announced) => {
+                let version = Version { commit: at, ..Version::default() };
+                let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
+                let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
+                self.settle(&links, &replaced, at, outcome)?;
+                Ok(Way::Plain)
+            }
+            Course::Versioned => {
+                // Only the last of a key has something in the index to link as previous.
+                let mut last: Vec<_> = pairs.iter().enumerate().map(|(at, (key, _))| (*key, at)).collect();
+                last.sort_unstable();
+                last.dedup_by(|later, kept| later.0 == kept.0 && { kept.1 = later.1; true });
+                let keys: Vec<_> = last.iter().map(|(key, _)| *key).collect();
+                let mut previous = Vec::with_capacity(keys.len());
+                {
+                    let _pinned = pool.pin();
+                    index.tree.get_many(&keys, &mut previous)?;
+                }
+                let versions = last.iter().zip(&previous).map(|(&(key, at), link)| {
+                    let previous = link.map_or(0, NonZeroU64::get);
+                    (key, pairs[at].1, Version { commit: self.shared.unstamped(), previous, ..Version::default() })
+                });
+                let links = self.write_group(versions)?;
+                let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
+                self.settle_versions(&links, &replaced, outcome)?;
+                Ok(Way::Versioned)
+            }
+        }
+    }
+
+    /// Writes records, and makes them durable together.
+    fn write_group<'k>(&self, versions: impl ExactSizeIterator<Item = (&'k [u8], &'k [u8], Version)>) -> Result<Vec<(&'k [u8], NonZeroU64)>, Error> {
+        let pool = &*self.shared.pool;
+        let (mut keys, mut records) = (Vec::with_capacity(versions.len()), Vec::with_capacity(versions.len()));
+        for (key, value, version) in versions {
+            keys.push(key);
+            records.push(Record::write(pool, key, value, version)?.flush());
+        }
+        Ok(keys.into_iter().zip(pool.fence_all(records)).map(|(key, record)| (key, link_word(record.release()))).collect())
     }
 
     /// Links a record in the index.
-    fn publish(&self, index: &Index, key: &[u8], record: Durable<'_, [Word], M>) -> Result<(), Error> {
+    fn publish(&self, index: &Index, key: &[u8], record: Durable<'_, [Word], M>, at: u64) -> Result<(), Error> {
         let link = link_word(record.release());
         let mut replaced = None;
         let outcome = self.shared.upsert(index, key, link).map(|old| replaced = Some(old));
-        self.settle(&[(key, link)], replaced.as_slice(), outcome)
+        self.settle(&[(key, link)], replaced.as_slice(), at, outcome)
     }
 
-    /// Counts what was published, retires the records whose places were taken. `replaced` is as long as there were links published.
-    fn settle(&self, links: &[(&[u8], NonZeroU64)], replaced: &[Option<NonZeroU64>], outcome: Result<(), Error>) -> Result<(), Error> {
+    /// Stamps what was published, and settles it.
+    fn settle_versions(&self, links: &[(&[u8], NonZeroU64)], replaced: &[Option<NonZeroU64>], outcome: Result<(), Error>) -> Result<(), Error> {
+        let mut at = 0;
+        for (_, link) in &links[..replaced.len()] {
+            let record = Record::read(&self.shared.pool, link.get())?;
+            at = self.shared.stamp(&record);
+            if record.is_tombstone() {
+                self.shared.left_tombstone(&self.space, link.get(), at);
+            }
+        }
+        self.settle(links, replaced, at, outcome)
+    }
+
+    /// Counts what was published, and gives back the records whose places were taken: no later than `at`. `replaced` is as long as there were links published.
+    fn settle(&self, links: &[(&[u8], NonZeroU64)], replaced: &[Option<NonZeroU64>], at: u64, outcome: Result<(), Error>) -> Result<(), Error> {
         let guard = self.shared.pool.pin();
-        let added = replaced.iter().filter(|old| old.is_none()).count();
-        self.space.count.fetch_add(added as u64, Ordering::Relaxed);
-        for old in replaced.iter().flatten() {
-            self.shared.retire(old.get(), &guard)?;
+        for ((_, link), old) in links.iter().zip(replaced) {
+            let old = old.map_or(0, NonZeroU64::get);
+            match (self.is_present(old)?, self.is_present(link.get())?) {
+                (false, true) => drop(self.space.count.fetch_add(1, Ordering::Relaxed)),
+                (true, false) => drop(self.space.count.fetch_sub(1, Ordering::Relaxed)),
+                _ => {}
+            }
+            if old != 0 {
+                self.shared.replaced(old, at, &guard)?;
+            }
         }
         // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability decides.
         if outcome.as_ref().is_err_and(Error::is_no_space) {
@@ -311,6 +466,12 @@ impl<M: Listed> Namespace<M> {
         }
         outcome?;
         self.shared.writable()
+    }
+
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub(crate) fn check_belongs_to(&self, shared: &Arc<Shared<M>>) {
+        assert!(Arc::ptr_eq(&self.shared, shared), "namespace {:?} belongs to another store", self.name());
     }
 }
 

@@ -1,13 +1,17 @@
 //! Scans: keys in order, from a bound on.
 //!
-//! A scan is no snapshot: each entry is what a get of its key would return when the scan comes by. It pins an epoch for some hundred entries at a time, so that
-//! a long one does not keep retired records from being reused.
+//! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan comes by. One of a [`Snapshot`](crate::Snapshot) is.
+//! Either pins an epoch for some hundred entries at a time, so that a long one does not keep retired records from being reused.
 
 use crate::namespace::{check_key, copy_value};
+use crate::store::{Index, Shared, Space};
 use crate::{Direction, Error, Namespace};
+use arc_swap::Guard as Loaded;
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
+use everleaf_pmem::Medium;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 /// Number of entries visited under one pinned epoch.
 const ENTRIES_PER_EPOCH: usize = 256;
@@ -19,7 +23,7 @@ impl<M: Listed> Namespace<M> {
     /// A damaged pool.
     pub fn scan(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         let mut value = Vec::new();
-        self.scan_records(from, direction, &mut |key, record| {
+        self.place().scan(from, direction, &mut |key, record| {
             value.clear();
             copy_value(record, key, &mut value)?;
             Ok(visit(key, &value))
@@ -31,7 +35,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// A damaged pool.
     pub fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.scan_records(from, direction, &mut |key, record| {
+        self.place().scan(from, direction, &mut |key, record| {
             check_key(record, key)?;
             Ok(visit(key))
         })
@@ -41,21 +45,40 @@ impl<M: Listed> Namespace<M> {
     ///
     /// # Errors
     /// A damaged pool.
-    pub fn prefix(&self, prefix: &[u8], direction: Direction, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        let after = successor(prefix);
-        let from = match (direction, &after) {
-            (Direction::Forward, _) => Bound::Included(prefix),
-            (Direction::Reverse, Some(after)) => Bound::Excluded(after.as_slice()),
-            (Direction::Reverse, None) => Bound::Unbounded,
-        };
-        self.scan(from, direction, |key, value| match key.starts_with(prefix) {
-            true => visit(key, value),
-            false => ControlFlow::Break(()),
-        })
+    pub fn prefix(&self, prefix: &[u8], direction: Direction, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        within_prefix(prefix, direction, visit, |from, visit| self.scan(from, direction, visit))
+    }
+
+    fn place(&self) -> Place<'_, M> {
+        Place { shared: &self.shared, space: &self.space, moment: None }
+    }
+}
+
+/// A namespace, now or as of a moment.
+pub(crate) struct Place<'s, M: Medium> {
+    pub(crate) shared: &'s Shared<M>,
+    pub(crate) space: &'s Space,
+    /// That of a snapshot, which is held; `None`: now.
+    pub(crate) moment: Option<u64>,
+}
+
+impl<M: Listed> Place<'_, M> {
+    fn index(&self) -> Loaded<Option<Arc<Index>>> {
+        match self.moment {
+            Some(moment) => self.space.index_at(moment, &self.shared.clock),
+            None => self.space.current(&self.shared.clock),
+        }
+    }
+
+    fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
+        match self.moment {
+            Some(moment) => self.shared.visible_at(link, moment),
+            None => self.shared.visible(link),
+        }
     }
 
     /// Visits the records that a reader sees, pinned.
-    fn scan_records(&self, from: Bound<&[u8]>, direction: Direction, visit: &mut Visit<'_>) -> Result<(), Error> {
+    pub(crate) fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: &mut Visit<'_>) -> Result<(), Error> {
         let mut position = from.map(<[u8]>::to_vec);
         loop {
             let _pinned = self.shared.pool.pin();
@@ -66,7 +89,7 @@ impl<M: Listed> Namespace<M> {
             let mut last = Vec::new();
             index.tree.scan(position.as_ref().map(Vec::as_slice), direction, &mut |key, link| {
                 left -= 1;
-                outcome = match self.shared.visible(link.get()) {
+                outcome = match self.visible(link.get()) {
                     Ok(Some(record)) => visit(key, &record),
                     Ok(None) => Ok(ControlFlow::Continue(())),
                     Err(error) => Err(error),
@@ -87,7 +110,26 @@ impl<M: Listed> Namespace<M> {
     }
 }
 
-type Visit<'a> = dyn FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error> + 'a;
+/// Visits what `scan` shows of the keys that begin with `prefix`. `scan` goes in the same direction.
+pub(crate) fn within_prefix<T>(
+    prefix: &[u8],
+    direction: Direction,
+    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    scan: impl FnOnce(Bound<&[u8]>, &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> T,
+) -> T {
+    let after = successor(prefix);
+    let from = match (direction, &after) {
+        (Direction::Forward, _) => Bound::Included(prefix),
+        (Direction::Reverse, Some(after)) => Bound::Excluded(after.as_slice()),
+        (Direction::Reverse, None) => Bound::Unbounded,
+    };
+    scan(from, &mut |key, value| match key.starts_with(prefix) {
+        true => visit(key, value),
+        false => ControlFlow::Break(()),
+    })
+}
+
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// The smallest key above all that begin with `prefix`, if there is one.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {

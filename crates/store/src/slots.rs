@@ -1,6 +1,6 @@
 //! Who holds which commit slot, and what readers are told about it.
 //!
-//! A record of a batch that is under way carries a token in its commit word: bit 63, a generation and the number of the batch's slot.
+//! A record of a batch carries a token in its commit word: bit 63, a generation and the number of the batch's slot.
 //!
 //! ```text
 //!   63   62                  8 7        0
@@ -10,24 +10,38 @@
 //! ```
 //!
 //! Readers do not look at the slot in the pool, whose commit word may be visible before it is durable, but at its *mirror* in DRAM: generation and one bit, set
-//! after the commit word is durable. So no reader returns what a crash could take back. A mirror keeps its last word until the slot is used again, for a higher
-//! generation; a reader who meets that knows that the batch of its token is over, and finds the outcome in the record: stamped with a timestamp, or still
-//! pending if the batch was undone. Generations are volatile: recovery leaves no pending record behind, so every open starts with new ones.
+//! after the commit word is durable. So no reader returns what a crash could take back. Beside them stands the batch's timestamp, which is drawn after the bit
+//! is set, by the first who asks for it: thus whoever has drawn a lower one, for a snapshot, finds the batch not committed yet as of that, and whoever draws a
+//! higher one finds it committed; there is no moment between.
+//!
+//! A mirror keeps its words until the slot is used again, for a higher generation; a reader who meets that knows that the batch of its token is over, and finds
+//! the outcome in the record: stamped with a timestamp, or still with its token if the batch was undone.
+//!
+//! Generations are timestamps, drawn when the slot is claimed: so none is used twice, in this life or any other, and a token below the store's birth is of a
+//! batch that is over. Recovery has undone those that were not committed.
 
 use crate::block::SLOT_COUNT;
+use crate::clock::Clock;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::Ordering;
 
 /// Bit that tells a token from a timestamp.
 pub(crate) const PENDING: u64 = 1 << 63;
+/// Bit that tells what is still to be stamped from a timestamp.
+pub(crate) const UNSTAMPED: u64 = 1 << 62;
 const SLOT_BITS: u32 = 8;
 const COMMITTED: u64 = 1;
 const _: () = assert!(SLOT_COUNT <= 1 << SLOT_BITS);
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Mirror(AtomicU64);
+struct Mirror {
+    /// The generation, and [`COMMITTED`].
+    state: AtomicU64,
+    /// [`UNSTAMPED`] with the generation; then the timestamp.
+    stamp: AtomicU64,
+}
 
 /// The commit slots of an open store.
 pub(crate) struct Slots {
@@ -41,8 +55,8 @@ pub(crate) struct Slots {
 pub(crate) enum Fate {
     /// Not committed, or undone.
     Undecided,
-    /// Committed, durably.
-    Committed,
+    /// Committed, durably, at this timestamp.
+    Committed(u64),
     /// Its slot serves a later batch: the record's commit word, read again, tells the outcome.
     Over,
 }
@@ -54,17 +68,23 @@ pub(crate) struct Claim<'a> {
     generation: u64,
 }
 
+/// The generation of a token.
+pub(crate) fn generation(token: u64) -> u64 {
+    (token & !PENDING) >> SLOT_BITS
+}
+
 impl Slots {
     pub(crate) fn new() -> Self {
         Self { mirrors: std::array::from_fn(|_| Mirror::default()), free: Mutex::new((0..SLOT_COUNT).rev().collect()), freed: Condvar::new() }
     }
 
-    /// Takes a free slot, waiting for one if all are in use. Whoever holds a slot holds its stripes already and waits for nobody, so the wait ends.
-    pub(crate) fn claim(&self) -> Claim<'_> {
+    /// Takes a free slot, waiting for one if all are in use, for a `generation` that was never used before. Whoever holds a slot holds its stripes already and
+    /// waits for nobody, so the wait ends.
+    pub(crate) fn claim(&self, generation: u64) -> Claim<'_> {
         let slot = schedule::acquire(|| self.free.lock().pop(), || self.wait_for_slot());
-        let mirror = &self.mirrors[slot].0;
-        let generation = (mirror.load(Ordering::Relaxed) >> 1) + 1;
-        mirror.store(generation << 1, Ordering::Release);
+        let mirror = &self.mirrors[slot];
+        mirror.stamp.store(UNSTAMPED | generation, Ordering::Release);
+        mirror.state.store(generation << 1, Ordering::Release);
         Claim { slots: self, slot, generation }
     }
 
@@ -78,17 +98,30 @@ impl Slots {
         }
     }
 
-    /// What became of the batch of `token`; `None` when no slot has that number.
+    /// What became of the batch of `token`; `None` when no slot has that number. If it is committed, its timestamp is drawn now, unless somebody was faster.
     ///
     /// The caller has read whatever it needs of the record *before*: while the answer is [`Fate::Undecided`], what the record links as previous is in place.
-    pub(crate) fn fate(&self, token: u64) -> Option<Fate> {
-        let (slot, generation) = (token & ((1 << SLOT_BITS) - 1), (token & !PENDING) >> SLOT_BITS);
-        let mirror = self.mirrors.get(slot as usize)?.0.load(Ordering::Acquire);
-        Some(match mirror >> 1 == generation {
-            false => Fate::Over,
-            true if mirror & COMMITTED != 0 => Fate::Committed,
-            true => Fate::Undecided,
-        })
+    pub(crate) fn fate(&self, token: u64, clock: &Clock) -> Option<Fate> {
+        let (slot, generation) = (token & ((1 << SLOT_BITS) - 1), generation(token));
+        let mirror = self.mirrors.get(slot as usize)?;
+        let state = mirror.state.load(Ordering::Acquire);
+        if state >> 1 != generation {
+            return Some(Fate::Over);
+        }
+        if state & COMMITTED == 0 {
+            return Some(Fate::Undecided);
+        }
+        let unstamped = UNSTAMPED | generation;
+        let at = match mirror.stamp.load(Ordering::Acquire) {
+            stamp if stamp == unstamped => {
+                let now = clock.now();
+                mirror.stamp.compare_exchange(unstamped, now, Ordering::AcqRel, Ordering::Acquire).map_or_else(|stamp| stamp, |_| now)
+            }
+            stamp => stamp,
+        };
+        // The slot may serve a later batch by now. Its stamp was not set before its state was.
+        let is_same = at & UNSTAMPED == 0 && mirror.state.load(Ordering::Acquire) == state;
+        Some(if is_same { Fate::Committed(at) } else { Fate::Over })
     }
 }
 
@@ -98,9 +131,13 @@ impl Claim<'_> {
         PENDING | self.generation << SLOT_BITS | self.slot as u64
     }
 
-    /// Tells readers that the batch is committed, durably: from here on they see all of it.
-    pub(crate) fn publish(&self) {
-        self.slots.mirrors[self.slot].0.store(self.generation << 1 | COMMITTED, Ordering::Release);
+    /// Tells readers that the batch is committed, durably: from here on they see all of it. Its timestamp.
+    pub(crate) fn publish(&self, clock: &Clock) -> u64 {
+        self.slots.mirrors[self.slot].state.store(self.generation << 1 | COMMITTED, Ordering::Release);
+        match self.slots.fate(self.token(), clock) {
+            Some(Fate::Committed(at)) => at,
+            fate => unreachable!("the slot of a batch that was just committed is {fate:?}"),
+        }
     }
 }
 
@@ -115,30 +152,48 @@ impl Drop for Claim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::StoreBlock;
+    use everleaf_pmem::{Hardware, Pool, PoolOptions};
+
+    /// A clock, and what draws timestamps from it.
+    fn with_clock(test: impl FnOnce(&Clock, &dyn Fn() -> u64)) {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 4 << 20, ..PoolOptions::default() }).unwrap();
+        let block = StoreBlock::create(&pool).unwrap();
+        let limit = &pool.get(block).unwrap().clock_limit;
+        let clock = Clock::open(&pool, limit).unwrap();
+        test(&clock, &|| clock.tick(&pool, limit).at);
+    }
 
     #[test]
     fn a_reader_learns_the_fate_of_a_token() {
-        let slots = Slots::new();
-        let claim = slots.claim();
-        let token = claim.token();
-        assert_eq!(slots.fate(token), Some(Fate::Undecided));
-        claim.publish();
-        assert_eq!(slots.fate(token), Some(Fate::Committed));
-        drop(claim);
-        assert_eq!(slots.fate(token), Some(Fate::Committed), "until the slot is used again");
-        let next = slots.claim();
-        assert_eq!(next.slot as u64, token & 0xff);
-        assert_eq!(slots.fate(token), Some(Fate::Over));
-        assert_eq!(slots.fate(next.token()), Some(Fate::Undecided));
-        assert_eq!(slots.fate(PENDING | 0xff), None, "no such slot");
+        with_clock(|clock, tick| {
+            let slots = Slots::new();
+            let claim = slots.claim(tick());
+            let token = claim.token();
+            assert_eq!(slots.fate(token, clock), Some(Fate::Undecided));
+            let before = tick();
+            let at = claim.publish(clock);
+            let after = tick();
+            assert!(before <= at && at < after);
+            assert_eq!(slots.fate(token, clock), Some(Fate::Committed(at)));
+            drop(claim);
+            assert_eq!(slots.fate(token, clock), Some(Fate::Committed(at)), "until the slot is used again");
+            let next = slots.claim(tick());
+            assert_eq!(next.slot as u64, token & 0xff);
+            assert_eq!(slots.fate(token, clock), Some(Fate::Over));
+            assert_eq!(slots.fate(next.token(), clock), Some(Fate::Undecided));
+            next.publish(clock);
+            assert_eq!(slots.fate(token, clock), Some(Fate::Over));
+            assert_eq!(slots.fate(PENDING | 0xff, clock), None, "no such slot");
+        });
     }
 
     #[test]
     fn as_many_batches_as_slots_run_at_once() {
         let slots = Slots::new();
-        let mut claims: Vec<_> = (0..SLOT_COUNT).map(|_| slots.claim()).collect();
+        let mut claims: Vec<_> = (0..SLOT_COUNT).map(|_| slots.claim(1)).collect();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| slots.claim().slot);
+            let waiting = scope.spawn(|| slots.claim(2).slot);
             let last = claims.pop().unwrap();
             let slot = last.slot;
             drop(last);

@@ -1,15 +1,18 @@
 //! A store: namespaces in one pool, and what they share.
 
 use crate::block::Header;
-use crate::clock::Clock;
+use crate::clock::{Clock, Tick};
 use crate::error::{NAMESPACE_SIZE_MAX, STORE_ROOT};
-use crate::slots::{Fate, PENDING, Slots};
+use crate::garbage::Garbage;
+use crate::slots::Slots;
+use crate::snapshot::Snapshots;
 use crate::stripes::Stripes;
 use crate::{Error, Namespace, recovery};
-use arc_swap::ArcSwapOption;
-use everleaf_index::record::{KEY_SIZE_MAX, Record, TOMBSTONE, VALUE_SIZE_MAX};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
+use everleaf_index::record::{KEY_SIZE_MAX, Record, VALUE_SIZE_MAX};
 use everleaf_index::{Entry, Listed, OrderedIndex, registry};
-use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word, schedule};
+use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Stamp};
+use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -56,6 +59,8 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) clock: Clock,
     pub(crate) stripes: Stripes,
     pub(crate) slots: Slots,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) garbage: Garbage,
     pub(crate) spaces: RwLock<BTreeMap<String, Arc<Space>>>,
     /// Held while an index is created: after the stripes, if any.
     creating: Mutex<()>,
@@ -73,8 +78,70 @@ pub(crate) struct Space {
     pub(crate) index: ArcSwapOption<Index>,
     /// Name of its index, once it has had one: it keeps it while the store is open.
     kind: OnceLock<&'static str>,
+    /// Indexes that were cleared, and that snapshots still see, in the order in which that happened. Added to before the index is taken away.
+    former: ArcSwap<Vec<Arc<Former>>>,
+    /// The timestamp of the last clear in this life, 0 if there was none. Changed with all stripes held.
+    pub(crate) cleared: Stamp,
     /// Number of keys, changed with the key's stripe held.
     pub(crate) count: AtomicU64,
+}
+
+/// An index that was cleared.
+pub(crate) struct Former {
+    pub(crate) index: Arc<Index>,
+    /// At which timestamp; [`Former::UNSTAMPED`] until somebody asks. As with versions, the first who asks draws it.
+    ended: Stamp,
+}
+
+impl Former {
+    const UNSTAMPED: u64 = u64::MAX;
+
+    fn ended(&self, clock: &Clock) -> u64 {
+        match self.ended.load(Ordering::Acquire) {
+            Self::UNSTAMPED => {
+                let now = clock.now();
+                self.ended.compare_exchange(Self::UNSTAMPED, now, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| now)
+            }
+            ended => ended,
+        }
+    }
+}
+
+impl Space {
+    /// The index that readers see now. The caller is pinned or holds a stripe.
+    #[inline]
+    pub(crate) fn current(&self, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
+        let index = self.index.load();
+        if index.is_none() {
+            self.see_cleared(clock);
+        }
+        index
+    }
+
+    /// Whoever finds nothing must leave it so for snapshots that begin later.
+    #[cold]
+    fn see_cleared(&self, clock: &Clock) {
+        if let Some(last) = self.former.load().last() {
+            last.ended(clock);
+        }
+    }
+
+    /// The index as of `moment`, that of a snapshot which the caller holds. The caller is pinned.
+    pub(crate) fn index_at(&self, moment: u64, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
+        // In this order: an index that is taken away after the first look is seen by the second. One that was made since has nothing to show.
+        let index = self.index.load();
+        let former = self.former.load();
+        match former.iter().find(|former| former.ended(clock) >= moment) {
+            Some(former) => Loaded::from_inner(Some(former.index.clone())),
+            None => index,
+        }
+    }
+
+    /// No snapshot wants to see `former` any more.
+    pub(crate) fn forget(&self, former: &Arc<Former>) {
+        schedule::drain();
+        self.former.rcu(|all| all.iter().filter(|other| !Arc::ptr_eq(other, former)).cloned().collect::<Vec<_>>());
+    }
 }
 
 /// The index of a namespace.
@@ -120,6 +187,8 @@ impl<M: Listed> Store<M> {
             clock,
             stripes: Stripes::new(),
             slots: Slots::new(),
+            snapshots: Snapshots::new(),
+            garbage: Garbage::default(),
             spaces: RwLock::default(),
             creating: Mutex::new(()),
             index_name: options.index.clone(),
@@ -174,11 +243,23 @@ impl<M: Listed> Store<M> {
     /// Shuts down cleanly; what is not closed is recovered at the next open. Handles that are left can still read; writes through them fail.
     ///
     /// # Errors
-    /// The system's, when the pool file cannot be completed; the next open then recovers it.
+    /// The system's, when the pool file cannot be completed; [`Error::SnapshotsOpen`], when one holds something back. The next open then recovers the pool.
     pub fn close(self) -> Result<(), Error> {
-        let _all = self.shared.stripes.lock_all();
-        self.shared.writable()?;
-        Ok(self.shared.pool.close()?)
+        loop {
+            self.shared.writable()?;
+            self.shared.collect(usize::MAX)?;
+            let _paused = self.shared.garbage.pause();
+            let _all = self.shared.stripes.lock_all();
+            // What is held back is reachable by nothing in the pool, and must not seem to be in use at the next open.
+            if self.shared.garbage.is_empty() {
+                self.shared.writable()?;
+                return Ok(self.shared.pool.close()?);
+            }
+            match self.shared.snapshots.count() {
+                0 => {}
+                count => return Err(Error::SnapshotsOpen { count }),
+            }
+        }
     }
 }
 
@@ -189,7 +270,15 @@ impl<M: Listed> Shared<M> {
             let count = index.as_ref().map_or(0, |index| index.tree.stats().keys);
             let kind = index.as_ref().map_or_else(OnceLock::new, |index| OnceLock::from(index.kind));
             let number = self.next_space.fetch_add(1, Ordering::Relaxed);
-            Arc::new(Space { name: name.into(), number, kind, index: ArcSwapOption::from_pointee(index), count: AtomicU64::new(count) })
+            Arc::new(Space {
+                name: name.into(),
+                number,
+                kind,
+                index: ArcSwapOption::from_pointee(index),
+                former: ArcSwap::default(),
+                cleared: Stamp::new(0),
+                count: AtomicU64::new(count),
+            })
         };
         spaces.entry(name.into()).or_insert_with(new).clone()
     }
@@ -212,28 +301,41 @@ impl<M: Listed> Shared<M> {
         Ok(index)
     }
 
-    /// Unlinks the index of `space`, durably, then gives its blocks back; whether there was one.
+    /// Unlinks the index of `space`, durably, then gives its blocks back, unless a snapshot still sees it; whether there was one.
     ///
     /// The unlinking of the root is the commit point. After a crash recovery does not reach the blocks, so they are free.
-    pub(crate) fn remove(&self, space: &Space) -> Result<bool, Error> {
-        let old = {
+    pub(crate) fn remove(&self, space: &Arc<Space>) -> Result<bool, Error> {
+        let former = {
             // Whoever writes holds a stripe while it uses the index; whoever reads is pinned, and what it reads is only retired.
             let _all = self.stripes.lock_all();
             self.writable()?;
             let Some(old) = space.index.load_full() else { return Ok(false) };
             self.pool.unlink_root(&space.name)?;
+            let former = Arc::new(Former { index: old, ended: Stamp::new(Former::UNSTAMPED) });
             schedule::drain();
+            space.former.rcu(|all| all.iter().chain([&former]).cloned().collect::<Vec<_>>());
             space.index.store(None);
+            let at = former.ended(&self.clock);
+            space.cleared.store(at, Ordering::Release);
             space.count.store(0, Ordering::Relaxed);
-            old
+            if self.snapshots.want(at) {
+                self.left_index(space, former, at);
+                None
+            } else {
+                Some(former)
+            }
         };
-        self.reclaim(&old)?;
+        if let Some(former) = former {
+            space.forget(&former);
+            self.reclaim(&former.index)?;
+        }
         self.writable()?;
         Ok(true)
     }
 
     /// A timestamp above all before.
-    pub(crate) fn tick(&self) -> u64 {
+    #[inline]
+    pub(crate) fn tick(&self) -> Tick {
         self.clock.tick(&self.pool, &self.header.get().clock_limit)
     }
 
@@ -243,42 +345,6 @@ impl<M: Listed> Shared<M> {
         match index.tree.get(key)? {
             Some(link) => self.visible(link.get()),
             None => Ok(None),
-        }
-    }
-
-    /// The version that a reader sees who finds `link` in an index; `None` when the key is absent. The caller is pinned.
-    #[inline]
-    pub(crate) fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
-        let record = Record::read(&self.pool, link)?;
-        let commit = record.commit().load(Ordering::Acquire);
-        match commit & PENDING {
-            0 => Ok(Some(record).filter(|record| record.flags() & TOMBSTONE == 0)),
-            _ => self.resolve(record, commit),
-        }
-    }
-
-    /// [`Shared::visible`] for a record of a batch that was under way when `token` was read from it.
-    #[cold]
-    fn resolve<'p>(&'p self, record: Record<'p>, token: u64) -> Result<Option<Record<'p>>, Error> {
-        let damaged = |what| Error::from(everleaf_pmem::Error::corrupt(record.off.bytes(), what));
-        // Read before the fate is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
-        let previous = record.previous().load(Ordering::Acquire);
-        let committed = match self.slots.fate(token).ok_or_else(|| damaged("a pending record that names no commit slot"))? {
-            Fate::Committed => true,
-            Fate::Undecided => false,
-            // A batch stamps its records before it gives its slot back; what is pending still was undone.
-            Fate::Over => record.commit().load(Ordering::Acquire) & PENDING == 0,
-        };
-        if committed {
-            return Ok(Some(record).filter(|record| record.flags() & TOMBSTONE == 0));
-        }
-        if previous == 0 {
-            return Ok(None);
-        }
-        let record = Record::read(&self.pool, previous)?;
-        match record.commit().load(Ordering::Acquire) & PENDING {
-            0 => Ok(Some(record)),
-            _ => Err(damaged("a pending record whose previous version is pending too")),
         }
     }
 
@@ -316,7 +382,7 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Gives back everything that belongs to an index which is no longer reachable, durably.
-    fn reclaim(&self, index: &Index) -> Result<(), Error> {
+    pub(crate) fn reclaim(&self, index: &Index) -> Result<(), Error> {
         // One epoch for all of it: the scan reads keys of records that it has retired.
         let guard = self.pool.pin();
         let mut outcome = Ok(());

@@ -1,7 +1,11 @@
 //! Locks that put the writes to one key in an order. Readers never take them.
+//!
+//! A writer that keeps no version of what it replaces says so in its stripe while it works ([`Stripe::announce`]): the first snapshot must not begin in the
+//! middle of that. See `snapshot.rs`.
 
-use everleaf_pmem::schedule::{self, Held};
+use everleaf_pmem::schedule::{self, Held, atomic::AtomicU64};
 use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
 
 /// Number of locks: far more than threads, so that two writers of different keys rarely meet. A power of two.
 const STRIPE_COUNT: usize = 1024;
@@ -9,20 +13,46 @@ const STRIPE_COUNT: usize = 1024;
 /// A lock on a line of its own.
 #[derive(Default)]
 #[repr(align(64))]
-struct Stripe(Mutex<()>);
-
-impl Stripe {
-    #[inline]
-    fn lock(&self) -> Held<'_, ()> {
-        schedule::lock(&self.0)
-    }
+struct Stripe {
+    lock: Mutex<()>,
+    /// Whether whoever holds the lock is in the middle of a plain write.
+    is_plain: AtomicU64,
 }
 
 /// One lock for each stripe of keys. Whoever takes several takes them in ascending order.
 pub(crate) struct Stripes(Box<[Stripe]>);
 
-/// Locked stripes.
-pub(crate) type Locked<'a> = Vec<Held<'a, ()>>;
+/// A locked stripe.
+pub(crate) struct Locked<'a> {
+    stripe: &'a Stripe,
+    _held: Held<'a, ()>,
+}
+
+/// A stripe whose holder is in the middle of a plain write.
+pub(crate) struct Announced<'a>(&'a AtomicU64);
+
+impl Stripe {
+    #[inline]
+    fn lock(&self) -> Locked<'_> {
+        Locked { stripe: self, _held: schedule::lock(&self.lock) }
+    }
+}
+
+impl Locked<'_> {
+    /// Tells that a plain write begins, perhaps. The caller has still to find out whether it may, from the clock; that orders this before whoever forbids it.
+    #[inline]
+    pub(crate) fn announce(&self) -> Announced<'_> {
+        self.stripe.is_plain.store(1, Ordering::Release);
+        Announced(&self.stripe.is_plain)
+    }
+}
+
+impl Drop for Announced<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
 
 impl Stripes {
     pub(crate) fn new() -> Self {
@@ -35,20 +65,29 @@ impl Stripes {
     }
 
     /// Locks the stripe of `key`.
-    pub(crate) fn lock(&self, space: u32, key: &[u8]) -> Held<'_, ()> {
+    #[inline]
+    pub(crate) fn lock(&self, space: u32, key: &[u8]) -> Locked<'_> {
         self.0[Self::number(space, key)].lock()
     }
 
     /// Locks the stripes of all `keys`.
-    pub(crate) fn lock_many<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8])>) -> Locked<'_> {
-        let mut numbers: Vec<_> = keys.map(|(space, key)| Self::number(space, key)).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        numbers.into_iter().map(|number| self.0[number].lock()).collect()
+    pub(crate) fn lock_many<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8])>) -> Vec<Locked<'_>> {
+        let mut wanted = vec![false; STRIPE_COUNT];
+        keys.for_each(|(space, key)| wanted[Self::number(space, key)] = true);
+        self.0.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
     }
 
     /// Locks every stripe: no write is under way until the guards are dropped.
-    pub(crate) fn lock_all(&self) -> Locked<'_> {
+    pub(crate) fn lock_all(&self) -> Vec<Locked<'_>> {
         self.0.iter().map(Stripe::lock).collect()
+    }
+
+    /// Waits until no plain write is under way that has begun before it was forbidden. Those that begin now see that they may not, and are soon out of the way.
+    pub(crate) fn await_plain(&self) {
+        for stripe in &self.0 {
+            while stripe.is_plain.load(Ordering::Acquire) != 0 {
+                schedule::rest();
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The store against a model: whatever sequence of operations, it answers as maps would, and goes on to do so after being opened again.
 
-use everleaf::{Batch, Change, Direction, Error, Namespace, Options, Store};
+use everleaf::{Batch, Change, Direction, Error, Isolation, Namespace, Options, Snapshot, Store, Transaction};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -40,6 +40,9 @@ enum Operation {
     Write(Vec<(usize, usize, Option<Vec<u8>>)>, Option<(usize, usize, Option<Vec<u8>>)>),
     Scan(usize, Bound<usize>, bool, usize),
     Prefix(usize, usize, bool),
+    Transact(Vec<(usize, usize, Option<Vec<u8>>)>, usize, Isolation),
+    /// Takes a snapshot, or drops the one with that number.
+    Look(usize),
     Clear(usize),
     Reopen,
 }
@@ -58,7 +61,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (space.clone(), key.clone()).prop_map(|(s, k)| Delete(s, k)),
         3 => (space.clone(), key.clone(), prop::option::of(value.clone()), prop::option::of(value.clone())).prop_map(|(s, k, old, new)| Swap(s, k, old, new)),
         2 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Append(s, k, v)),
-        4 => (prop::collection::vec(change.clone(), 0..6), prop::option::of(change)).prop_map(|(changes, expected)| Write(changes, expected)),
+        4 => (prop::collection::vec(change.clone(), 0..6), prop::option::of(change.clone())).prop_map(|(changes, expected)| Write(changes, expected)),
+        4 => (prop::collection::vec(change, 0..8), 0usize..8, prop_oneof![Just(Isolation::Snapshot), Just(Isolation::Serializable)])
+            .prop_map(|(changes, kept, isolation)| Transact(changes, kept, isolation)),
+        3 => (0usize..4).prop_map(Look),
         3 => (space.clone(), bound, any::<bool>(), 0usize..20).prop_map(|(s, from, reverse, count)| Scan(s, from, reverse, count)),
         2 => (space.clone(), key, any::<bool>()).prop_map(|(s, k, reverse)| Prefix(s, k, reverse)),
         1 => space.prop_map(Clear),
@@ -73,9 +79,16 @@ fn run(index: &str, operations: &[Operation]) -> Result<(), Error> {
     let mut store = Store::on(pool.clone(), &options)?;
     let mut spaces = open_spaces(&store)?;
     let mut model = Model::default();
+    let mut looks: Vec<(Snapshot, Model)> = Vec::new();
     for operation in operations {
         match operation {
+            Operation::Look(number) if *number < looks.len() => {
+                let (snapshot, shown) = looks.swap_remove(*number);
+                check_look(&snapshot, &spaces, &shown)?;
+            }
+            Operation::Look(_) => looks.push((store.snapshot()?, model.clone())),
             Operation::Reopen => {
+                looks.clear();
                 drop(spaces);
                 drop(store);
                 store = Store::on(pool.clone(), &options)?;
@@ -87,6 +100,12 @@ fn run(index: &str, operations: &[Operation]) -> Result<(), Error> {
             assert_eq!(space.count(), map.len() as u64, "keys counted after {operation:?}");
         }
     }
+    looks.iter().try_for_each(|(snapshot, shown)| check_look(snapshot, &spaces, shown))?;
+    let report = store.verify()?;
+    assert!(report.is_sound(), "{report:?}");
+    drop(looks);
+    while store.collect(3)? > 0 {}
+    assert_eq!(store.held_back(), everleaf::HeldBack::default());
     let report = store.verify()?;
     assert!(report.is_sound(), "{report:?}");
     for (space, map) in spaces.iter().zip(&model) {
@@ -152,7 +171,7 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
                 holds = model[*s].get(KEYS[*k]) == value.as_ref();
             }
             match store.write(batch) {
-                Err(Error::Conflict) if !holds => {}
+                Err(Error::Conflict { .. }) if !holds => {}
                 outcome => {
                     outcome?;
                     assert!(holds, "the batch was applied although an expectation does not hold");
@@ -160,12 +179,11 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
                 }
             }
         }
+        Operation::Transact(changes, kept, isolation) => transact(store, spaces, model, changes, *kept, *isolation)?,
         Operation::Scan(s, from, reverse, count) => {
             let from = from.map(|k| KEYS[k]);
-            let range = if *reverse { (Bound::Unbounded, from) } else { (from, Bound::Unbounded) };
-            let entries = model[*s].range::<[u8], _>(range).map(|(key, value)| (key.clone(), value.clone()));
-            let expected: Vec<_> = if *reverse { entries.rev().take(*count).collect() } else { entries.take(*count).collect() };
             let direction = if *reverse { Direction::Reverse } else { Direction::Forward };
+            let expected = entries(&model[*s], from, direction, *count);
             assert_eq!(collect(*count, |visit| spaces[*s].scan(from, direction, visit))?, expected, "{operation:?}");
             let mut keys = Vec::new();
             spaces[*s].scan_keys(from, direction, |key| {
@@ -187,9 +205,80 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
             spaces[*s].clear()?;
             model[*s].clear();
         }
-        Operation::Reopen => {}
+        Operation::Reopen | Operation::Look(_) => {}
     }
     Ok(())
+}
+
+/// Makes `changes` in a transaction, checks at each step that it sees its own, takes back all but the first `kept` of them, and commits.
+fn transact(
+    store: &Store,
+    spaces: &[Namespace],
+    model: &mut Model,
+    changes: &[(usize, usize, Option<Vec<u8>>)],
+    kept: usize,
+    isolation: Isolation,
+) -> Result<(), Error> {
+    let mut transaction = store.begin(isolation)?;
+    let mut own = model.clone();
+    let mut kept_at = None;
+    for (number, (s, k, value)) in changes.iter().enumerate() {
+        if number == kept {
+            kept_at = Some((transaction.savepoint(), own.clone()));
+        }
+        match value {
+            Some(value) => transaction.put(&spaces[*s], KEYS[*k], value)?,
+            None => assert_eq!(transaction.delete(&spaces[*s], KEYS[*k])?, own[*s].contains_key(KEYS[*k])),
+        }
+        set(&mut own, *s, *k, value.as_deref());
+        check_transaction(&transaction, spaces, &own, KEYS[*k])?;
+    }
+    if let Some((savepoint, then)) = kept_at {
+        transaction.rollback_to(&savepoint);
+        own = then;
+        check_transaction(&transaction, spaces, &own, KEYS[0])?;
+    }
+    transaction.commit()?;
+    *model = own;
+    Ok(())
+}
+
+fn check_transaction(transaction: &Transaction, spaces: &[Namespace], own: &Model, from: &[u8]) -> Result<(), Error> {
+    for (space, map) in spaces.iter().zip(own) {
+        for key in KEYS {
+            assert_eq!(transaction.get(space, key)?.as_ref(), map.get(key));
+        }
+        for (bound, count) in [(Bound::Unbounded, usize::MAX), (Bound::Included(from), 3), (Bound::Excluded(from), usize::MAX)] {
+            for direction in [Direction::Forward, Direction::Reverse] {
+                let expected = entries(map, bound, direction, count);
+                assert_eq!(collect(count, |visit| transaction.scan(space, bound, direction, visit))?, expected, "{bound:?} {direction:?} {count}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_look(snapshot: &Snapshot, spaces: &[Namespace], shown: &Model) -> Result<(), Error> {
+    for (space, map) in spaces.iter().zip(shown) {
+        for key in KEYS {
+            assert_eq!(snapshot.get(space, key)?.as_ref(), map.get(key), "{key:?} in {}", space.name());
+            assert_eq!(snapshot.value_size(space, key)?, map.get(key).map(Vec::len));
+        }
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let expected = entries(map, Bound::Unbounded, direction, usize::MAX);
+            assert_eq!(collect(usize::MAX, |visit| snapshot.scan(space, Bound::Unbounded, direction, visit))?, expected);
+        }
+    }
+    Ok(())
+}
+
+/// What a scan of the model shows.
+fn entries(map: &BTreeMap<Vec<u8>, Vec<u8>>, from: Bound<&[u8]>, direction: Direction, count: usize) -> Entries {
+    let entry = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
+    match direction {
+        Direction::Forward => map.range::<[u8], _>((from, Bound::Unbounded)).map(entry).take(count).collect(),
+        Direction::Reverse => map.range::<[u8], _>((Bound::Unbounded, from)).rev().map(entry).take(count).collect(),
+    }
 }
 
 fn set(model: &mut Model, space: usize, key: usize, value: Option<&[u8]>) {

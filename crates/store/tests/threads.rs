@@ -168,7 +168,7 @@ fn transfers_between_accounts_keep_the_sum() {
                             }
                             match store.write(batch) {
                                 Ok(()) => break,
-                                Err(Error::Conflict) => conflicts.fetch_add(1, Ordering::Relaxed),
+                                Err(Error::Conflict { .. }) => conflicts.fetch_add(1, Ordering::Relaxed),
                                 Err(error) => panic!("{error}"),
                             };
                         }

@@ -146,7 +146,7 @@ impl<W: World> Checker<W> {
             }
             self.model = model;
             if let Some(live) = live.filter(|_| self.start.closed) {
-                self.world.pool(&live).close().map_err(Broken::by(RULE))?;
+                self.world.close(live)?;
             }
         } else if self.start.closed {
             pool.close().map_err(Broken::by(RULE))?;
@@ -364,7 +364,7 @@ impl<W: World> Checker<W> {
 
     fn close(&self, live: &mut Option<W::Live>) -> Result<(), Broken> {
         let live = live.take().expect("open between steps");
-        self.world.pool(&live).close().map_err(Broken::by("a pool can be closed"))
+        self.world.close(live)
     }
 
     fn watch(self: &Arc<Self>, life: &Life, expected: &Arc<Expected<W::Content>>, extent: Extent) {

@@ -1,8 +1,9 @@
-//! The store in a crash run: a write happens as a whole or not at all, batches over several namespaces too.
+//! The store in a crash run: a write happens as a whole or not at all, batches and transactions over several namespaces too. A snapshot shows the same as long as
+//! it lives, whatever is written; so what it holds back takes part.
 
 use super::world::{Start, World};
 use crate::Broken;
-use everleaf::{Batch, Change, Direction, Error, Namespace, Options, Store};
+use everleaf::{Batch, Change, Direction, Error, Isolation, Namespace, Options, Snapshot, Store};
 use everleaf_pmem::{Crash, Pool};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -31,6 +32,10 @@ pub enum StoreChange {
     Swap(usize, &'static str, Option<&'static str>, Option<&'static str>),
     /// Deletes everything in a namespace.
     Clear(usize),
+    /// Reads a key in a serializable transaction, writes and takes back something else, sets and deletes, and commits.
+    Transact(usize, &'static str, &'static [(usize, &'static str, Option<&'static str>)]),
+    /// Takes a snapshot, or drops the one that was taken.
+    Look,
 }
 
 use StoreChange::*;
@@ -45,13 +50,15 @@ impl fmt::Display for StoreChange {
             Write(changes) => write!(f, "write {changes:?}"),
             Swap(space, key, expected, new) => write!(f, "swap {space}/{key} from {expected:?} to {new:?}"),
             Clear(space) => write!(f, "clear {space}"),
+            Transact(space, key, changes) => write!(f, "transact, reading {space}/{key}: {changes:?}"),
+            Look => write!(f, "take a snapshot, or drop it"),
         }
     }
 }
 
 const SPACES: [&str; 2] = ["first", "second"];
 
-const CHANGES: [StoreChange; 14] = [
+const CHANGES: [StoreChange; 16] = [
     Put(0, "a", "new"),
     Put(1, "a key of more than eight bytes", "and a value that takes more than one line of a cache, so that a crash can tear it in the middle"),
     PutMany(0, &[("b", "1"), ("c", "2"), ("b", "3")]),
@@ -66,6 +73,8 @@ const CHANGES: [StoreChange; 14] = [
     Swap(1, "c", Some("5"), None),
     Clear(0),
     Clear(1),
+    Transact(0, "a", &[(0, "a", Some("moved")), (1, "c", None), (1, "d", Some("there"))]),
+    Look,
 ];
 
 /// What a recovered store is used for.
@@ -80,6 +89,8 @@ const FILLED: [StoreChange; 2] =
 pub struct Live {
     store: Store<Crash>,
     spaces: Vec<Namespace<Crash>>,
+    /// A snapshot, and what it shows.
+    look: Option<(Snapshot<Crash>, Content)>,
 }
 
 type Content = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
@@ -103,6 +114,7 @@ impl World for Stores {
             Start::new("empty", vec![Clear(0)], [0; 4]),
             Start::new("filled", filled(), [0; 4]),
             Start { closed: true, ..Start::new("closed", filled(), [0; 4]) },
+            Start::new("looked at", [filled(), vec![Look, Delete(0, "aa"), Put(0, "b", "over")]].concat(), [0; 4]),
             Start::new("new", Vec::new(), [0; 4]),
         ]
     }
@@ -115,11 +127,16 @@ impl World for Stores {
         const RULE: &str = "opening after a crash succeeds";
         let store = Store::on(pool, &Options { index: "isle-128".into(), recovery_threads: 1, ..Options::default() }).map_err(Broken::by(RULE))?;
         let spaces = SPACES.iter().map(|name| store.namespace(name)).collect::<Result<_, _>>().map_err(Broken::by(RULE))?;
-        Ok(Live { store, spaces })
+        Ok(Live { store, spaces, look: None })
     }
 
     fn pool<'a>(&self, live: &'a Live) -> &'a Arc<Pool<Crash>> {
         live.store.pool()
+    }
+
+    fn close(&self, live: Live) -> Result<(), Broken> {
+        drop(live.look);
+        live.store.close().map_err(Broken::by("a store can be closed"))
     }
 
     fn changes(&self, _start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
@@ -154,6 +171,8 @@ impl World for Stores {
                 }
             }
             Clear(space) => content.retain(|(at, _), _| *at != space),
+            Transact(_, _, changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
+            Look => {}
         }
     }
 
@@ -169,7 +188,19 @@ impl World for Stores {
         states
     }
 
-    fn apply(&self, live: &mut Live, _before: &Content, change: &StoreChange) -> Result<(), Broken> {
+    fn apply(&self, live: &mut Live, before: &Content, change: &StoreChange) -> Result<(), Broken> {
+        const RULE: &str = "an operation succeeds";
+        match (change, live.look.take()) {
+            (Look, None) => live.look = Some((live.store.snapshot().map_err(Broken::by(RULE))?, before.clone())),
+            (Look, Some(_)) => {}
+            (_, look) => live.look = look,
+        }
+        if let Transact(space, key, changes) = *change {
+            let read = transact(live, space, key, changes).map_err(Broken::by(RULE))?;
+            if read.as_ref() != before.get(&(space, key.into())) {
+                return Err(Broken::new("a transaction reads what there is", format_args!("{key}: {read:?}")));
+            }
+        }
         apply(live, change).map_err(|error| Broken::new("an operation succeeds", format_args!("{change}: {error}")))
     }
 
@@ -193,6 +224,7 @@ impl World for Stores {
                 content.insert((number, key), value);
             }
         }
+        live.look.as_ref().map_or(Ok(()), |(snapshot, shown)| check_look(live, snapshot, shown, limit))?;
         Ok(content)
     }
 
@@ -204,7 +236,7 @@ impl World for Stores {
 }
 
 fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
-    let Live { store, spaces } = live;
+    let Live { store, spaces, .. } = live;
     match *change {
         Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
         PutMany(space, pairs) => {
@@ -225,18 +257,66 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
         }
         Swap(space, key, expected, new) => spaces[space].compare_and_swap(key.as_bytes(), expected.map(str::as_bytes), new.map(str::as_bytes)).map(drop),
         Clear(space) => spaces[space].clear(),
+        Transact(..) | Look => Ok(()),
     }
+}
+
+/// What the transaction has read.
+fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Option<&str>)]) -> Result<Option<Vec<u8>>, Error> {
+    let Live { store, spaces, .. } = live;
+    let mut transaction = store.begin(Isolation::Serializable)?;
+    let read = transaction.get(&spaces[space], key.as_bytes())?;
+    let savepoint = transaction.savepoint();
+    transaction.put(&spaces[space], key.as_bytes(), b"taken back")?;
+    transaction.rollback_to(&savepoint);
+    for (space, key, value) in changes {
+        match value {
+            Some(value) => transaction.put(&spaces[*space], key.as_bytes(), value.as_bytes())?,
+            None => drop(transaction.delete(&spaces[*space], key.as_bytes())?),
+        }
+    }
+    transaction.commit()?;
+    Ok(read)
+}
+
+/// Checks that a snapshot shows what it did when it was taken.
+fn check_look(live: &Live, snapshot: &Snapshot<Crash>, shown: &Content, limit: usize) -> Result<(), Broken> {
+    const RULE: &str = "a snapshot shows the same as long as it lives";
+    for (number, space) in live.spaces.iter().enumerate() {
+        let wanted: Entries = shown.iter().filter(|((at, _), _)| *at == number).map(|((_, key), value)| (key.clone(), value.clone())).collect();
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut found = collect(limit, |visit| snapshot.scan(space, Bound::Unbounded, direction, visit))?;
+            if direction == Direction::Reverse {
+                found.reverse();
+            }
+            if found != wanted {
+                return Err(Broken::new(RULE, format_args!("namespace {number}: {found:?} instead of {wanted:?}, {direction:?}")));
+            }
+        }
+        for (key, value) in &wanted {
+            let found = snapshot.get(space, key).map_err(Broken::by(RULE))?;
+            if found.as_ref() != Some(value) {
+                return Err(Broken::new(RULE, format_args!("{key:?}: {found:?} instead of {value:?}")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Keys and values.
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn scan(space: &Namespace<Crash>, direction: Direction, limit: usize) -> Result<Entries, Broken> {
+    collect(limit, |visit| space.scan(Bound::Unbounded, direction, visit))
+}
+
+/// All that `scan` visits, unless it is more than `limit`.
+fn collect(limit: usize, scan: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error>) -> Result<Entries, Broken> {
     let mut entries = Vec::new();
-    let visit = |key: &[u8], value: &[u8]| {
+    scan(&mut |key: &[u8], value: &[u8]| {
         entries.push((key.to_vec(), value.to_vec()));
         if entries.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    };
-    space.scan(Bound::Unbounded, direction, visit).map_err(Broken::by("a scan"))?;
+    })
+    .map_err(Broken::by("a scan"))?;
     if entries.len() < limit { Ok(entries) } else { Err(Broken::new("bounded steps", format_args!("a scan gave {limit} entries and had more"))) }
 }

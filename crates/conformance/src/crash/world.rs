@@ -41,6 +41,14 @@ pub trait World: Send + Sync + 'static {
     /// Its pool.
     fn pool<'a>(&self, live: &'a Self::Live) -> &'a Arc<Pool<Crash>>;
 
+    /// Closes it cleanly.
+    ///
+    /// # Errors
+    /// A rule that breaks.
+    fn close(&self, live: Self::Live) -> Result<(), Broken> {
+        self.pool(&live).close().map_err(Broken::by("a pool can be closed"))
+    }
+
     /// The operations that exhaustive runs choose from, at most 16.
     fn changes(&self, start: &Start<Self::Change>, content: &Self::Content) -> Vec<Self::Change>;
 

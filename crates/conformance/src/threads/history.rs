@@ -39,6 +39,10 @@ pub enum Operation {
     Load(usize, usize, u64),
     /// Reads all registers, each at some moment.
     Scan(Direction),
+    /// Reads all registers, as of one moment.
+    Look(Direction),
+    /// Reads some registers and sets others, to 0 for absent, as one; or sets none, if somebody else was faster.
+    Transact(Vec<usize>, Vec<(usize, u64)>),
 }
 
 /// What a call has returned.
@@ -52,6 +56,8 @@ pub enum Returned {
     Changed(bool),
     /// All registers that are present.
     Entries(Vec<(usize, u64)>),
+    /// What the registers were, 0 for absent, and whether anything was set.
+    Transacted(Vec<u64>, bool),
 }
 
 /// A call of a thread.
@@ -117,6 +123,8 @@ enum Effect {
     Write(usize, Before, u64),
     /// Of all registers, which are absent, and what some of them are then.
     Load(usize, usize, u64),
+    /// Of registers that are all what is said here, and what others are then.
+    Atomic(Vec<(usize, u64)>, Vec<(usize, u64)>),
     /// An operation that does what it does, whatever it finds.
     Blind(Operation),
 }
@@ -143,8 +151,10 @@ impl Atom {
         let mut add = |effect| atoms.push(Self { thread: call.thread, begun: call.begun, ended, effect });
         let Some((_, returned)) = &call.ended else {
             // What it would have read binds nobody.
-            if !matches!(call.operation, Operation::Get(_) | Operation::Scan(_)) {
-                add(Effect::Blind(call.operation.clone()));
+            match &call.operation {
+                Operation::Get(_) | Operation::Scan(_) | Operation::Look(_) => {}
+                Operation::Transact(_, changes) => add(Effect::Atomic(Vec::new(), changes.clone())),
+                operation => add(Effect::Blind(operation.clone())),
             }
             return;
         };
@@ -162,10 +172,12 @@ impl Atom {
             (Operation::Swap(register, expected, to), Returned::Changed(true)) => add(Effect::Write(*register, Before::Is(*expected), *to)),
             (Operation::Swap(register, expected, _), Returned::Changed(false)) => add(Effect::Read(*register, Before::IsNot(*expected))),
             (Operation::Scan(_), Returned::Entries(entries)) => {
-                for register in 0..registers {
-                    let found = entries.iter().find(|(other, _)| *other == register).map_or(0, |(_, payload)| *payload);
-                    add(Effect::Read(register, Before::Is(found)));
-                }
+                all_of(registers, entries).for_each(|(register, found)| add(Effect::Read(register, Before::Is(found))));
+            }
+            (Operation::Look(_), Returned::Entries(entries)) => add(Effect::Atomic(all_of(registers, entries).collect(), Vec::new())),
+            (Operation::Transact(reads, changes), Returned::Transacted(found, committed)) => {
+                let found = reads.iter().copied().zip(found.iter().copied()).collect();
+                add(Effect::Atomic(found, if *committed { changes.clone() } else { Vec::new() }));
             }
             (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),
             // What has been emptied may count as full for a while.
@@ -181,7 +193,10 @@ impl Atom {
         match &self.effect {
             Effect::Read(register, _) | Effect::Write(register, ..) => vec![*register],
             Effect::Blind(Operation::Batch(changes)) => changes.iter().map(|(register, _)| *register).collect(),
-            Effect::Load(..) | Effect::Blind(Operation::Clear | Operation::Load(..) | Operation::Scan(_)) => (0..all).collect(),
+            Effect::Atomic(reads, changes) => reads.iter().chain(changes).map(|(register, _)| *register).collect(),
+            Effect::Load(..) | Effect::Blind(Operation::Clear | Operation::Load(..) | Operation::Scan(_) | Operation::Look(_) | Operation::Transact(..)) => {
+                (0..all).collect()
+            }
             Effect::Blind(
                 Operation::Get(register)
                 | Operation::Insert(register, _)
@@ -201,6 +216,13 @@ impl Atom {
                 let fits = before.fits(state[*register]);
                 if fits {
                     state[*register] = *to;
+                }
+                fits
+            }
+            Effect::Atomic(reads, changes) => {
+                let fits = reads.iter().all(|(register, was)| state[*register] == *was);
+                if fits {
+                    changes.iter().for_each(|(register, to)| state[*register] = *to);
                 }
                 fits
             }
@@ -251,13 +273,22 @@ impl Atom {
                 }
                 true
             }
-            Effect::Blind(Operation::Get(_) | Operation::Scan(_)) => true,
+            Effect::Blind(Operation::Get(_) | Operation::Scan(_) | Operation::Look(_) | Operation::Transact(..)) => true,
         }
     }
 
     fn is_read(&self) -> bool {
-        matches!(self.effect, Effect::Read(..))
+        match &self.effect {
+            Effect::Read(..) => true,
+            Effect::Atomic(_, changes) => changes.is_empty(),
+            _ => false,
+        }
     }
+}
+
+/// What all registers are, by those that are present.
+fn all_of(registers: usize, entries: &[(usize, u64)]) -> impl Iterator<Item = (usize, u64)> {
+    (0..registers).map(|register| (register, entries.iter().find(|(other, _)| *other == register).map_or(0, |(_, payload)| *payload)))
 }
 
 /// Everything that registers may hold after a crash.
@@ -417,6 +448,12 @@ impl fmt::Display for Operation {
             Self::Load(from, to, loaded) => write!(f, "load {from}..{to}={}", payload(*loaded)),
             Self::Scan(Direction::Forward) => write!(f, "scan"),
             Self::Scan(Direction::Reverse) => write!(f, "scan in reverse"),
+            Self::Look(Direction::Forward) => write!(f, "look"),
+            Self::Look(Direction::Reverse) => write!(f, "look in reverse"),
+            Self::Transact(reads, changes) => {
+                let changes: Vec<String> = changes.iter().map(|(register, to)| format!("{register}={}", payload(*to))).collect();
+                write!(f, "transact reading {reads:?} {}", changes.join(" "))
+            }
         }
     }
 }
@@ -430,6 +467,10 @@ impl fmt::Display for Returned {
             Self::Entries(entries) => {
                 let entries: Vec<String> = entries.iter().map(|(register, value)| format!("{register}={}", payload(*value))).collect();
                 write!(f, "{}", entries.join(" "))
+            }
+            Self::Transacted(found, committed) => {
+                let found: Vec<String> = found.iter().map(|value| payload(*value)).collect();
+                write!(f, "{}, {}", found.join(" "), if *committed { "committed" } else { "in conflict" })
             }
         }
     }
@@ -484,6 +525,32 @@ mod tests {
         let scan = history.begin(9, &Operation::Scan(Direction::Forward));
         history.end(scan, Returned::Entries(vec![(0, 5)]));
         assert!(history.outcomes(&[5, 6]).unexplained().is_some(), "key 0 is 5 after the batch took key 1 away");
+    }
+
+    #[test]
+    fn a_look_and_a_transaction_read_as_of_one_moment() {
+        let mut history = History::default();
+        history.begin(1, &Operation::Batch(vec![(0, A), (1, A)]));
+        let look = history.begin(2, &Operation::Look(Direction::Forward));
+        history.end(look, Returned::Entries(vec![(0, A), (1, 6)]));
+        assert!(history.outcomes(&[5, 6]).unexplained().is_some(), "half a batch");
+        let mut history = History::default();
+        history.begin(1, &Operation::Batch(vec![(0, A), (1, A)]));
+        let look = history.begin(2, &Operation::Look(Direction::Forward));
+        history.end(look, Returned::Entries(vec![(0, A), (1, A)]));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, A]]), [false, true]);
+        // Write skew: each has read what the other writes.
+        let transact = |read: usize, write: usize, payload| Operation::Transact(vec![read], vec![(write, payload)]);
+        let mut history = History::default();
+        let (first, second) = (history.begin(1, &transact(0, 1, A)), history.begin(2, &transact(1, 0, B)));
+        history.end(first, Returned::Transacted(vec![5], true));
+        history.end(second, Returned::Transacted(vec![6], true));
+        assert!(history.outcomes(&[5, 6]).unexplained().is_some());
+        let mut history = History::default();
+        let (first, second) = (history.begin(1, &transact(0, 1, A)), history.begin(2, &transact(1, 0, B)));
+        history.end(first, Returned::Transacted(vec![5], true));
+        history.end(second, Returned::Transacted(vec![6], false));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, A], [5, 6], [B, A]]), [true, false, false]);
     }
 
     #[test]

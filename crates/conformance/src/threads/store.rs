@@ -1,9 +1,9 @@
-//! The store under test: single writes, swaps, batches, scans, and now and then a namespace that is cleared.
+//! The store under test: single writes, swaps, batches, transactions, scans, snapshots, and now and then a namespace that is cleared.
 
 use super::history::{Operation, Returned};
 use super::target::{Mood, Target, World};
 use crate::{Broken, Class};
-use everleaf::{Batch, Namespace, Options, Store as Everleaf};
+use everleaf::{Batch, Error, Isolation, Namespace, Options, Store as Everleaf};
 use everleaf_index::Direction;
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
@@ -58,6 +58,58 @@ impl Live {
             ControlFlow::Continue(())
         };
         self.space.scan(Bound::Unbounded, direction, visit).map_err(Broken::by(RULE))?;
+        registers_of(world, direction, found)
+    }
+
+    /// All entries of a snapshot, which must be the same the second time, key by key.
+    fn look(&self, world: &World, direction: Direction) -> Result<Vec<(usize, u64)>, Broken> {
+        let failed = || Broken::by(RULE);
+        let snapshot = self.store.snapshot().map_err(failed())?;
+        let mut entries = Vec::new();
+        for register in 0..world.keys.len() {
+            if let Some(value) = snapshot.get(&self.space, &key(world, register)).map_err(failed())? {
+                entries.push((register, payload(&value)?));
+            }
+        }
+        if direction == Direction::Reverse {
+            entries.reverse();
+        }
+        let mut found = Vec::new();
+        let visit = |key: &[u8], value: &[u8]| {
+            found.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        snapshot.scan(&self.space, Bound::Unbounded, direction, visit).map_err(failed())?;
+        let scanned = registers_of(world, direction, found)?;
+        match scanned == entries {
+            true => Ok(entries),
+            false => Err(Broken::new("a snapshot shows the same twice", format_args!("{entries:?}, then {scanned:?}"))),
+        }
+    }
+
+    /// Reads some registers and sets others, in a serializable transaction; what it has read, and whether it was committed.
+    fn transact(&self, world: &World, reads: &[usize], changes: &[(usize, u64)]) -> Result<(Vec<u64>, bool), Error> {
+        let mut transaction = self.store.begin(Isolation::Serializable)?;
+        let mut found = Vec::new();
+        for register in reads {
+            let value = transaction.get(&self.space, &key(world, *register))?;
+            found.push(value.map_or(0, |value| payload(&value).unwrap_or(u64::MAX)));
+        }
+        for (register, to) in changes {
+            match value(*to) {
+                Some(value) => transaction.put(&self.space, &key(world, *register), &value)?,
+                None => drop(transaction.delete(&self.space, &key(world, *register))?),
+            }
+        }
+        match transaction.commit() {
+            Ok(()) => Ok((found, true)),
+            Err(Error::Conflict { .. }) => Ok((found, false)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn registers_of(world: &World, direction: Direction, found: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Vec<(usize, u64)>, Broken> {
         let mut entries = Vec::new();
         for (found, value) in found {
             let register = (0..world.keys.len()).find(|register| key(world, *register) == found);
@@ -66,7 +118,6 @@ impl Live {
         }
         let sorted = entries.windows(2).all(|pair| if direction == Direction::Forward { pair[0].0 < pair[1].0 } else { pair[0].0 > pair[1].0 });
         if sorted { Ok(entries) } else { Err(Broken::new("a scan is in order", format_args!("{entries:?}"))) }
-    }
 }
 
 impl Target for Store {
@@ -103,9 +154,11 @@ impl Target for Store {
     fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         let register = mood.pick(random);
         if mood.reads(random) {
-            return match random.random_range(0..8u32) {
+            return match random.random_range(0..12u32) {
                 0 => Operation::Scan(Direction::Forward),
                 1 => Operation::Scan(Direction::Reverse),
+                2 | 3 => Operation::Look(Direction::Forward),
+                4 => Operation::Look(Direction::Reverse),
                 _ => Operation::Get(register),
             };
         }
@@ -117,7 +170,7 @@ impl Target for Store {
                 let expected = if random.random() { 0 } else { initial(world, register) };
                 Operation::Swap(register, expected, to(random))
             }
-            3..9 => {
+            way @ 3..9 => {
                 let mut changes = vec![(register, to(random))];
                 for _ in 0..random.random_range(1..3u32) {
                     let other = mood.pick(random);
@@ -125,7 +178,11 @@ impl Target for Store {
                         changes.push((other, to(random)));
                     }
                 }
-                Operation::Batch(changes)
+                match way {
+                    3..6 => Operation::Batch(changes),
+                    // Write skew needs that somebody reads what he does not write.
+                    way => Operation::Transact((0..way - 5).map(|_| mood.pick(random)).collect(), changes.into_iter().take(way as usize - 5).collect()),
+                }
             }
             9 | 10 => Operation::Insert(register, payload),
             _ => match to(random) {
@@ -171,6 +228,11 @@ impl Target for Store {
                 Returned::Done
             }
             Operation::Scan(direction) => Returned::Entries(live.entries(world, *direction)?),
+            Operation::Look(direction) => Returned::Entries(live.look(world, *direction)?),
+            Operation::Transact(reads, changes) => {
+                let (found, committed) = live.transact(world, reads, changes).map_err(failed)?;
+                Returned::Transacted(found, committed)
+            }
             Operation::Update(..) | Operation::Load(..) => unreachable!("the store has no such operation"),
         })
     }

@@ -109,4 +109,22 @@ impl AtomicU64 {
         self.settle();
         self.0.fetch_or(bits, order)
     }
+
+    /// Leaves only these bits; the word that was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
+        before(Step::Exchange(self.address(), bits));
+        self.settle();
+        self.0.fetch_and(bits, order)
+    }
+
+    /// Adds to the word; what was there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fetch_add(&self, summand: u64, order: Ordering) -> u64 {
+        before(Step::Exchange(self.address(), summand));
+        self.settle();
+        self.0.fetch_add(summand, order)
+    }
 }

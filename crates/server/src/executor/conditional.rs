@@ -33,7 +33,7 @@ pub(crate) fn msetnx(call: &mut Call<'_>) -> Result<(), Failure> {
     }
     let written = match call.server.store.write(batch) {
         Ok(()) => true,
-        Err(Error::Conflict) => false,
+        Err(Error::Conflict { .. }) => false,
         Err(error) => return Err(error.into()),
     };
     call.reply.flag(written);
@@ -78,7 +78,7 @@ fn move_value(call: &Call<'_>, target: Target) -> Result<bool, Failure> {
         batch.delete(database, from);
         batch.put(database, to, &value);
         match call.server.store.write(batch) {
-            Err(Error::Conflict) => {}
+            Err(Error::Conflict { .. }) => {}
             written => return Ok(written.map(|()| true)?),
         }
     }

@@ -1,0 +1,222 @@
+//! What snapshots hold back, and how it is given back.
+//!
+//! A write that keeps versions leaves behind, besides what it wrote: the version that it replaced; after a delete, a tombstone in the index, which hides the
+//! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
+//! written), in the order in which that happened, and given back when every snapshot is above that timestamp. What nobody can want is given back at once.
+//!
+//! # Invariants
+//!
+//! 1. Whoever replaces a version asks for the oldest bound ([`Snapshots::want`]) *after* the replacement has its timestamp. A snapshot that might want the old
+//!    version has drawn a timestamp that is not above that one, so before it, and has registered its bound before that.
+//! 2. The list is in DRAM alone. After a crash none of it is reachable, hence free, but the tombstones: recovery removes those.
+//! 3. A tombstone is given back by whoever takes it out of the index: by [`Shared::bury`], or, when it was replaced by something else, as a version that was
+//!    replaced, which comes later in the list. So whatever stands in the list for a tombstone finds its record in place.
+//!    An index that was cleared gives back its tombstones with everything else; then [`Shared::bury`] may read a block that was reused, and finds that the index
+//!    has nothing of the kind.
+//!
+//! Garbage is collected in steps, a few after each write that keeps versions and more when a snapshot ends, never while a stripe is held, by one thread at a time.
+
+use crate::snapshot::Snapshots;
+use crate::store::{Former, Shared, Space};
+use crate::version::Age;
+use crate::{Error, Store};
+use everleaf_index::Listed;
+use everleaf_index::record::Record;
+use everleaf_pmem::schedule::{self, Held as Locked};
+use everleaf_pmem::Guard;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Steps after a write that keeps versions: more than it leaves behind.
+pub(crate) const STEPS_PER_WRITE: usize = 4;
+
+/// What is held back.
+struct Held {
+    /// Every snapshot must be above this.
+    until: u64,
+    remains: Remains,
+}
+
+enum Remains {
+    /// A version that was replaced, by its link.
+    Version(u64),
+    /// A tombstone in the index of a namespace.
+    Tombstone(Arc<Space>, u64),
+    /// An index that was unlinked.
+    Index(Arc<Space>, Arc<Former>),
+}
+
+/// What is held back, in the order in which it was replaced.
+#[derive(Default)]
+pub(crate) struct Garbage {
+    held: Mutex<VecDeque<Held>>,
+    count: AtomicU64,
+    collecting: Mutex<()>,
+}
+
+/// What snapshots hold back. See [`Store::held_back`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldBack {
+    /// Number of snapshots and transactions that are open.
+    pub snapshots: usize,
+    /// How many timestamps the oldest of them is behind: about as many writes.
+    pub age: u64,
+    /// Number of versions, tombstones and cleared namespaces that wait to be given back.
+    pub count: u64,
+}
+
+impl Garbage {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    fn push(&self, until: u64, remains: Remains) {
+        schedule::drain();
+        let mut held = self.held.lock();
+        held.push_back(Held { until, remains });
+        self.count.store(held.len() as u64, Ordering::Relaxed);
+    }
+
+    /// The next that no snapshot wants.
+    fn pop(&self, snapshots: &Snapshots) -> Option<Remains> {
+        let until = self.held.lock().front()?.until;
+        // Only the one who collects pops.
+        if snapshots.want(until) {
+            return None;
+        }
+        let mut held = self.held.lock();
+        let next = held.pop_front();
+        self.count.store(held.len() as u64, Ordering::Relaxed);
+        next.map(|held| held.remains)
+    }
+
+    /// Keeps others from collecting. Before any stripe.
+    pub(crate) fn pause(&self) -> Locked<'_, ()> {
+        schedule::lock(&self.collecting)
+    }
+}
+
+impl<M: Listed> Shared<M> {
+    /// Gives back the version that `link` refers to, which was replaced at this timestamp, durably, or holds it back.
+    pub(crate) fn replaced(&self, link: u64, at: u64, guard: &Guard) -> Result<(), Error> {
+        if self.snapshots.want(at) || Record::read(&self.pool, link)?.is_tombstone() {
+            self.garbage.push(at, Remains::Version(link));
+            Ok(())
+        } else {
+            self.retire(link, guard)
+        }
+    }
+
+    /// Notes that a tombstone was left in the index of `space`.
+    pub(crate) fn left_tombstone(&self, space: &Arc<Space>, link: u64, at: u64) {
+        self.garbage.push(at, Remains::Tombstone(space.clone(), link));
+    }
+
+    /// Notes that an index was unlinked and is still seen by snapshots.
+    pub(crate) fn left_index(&self, space: &Arc<Space>, former: Arc<Former>, at: u64) {
+        self.garbage.push(at, Remains::Index(space.clone(), former));
+    }
+
+    /// After a write that keeps versions, or the end of a snapshot: collects some garbage. The caller holds no stripe and is not pinned.
+    pub(crate) fn tidy(&self, steps_max: usize) {
+        // What was asked for is done, and stays done; so what fails here is not its failure.
+        if let Err(error) = self.collect(steps_max) {
+            self.halt(|| format!("what a snapshot held back could not be given back: {error}"));
+        }
+        if self.garbage.is_empty() {
+            self.snapshots.relax(&self.clock);
+        }
+    }
+
+    /// Tries again, once, what a full pool has refused, if there is garbage to make room of, or if a delete that kept versions need keep them no longer. The caller
+    /// holds no stripe and is not pinned.
+    pub(crate) fn with_room<T>(&self, act: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        match act() {
+            Err(error) if error.is_no_space() => {
+                let collected = self.collect(usize::MAX)?;
+                let is_plain = self.garbage.is_empty() && self.snapshots.allow_plain(&self.clock);
+                if collected == 0 && !is_plain {
+                    return Err(error);
+                }
+                self.pool.collect();
+                act()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Gives back at most so much of what no snapshot wants any more; how much it was. Nothing while another thread does.
+    pub(crate) fn collect(&self, steps_max: usize) -> Result<usize, Error> {
+        if self.garbage.is_empty() || self.writable().is_err() {
+            return Ok(0);
+        }
+        let Some(_collecting) = self.garbage.collecting.try_lock() else { return Ok(0) };
+        let collected = (0..steps_max).map_while(|_| self.garbage.pop(&self.snapshots)).try_fold(0, |count, remains| {
+            match remains {
+                Remains::Version(link) => self.retire(link, &self.pool.pin())?,
+                Remains::Tombstone(space, link) => self.bury(&space, link)?,
+                Remains::Index(space, former) => {
+                    space.forget(&former);
+                    self.reclaim(&former.index)?;
+                }
+            }
+            Ok(count + 1)
+        });
+        schedule::drain();
+        collected
+    }
+
+    /// Takes a tombstone out of its index, if it is still there.
+    fn bury(&self, space: &Space, link: u64) -> Result<(), Error> {
+        let mut key = Vec::new();
+        {
+            let _pinned = self.pool.pin();
+            match Record::read(&self.pool, link) {
+                Ok(record) => record.copy_key(&mut key),
+                // Reused, for something that is no record: invariant 3.
+                Err(_) => return Ok(()),
+            }
+        }
+        let _stripe = self.stripes.lock(space.number, &key);
+        let Some(index) = space.index.load_full() else { return Ok(()) };
+        if index.tree.get(&key)?.is_none_or(|linked| linked.get() != link) {
+            return Ok(());
+        }
+        let record = Record::read(&self.pool, link)?;
+        if record.is_tombstone() && matches!(self.age(&record)?, Age::At(at) if !self.snapshots.want(at)) {
+            index.tree.remove(&key)?;
+            self.retire(link, &self.pool.pin())?;
+        }
+        Ok(())
+    }
+
+    /// Visits what is held back and reachable by nothing else: links of versions, and indexes. The caller has paused the collection and holds all stripes.
+    pub(crate) fn visit_held(&self, mut version: impl FnMut(u64), mut index: impl FnMut(&Former)) {
+        for Held { remains, .. } in &*self.garbage.held.lock() {
+            match remains {
+                Remains::Version(link) => version(*link),
+                Remains::Tombstone(..) => {}
+                Remains::Index(_, former) => index(former),
+            }
+        }
+    }
+}
+
+impl<M: Listed> Store<M> {
+    /// What snapshots hold back, and what has not been given back yet.
+    pub fn held_back(&self) -> HeldBack {
+        let Shared { snapshots, garbage, clock, .. } = &*self.shared;
+        let age = snapshots.oldest().map_or(0, |bound| clock.now().saturating_sub(bound));
+        HeldBack { snapshots: snapshots.count(), age, count: garbage.count.load(Ordering::Relaxed) }
+    }
+
+    /// Gives back at most `steps_max` of what no snapshot wants any more; how much it was. Writes do so, too, a little each: this is for times without any.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    pub fn collect(&self, steps_max: usize) -> Result<usize, Error> {
+        self.shared.collect(steps_max)
+    }
+}

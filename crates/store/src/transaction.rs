@@ -1,0 +1,391 @@
+//! Transactions: reads as of one moment, and writes that happen together, if nobody was in the way.
+//!
+//! A transaction reads from a snapshot and keeps what it writes to itself, in DRAM. To commit, it
+//! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
+//! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see. Then somebody else has committed first,
+//!    and it fails, with the key: nothing has changed. The snapshot has kept in place what tells of that, tombstones above all;
+//! 3. ends its snapshot, and runs what it has to write as a batch (`batch.rs` has the protocol and the commit point).
+//!
+//! Until 3 it has left nothing in the pool, so dropping it is all there is to aborting it, and a crash aborts it.
+//!
+//! **What is promised.** In both modes: no dirty reads or writes, no reads that differ the second time, no phantoms within the transaction, no lost updates, no
+//! read skew. With [`Isolation::Snapshot`], write skew is possible: two transactions may each read what the other writes. With [`Isolation::Serializable`] it is
+//! not: what a transaction has read is still so when it commits, under the stripes, so it might as well have done everything at that moment; one that writes nothing
+//! might have done everything when it began. These moments lie within the calls, so transactions are linearizable, among each other and with single operations.
+//!
+//! **What it costs.** DRAM for keys and values written, and in serializable mode for keys read, about 150 bytes each besides their own.
+
+use crate::batch::{Item, Quiet};
+use crate::namespace::Namespace;
+use crate::scan;
+use crate::snapshot::Snapshot;
+use crate::store::{Shared, Space, check_sizes};
+use crate::version::{Age, damaged};
+use crate::{Direction, Error, Store};
+use everleaf_index::Listed;
+use everleaf_index::record::Record;
+use everleaf_pmem::schedule;
+use everleaf_pmem::Hardware;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a transaction may do, and what others may do meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// It reads, as of one moment.
+    ReadOnly,
+    /// It reads as of one moment, and its writes fail if somebody else has written one of the keys since.
+    Snapshot,
+    /// The same, and they fail, too, if somebody else has written a key that it has read, or one in a range that it has scanned.
+    Serializable,
+}
+
+/// A place in a transaction to go back to.
+#[derive(Debug)]
+pub struct Savepoint(usize);
+
+/// A transaction. Dropping it is aborting it.
+pub struct Transaction<M: Listed = Hardware> {
+    snapshot: Snapshot<M>,
+    isolation: Isolation,
+    /// By number of namespace and key.
+    writes: BTreeMap<(u32, Vec<u8>), Write<M>>,
+    /// What `writes` had before each write since the first savepoint.
+    undo: Vec<((u32, Vec<u8>), Option<Write<M>>)>,
+    has_savepoint: bool,
+    reads: Mutex<Reads>,
+}
+
+/// What a key is to be: `None` is absent.
+struct Write<M: Listed> {
+    namespace: Namespace<M>,
+    value: Option<Vec<u8>>,
+}
+
+/// What a serializable transaction has read.
+#[derive(Default)]
+struct Reads {
+    spaces: BTreeMap<u32, Arc<Space>>,
+    keys: BTreeSet<(u32, Vec<u8>)>,
+    ranges: Vec<(u32, Bound<Vec<u8>>, Bound<Vec<u8>>)>,
+}
+
+impl<M: Listed> Store<M> {
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// See [`Store::snapshot`].
+    pub fn begin(&self, isolation: Isolation) -> Result<Transaction<M>, Error> {
+        let snapshot = self.snapshot()?;
+        Ok(Transaction { snapshot, isolation, writes: BTreeMap::new(), undo: Vec::new(), has_savepoint: false, reads: Mutex::default() })
+    }
+
+    /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
+    /// through.
+    ///
+    /// # Errors
+    /// Those of `act`, with which the transaction is aborted; those of [`Transaction::commit`] but [`Error::Conflict`].
+    pub fn transact<T, E: From<Error>>(&self, isolation: Isolation, mut act: impl FnMut(&mut Transaction<M>) -> Result<T, E>) -> Result<T, E> {
+        loop {
+            let mut transaction = self.begin(isolation)?;
+            let outcome = act(&mut transaction)?;
+            match transaction.commit() {
+                Err(Error::Conflict { .. }) => schedule::rest(),
+                committed => return Ok(committed.map(|()| outcome)?),
+            }
+        }
+    }
+}
+
+impl<M: Listed> Transaction<M> {
+    /// The snapshot that it reads from, without what it has written itself.
+    pub fn snapshot(&self) -> &Snapshot<M> {
+        &self.snapshot
+    }
+
+    /// The value of `key`, as the transaction has set it, or as of its beginning.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn get(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        if !self.writes.is_empty()
+            && let Some(write) = self.writes.get(&place(namespace, key))
+        {
+            return Ok(write.value.clone());
+        }
+        self.note_key(namespace, key);
+        self.snapshot.get(namespace, key)
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// A key or value too long; [`Error::ReadOnly`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn put(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        check_sizes(key, value)?;
+        self.write(namespace, key, Some(value.to_vec()))
+    }
+
+    /// Removes `key`; whether it was present.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; a damaged pool.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn delete(&mut self, namespace: &Namespace<M>, key: &[u8]) -> Result<bool, Error> {
+        let present = match self.writes.get(&place(namespace, key)) {
+            Some(write) => write.value.is_some(),
+            None => {
+                self.note_key(namespace, key);
+                self.snapshot.value_size(namespace, key)?.is_some()
+            }
+        };
+        self.write(namespace, key, None)?;
+        Ok(present)
+    }
+
+    fn write(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>>) -> Result<(), Error> {
+        namespace.check_belongs_to(&self.snapshot.shared);
+        if self.isolation == Isolation::ReadOnly {
+            return Err(Error::ReadOnly);
+        }
+        let before = self.writes.insert(place(namespace, key), Write { namespace: namespace.clone(), value });
+        if self.has_savepoint {
+            self.undo.push((place(namespace, key), before));
+        }
+        Ok(())
+    }
+
+    /// Visits keys and values in order from a bound on, until `visit` breaks: as the transaction has set them, or as of its beginning. Forward, the bound is a lower
+    /// bound; in reverse, an upper one.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn scan(
+        &self,
+        namespace: &Namespace<M>,
+        from: Bound<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let mut last = None;
+        let mut show = |key: &[u8], value: &[u8]| {
+            let flow = visit(key, value);
+            if flow.is_break() {
+                last = Some(key.to_vec());
+            }
+            flow
+        };
+        let mut own = self.own(namespace, from, direction).peekable();
+        let mut is_over = false;
+        self.snapshot.scan(namespace, from, direction, |key, value| {
+            let is_due = |(own, _): &(&[u8], Option<&[u8]>)| if direction == Direction::Forward { *own <= key } else { *own >= key };
+            let mut flow = ControlFlow::Continue(());
+            let mut is_own = false;
+            while flow.is_continue()
+                && let Some((due, value)) = own.next_if(is_due)
+            {
+                is_own = due == key;
+                flow = value.map_or(ControlFlow::Continue(()), |value| show(due, value));
+            }
+            if !is_own && flow.is_continue() {
+                flow = show(key, value);
+            }
+            is_over = flow.is_break();
+            flow
+        })?;
+        if !is_over {
+            let _ = own.try_for_each(|(key, value)| value.map_or(ControlFlow::Continue(()), |value| show(key, value)));
+        }
+        self.note_range(namespace, from, direction, last);
+        Ok(())
+    }
+
+    /// Visits all keys that begin with `prefix`, and their values, in order, until `visit` breaks.
+    ///
+    /// # Errors
+    /// See [`Transaction::scan`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn prefix(
+        &self,
+        namespace: &Namespace<M>,
+        prefix: &[u8],
+        direction: Direction,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        scan::within_prefix(prefix, direction, visit, |from, visit| self.scan(namespace, from, direction, visit))
+    }
+
+    /// What the transaction itself has written, from a bound on.
+    fn own<'t>(&'t self, namespace: &Namespace<M>, from: Bound<&[u8]>, direction: Direction) -> Box<dyn Iterator<Item = (&'t [u8], Option<&'t [u8]>)> + 't> {
+        let space = namespace.space.number;
+        let at = from.map(|key| (space, key.to_vec()));
+        // The empty key is the first of all.
+        let (first, end) = (Bound::Included((space, Vec::new())), Bound::Excluded((space + 1, Vec::new())));
+        let entry = |((_, key), write): (&'t (u32, Vec<u8>), &'t Write<M>)| (key.as_slice(), write.value.as_deref());
+        match (direction, at) {
+            (Direction::Forward, Bound::Unbounded) => Box::new(self.writes.range((first, end)).map(entry)),
+            (Direction::Forward, at) => Box::new(self.writes.range((at, end)).map(entry)),
+            (Direction::Reverse, Bound::Unbounded) => Box::new(self.writes.range((first, end)).rev().map(entry)),
+            // Nothing is below the first of all, and a range must not be turned around.
+            (Direction::Reverse, Bound::Excluded((_, key))) if key.is_empty() => Box::new(std::iter::empty()),
+            (Direction::Reverse, at) => Box::new(self.writes.range((first, at)).rev().map(entry)),
+        }
+    }
+
+    /// A place to go back to with [`Transaction::rollback_to`].
+    pub fn savepoint(&mut self) -> Savepoint {
+        self.has_savepoint = true;
+        Savepoint(self.undo.len())
+    }
+
+    /// Takes back what was written since `savepoint`, which stays good. What was read since then stays read.
+    ///
+    /// # Panics
+    /// When what came before `savepoint` has been taken back.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) {
+        assert!(savepoint.0 <= self.undo.len(), "a savepoint of which nothing is left");
+        for (place, before) in self.undo.drain(savepoint.0..).rev() {
+            match before {
+                Some(write) => drop(self.writes.insert(place, write)),
+                None => drop(self.writes.remove(&place)),
+            }
+        }
+    }
+
+    /// Makes everything that was written durable and visible, at once.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] when somebody else was faster; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
+    pub fn commit(self) -> Result<(), Error> {
+        let Self { mut snapshot, writes, reads, .. } = self;
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let (shared, moment) = (snapshot.shared.clone(), snapshot.timestamp());
+        let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, value })| Item { namespace, key, value }).collect();
+        let reads = reads.into_inner();
+        let quiet = match reads.ranges.is_empty() {
+            true => Quiet::Keys(reads.keys.iter().map(|(space, key)| (*space, key.as_slice())).collect()),
+            false => Quiet::Everything,
+        };
+        shared.commit(&changes, quiet, || {
+            for item in &changes {
+                shared.check_unchanged(&item.namespace.space, &item.key, moment)?;
+            }
+            reads.check(&shared, moment)?;
+            // From here on it wants nothing back, not even what it replaces itself.
+            snapshot.release();
+            Ok(())
+        })
+    }
+
+    fn note_key(&self, namespace: &Namespace<M>, key: &[u8]) {
+        if self.isolation == Isolation::Serializable {
+            let mut reads = self.reads.lock();
+            reads.keys.insert(place(namespace, key));
+            reads.note(&namespace.space);
+        }
+    }
+
+    /// Notes that a scan went from a bound to its end, or to `last`.
+    fn note_range(&self, namespace: &Namespace<M>, from: Bound<&[u8]>, direction: Direction, last: Option<Vec<u8>>) {
+        if self.isolation == Isolation::Serializable {
+            let mut reads = self.reads.lock();
+            let (from, to) = (from.map(<[u8]>::to_vec), last.map_or(Bound::Unbounded, Bound::Included));
+            let (low, high) = if direction == Direction::Forward { (from, to) } else { (to, from) };
+            reads.ranges.push((namespace.space.number, low, high));
+            reads.note(&namespace.space);
+        }
+    }
+}
+
+impl Reads {
+    fn note(&mut self, space: &Arc<Space>) {
+        self.spaces.entry(space.number).or_insert_with(|| space.clone());
+    }
+
+    /// Checks that all of it is still so. The caller holds the stripes.
+    fn check<M: Listed>(&self, shared: &Shared<M>, moment: u64) -> Result<(), Error> {
+        for (space, key) in &self.keys {
+            shared.check_unchanged(&self.spaces[space], key, moment)?;
+        }
+        for (space, low, high) in &self.ranges {
+            shared.check_range(&self.spaces[space], low, high, moment)?;
+        }
+        Ok(())
+    }
+}
+
+impl<M: Listed> Shared<M> {
+    /// Checks that `key` has no version that a snapshot of `moment`, which is held, does not see. The caller holds its stripe.
+    fn check_unchanged(&self, space: &Space, key: &[u8], moment: u64) -> Result<(), Error> {
+        self.check_not_cleared(space, key, moment)?;
+        let Some(index) = space.index.load_full() else { return Ok(()) };
+        match index.tree.get(key)? {
+            Some(link) => self.check_version(space, key, link.get(), moment),
+            None => Ok(()),
+        }
+    }
+
+    /// [`Shared::check_unchanged`] for all keys of a range. The caller holds all stripes.
+    fn check_range(&self, space: &Space, low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>, moment: u64) -> Result<(), Error> {
+        let first = match low {
+            Bound::Included(key) | Bound::Excluded(key) => key.as_slice(),
+            Bound::Unbounded => &[],
+        };
+        self.check_not_cleared(space, first, moment)?;
+        let Some(index) = space.index.load_full() else { return Ok(()) };
+        let is_behind = |key: &[u8]| match high {
+            Bound::Included(high) => key > high.as_slice(),
+            Bound::Excluded(high) => key >= high.as_slice(),
+            Bound::Unbounded => false,
+        };
+        let mut outcome = Ok(());
+        index.tree.scan(low.as_ref().map(Vec::as_slice), Direction::Forward, &mut |key, link| {
+            if is_behind(key) {
+                return ControlFlow::Break(());
+            }
+            outcome = self.check_version(space, key, link.get(), moment);
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        outcome
+    }
+
+    fn check_not_cleared(&self, space: &Space, key: &[u8], moment: u64) -> Result<(), Error> {
+        let cleared = space.cleared.load(Ordering::Acquire);
+        if cleared < moment { Ok(()) } else { Err(conflict(space, key)) }
+    }
+
+    fn check_version(&self, space: &Space, key: &[u8], link: u64, moment: u64) -> Result<(), Error> {
+        let record = Record::read(&self.pool, link)?;
+        match self.age(&record)? {
+            Age::At(at) if at < moment => Ok(()),
+            Age::At(_) => Err(conflict(space, key)),
+            Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
+        }
+    }
+}
+
+fn conflict(space: &Space, key: &[u8]) -> Error {
+    Error::Conflict { namespace: space.name.clone(), key: key.to_vec() }
+}
+
+fn place<M: Listed>(namespace: &Namespace<M>, key: &[u8]) -> (u32, Vec<u8>) {
+    (namespace.space.number, key.to_vec())
+}

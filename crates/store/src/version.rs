@@ -1,0 +1,132 @@
+//! Versions: which record of a key a reader sees, now or as of a moment.
+//!
+//! An index links the newest version of a key; each version links the one that it replaced. A reader takes the newest one, or, as of timestamp *s*, the first
+//! that was committed before *s*. What a version's commit word says:
+//!
+//! ```text
+//!   63 62  61                   0
+//! +---+---+----------------------+
+//! | 0 | 0 | timestamp            |   committed then
+//! | 0 | 1 | birth                |   unstamped: committed by being linked
+//! | 1 | token (slots.rs)         |   of a batch, which knows
+//! +---+---+----------------------+
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A version's timestamp is drawn when it can be seen already, by the first who looks, be it the writer or a reader ([`Shared::age`]). So as of *s* it is there
+//!    for everybody or for nobody: whoever has drawn *s* before draws a higher timestamp for it, and whoever draws *s* after the write has returned, or after
+//!    anybody has read the version, gets a higher *s*. Nobody waits for that.
+//! 2. Along the versions of a key timestamps do not grow, for writers of a key take turns, and the word of the one is stamped before the next begins.
+//! 3. A version that was replaced stays in place as long as a snapshot may want it (`garbage.rs`): the one that a version links as previous may be followed
+//!    by whoever holds a snapshot as of which that version is not committed yet, and by nobody else.
+//! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is the
+//!    timestamp, or the word before. An unstamped word of another birth, and a token from before birth, are of versions that were committed in another life.
+//!
+//! As long as there are no snapshots and have not been lately, single writes are *plain*: they do not ask what they replace, and need no stamp; see `snapshot.rs`.
+
+use crate::Error;
+use crate::slots::{Fate, PENDING, UNSTAMPED, generation};
+use crate::store::Shared;
+use everleaf_index::Listed;
+use everleaf_index::record::Record;
+use everleaf_pmem::WORD;
+use std::sync::atomic::Ordering;
+
+/// No record is smaller: its header.
+const RECORD_SIZE_MIN: usize = 4 * WORD;
+
+/// When a version was committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Age {
+    /// At a timestamp; 0: before birth.
+    At(u64),
+    /// Not yet, or never.
+    Open,
+}
+
+impl<M: Listed> Shared<M> {
+    /// The version that a reader sees who finds `link` in an index; `None` when the key is absent. The caller is pinned.
+    #[inline]
+    pub(crate) fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
+        let record = Record::read(&self.pool, link)?;
+        match record.commit().load(Ordering::Acquire) & (PENDING | UNSTAMPED) {
+            0 => Ok(Some(record).filter(|record| !record.is_tombstone())),
+            _ => self.resolve(record),
+        }
+    }
+
+    /// [`Shared::visible`] for a record that has no timestamp yet.
+    #[cold]
+    fn resolve<'p>(&'p self, record: Record<'p>) -> Result<Option<Record<'p>>, Error> {
+        // Read before the age is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
+        let previous = record.previous().load(Ordering::Acquire);
+        if matches!(self.age(&record)?, Age::At(_)) {
+            return Ok(Some(record).filter(|record| !record.is_tombstone()));
+        }
+        if previous == 0 {
+            return Ok(None);
+        }
+        let previous = Record::read(&self.pool, previous)?;
+        match self.age(&previous)? {
+            Age::At(_) => Ok(Some(previous).filter(|record| !record.is_tombstone())),
+            Age::Open => Err(damaged(&previous, "a pending record whose previous version is pending too")),
+        }
+    }
+
+    /// The version that a reader sees as of `moment` who finds `link` in an index; `None` when the key is absent. The caller is pinned, and `moment` is that of a
+    /// snapshot that it holds.
+    pub(crate) fn visible_at(&self, link: u64, moment: u64) -> Result<Option<Record<'_>>, Error> {
+        let mut record = Record::read(&self.pool, link)?;
+        // No chain has more versions than the pool has room for; one that is damaged may have no end.
+        for _ in 0..self.pool.length() / RECORD_SIZE_MIN {
+            let previous = record.previous().load(Ordering::Acquire);
+            if matches!(self.age(&record)?, Age::At(at) if at < moment) {
+                return Ok(Some(record).filter(|record| !record.is_tombstone()));
+            }
+            if previous == 0 {
+                return Ok(None);
+            }
+            record = Record::read(&self.pool, previous)?;
+        }
+        Err(damaged(&record, "a record with more versions than the pool has room for"))
+    }
+
+    /// When a version was committed. What can be seen and has no timestamp yet gets one.
+    pub(crate) fn age(&self, record: &Record<'_>) -> Result<Age, Error> {
+        let word = record.commit().load(Ordering::Acquire);
+        if word & (PENDING | UNSTAMPED) == 0 {
+            return Ok(Age::At(word));
+        }
+        if word & PENDING == 0 {
+            return Ok(Age::At(if word == self.unstamped() { self.stamp(record) } else { 0 }));
+        }
+        if generation(word) < self.clock.birth() {
+            return Ok(Age::At(0));
+        }
+        Ok(match self.slots.fate(word, &self.clock).ok_or_else(|| damaged(record, "a pending record that names no commit slot"))? {
+            Fate::Committed(at) => Age::At(at),
+            Fate::Undecided => Age::Open,
+            // A batch stamps its records before it gives its slot back; what is pending still was undone.
+            Fate::Over => match record.commit().load(Ordering::Acquire) {
+                word if word & PENDING == 0 => Age::At(word),
+                _ => Age::Open,
+            },
+        })
+    }
+
+    /// The commit word of a record that is committed by being linked.
+    pub(crate) fn unstamped(&self) -> u64 {
+        UNSTAMPED | self.clock.birth()
+    }
+
+    /// Gives a record that was just linked its timestamp, unless a reader was faster; the one that it has.
+    pub(crate) fn stamp(&self, record: &Record<'_>) -> u64 {
+        let now = self.clock.now();
+        self.pool.compare_exchange(record.commit(), self.unstamped(), now).map_or_else(|other| other, |_| now)
+    }
+}
+
+pub(crate) fn damaged(record: &Record<'_>, what: &'static str) -> Error {
+    everleaf_pmem::Error::corrupt(record.off.bytes(), what).into()
+}

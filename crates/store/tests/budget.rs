@@ -1,0 +1,93 @@
+//! What writes cost: lines flushed and fences. The figures do not depend on the machine.
+
+use everleaf::{Batch, Isolation, Namespace, Options, Store};
+use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
+use std::sync::Arc;
+
+type Counted = Count<Hardware>;
+
+struct Bench {
+    pool: Arc<Pool<Counted>>,
+    store: Store<Counted>,
+    space: Namespace<Counted>,
+}
+
+/// Lines flushed and fences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cost {
+    lines: u64,
+    fences: u64,
+}
+
+impl Bench {
+    /// A store with 64 keys of 8 bytes and values of 20: a record takes 64 bytes, one or two lines.
+    fn new() -> Self {
+        let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let store = Store::on(pool.clone(), &Options::default()).unwrap();
+        let space = store.namespace("space").unwrap();
+        (0..64u64).for_each(|n| space.put(&n.to_be_bytes(), &[1; 20]).unwrap());
+        Self { pool, store, space }
+    }
+
+    fn cost(&self, act: impl FnOnce()) -> Cost {
+        let before = self.pool.medium().totals();
+        act();
+        let after = self.pool.medium().totals();
+        Cost { lines: after.lines_flushed - before.lines_flushed, fences: after.fences - before.fences }
+    }
+
+    /// What it costs to overwrite the value of each key by itself, on average.
+    fn put(&self) -> (f64, u64) {
+        let costs: Vec<_> = (0..64u64).map(|n| self.cost(|| self.space.put(&n.to_be_bytes(), &[2; 20]).unwrap())).collect();
+        assert!(costs.iter().all(|cost| cost.fences == costs[0].fences), "{costs:?}");
+        (costs.iter().map(|cost| cost.lines).sum::<u64>() as f64 / 64.0, costs[0].fences)
+    }
+}
+
+#[test]
+fn a_put_costs_its_record_and_the_index_with_snapshots_and_without() {
+    let bench = Bench::new();
+    let plain = bench.put();
+    let snapshot = bench.store.snapshot().unwrap();
+    let versioned = bench.put();
+    drop(snapshot);
+    assert_eq!((plain.1, versioned.1), (2, 2));
+    assert!(plain.0 <= 3.0 && (versioned.0 - plain.0).abs() <= 0.5, "{plain:?} {versioned:?} lines");
+    let delete = bench.cost(|| assert!(bench.space.delete(&5u64.to_be_bytes()).unwrap()));
+    assert!(delete.fences <= 3, "{delete:?}: a tombstone, and its removal");
+}
+
+#[test]
+fn a_plain_delete_writes_no_record() {
+    let bench = Bench::new();
+    let delete = bench.cost(|| assert!(bench.space.delete(&5u64.to_be_bytes()).unwrap()));
+    assert_eq!(delete, Cost { lines: 1, fences: 1 });
+}
+
+/// The fences of the index are those that single puts have besides the one for their record.
+#[test]
+fn a_batch_has_three_fences_of_its_own_however_long_it_is() {
+    for count in [2u64, 10, 64] {
+        for isolation in [None, Some(Isolation::Snapshot), Some(Isolation::Serializable)] {
+            let bench = Bench::new();
+            let (lines, fences) = bench.put();
+            let log_lines = (3 + 2 * count).div_ceil(8) + 1;
+            let cost = bench.cost(|| match isolation {
+                None => {
+                    let mut batch = Batch::default();
+                    (0..count).for_each(|n| batch.put(&bench.space, &n.to_be_bytes(), &[3; 20]));
+                    bench.store.write(batch).unwrap();
+                }
+                Some(isolation) => {
+                    let mut transaction = bench.store.begin(isolation).unwrap();
+                    (0..count).for_each(|n| transaction.put(&bench.space, &n.to_be_bytes(), &[3; 20]).unwrap());
+                    transaction.commit().unwrap();
+                }
+            });
+            assert_eq!(cost.fences, 3 + count * (fences - 1), "{count} {isolation:?}");
+            // The slot twice: for the log, and for the commit.
+            let bound = count as f64 * (lines + 0.5) + (log_lines + 2) as f64;
+            assert!(cost.lines as f64 <= bound, "{count} {isolation:?}: {cost:?}, at most {bound} lines");
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Snapshots and transactions: the known anomalies by name, each provoked, with what each mode allows; and what transactions promise besides.
+
+use everleaf::{Batch, Direction, Error, HeldBack, Isolation, Namespace, Options, Store, Transaction};
+use everleaf_pmem::{Found, Hardware, Pool, PoolOptions};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+const WRITING: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
+
+fn pool() -> Arc<Pool<Hardware>> {
+    Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap()
+}
+
+fn open(pool: &Arc<Pool<Hardware>>) -> Store {
+    Store::on(pool.clone(), &Options { index: "isle-128".into(), recovery_threads: 2, ..Options::default() }).unwrap()
+}
+
+/// A store with `x` = 10 and `y` = 20 in a namespace.
+fn store() -> (Store, Namespace) {
+    let store = open(&pool());
+    let space = store.namespace("space").unwrap();
+    space.put(b"x", b"10").unwrap();
+    space.put(b"y", b"20").unwrap();
+    (store, space)
+}
+
+fn values(space: &Namespace) -> [Option<Vec<u8>>; 2] {
+    [b"x", b"y"].map(|key| space.get(key).unwrap())
+}
+
+fn texts<const N: usize>(values: [&str; N]) -> [Option<Vec<u8>>; N] {
+    values.map(|value| Some(value.as_bytes().to_vec()))
+}
+
+fn keys(transaction: &Transaction, space: &Namespace) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let visit = |key: &[u8], _: &[u8]| {
+        keys.push(key.to_vec());
+        ControlFlow::Continue(())
+    };
+    transaction.scan(space, Bound::Unbounded, Direction::Forward, visit).unwrap();
+    keys
+}
+
+/// Checks that somebody else was faster, with this key.
+#[track_caller]
+fn assert_conflict(outcome: Result<(), Error>, wanted: &[u8]) {
+    match outcome {
+        Err(Error::Conflict { namespace, key }) => assert_eq!((namespace.as_str(), key.as_slice()), ("space", wanted)),
+        outcome => panic!("{outcome:?} instead of a conflict"),
+    }
+}
+
+#[test]
+fn no_dirty_write() {
+    for isolation in WRITING {
+        let (store, space) = store();
+        let mut transactions = ["1", "2"].map(|value| (store.begin(isolation).unwrap(), value));
+        for key in [b"x", b"y"] {
+            for (transaction, value) in &mut transactions {
+                transaction.put(&space, key, value.as_bytes()).unwrap();
+            }
+        }
+        let [(first, _), (second, _)] = transactions;
+        second.commit().unwrap();
+        assert_conflict(first.commit(), b"x");
+        assert_eq!(values(&space), texts(["2", "2"]), "{isolation:?}");
+    }
+}
+
+#[test]
+fn no_dirty_read() {
+    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
+        let (store, space) = store();
+        let mut writer = store.begin(Isolation::Snapshot).unwrap();
+        writer.put(&space, b"x", b"dirty").unwrap();
+        let reader = store.begin(isolation).unwrap();
+        assert_eq!(reader.get(&space, b"x").unwrap().as_deref(), Some(&b"10"[..]));
+        assert_eq!(values(&space), texts(["10", "20"]));
+        drop(writer);
+        assert_eq!(reader.get(&space, b"x").unwrap().as_deref(), Some(&b"10"[..]));
+        reader.commit().unwrap();
+        assert_eq!(values(&space), texts(["10", "20"]), "what was aborted is seen by nobody");
+    }
+}
+
+#[test]
+fn no_fuzzy_read() {
+    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
+        let (store, space) = store();
+        let reader = store.begin(isolation).unwrap();
+        assert_eq!(reader.get(&space, b"x").unwrap().as_deref(), Some(&b"10"[..]));
+        for change in [Some(&b"11"[..]), None, Some(b"12")] {
+            space.compare_and_swap(b"x", space.get(b"x").unwrap().as_deref(), change).unwrap();
+            assert_eq!(reader.get(&space, b"x").unwrap().as_deref(), Some(&b"10"[..]), "{isolation:?}");
+        }
+    }
+}
+
+#[test]
+fn no_phantom() {
+    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
+        let (store, space) = store();
+        let mut reader = store.begin(isolation).unwrap();
+        let before = keys(&reader, &space);
+        space.put(b"phantom", b"").unwrap();
+        space.delete(b"y").unwrap();
+        assert_eq!(keys(&reader, &space), before);
+        // What it has not seen matters only to one that claims to have seen all as of its commit.
+        match isolation {
+            Isolation::ReadOnly => assert!(matches!(reader.put(&space, b"z", b""), Err(Error::ReadOnly))),
+            _ => reader.put(&space, b"z", b"").unwrap(),
+        }
+        match isolation {
+            Isolation::Serializable => assert_conflict(reader.commit(), b"phantom"),
+            _ => reader.commit().unwrap(),
+        }
+    }
+}
+
+#[test]
+fn no_lost_update() {
+    for isolation in WRITING {
+        let (store, space) = store();
+        let increment = |transaction: &mut Transaction| {
+            let old: u64 = String::from_utf8(transaction.get(&space, b"x").unwrap().unwrap()).unwrap().parse().unwrap();
+            transaction.put(&space, b"x", (old + 1).to_string().as_bytes()).unwrap();
+        };
+        let [mut first, mut second] = [isolation; 2].map(|isolation| store.begin(isolation).unwrap());
+        increment(&mut first);
+        increment(&mut second);
+        first.commit().unwrap();
+        assert_conflict(second.commit(), b"x");
+        // Nor one by somebody without a transaction.
+        let mut third = store.begin(isolation).unwrap();
+        increment(&mut third);
+        space.put(b"x", b"100").unwrap();
+        assert_conflict(third.commit(), b"x");
+        assert_eq!(values(&space), texts(["100", "20"]));
+    }
+}
+
+#[test]
+fn no_read_skew() {
+    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
+        let (store, space) = store();
+        let reader = store.begin(isolation).unwrap();
+        assert_eq!(reader.get(&space, b"x").unwrap().as_deref(), Some(&b"10"[..]));
+        let mut batch = Batch::default();
+        batch.put(&space, b"x", b"15");
+        batch.put(&space, b"y", b"15");
+        store.write(batch).unwrap();
+        assert_eq!(reader.get(&space, b"y").unwrap().as_deref(), Some(&b"20"[..]), "{isolation:?}");
+    }
+}
+
+#[test]
+fn write_skew_is_possible_with_snapshots_and_not_if_serializable() {
+    for isolation in WRITING {
+        let (store, space) = store();
+        let [mut first, mut second] = [isolation; 2].map(|isolation| store.begin(isolation).unwrap());
+        for transaction in [&first, &second] {
+            assert!([b"x", b"y"].map(|key| transaction.get(&space, key).unwrap()).iter().all(Option::is_some));
+        }
+        first.delete(&space, b"x").unwrap();
+        second.delete(&space, b"y").unwrap();
+        first.commit().unwrap();
+        match isolation {
+            Isolation::Serializable => assert_conflict(second.commit(), b"x"),
+            _ => second.commit().unwrap(),
+        }
+        assert_eq!(values(&space), [None, (isolation == Isolation::Serializable).then(|| b"20".to_vec())]);
+    }
+}
+
+/// Each adds a key to what the other has counted.
+#[test]
+fn write_skew_by_phantoms_is_possible_with_snapshots_and_not_if_serializable() {
+    for isolation in WRITING {
+        let (store, space) = store();
+        let [mut first, mut second] = [isolation; 2].map(|isolation| store.begin(isolation).unwrap());
+        let counted = [&first, &second].map(|transaction| keys(transaction, &space).len());
+        assert_eq!(counted, [2, 2]);
+        first.put(&space, b"a", b"the third").unwrap();
+        second.put(&space, b"b", b"the third").unwrap();
+        second.commit().unwrap();
+        match isolation {
+            Isolation::Serializable => assert_conflict(first.commit(), b"b"),
+            _ => first.commit().unwrap(),
+        }
+    }
+}
+
+/// A range counts as far as it was scanned, and not farther.
+#[test]
+fn a_scan_conflicts_with_what_it_has_come_by() {
+    for (direction, harmful, harmless) in [(Direction::Forward, b"b", b"n"), (Direction::Reverse, b"t", b"d")] {
+        for (changed, conflicts) in [(harmful, true), (harmless, false)] {
+            let (store, space) = store();
+            [b"a", b"m", b"s", b"v"].iter().for_each(|key| space.put(*key, b"").unwrap());
+            let mut transaction = store.begin(Isolation::Serializable).unwrap();
+            let mut left = 2;
+            let visit = |_: &[u8], _: &[u8]| {
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let from = if direction == Direction::Forward { Bound::Unbounded } else { Bound::Excluded(&b"x"[..]) };
+            transaction.scan(&space, from, direction, visit).unwrap();
+            transaction.put(&space, b"z", b"").unwrap();
+            space.put(changed, b"").unwrap();
+            match conflicts {
+                true => assert_conflict(transaction.commit(), changed),
+                false => transaction.commit().unwrap(),
+            }
+        }
+    }
+}
+
+/// The one of Fekete, O'Neil and O'Neil: two writers are serializable, until a reader has seen the one and not the other.
+#[test]
+fn the_read_only_anomaly_is_possible_with_snapshots_and_not_if_serializable() {
+    for isolation in WRITING {
+        let (store, space) = store();
+        let mut fee = store.begin(isolation).unwrap();
+        assert_eq!(fee.get(&space, b"y").unwrap().as_deref(), Some(&b"20"[..]));
+        fee.put(&space, b"x", b"-1").unwrap();
+        space.put(b"y", b"40").unwrap();
+        let reader = store.begin(Isolation::ReadOnly).unwrap();
+        assert_eq!([b"x", b"y"].map(|key| reader.get(&space, key).unwrap()), texts(["10", "40"]));
+        match isolation {
+            Isolation::Serializable => assert_conflict(fee.commit(), b"y"),
+            _ => fee.commit().unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_transaction_conflicts_with_deletes_and_clears() {
+    type Disturb = fn(&Store, &Namespace);
+    let disturbances: [Disturb; 4] = [
+        |_, space| assert!(space.delete(b"x").unwrap()),
+        |_, space| space.clear().unwrap(),
+        |store, _| assert!(store.drop_namespace("space").unwrap()),
+        // Gone and back, with the same value.
+        |_, space| {
+            space.delete(b"x").unwrap();
+            space.put(b"x", b"10").unwrap();
+        },
+    ];
+    for isolation in WRITING {
+        for disturb in disturbances {
+            let (store, space) = store();
+            let mut transaction = store.begin(isolation).unwrap();
+            transaction.put(&space, b"x", b"11").unwrap();
+            disturb(&store, &space);
+            assert_conflict(transaction.commit(), b"x");
+            assert_eq!(store.held_back(), HeldBack::default());
+            assert!(store.verify().unwrap().is_sound());
+        }
+    }
+}
+
+#[test]
+fn a_transaction_is_all_or_nothing_over_namespaces_and_restarts() {
+    let pool = pool();
+    let store = open(&pool);
+    let spaces = ["a", "b", "c"].map(|name| store.namespace(name).unwrap());
+    spaces[0].put(b"gone", b"").unwrap();
+    let mut transaction = store.begin(Isolation::Serializable).unwrap();
+    for space in &spaces {
+        (0..100u8).for_each(|n| transaction.put(space, &[n], &[n; 50]).unwrap());
+    }
+    transaction.delete(&spaces[0], b"gone").unwrap();
+    let mut aborted = store.begin(Isolation::Serializable).unwrap();
+    aborted.put(&spaces[1], b"aborted", b"").unwrap();
+    transaction.commit().unwrap();
+    drop((aborted, spaces, store));
+    let store = open(&pool);
+    for name in ["a", "b", "c"] {
+        let space = store.namespace(name).unwrap();
+        assert_eq!(space.count(), 100);
+        assert!((0..100u8).all(|n| space.get(&[n]).unwrap() == Some(vec![n; 50])));
+    }
+    assert!(store.verify().unwrap().is_sound());
+}
+
+/// A store that is not closed, with snapshots that held back tombstones and versions and a cleared namespace: none of them is there again.
+#[test]
+fn nothing_that_was_held_back_outlives_the_store() {
+    let pool = pool();
+    let store = open(&pool);
+    let spaces = ["kept", "cleared"].map(|name| store.namespace(name).unwrap());
+    for space in &spaces {
+        (0..500u32).for_each(|n| space.put(&n.to_be_bytes(), b"first").unwrap());
+    }
+    let snapshot = store.snapshot().unwrap();
+    for n in 0..500u32 {
+        match n % 3 {
+            0 => drop(spaces[0].delete(&n.to_be_bytes()).unwrap()),
+            1 => spaces[0].put(&n.to_be_bytes(), b"second").unwrap(),
+            _ => {}
+        }
+    }
+    let mut batch = Batch::default();
+    batch.delete(&spaces[0], &2u32.to_be_bytes());
+    batch.put(&spaces[0], b"last", b"batch");
+    store.write(batch).unwrap();
+    spaces[1].clear().unwrap();
+    assert!(spaces.iter().all(|space| snapshot.get(space, &3u32.to_be_bytes()).unwrap().as_deref() == Some(b"first")));
+    let held = store.held_back();
+    // 167 versions and as many tombstones of deletes, 167 of puts, 2 of the batch, an index.
+    assert_eq!((held.snapshots, held.count), (1, 167 * 3 + 2 + 1));
+    assert!(held.age >= 334, "{held:?}");
+    assert!(store.verify().unwrap().is_sound());
+    std::mem::forget(snapshot);
+    drop((spaces, store));
+    let store = open(&pool);
+    assert_eq!(store.namespaces(), ["kept"]);
+    let space = store.namespace("kept").unwrap();
+    assert_eq!(space.count(), 500 - 167 - 1 + 1);
+    for n in 3..500u32 {
+        let wanted = [None, Some(&b"second"[..]), Some(b"first")][n as usize % 3];
+        assert_eq!(space.get(&n.to_be_bytes()).unwrap().as_deref(), wanted, "{n}");
+    }
+    assert_eq!(store.held_back(), HeldBack::default());
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+#[test]
+fn a_store_is_closed_when_nothing_is_held_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = Options { size_max: 64 << 20, ..Options::default() };
+    for (holds_back, is_clean) in [(false, true), (true, false)] {
+        let store = Store::open(&path, options.clone()).unwrap();
+        let space = store.namespace("space").unwrap();
+        space.put(b"k", b"v").unwrap();
+        let snapshot = store.snapshot().unwrap();
+        if holds_back {
+            space.delete(b"k").unwrap();
+        }
+        match store.close() {
+            Ok(()) => assert!(!holds_back),
+            Err(Error::SnapshotsOpen { count: 1 }) => assert!(holds_back),
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(snapshot.get(&space, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+        drop((snapshot, space));
+        let store = Store::open(&path, options.clone()).unwrap();
+        assert_eq!(store.pool().info().found == Found::Clean, is_clean);
+        assert_eq!(store.namespace("space").unwrap().count(), u64::from(!holds_back));
+        assert!(store.verify().unwrap().is_sound());
+    }
+}
+
+/// As many versions as there is room for are held back, and no more than that is lost when the snapshot ends.
+#[test]
+fn what_a_snapshot_held_back_is_used_again() {
+    let store = Store::anonymous(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    (0..100u32).for_each(|n| space.put(&n.to_be_bytes(), b"as of the snapshot").unwrap());
+    let snapshot = store.snapshot().unwrap();
+    let mut writes = 0u32;
+    let refused = loop {
+        match space.put(&(writes % 100).to_be_bytes(), &[7; 500]) {
+            Ok(()) => writes += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.is_no_space() && writes > 1_000, "{refused}");
+    assert!((0..100u32).all(|n| snapshot.get(&space, &n.to_be_bytes()).unwrap().as_deref() == Some(b"as of the snapshot")));
+    assert_eq!(store.held_back().count, u64::from(writes));
+    assert!(store.verify().unwrap().is_sound());
+    drop(snapshot);
+    // Deletes need room as long as versions are kept: it is made.
+    (0..50u32).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
+    (0..3 * writes).for_each(|n| space.put(&(n % 100).to_be_bytes(), &[8; 500]).unwrap());
+    assert_eq!((store.held_back(), space.count()), (HeldBack::default(), 100));
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_closure_is_retried_until_it_is_alone() {
+    let (store, space) = store();
+    let mut attempts = 0;
+    let sum = store.transact(Isolation::Serializable, |transaction| {
+        attempts += 1;
+        let old = transaction.get(&space, b"x")?.unwrap_or_default();
+        if attempts < 4 {
+            space.put(b"x", format!("meanwhile {attempts}").as_bytes())?;
+        }
+        transaction.put(&space, b"y", &old)?;
+        Ok::<_, Error>(old)
+    });
+    assert_eq!((attempts, sum.unwrap()), (4, b"meanwhile 3".to_vec()));
+    assert_eq!(values(&space), texts(["meanwhile 3", "meanwhile 3"]));
+    let failed = store.transact(Isolation::Snapshot, |transaction| {
+        transaction.put(&space, b"x", b"never seen")?;
+        Err::<(), _>(Error::ReadOnly)
+    });
+    assert!(matches!(failed, Err(Error::ReadOnly)));
+    assert_eq!(space.get(b"x").unwrap().as_deref(), Some(&b"meanwhile 3"[..]));
+}
+
+#[test]
+fn savepoints_are_gone_back_to_more_than_once() {
+    let (store, space) = store();
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    transaction.put(&space, b"x", b"11").unwrap();
+    let outer = transaction.savepoint();
+    transaction.put(&space, b"x", b"12").unwrap();
+    let inner = transaction.savepoint();
+    for value in [&b"13"[..], b"14"] {
+        transaction.put(&space, b"x", value).unwrap();
+        transaction.delete(&space, b"y").unwrap();
+        transaction.rollback_to(&inner);
+        assert_eq!([b"x", b"y"].map(|key| transaction.get(&space, key).unwrap()), texts(["12", "20"]));
+    }
+    transaction.rollback_to(&outer);
+    assert_eq!([b"x", b"y"].map(|key| transaction.get(&space, key).unwrap()), texts(["11", "20"]));
+    transaction.commit().unwrap();
+    assert_eq!(values(&space), texts(["11", "20"]));
+}
+
+#[test]
+fn a_large_transaction_is_one_too() {
+    const COUNT: u32 = 100_000;
+    let store = Store::anonymous(Options { size_max: 512 << 20, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    (0..COUNT).for_each(|n| transaction.put(&space, &n.to_be_bytes(), &n.to_le_bytes()).unwrap());
+    let before = store.snapshot().unwrap();
+    transaction.commit().unwrap();
+    assert_eq!((space.count(), before.get(&space, &7u32.to_be_bytes()).unwrap()), (u64::from(COUNT), None));
+    let mut transaction = store.begin(Isolation::Serializable).unwrap();
+    (0..COUNT).step_by(2).for_each(|n| assert!(transaction.delete(&space, &n.to_be_bytes()).unwrap()));
+    transaction.commit().unwrap();
+    assert_eq!(space.count(), u64::from(COUNT / 2));
+    drop(before);
+    while store.collect(1_000).unwrap() > 0 {}
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+#[should_panic(expected = "belongs to another store")]
+fn a_namespace_of_another_store_is_refused() {
+    let ((store, _), (_, other)) = (self::store(), self::store());
+    drop(store.snapshot().unwrap().get(&other, b"x"));
+}
