@@ -201,7 +201,9 @@ impl<M: Listed> Store<M> {
         }
         match self.shared.age(&record)? {
             Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
-            Age::At(at) if at >= self.shared.header.get().clock_limit.get() => Err(damaged(&record, "a record with a timestamp that the clock has still to give")),
+            Age::At(at) if at >= self.shared.header.get().clock_limit.get() => {
+                Err(damaged(&record, "a record with a timestamp that the clock has still to give"))
+            }
             Age::At(_) => Ok((!record.is_tombstone()).then(|| (record.key_size() + record.value_size()) as u64)),
         }
     }

@@ -44,7 +44,9 @@ pub enum Error {
         kind: u64,
     },
     /// The store block has a format that this version does not know.
-    #[error("the store in this pool has format {found:#x}, and this version knows none above {known:#x}; open it with the version that wrote it, or a later one")]
+    #[error(
+        "the store in this pool has format {found:#x}, and this version knows none above {known:#x}; open it with the version that wrote it, or a later one"
+    )]
     UnknownFormat {
         /// The format found.
         found: u64,
@@ -64,7 +66,9 @@ pub enum Error {
     #[error("the transaction was begun to read only; begin one with `Isolation::Snapshot` or `Isolation::Serializable` to write")]
     ReadOnly,
     /// A store that is to be closed while snapshots, or transactions, hold something back.
-    #[error("{count} snapshots or transactions are open and hold back what they may want to see; drop them and close the store then (the next open recovers it)")]
+    #[error(
+        "{count} snapshots or transactions are open and hold back what they may want to see; drop them and close the store then (the next open recovers it)"
+    )]
     SnapshotsOpen {
         /// How many.
         count: usize,

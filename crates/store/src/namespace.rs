@@ -22,6 +22,7 @@ use crate::stripes::{Announced, Locked};
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Word};
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -384,27 +385,24 @@ impl<M: Listed> Namespace<M> {
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
                 let version = Version { commit: at, ..Version::default() };
-                let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
+                let links = self.write_group(Way::Plain, pairs.iter().map(|(key, value)| (*key, *value, version)))?;
                 let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
                 self.settle(&links, &replaced, at, outcome)?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
-                // Only the last of a key has something in the index to link as previous.
-                let mut last: Vec<_> = pairs.iter().enumerate().map(|(at, (key, _))| (*key, at)).collect();
-                last.sort_unstable();
-                last.dedup_by(|later, kept| later.0 == kept.0 && { kept.1 = later.1; true });
-                let keys: Vec<_> = last.iter().map(|(key, _)| *key).collect();
+                let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
                 let mut previous = Vec::with_capacity(keys.len());
                 {
                     let _pinned = pool.pin();
                     index.tree.get_many(&keys, &mut previous)?;
                 }
-                let versions = last.iter().zip(&previous).map(|(&(key, at), link)| {
-                    let previous = link.map_or(0, NonZeroU64::get);
-                    (key, pairs[at].1, Version { commit: self.shared.unstamped(), previous, ..Version::default() })
-                });
-                let links = self.write_group(versions)?;
+                let commit = self.shared.unstamped();
+                let versions = pairs
+                    .iter()
+                    .zip(&previous)
+                    .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
+                let links = self.write_group(Way::Versioned, versions)?;
                 let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
                 self.settle_versions(&links, &replaced, outcome)?;
                 Ok(Way::Versioned)
@@ -412,13 +410,19 @@ impl<M: Listed> Namespace<M> {
         }
     }
 
-    /// Writes records, and makes them durable together.
-    fn write_group<'k>(&self, versions: impl ExactSizeIterator<Item = (&'k [u8], &'k [u8], Version)>) -> Result<Vec<(&'k [u8], NonZeroU64)>, Error> {
+    /// Writes records, and makes them durable together. Of a key that comes again, the later record replaces the earlier one.
+    fn write_group<'k>(&self, way: Way, versions: impl ExactSizeIterator<Item = (&'k [u8], &'k [u8], Version)>) -> Result<Vec<(&'k [u8], NonZeroU64)>, Error> {
         let pool = &*self.shared.pool;
         let (mut keys, mut records) = (Vec::with_capacity(versions.len()), Vec::with_capacity(versions.len()));
+        let mut earlier = HashMap::new();
         for (key, value, version) in versions {
+            let previous = earlier.get(key).copied().unwrap_or(version.previous);
+            let record = Record::write(pool, key, value, Version { previous, ..version })?;
+            if way == Way::Versioned {
+                earlier.insert(key, record.off().link());
+            }
             keys.push(key);
-            records.push(Record::write(pool, key, value, version)?.flush());
+            records.push(record.flush());
         }
         Ok(keys.into_iter().zip(pool.fence_all(records)).map(|(key, record)| (key, link_word(record.release()))).collect())
     }

@@ -3,9 +3,9 @@
 //! A writer that keeps no version of what it replaces says so in its stripe while it works ([`Stripe::announce`]): the first snapshot must not begin in the
 //! middle of that. See `snapshot.rs`.
 
-use everleaf_pmem::schedule::{self, Held, atomic::AtomicU64};
+use everleaf_pmem::schedule::{self, Held};
 use parking_lot::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of locks: far more than threads, so that two writers of different keys rarely meet. A power of two.
 const STRIPE_COUNT: usize = 1024;
@@ -16,7 +16,7 @@ const STRIPE_COUNT: usize = 1024;
 struct Stripe {
     lock: Mutex<()>,
     /// Whether whoever holds the lock is in the middle of a plain write.
-    is_plain: AtomicU64,
+    is_plain: AtomicBool,
 }
 
 /// One lock for each stripe of keys. Whoever takes several takes them in ascending order.
@@ -29,7 +29,7 @@ pub(crate) struct Locked<'a> {
 }
 
 /// A stripe whose holder is in the middle of a plain write.
-pub(crate) struct Announced<'a>(&'a AtomicU64);
+pub(crate) struct Announced<'a>(&'a AtomicBool);
 
 impl Stripe {
     #[inline]
@@ -42,7 +42,7 @@ impl Locked<'_> {
     /// Tells that a plain write begins, perhaps. The caller has still to find out whether it may, from the clock; that orders this before whoever forbids it.
     #[inline]
     pub(crate) fn announce(&self) -> Announced<'_> {
-        self.stripe.is_plain.store(1, Ordering::Release);
+        self.stripe.is_plain.store(true, Ordering::Release);
         Announced(&self.stripe.is_plain)
     }
 }
@@ -50,7 +50,8 @@ impl Locked<'_> {
 impl Drop for Announced<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        schedule::drain();
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -85,7 +86,7 @@ impl Stripes {
     /// Waits until no plain write is under way that has begun before it was forbidden. Those that begin now see that they may not, and are soon out of the way.
     pub(crate) fn await_plain(&self) {
         for stripe in &self.0 {
-            while stripe.is_plain.load(Ordering::Acquire) != 0 {
+            while stripe.is_plain.load(Ordering::Acquire) {
                 schedule::rest();
             }
         }

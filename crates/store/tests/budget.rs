@@ -61,7 +61,8 @@ fn a_put_costs_its_record_and_the_index_with_snapshots_and_without() {
 fn a_plain_delete_writes_no_record() {
     let bench = Bench::new();
     let delete = bench.cost(|| assert!(bench.space.delete(&5u64.to_be_bytes()).unwrap()));
-    assert_eq!(delete, Cost { lines: 1, fences: 1 });
+    assert_eq!(delete.fences, 1);
+    assert!(delete.lines <= 2, "{delete:?}: those of the index");
 }
 
 /// The fences of the index are those that single puts have besides the one for their record.
@@ -72,7 +73,7 @@ fn a_batch_has_three_fences_of_its_own_however_long_it_is() {
             let bench = Bench::new();
             let (lines, fences) = bench.put();
             let log_lines = (3 + 2 * count).div_ceil(8) + 1;
-            let cost = bench.cost(|| match isolation {
+            let write = || match isolation {
                 None => {
                     let mut batch = Batch::default();
                     (0..count).for_each(|n| batch.put(&bench.space, &n.to_be_bytes(), &[3; 20]));
@@ -83,7 +84,10 @@ fn a_batch_has_three_fences_of_its_own_however_long_it_is() {
                     (0..count).for_each(|n| transaction.put(&bench.space, &n.to_be_bytes(), &[3; 20]).unwrap());
                     transaction.commit().unwrap();
                 }
-            });
+            };
+            // The first of its size may need a slab for its log.
+            write();
+            let cost = bench.cost(write);
             assert_eq!(cost.fences, 3 + count * (fences - 1), "{count} {isolation:?}");
             // The slot twice: for the log, and for the commit.
             let bound = count as f64 * (lines + 0.5) + (log_lines + 2) as f64;

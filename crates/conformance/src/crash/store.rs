@@ -58,13 +58,12 @@ impl fmt::Display for StoreChange {
 
 const SPACES: [&str; 2] = ["first", "second"];
 
-const CHANGES: [StoreChange; 16] = [
+const CHANGES: [StoreChange; 15] = [
     Put(0, "a", "new"),
     Put(1, "a key of more than eight bytes", "and a value that takes more than one line of a cache, so that a crash can tear it in the middle"),
     PutMany(0, &[("b", "1"), ("c", "2"), ("b", "3")]),
     Append(0, "a", "+"),
     Delete(0, "a"),
-    Delete(1, "c"),
     Write(&[(0, "a", Some("batch")), (1, "a", Some("batch"))]),
     Write(&[(0, "a", None), (1, "c", Some("moved")), (0, "d", Some("fresh"))]),
     Write(&[(1, "c", None), (1, "b", None), (0, "a", Some("only one left"))]),

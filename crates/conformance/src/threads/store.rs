@@ -110,14 +110,14 @@ impl Live {
 }
 
 fn registers_of(world: &World, direction: Direction, found: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Vec<(usize, u64)>, Broken> {
-        let mut entries = Vec::new();
-        for (found, value) in found {
-            let register = (0..world.keys.len()).find(|register| key(world, *register) == found);
-            let register = register.ok_or_else(|| Broken::new("only keys that were written are there", format_args!("{found:?}")))?;
-            entries.push((register, payload(&value)?));
-        }
-        let sorted = entries.windows(2).all(|pair| if direction == Direction::Forward { pair[0].0 < pair[1].0 } else { pair[0].0 > pair[1].0 });
-        if sorted { Ok(entries) } else { Err(Broken::new("a scan is in order", format_args!("{entries:?}"))) }
+    let mut entries = Vec::new();
+    for (found, value) in found {
+        let register = (0..world.keys.len()).find(|register| key(world, *register) == found);
+        let register = register.ok_or_else(|| Broken::new("only keys that were written are there", format_args!("{found:?}")))?;
+        entries.push((register, payload(&value)?));
+    }
+    let sorted = entries.windows(2).all(|pair| if direction == Direction::Forward { pair[0].0 < pair[1].0 } else { pair[0].0 > pair[1].0 });
+    if sorted { Ok(entries) } else { Err(Broken::new("a scan is in order", format_args!("{entries:?}"))) }
 }
 
 impl Target for Store {

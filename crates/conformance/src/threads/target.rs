@@ -367,7 +367,9 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 let pairs: Vec<_> = (*from..*to).map(|register| (key(&register), *payload)).collect();
                 return live.load(&pairs).map(Returned::Changed).map_err(Broken::by("an operation succeeds"));
             }
-            Operation::Swap(..) | Operation::Batch(_) | Operation::Clear | Operation::Look(_) | Operation::Transact(..) => unreachable!("an index has no such operation"),
+            Operation::Swap(..) | Operation::Batch(_) | Operation::Clear | Operation::Look(_) | Operation::Transact(..) => {
+                unreachable!("an index has no such operation")
+            }
         };
         Ok(Returned::Was(was.map_err(Broken::by("an operation succeeds"))?.unwrap_or(0)))
     }
