@@ -13,8 +13,8 @@
 //! expiry    only if bit 53 of the shape is set: when the version ceases, in milliseconds since 1970
 //! ```
 //!
-//! Shape, previous, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects
-//! the block. The commit word is the store's, which changes it in place; what previous means, and when, is the store's business, too.
+//! Shape, previous, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch
+//! protects the block. The commit word is the store's, which changes it in place; what previous means, and when, is the store's business, too.
 
 use crate::Error;
 use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, probe};
@@ -279,7 +279,7 @@ mod tests {
             let value: Vec<u8> = (0..value_size).map(|i| (i * 11 + 3) as u8).collect();
             let off = Record::create(&pool, &key, &value).unwrap().release();
             let record = Record::read(&pool, off.link()).unwrap();
-            assert_eq!((record.key_size(), record.value_size(), record.flags()), (key_size, value_size, 0));
+            assert_eq!((record.key_size(), record.value_size(), record.is_tombstone(), record.expiry_ms()), (key_size, value_size, false, None));
             let (mut key_read, mut value_read) = (Vec::new(), Vec::new());
             record.copy_key(&mut key_read);
             record.copy_value(0, value_size, &mut value_read);

@@ -25,8 +25,8 @@
 //! 4. Store a timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are; recovery
 //!    removes the tombstones.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.
-//! 6. Stamp each record with it: before the slot serves another batch, for readers ask the slot no more then. Not flushed: with the token or with the stamp, after
-//!    a crash the record is committed. Remove tombstones from their indexes, unless a snapshot wants what is behind them. *Crash: as after 4.*
+//! 6. Stamp each record with it: before the slot serves another batch, for readers ask the slot no more then. Not flushed: with the token or with the stamp,
+//!    after a crash the record is committed. Remove tombstones from their indexes, unless a snapshot wants what is behind them. *Crash: as after 4.*
 //! 7. Clear the slot. Not flushed: cleared or not, it asks for nothing (invariant 4).
 //! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give slot and stripes back.
 //!

@@ -53,8 +53,8 @@ pub enum Error {
         /// The format that this version writes; it opens older ones, too.
         known: u64,
     },
-    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold, or a transaction with a key that somebody else has changed meanwhile; nothing was
-    /// changed.
+    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold, or a transaction with a key that somebody else has changed meanwhile; nothing
+    /// was changed.
     #[error("key \"{}\" of namespace {namespace:?} has changed since it was read, or is not what was expected; read it again and retry", key.escape_ascii())]
     Conflict {
         /// Where.

@@ -11,10 +11,11 @@
 //! 2. The list is in DRAM alone. After a crash none of it is reachable, hence free, but the tombstones: recovery removes those.
 //! 3. A tombstone is given back by whoever takes it out of the index: by [`Shared::bury`], or, when it was replaced by something else, as a version that was
 //!    replaced, which comes later in the list. So whatever stands in the list for a tombstone finds its record in place.
-//!    An index that was cleared gives back its tombstones with everything else; then [`Shared::bury`] may read a block that was reused, and finds that the index
-//!    has nothing of the kind.
+//!    An index that was cleared gives back its tombstones with everything else; then [`Shared::bury`] may read a block that was reused, and finds that the
+//!    index has nothing of the kind.
 //!
-//! Garbage is collected in steps, a few after each write that keeps versions and more when a snapshot ends, never while a stripe is held, by one thread at a time.
+//! Garbage is collected in steps, a few after each write that keeps versions and more when a snapshot ends, never while a stripe is held, by one thread at a
+//! time.
 
 use crate::snapshot::Snapshots;
 use crate::store::{Former, Shared, Space};
@@ -130,8 +131,8 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Tries again, once, what a full pool has refused, if there is garbage to make room of, or if a delete that kept versions need keep them no longer. The caller
-    /// holds no stripe and is not pinned.
+    /// Tries again, once, what a full pool has refused, if there is garbage to make room of, or if a delete that kept versions need keep them no longer. The
+    /// caller holds no stripe and is not pinned.
     pub(crate) fn with_room<T>(&self, act: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         match act() {
             Err(error) if error.is_no_space() => {

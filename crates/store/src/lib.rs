@@ -21,8 +21,8 @@
 //! # }
 //! ```
 //!
-//! A [`Snapshot`] shows the store as of a moment, for as long as one likes, whatever is written meanwhile. A [`Transaction`] reads from one, sees what it writes
-//! itself, and commits all of it, or nothing when somebody else was faster:
+//! A [`Snapshot`] shows the store as of a moment, for as long as one likes, whatever is written meanwhile. A [`Transaction`] reads from one, sees what it
+//! writes itself, and commits all of it, or nothing when somebody else was faster:
 //!
 //! ```
 //! # fn main() -> Result<(), everleaf::Error> {
@@ -43,8 +43,8 @@
 //! # }
 //! ```
 //!
-//! Read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and `garbage.rs`, `batch.rs`
-//! (several keys at once: the protocol), `transaction.rs`, `recovery.rs`.
+//! Read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and `garbage.rs`,
+//! `batch.rs` (several keys at once: the protocol), `transaction.rs`, `recovery.rs`.
 
 mod batch;
 mod block;

@@ -7,10 +7,10 @@
 //! 3. Publish its link in the index: **the commit point**, durable before any reader can see it. *Crash before: the old version is there; after: the new one.*
 //! 4. Retire the old record. *Crash: nobody reaches it; recovery finds it free.*
 //!
-//! That is a *plain* write, whose record carries the timestamp that it has drawn before. When there are snapshots, or were lately (`snapshot.rs`), a write keeps
-//! the version that it replaces: it looks that up before 2 and links it in its record, which has no timestamp; stamps the record after 3; and leaves the old one
-//! to `garbage.rs` in 4. A delete then publishes a tombstone, which hides what is behind it. *Crash: recovery removes tombstones, and nothing follows links to old
-//! versions.*
+//! That is a *plain* write, whose record carries the timestamp that it has drawn before. When there are snapshots, or were lately (`snapshot.rs`), a write
+//! keeps the version that it replaces: it looks that up before 2 and links it in its record, which has no timestamp; stamps the record after 3; and leaves the
+//! old one to `garbage.rs` in 4. A delete then publishes a tombstone, which hides what is behind it. *Crash: recovery removes tombstones, and nothing follows
+//! links to old versions.*
 //!
 //! Writers do not pin an epoch while they allocate: in a full pool, room is made of what was retired, and a pinned thread would stand in its own way.
 //! Readers pin an epoch, look the link up and copy the value out: once, and only if its checksum matches is the copy handed out.

@@ -2,9 +2,9 @@
 //!
 //! What a crash leaves is the roots and what they reach. Recovery
 //! 1. marks the store block, and for each slot that is undecided the log and the records it names: they are needed below. A slot that is not names nobody;
-//! 2. opens every index, which marks its own blocks and calls back for each record. A record outside any log is committed (`batch.rs`, invariant 1); it is marked
-//!    and done with, unless it is a tombstone, which is noted. A record of a log is marked already; the version before it is reachable only through it, and
-//!    marked now;
+//! 2. opens every index, which marks its own blocks and calls back for each record. A record outside any log is committed (`batch.rs`, invariant 1); it is
+//!    marked and done with, unless it is a tombstone, which is noted. A record of a log is marked already; the version before it is reachable only through it,
+//!    and marked now;
 //! 3. hands the marks to the allocator: everything else is free, and allocation works again;
 //! 4. undoes the undecided batches: wherever an index has the record of the log, the previous version is put back, or the entry removed if there was none or it
 //!    is a tombstone;
@@ -12,8 +12,8 @@
 //! 6. removes the tombstones that it noted.
 //!
 //! *A crash during 1 to 3* finds the same pool: nothing was stored. *During 4:* the slot is as before, and each change made it no less true that the log names
-//! every pending record; what is done already is recognised (the index no longer has the record) and done once more, harmlessly. *After 5:* the batch is over, and
-//! what only its log reached is free. *During 6:* the tombstones that are left are noted again.
+//! every pending record; what is done already is recognised (the index no longer has the record) and done once more, harmlessly. *After 5:* the batch is over,
+//! and what only its log reached is free. *During 6:* the tombstones that are left are noted again.
 
 use crate::Error;
 use crate::block::{LogEntry, SlotState, StoreBlock, read_log};

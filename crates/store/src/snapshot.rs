@@ -12,8 +12,8 @@
 //!
 //! A writer that draws a timestamp above that of a snapshot does so after 3, so after 1, and finds the bound. See `garbage.rs` for what it does then.
 //!
-//! Plain writes are allowed again when there has been no snapshot for some writes and nothing is left that was held back. Waiting for them would be a burden on a
-//! store that takes one transaction after the other.
+//! Plain writes are allowed again when there has been no snapshot for some writes and nothing is left that was held back. Waiting for them would be a burden on
+//! a store that takes one transaction after the other.
 
 use crate::clock::Clock;
 use crate::namespace::{Found, Namespace, copy_value};
@@ -190,8 +190,8 @@ impl<M: Listed> Snapshot<M> {
         record.map(|record| read(Found::new(record, key))).transpose()
     }
 
-    /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one. To go on later, begin
-    /// behind the last key.
+    /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one. To go on later,
+    /// begin behind the last key.
     ///
     /// # Errors
     /// A damaged pool.

@@ -2,16 +2,17 @@
 //!
 //! A transaction reads from a snapshot and keeps what it writes to itself, in DRAM. To commit, it
 //! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
-//! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see. Then somebody else has committed first,
-//!    and it fails, with the key: nothing has changed. The snapshot has kept in place what tells of that, tombstones above all;
+//! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see. Then somebody else has committed
+//!    first, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells of that, tombstones above all;
 //! 3. ends its snapshot, and runs what it has to write as a batch (`batch.rs` has the protocol and the commit point).
 //!
 //! Until 3 it has left nothing in the pool, so dropping it is all there is to aborting it, and a crash aborts it.
 //!
 //! **What is promised.** In both modes: no dirty reads or writes, no reads that differ the second time, no phantoms within the transaction, no lost updates, no
-//! read skew. With [`Isolation::Snapshot`], write skew is possible: two transactions may each read what the other writes. With [`Isolation::Serializable`] it is
-//! not: what a transaction has read is still so when it commits, under the stripes, so it might as well have done everything at that moment; one that writes nothing
-//! might have done everything when it began. These moments lie within the calls, so transactions are linearizable, among each other and with single operations.
+//! read skew. With [`Isolation::Snapshot`], write skew is possible: two transactions may each read what the other writes. With [`Isolation::Serializable`] it
+//! is not: what a transaction has read is still so when it commits, under the stripes, so it might as well have done everything at that moment; one that writes
+//! nothing might have done everything when it began. These moments lie within the calls, so transactions are linearizable, among each other and with single
+//! operations.
 //!
 //! **What it costs.** DRAM for keys and values written, and in serializable mode for keys read, about 150 bytes each besides their own.
 
@@ -43,6 +44,11 @@ pub enum Isolation {
     Serializable,
 }
 
+/// The number of a namespace, and a key.
+type At = (u32, Vec<u8>);
+/// Keys that a transaction has written, and what they are to be; `None` is absent.
+type Own<'t> = Box<dyn Iterator<Item = (&'t [u8], Option<&'t [u8]>)> + 't>;
+
 /// A place in a transaction to go back to.
 #[derive(Debug)]
 pub struct Savepoint(usize);
@@ -51,10 +57,9 @@ pub struct Savepoint(usize);
 pub struct Transaction<M: Listed = Hardware> {
     snapshot: Snapshot<M>,
     isolation: Isolation,
-    /// By number of namespace and key.
-    writes: BTreeMap<(u32, Vec<u8>), Write<M>>,
+    writes: BTreeMap<At, Write<M>>,
     /// What `writes` had before each write since the first savepoint.
-    undo: Vec<((u32, Vec<u8>), Option<Write<M>>)>,
+    undo: Vec<(At, Option<Write<M>>)>,
     has_savepoint: bool,
     reads: Mutex<Reads>,
 }
@@ -69,8 +74,15 @@ struct Write<M: Listed> {
 #[derive(Default)]
 struct Reads {
     spaces: BTreeMap<u32, Arc<Space>>,
-    keys: BTreeSet<(u32, Vec<u8>)>,
-    ranges: Vec<(u32, Bound<Vec<u8>>, Bound<Vec<u8>>)>,
+    keys: BTreeSet<At>,
+    ranges: Vec<Range>,
+}
+
+/// A range that was scanned.
+struct Range {
+    space: u32,
+    low: Bound<Vec<u8>>,
+    high: Bound<Vec<u8>>,
 }
 
 impl<M: Listed> Store<M> {
@@ -166,8 +178,8 @@ impl<M: Listed> Transaction<M> {
         Ok(())
     }
 
-    /// Visits keys and values in order from a bound on, until `visit` breaks: as the transaction has set them, or as of its beginning. Forward, the bound is a lower
-    /// bound; in reverse, an upper one.
+    /// Visits keys and values in order from a bound on, until `visit` breaks: as the transaction has set them, or as of its beginning. Forward, the bound is a
+    /// lower bound; in reverse, an upper one.
     ///
     /// # Errors
     /// A damaged pool.
@@ -232,12 +244,12 @@ impl<M: Listed> Transaction<M> {
     }
 
     /// What the transaction itself has written, from a bound on.
-    fn own<'t>(&'t self, namespace: &Namespace<M>, from: Bound<&[u8]>, direction: Direction) -> Box<dyn Iterator<Item = (&'t [u8], Option<&'t [u8]>)> + 't> {
+    fn own<'t>(&'t self, namespace: &Namespace<M>, from: Bound<&[u8]>, direction: Direction) -> Own<'t> {
         let space = namespace.space.number;
         let at = from.map(|key| (space, key.to_vec()));
         // The empty key is the first of all.
         let (first, end) = (Bound::Included((space, Vec::new())), Bound::Excluded((space + 1, Vec::new())));
-        let entry = |((_, key), write): (&'t (u32, Vec<u8>), &'t Write<M>)| (key.as_slice(), write.value.as_deref());
+        let entry = |((_, key), write): (&'t At, &'t Write<M>)| (key.as_slice(), write.value.as_deref());
         match (direction, at) {
             (Direction::Forward, Bound::Unbounded) => Box::new(self.writes.range((first, end)).map(entry)),
             (Direction::Forward, at) => Box::new(self.writes.range((at, end)).map(entry)),
@@ -309,7 +321,7 @@ impl<M: Listed> Transaction<M> {
             let mut reads = self.reads.lock();
             let (from, to) = (from.map(<[u8]>::to_vec), last.map_or(Bound::Unbounded, Bound::Included));
             let (low, high) = if direction == Direction::Forward { (from, to) } else { (to, from) };
-            reads.ranges.push((namespace.space.number, low, high));
+            reads.ranges.push(Range { space: namespace.space.number, low, high });
             reads.note(&namespace.space);
         }
     }
@@ -325,8 +337,8 @@ impl Reads {
         for (space, key) in &self.keys {
             shared.check_unchanged(&self.spaces[space], key, moment)?;
         }
-        for (space, low, high) in &self.ranges {
-            shared.check_range(&self.spaces[space], low, high, moment)?;
+        for range in &self.ranges {
+            shared.check_range(&self.spaces[&range.space], range, moment)?;
         }
         Ok(())
     }
@@ -344,7 +356,7 @@ impl<M: Listed> Shared<M> {
     }
 
     /// [`Shared::check_unchanged`] for all keys of a range. The caller holds all stripes.
-    fn check_range(&self, space: &Space, low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>, moment: u64) -> Result<(), Error> {
+    fn check_range(&self, space: &Space, Range { low, high, .. }: &Range, moment: u64) -> Result<(), Error> {
         let first = match low {
             Bound::Included(key) | Bound::Excluded(key) => key.as_slice(),
             Bound::Unbounded => &[],
@@ -386,6 +398,6 @@ fn conflict(space: &Space, key: &[u8]) -> Error {
     Error::Conflict { namespace: space.name.clone(), key: key.to_vec() }
 }
 
-fn place<M: Listed>(namespace: &Namespace<M>, key: &[u8]) -> (u32, Vec<u8>) {
+fn place<M: Listed>(namespace: &Namespace<M>, key: &[u8]) -> At {
     (namespace.space.number, key.to_vec())
 }

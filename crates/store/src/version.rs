@@ -14,16 +14,18 @@
 //!
 //! # Invariants
 //!
-//! 1. A version's timestamp is drawn when it can be seen already, by the first who looks, be it the writer or a reader ([`Shared::age`]). So as of *s* it is there
-//!    for everybody or for nobody: whoever has drawn *s* before draws a higher timestamp for it, and whoever draws *s* after the write has returned, or after
-//!    anybody has read the version, gets a higher *s*. Nobody waits for that.
+//! 1. A version's timestamp is drawn when it can be seen already, by the first who looks, be it the writer or a reader ([`Shared::age`]). So as of *s* it is
+//!    there for everybody or for nobody: whoever has drawn *s* before draws a higher timestamp for it, and whoever draws *s* after the write has returned, or
+//!    after anybody has read the version, gets a higher *s*. Nobody waits for that.
 //! 2. Along the versions of a key timestamps do not grow, for writers of a key take turns, and the word of the one is stamped before the next begins.
 //! 3. A version that was replaced stays in place as long as a snapshot may want it (`garbage.rs`): the one that a version links as previous may be followed
 //!    by whoever holds a snapshot as of which that version is not committed yet, and by nobody else.
-//! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is the
-//!    timestamp, or the word before. An unstamped word of another birth, and a token from before birth, are of versions that were committed in another life.
+//! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is
+//!    the timestamp, or the word before. An unstamped word of another birth, and a token from before birth, are of versions that were committed in another
+//!    life.
 //!
-//! As long as there are no snapshots and have not been lately, single writes are *plain*: they do not ask what they replace, and need no stamp; see `snapshot.rs`.
+//! As long as there are no snapshots and have not been lately, single writes are *plain*: they do not ask what they replace, and need no stamp; see
+//! `snapshot.rs`.
 
 use crate::Error;
 use crate::slots::{Fate, PENDING, UNSTAMPED, generation};
@@ -74,8 +76,8 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// The version that a reader sees as of `moment` who finds `link` in an index; `None` when the key is absent. The caller is pinned, and `moment` is that of a
-    /// snapshot that it holds.
+    /// The version that a reader sees as of `moment` who finds `link` in an index; `None` when the key is absent. The caller is pinned, and `moment` is that of
+    /// a snapshot that it holds.
     pub(crate) fn visible_at(&self, link: u64, moment: u64) -> Result<Option<Record<'_>>, Error> {
         let mut record = Record::read(&self.pool, link)?;
         // No chain has more versions than the pool has room for; one that is damaged may have no end.

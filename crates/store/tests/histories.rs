@@ -6,8 +6,9 @@
 //! - *ww*: the next in the list; *wr*: the last one that a reader has found; *rw*: from a reader to the first that he has not found;
 //! - *time*: from a transaction to those that began after it had returned. (By way of a chain of moments, so that their number is linear.)
 //!
-//! The history is strictly serializable if the graph has no circle; it is what snapshots allow, in real time, if every circle has two rw edges in a row (Adya; Cerone
-//! and Gotsman). A circle without is one in the graph of pairs of a transaction and whether it was entered by an rw edge, which may not be left by another one.
+//! The history is strictly serializable if the graph has no circle; it is what snapshots allow, in real time, if every circle has two rw edges in a row (Adya;
+//! Cerone and Gotsman). A circle without is one in the graph of pairs of a transaction and whether it was entered by an rw edge, which may not be left by
+//! another one.
 
 use everleaf::{Direction, Error, Isolation, Namespace, Options, Store, Transaction};
 use rand::rngs::StdRng;
@@ -24,8 +25,7 @@ struct Done {
     id: u32,
     began: usize,
     ended: usize,
-    /// What it found in the keys that it read.
-    reads: BTreeMap<u8, Vec<u32>>,
+    reads: Reads,
     writes: Vec<u8>,
 }
 
@@ -37,8 +37,11 @@ fn read(transaction: &Transaction, space: &Namespace, key: u8) -> Result<Vec<u32
     Ok(list(&transaction.get(space, &[key])?.unwrap_or_default()))
 }
 
+/// What was found in the keys that were read.
+type Reads = BTreeMap<u8, Vec<u32>>;
+
 /// Reads some keys, or all by a scan, and appends to some.
-fn act(transaction: &mut Transaction, space: &Namespace, id: u32, random: &mut StdRng) -> Result<(BTreeMap<u8, Vec<u32>>, Vec<u8>), Error> {
+fn act(transaction: &mut Transaction, space: &Namespace, id: u32, random: &mut StdRng) -> Result<(Reads, Vec<u8>), Error> {
     let mut reads = BTreeMap::new();
     if random.random_ratio(1, 4) {
         let visit = |key: &[u8], value: &[u8]| {

@@ -1,5 +1,5 @@
-//! The store in a crash run: a write happens as a whole or not at all, batches and transactions over several namespaces too. A snapshot shows the same as long as
-//! it lives, whatever is written; so what it holds back takes part.
+//! The store in a crash run: a write happens as a whole or not at all, batches and transactions over several namespaces too. A snapshot shows the same as long
+//! as it lives, whatever is written; so what it holds back takes part.
 
 use super::world::{Start, World};
 use crate::Broken;
