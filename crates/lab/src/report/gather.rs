@@ -86,7 +86,7 @@ fn with_metrics<'a>(all: &[&'a Measurement], names: &[&str]) -> Vec<&'a Measurem
 struct View<'a> {
     measurements: &'a [&'a Measurement],
     horizontal: &'a str,
-    /// What panels are told apart by.
+    /// What measurements differ in, and panels are told apart by; but for the parameter that a line is over.
     varying: Vec<&'static str>,
 }
 
@@ -96,9 +96,7 @@ const DIMENSIONS: [&str; 10] = ["workload", "phase", "keys", "threads", "write_l
 impl<'a> View<'a> {
     fn new(measurements: &'a [&'a Measurement], horizontal: &'a str) -> Self {
         let differs = |name: &&str| measurements.windows(2).any(|pair| dimension(pair[0], name) != dimension(pair[1], name));
-        // The parameter along the axis is no matter of panels, unless all there is to the axis is the phase.
-        let varying = DIMENSIONS.into_iter().filter(|name| (*name != horizontal || *name == "phase") && differs(name)).collect();
-        Self { measurements, horizontal, varying }
+        Self { measurements, horizontal, varying: DIMENSIONS.into_iter().filter(differs).collect() }
     }
 
     fn is_numeric(&self) -> bool {
@@ -126,11 +124,7 @@ impl<'a> View<'a> {
     }
 
     fn rows(&self, names: &[&str], axis: String, unit: &str, factor: f64) -> Rows {
-        let mut varying = self.varying.clone();
-        // A bar stands for one value of each parameter: one along the axis of a line is one more panel.
-        varying.extend(DIMENSIONS.into_iter().filter(|name| *name == self.horizontal && !self.varying.contains(name) && self.is_numeric()));
-        let panels = self.panels(&varying);
-        let panels = panels.into_iter().map(|(title, members)| {
+        let panels = self.panels(&self.varying).into_iter().map(|(title, members)| {
             let mut rows = Vec::new();
             for system in systems(&members) {
                 let values = names.iter().map(|name| Some(spread(&members, system, name)?.per(factor))).collect::<Option<Vec<_>>>();
@@ -144,7 +138,8 @@ impl<'a> View<'a> {
 
     fn lines(&self, name: &str) -> Chart {
         let (vertical, unit, factor) = self.axis(name);
-        let panels = self.panels(&self.varying).into_iter().map(|(title, members)| {
+        let others: Vec<&'static str> = self.varying.iter().copied().filter(|name| *name != self.horizontal).collect();
+        let panels = self.panels(&others).into_iter().map(|(title, members)| {
             let mut series: Vec<Series> = Vec::new();
             let mut labels: Vec<&str> = Vec::new();
             for measurement in &members {

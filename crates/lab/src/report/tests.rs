@@ -64,6 +64,7 @@ fn results() -> Results {
         experiment("doubling", Shape::Lines, "keys", metric::THROUGHPUT),
         experiment("latency", Shape::Bars, "phase", metric::P99),
         experiment("counts", Shape::Bars, "phase", metric::FLUSHES),
+        experiment("loads", Shape::Bars, "workload", metric::MEAN),
         experiment("never", Shape::Bars, "phase", metric::THROUGHPUT),
     ];
     let mut measurements = Vec::new();
@@ -79,6 +80,11 @@ fn results() -> Results {
                 measurements.push(at);
                 let mut at = measurement("doubling", system, "insert", round, &[(metric::THROUGHPUT, 2e6 * drift / f64::from(step + 1), "op/s")]);
                 at.parameters.keys = 10_u64.pow(4 + step);
+                measurements.push(at);
+            }
+            for (workload, mean) in [("70 % full", 700.0), ("ascending", 400.0)] {
+                let mut at = measurement("loads", system, "insert", round, &[(metric::MEAN, mean * drift, "ns")]);
+                at.workload = workload.into();
                 measurements.push(at);
             }
             let latencies = [(metric::P50, 700.0 * drift, "ns"), (metric::P99, 2900.0 * drift, "ns"), (metric::P999, 21_000.0 * drift, "ns")];
@@ -191,8 +197,9 @@ fn find<'a>(figures: &'a [Figure], name: &str) -> &'a Figure {
 fn every_kind_of_figure_is_drawn_with_its_names_ticks_and_units() {
     let figures = gather::figures(&results());
     let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
-    assert_eq!(names, ["bars", "lines", "doubling", "latency", "latency-latency", "counts", "counts-counts"]);
-    let expected: [(&str, &[&str]); 5] = [
+    assert_eq!(names, ["bars", "lines", "doubling", "latency", "latency-latency", "counts", "counts-counts", "loads"]);
+    let expected: [(&str, &[&str]); 6] = [
+        ("loads", &["70 % full", "ascending", "isle", "742", "424"]),
         ("bars", &["isle", "volatile", "lookup", "Everleaf", "other engines", "million operations a second (more is better)", "0", "1.06", "1.00\u{d7}"]),
         (
             "lines",
