@@ -27,8 +27,8 @@ pub use epoch::Guard;
 pub use error::Error;
 pub use map::Memory;
 pub use medium::{
-    Act, Balance, Count, Counts, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Domain, Done, Event, Fate, Fault, Hardware, Image, LINE, Latency,
-    Life, Lines, Medium, Moment, Points, Profile, Seen, Site, Store, Tally, Trace, Verb,
+    Act, Balance, Count, Counts, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Domain, Done, Event, Fate, Fault, Hardware, Image, LINE, Life,
+    Lines, Medium, Moment, Points, Profile, Seen, Site, Store, Tally, Trace, Verb, WriteBuffer,
 };
 pub use off::Off;
 pub use pm::Pm;

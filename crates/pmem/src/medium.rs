@@ -13,7 +13,7 @@ mod domain;
 mod hardware;
 mod latency;
 
-pub use count::{Count, Counts};
+pub use count::{Count, Counts, WriteBuffer};
 pub use crash::{
     Act, Balance, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Done, Event, Fate, Fault, Image, Life, Moment, Points, Profile, Seen, Site, Store,
     Tally, Trace, Verb,
@@ -21,7 +21,6 @@ pub use crash::{
 pub use domain::Domain;
 pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;
-pub use latency::Latency;
 
 use crate::word::{WORD, Word};
 use std::marker::PhantomData;

@@ -2,7 +2,7 @@
 
 #![cfg(not(miri))]
 
-use everleaf_pmem::{Count, Domain, Error, Found, Hardware, Latency, Memory, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Count, Domain, Error, Found, Hardware, Memory, Off, Pool, PoolOptions, Word};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ fn a_pool_that_grows_can_be_looked_at() {
 #[test]
 fn decorators_see_the_hardware() {
     let (_dir, path) = temporary();
-    let pool: Arc<Pool<Count<Latency<Hardware>>>> = Pool::create_with(&path, &small(), |hardware| Count::new(Latency::new(hardware, 100))).unwrap();
+    let pool: Arc<Pool<Count<Hardware>>> = Pool::create_with(&path, &small(), |hardware| Count::new(hardware.with_write_latency(100))).unwrap();
     assert_eq!(pool.info().domain, Some(Domain::PageCache));
     pool.medium().reset();
     let block = pool.alloc_words(8).unwrap();

@@ -1,5 +1,9 @@
 //! Counters: what an operation costs in lines, whatever the machine.
 
+mod buffer;
+
+pub use buffer::WriteBuffer;
+
 use super::{LINE, Lines, Medium};
 use crate::{WORD, Word};
 use parking_lot::Mutex;
@@ -16,6 +20,7 @@ const SHARDS: usize = 64;
 pub struct Count<M> {
     below: M,
     shards: Box<[Mutex<Shard>]>,
+    buffer: Option<Mutex<WriteBuffer>>,
 }
 
 /// What passed since the last [`Count::reset`].
@@ -35,6 +40,8 @@ pub struct Counts {
     pub lines_written: u64,
     /// Different 256-byte units stored to, by whatever thread.
     pub units_written: u64,
+    /// Units of 256 bytes that the modelled device has written to its medium, those included that are still in its buffer; 0 without a model.
+    pub media_units: u64,
 }
 
 #[derive(Default)]
@@ -49,7 +56,21 @@ struct Shard {
 impl<M: Medium> Count<M> {
     /// Counts what passes to `below`.
     pub fn new(below: M) -> Self {
-        Self { below, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self { below, shards: (0..SHARDS).map(|_| Mutex::default()).collect(), buffer: None }
+    }
+
+    /// The same, with a device behind it that gathers lines in such a buffer.
+    #[must_use]
+    pub fn with_buffer(self, buffer: WriteBuffer) -> Self {
+        Self { buffer: Some(Mutex::new(buffer)), ..self }
+    }
+
+    /// Lines flushed and fences so far, summed faster than all of [`Count::totals`] are.
+    pub fn flushed_and_fenced(&self) -> (u64, u64) {
+        self.shards.iter().fold((0, 0), |(lines, fences), shard| {
+            let counts = shard.lock().counts;
+            (lines + counts.lines_flushed, fences + counts.fences)
+        })
     }
 
     /// The medium below.
@@ -72,6 +93,7 @@ impl<M: Medium> Count<M> {
         }
         totals.lines_written = lines.len() as u64;
         totals.units_written = lines.iter().map(|line| line * LINE / UNIT).collect::<HashSet<_>>().len() as u64;
+        totals.media_units = self.buffer.as_ref().map_or(0, |buffer| buffer.lock().units_written());
         totals
     }
 
@@ -79,6 +101,9 @@ impl<M: Medium> Count<M> {
     pub fn reset(&self) {
         for shard in &self.shards {
             *shard.lock() = Shard::default();
+        }
+        if let Some(buffer) = &self.buffer {
+            buffer.lock().reset();
         }
     }
 
@@ -131,6 +156,11 @@ impl<M: Medium> Medium for Count<M> {
             shard.counts.flushes += 1;
             shard.counts.lines_flushed += lines.count() as u64;
         });
+        if let Some(buffer) = &self.buffer {
+            let first = lines.at() / LINE;
+            let mut buffer = buffer.lock();
+            (first..first + lines.count()).for_each(|line| buffer.write(line));
+        }
         self.below.flush(lines);
     }
 
@@ -184,7 +214,7 @@ mod tests {
         });
         assert_eq!(pm.compare_exchange(&words[0], 7, 8), Ok(7));
         assert_eq!(pm.compare_exchange(&words[0], 7, 9), Err(8));
-        let expected = Counts { stores: 13, flushes: 4, lines_flushed: 8, fences: 4, exchanges: 2, lines_written: 6, units_written: 2 };
+        let expected = Counts { stores: 13, flushes: 4, lines_flushed: 8, fences: 4, exchanges: 2, lines_written: 6, units_written: 2, media_units: 0 };
         assert_eq!(pm.medium().totals(), expected);
         pm.medium().reset();
         assert_eq!(pm.medium().totals(), Counts::default());

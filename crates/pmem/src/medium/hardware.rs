@@ -7,6 +7,7 @@
 //! | `PageCache` | nothing | keeps the compiler from moving stores |
 //! | `Msync` | remembers the pages | msync of what was remembered |
 
+use super::latency::Latency;
 use super::{Domain, LINE, Lines, Medium};
 use crate::{Word, local};
 use std::cell::RefCell;
@@ -24,6 +25,8 @@ const RUNS_MAX: usize = 64;
 pub struct Hardware {
     domain: Domain,
     write_back: WriteBack,
+    /// Added to every line that is written back.
+    latency: Latency,
     /// Tells the pages that threads remember for this medium from those for others.
     id: u64,
     page: usize,
@@ -45,12 +48,28 @@ enum WriteBack {
 impl Hardware {
     /// The machine's memory, taken to be in `domain`.
     pub fn new(domain: Domain) -> Self {
-        Self { domain, write_back: WriteBack::of_this_processor(), id: local::unique(), page: page_size(), failure: OnceLock::new() }
+        let (write_back, latency) = (WriteBack::of_this_processor(), Latency::default());
+        Self { domain, write_back, latency, id: local::unique(), page: page_size(), failure: OnceLock::new() }
+    }
+
+    /// The same, but that every line that is written back takes so much longer: for measuring what slower memory would cost.
+    #[must_use]
+    pub fn with_write_latency(self, nanoseconds_per_line: u64) -> Self {
+        Self { latency: Latency::new(nanoseconds_per_line), ..self }
     }
 
     /// Memory that outlives the process but not the machine: nothing to flush.
     pub fn page_cache() -> Self {
         Self::new(Domain::PageCache)
+    }
+
+    /// Name of the instruction that writes lines back on this processor.
+    pub fn flush_instruction(&self) -> &'static str {
+        match self.write_back {
+            WriteBack::Clwb => "clwb",
+            WriteBack::Clflushopt => "clflushopt",
+            WriteBack::Clflush => "clflush",
+        }
     }
 
     /// The persistence domain.
@@ -73,6 +92,7 @@ impl Hardware {
         for line in 0..lines.count() {
             self.write_back.line(lines.first().wrapping_add(line * LINE));
         }
+        self.latency.wait(lines.count());
     }
 
     #[cold]
