@@ -107,4 +107,6 @@ pub struct Stats {
     pub leaf_bytes: u64,
     /// Levels, leaves included.
     pub depth: u32,
+    /// How often inner nodes have been built anew, all at once, since the index was opened.
+    pub rebuilds: u64,
 }

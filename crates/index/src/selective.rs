@@ -469,6 +469,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
 
     fn stats(&self) -> Stats {
         let leaves = self.leaves.get();
-        Stats { keys: self.keys.get(), leaves, leaf_bytes: leaves * size_of::<L>() as u64, depth: self.router.depth() + 1 }
+        let leaf_bytes = leaves * size_of::<L>() as u64;
+        Stats { keys: self.keys.get(), leaves, leaf_bytes, depth: self.router.depth() + 1, rebuilds: self.router.rebuilds() }
     }
 }

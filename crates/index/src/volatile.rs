@@ -395,6 +395,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
 
     fn stats(&self) -> Stats {
         let leaves = self.leaf_count.get();
-        Stats { keys: self.keys.get(), leaves, leaf_bytes: leaves * size_of::<Leaf>() as u64, depth: self.router.depth() + 1 }
+        let leaf_bytes = leaves * size_of::<Leaf>() as u64;
+        Stats { keys: self.keys.get(), leaves, leaf_bytes, depth: self.router.depth() + 1, rebuilds: self.router.rebuilds() }
     }
 }

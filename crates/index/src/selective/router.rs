@@ -110,6 +110,11 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// Levels.
     fn depth(&self) -> u32;
 
+    /// How often its nodes have been built anew, all at once.
+    fn rebuilds(&self) -> u64 {
+        0
+    }
+
     /// Visits all leaves in order and checks the structure. Nobody may write meanwhile.
     fn check(&self, visit: &mut dyn FnMut(&Fences<K>, u64)) -> Result<(), &'static str>;
 }

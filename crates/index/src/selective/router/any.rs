@@ -78,6 +78,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
         whichever!(self, router => router.depth())
     }
 
+    fn rebuilds(&self) -> u64 {
+        whichever!(self, router => router.rebuilds())
+    }
+
     fn check(&self, visit: &mut dyn FnMut(&Fences<K>, u64)) -> Result<(), &'static str> {
         whichever!(self, router => router.check(visit))
     }

@@ -52,6 +52,7 @@ pub struct Packed<K: ?Sized, const FANOUT: usize> {
     top: AtomicU64,
     latch: Latch,
     is_rebuilding: AtomicU32,
+    rebuilds: Counter,
     leaves: Counter,
 }
 
@@ -90,6 +91,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             top: AtomicU64::new(0),
             latch: Latch::default(),
             is_rebuilding: AtomicU32::new(0),
+            rebuilds: Counter::default(),
             leaves: Counter::default(),
         };
         router.top.store(router.fill(0, &leaves).pack(), Relaxed);
@@ -175,6 +177,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
                 lock.into_iter().for_each(Locked::release_obsolete);
             }
         }
+        self.rebuilds.add(1);
         self.is_rebuilding.store(0, Release);
         Ok(())
     }
@@ -335,6 +338,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
             return Ok(None);
         }
         Ok(Some(Siblings::new(self, &self.separators, node, lock, route.slot.min(count - 2))))
+    }
+
+    fn rebuilds(&self) -> u64 {
+        self.rebuilds.get()
     }
 
     fn depth(&self) -> u32 {
