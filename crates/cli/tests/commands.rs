@@ -173,18 +173,82 @@ fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     server.wait().expect("it ends");
 }
 
-/// The figures are the machine's; that they are there, and that what is opened is complete, is the command's.
+/// The lines of a result file.
+fn lines(text: &[u8]) -> Vec<serde_json::Value> {
+    text.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).expect("JSON")).collect()
+}
+
+fn count(lines: &[serde_json::Value], kind: &str) -> usize {
+    lines.iter().filter(|line| line["line"] == kind).count()
+}
+
+/// What is measured is the lab's to test; that it is told, kept and done again is the command's.
 #[test]
-fn recovery_is_measured() {
+fn the_lab_measures_and_measures_again() {
     let directory = directory();
-    let command = ["bench", "recovery", "--keys", "1000,3000", "--rounds", "1", "--threads", "1,3", "--indexes", "isle,lb", "--directory", ".", "--json"];
-    let output: serde_json::Value = serde_json::from_slice(&expect(directory.path(), &command, b"", 0)).expect("JSON");
-    let results = output["results"].as_array().expect("rows");
-    let told: Vec<_> = results.iter().map(|row| (row["index"].as_str(), row["keys"].as_u64(), row["crashed"].as_array().map(Vec::len))).collect();
-    assert_eq!(told, [("isle", 1000), ("isle", 3000), ("lb", 1000), ("lb", 3000)].map(|(name, keys)| (Some(name), Some(keys), Some(2))));
-    assert!(results.iter().all(|row| row["closed_ms"]["median"].as_f64() > Some(0.0)));
-    expect(directory.path(), &["bench", "recovery", "--indexes", "volatile"], b"", 2);
-    expect(directory.path(), &["bench", "recovery", "--indexes", "pear"], b"", 2);
+    let path = directory.path();
+    let run =
+        ["lab", "run", "--systems", "isle,store", "--workload", "insert", "--keys", "1000", "--threads", "1,2", "--rounds", "2", "--output", "results.jsonl"];
+    let table = String::from_utf8(expect(path, &run, b"", 0)).expect("UTF-8");
+    assert!(table.contains("store") && table.contains("2 threads"), "{table}");
+    let first = lines(&std::fs::read(path.join("results.jsonl")).expect("it was written"));
+    assert!(first[0]["line"] == "header" && count(&first, "measurement") == 2 * 2 * 2 && first[first.len() - 1]["complete"] == true, "{first:?}");
+    let again = lines(&expect(path, &["lab", "rerun", "results.jsonl", "--json"], b"", 0));
+    assert!(again[0]["plan"] == first[0]["plan"] && count(&again, "measurement") == 8);
+    expect(path, &run, b"", 4);
+    expect(path, &["lab", "run", "--systems", "pear"], b"", 2);
+    expect(path, &["lab", "run", "--workload", "pear"], b"", 2);
+    expect(path, &["lab", "rerun", "missing.jsonl"], b"", 4);
+    std::fs::write(path.join("other.jsonl"), "{}\n").expect("a file");
+    expect(path, &["lab", "rerun", "other.jsonl"], b"", 4);
+    let listed = String::from_utf8(expect(path, &["lab", "list"], b"", 0)).expect("UTF-8");
+    assert!(["isle", "ycsb-a", "status-update", "readseq", "A3"].iter().all(|name| listed.contains(name)), "{listed}");
+    let claims = lines(&expect(path, &["lab", "reproduce", "sentinels", "--scale", "tiny", "--json"], b"", 0));
+    assert!(count(&claims, "claim") == 6 && claims.iter().all(|line| line["line"] != "claim" || !line["why"].as_str().unwrap_or_default().is_empty()));
+}
+
+/// Memory and instructions are those of processes that the lab starts.
+#[test]
+fn the_lab_measures_in_processes_of_its_own() {
+    let directory = directory();
+    let space = ["lab", "run", "--systems", "isle,volatile", "--workload", "load", "--keys", "20000", "--measure", "space", "--json"];
+    let found = lines(&expect(directory.path(), &space, b"", 0));
+    assert_eq!(count(&found, "measurement"), 2);
+    assert!(found.iter().filter(|line| line["line"] == "measurement").all(|line| line["metrics"]["dram"]["value"].as_f64() > Some(0.0)), "{found:?}");
+    let instructions = ["lab", "run", "--systems", "isle", "--workload", "search", "--keys", "1000", "--instructions", "--json"];
+    let output = everleaf(directory.path(), &instructions, b"");
+    if std::process::Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        let found = lines(&output.stdout);
+        let counted = found.iter().find(|line| line["line"] == "measurement").expect("a measurement");
+        assert!(counted["metrics"]["instructions"]["value"].as_f64() > Some(50.0), "{counted}");
+    } else {
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(4) && message.contains("valgrind"), "{message}");
+    }
+}
+
+/// Far more work than there is time for is ended by Ctrl-C after the first figure; what is there is a good file.
+#[test]
+fn a_lab_that_is_interrupted_leaves_a_good_file() {
+    let directory = directory();
+    let arguments = ["lab", "run", "--systems", "isle", "--workload", "insert", "--keys", "2000", "--rounds", "1000000", "--output", "results.jsonl"];
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_everleaf"))
+        .args(arguments)
+        .current_dir(directory.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let read = || std::fs::read(directory.path().join("results.jsonl")).unwrap_or_default();
+    while read().split(|byte| *byte == b'\n').count() < 4 {
+        assert!(child.try_wait().expect("its state").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(sent.success());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("stopped"), "{output:?}");
+    let found = lines(&read());
+    assert!(count(&found, "measurement") >= 2 && found[found.len() - 1]["complete"] == false, "{:?}", found.last());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //! {"line":"header", ...}        first: what was run, on what machine
 //! {"line":"measurement", ...}   one for each phase of each round, in the order in which they were taken
+//! {"line":"skipped", ...}       one for each case that a system cannot do
 //! {"line":"claim", ...}         one for each claim that was to be judged
 //! {"line":"end", ...}           last: whether all of it was done; without it the run was cut short, and what stands there still counts
 //! ```
@@ -26,6 +27,8 @@ pub enum Line {
     Header(Box<Header>),
     /// Figures of one phase of one round.
     Measurement(Box<Measurement>),
+    /// Something that a system cannot do.
+    Skipped(Box<Skipped>),
     /// A claim, judged.
     Claim(Claim),
     /// The last.
@@ -68,7 +71,8 @@ pub struct Machine {
     pub huge_pages: String,
     /// The instruction that writes lines back.
     pub flush_instruction: String,
-    /// What memory itself costs here, in nanoseconds: `dependent read`, `store`, `store, flush, fence`; medians over the rounds in which they were measured.
+    /// What memory itself costs here, in nanoseconds: `random store`, `random store, write-back, fence`, `dependent random read of 64 B`; medians
+    /// of some rounds.
     pub raw_ns: BTreeMap<String, f64>,
 }
 
@@ -95,7 +99,9 @@ pub struct Measurement {
     pub metrics: BTreeMap<String, Metric>,
 }
 
-/// Names of metrics. Mixes of several operations have the latencies of each, too, after the name of the operation: `search p99`.
+/// Names of metrics. Mixes of several operations have the latencies of each, too, after the name of the operation: `search p99`. Inserts by one thread, where
+/// latencies or counts are asked for, have `common mean`, `common lines flushed` and `common fences` of those that found room in a leaf, and the same with
+/// `split` of those that divided one; `common share` and `split share` are their shares of the time.
 pub mod metric {
     /// Operations of all threads per second: `op/s`.
     pub const THROUGHPUT: &str = "throughput";
@@ -123,6 +129,10 @@ pub mod metric {
     pub const MEDIA_AMPLIFICATION: &str = "media amplification";
     /// Leaves that were divided: `1/op`.
     pub const SPLITS: &str = "splits";
+    /// Leaves that there are after the phase: a count.
+    pub const LEAVES: &str = "leaves";
+    /// Entries that scans visited per second: `1/s`.
+    pub const ENTRIES: &str = "entries";
     /// Times that inner nodes were built anew: a count.
     pub const REBUILDS: &str = "rebuilds";
     /// Private memory of the process: `B/key`.
@@ -144,6 +154,21 @@ pub struct Metric {
     pub value: f64,
     /// Its unit: `op/s`, `ns`, `1/op`, `B/key`, `s`, `x` for a ratio, nothing for a count.
     pub unit: String,
+}
+
+/// A case that was not run on a system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// [`Experiment::id`](crate::plan::Experiment::id).
+    pub experiment: String,
+    /// Name of the system.
+    pub system: String,
+    /// [`Workload::name`](crate::plan::Workload::name).
+    pub workload: String,
+    /// With what it would have been done.
+    pub parameters: Parameters,
+    /// Why it was not.
+    pub why: String,
 }
 
 /// What a paper says, and what came out here.
@@ -209,6 +234,8 @@ pub struct Results {
     pub header: Header,
     /// All measurements, in order.
     pub measurements: Vec<Measurement>,
+    /// What was left out.
+    pub skipped: Vec<Skipped>,
     /// All claims, in order.
     pub claims: Vec<Claim>,
     /// The end, if the run came that far.
@@ -234,7 +261,7 @@ impl Results {
     /// # Errors
     /// [`Error::Result`] for what is no result file, or one of another format.
     pub fn read(mut from: impl BufRead) -> Result<Self, Error> {
-        let (mut header, mut measurements, mut claims, mut end) = (None, Vec::new(), Vec::new(), None);
+        let (mut header, mut measurements, mut skipped, mut claims, mut end) = (None, Vec::new(), Vec::new(), Vec::new(), None);
         let mut text = Vec::new();
         for number in 1.. {
             text.clear();
@@ -255,12 +282,13 @@ impl Results {
                 _ if header.is_none() => return Err(wrong("the first line is not a header".into())),
                 Line::Header(_) => return Err(wrong("a second header".into())),
                 Line::Measurement(measurement) => measurements.push(*measurement),
+                Line::Skipped(found) => skipped.push(*found),
                 Line::Claim(claim) => claims.push(claim),
                 Line::End(found) => end = Some(found),
             }
         }
         let header = header.ok_or(Error::Result { line: 1, message: "the file is empty".into() })?;
-        Ok(Self { header, measurements, claims, end })
+        Ok(Self { header, measurements, skipped, claims, end })
     }
 }
 
@@ -319,8 +347,9 @@ mod tests {
             why: "so".into(),
             experiments: vec!["one".into()],
         };
+        let skipped = Skipped { experiment: "one".into(), system: "lb".into(), workload: "micro".into(), parameters: parameters(), why: "so".into() };
         let end = End { complete: false, seconds: 0.5 };
-        vec![Line::Header(Box::new(header)), Line::Measurement(Box::new(measurement)), Line::Claim(claim), Line::End(end)]
+        vec![Line::Header(Box::new(header)), Line::Measurement(Box::new(measurement)), Line::Skipped(Box::new(skipped)), Line::Claim(claim), Line::End(end)]
     }
 
     fn written(lines: &[Line]) -> Vec<u8> {
@@ -332,9 +361,10 @@ mod tests {
     #[test]
     fn lines_come_back_as_they_were() {
         let lines = lines();
-        let Results { header, measurements, claims, end } = Results::read(written(&lines).as_slice()).unwrap();
+        let Results { header, measurements, skipped, claims, end } = Results::read(written(&lines).as_slice()).unwrap();
         let mut read = vec![Line::Header(Box::new(header))];
         read.extend(measurements.into_iter().map(|measurement| Line::Measurement(Box::new(measurement))));
+        read.extend(skipped.into_iter().map(|skipped| Line::Skipped(Box::new(skipped))));
         read.extend(claims.into_iter().map(Line::Claim));
         read.extend(end.map(Line::End));
         assert_eq!(read, lines);
@@ -347,10 +377,10 @@ mod tests {
         for length in 0..whole.len() {
             match Results::read(&whole[..length]) {
                 Ok(results) => {
-                    assert!(length >= first, "{length} bytes are less than a header");
+                    assert!(length + 1 >= first, "{length} bytes are less than a header");
                     let ends = whole[..length].iter().filter(|byte| **byte == b'\n').count();
                     // A line that lacks only its end is whole.
-                    let read = 1 + results.measurements.len() + results.claims.len() + usize::from(results.end.is_some());
+                    let read = 1 + results.measurements.len() + results.skipped.len() + results.claims.len() + usize::from(results.end.is_some());
                     assert!(read == ends || (read == ends + 1 && whole[length] == b'\n'), "{read} lines of {ends}");
                 }
                 Err(Error::Result { line: 1, .. }) => assert!(length < first, "{length} bytes"),

@@ -9,6 +9,11 @@
 //! Handle   what one thread does with it                 made by that thread
 //! ```
 
+mod index;
+mod medium;
+mod server;
+mod store;
+
 use crate::Error;
 use crate::plan::{KeyKind, Measure};
 use everleaf_pmem::{Counts, Domain};
@@ -109,6 +114,12 @@ pub trait Instance: Send + Sync {
     /// Starts counting anew.
     fn reset_counts(&self) {}
 
+    /// What has happened so far, cheap enough to be asked after every operation, so that operations that divide a leaf can be told from others. `None` if that
+    /// cannot be told. Without [`Measure::Counts`] only leaves are counted.
+    fn marks(&self) -> Option<Marks> {
+        None
+    }
+
     /// Ends it in this way, without any handle left, and opens it again with so many threads. Its data must be in a directory.
     ///
     /// # Errors
@@ -147,6 +158,19 @@ pub struct Space {
 
 /// What [`Handle::scan`] calls for each entry: key and value.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// What has happened in an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Lines flushed.
+    pub lines_flushed: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Leaves that there are.
+    pub leaves: u64,
+    /// Times that inner nodes were built anew.
+    pub rebuilds: u64,
+}
 
 /// What one thread uses an instance by.
 pub trait Handle {
@@ -201,4 +225,33 @@ pub trait Handle {
     fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
         entries.iter().try_for_each(|(key, value)| self.insert(key, value))
     }
+}
+
+/// All systems of this crate: every index of the registry, the store on its default index, the server.
+pub fn systems() -> Vec<Box<dyn System>> {
+    let mut systems = index::all();
+    let index = everleaf::Options::default().index;
+    systems.push(Box::new(store::Stores { name: "store".into(), index }));
+    systems.push(Box::new(server::Servers));
+    systems
+}
+
+/// The system of that name: one of `systems`, to which stores on other indexes are added when they are asked for, as `store:` and the name of the index.
+///
+/// # Errors
+/// [`Error::Usage`], which tells the names that there are.
+pub fn find<'a>(systems: &'a mut Vec<Box<dyn System>>, name: &str) -> Result<&'a dyn System, Error> {
+    let place = |systems: &[Box<dyn System>], name: &str| systems.iter().position(|system| system.name() == name);
+    let at = match (place(systems, name), name.strip_prefix("store:").and_then(|index| Some((index, place(systems, index)?)))) {
+        (Some(at), _) => at,
+        (None, Some((index, at))) if systems[at].capabilities().leaf_bytes.is_some() => {
+            systems.push(Box::new(store::Stores { name: name.into(), index: index.into() }));
+            systems.len() - 1
+        }
+        _ => {
+            let names: Vec<_> = systems.iter().map(|system| system.name()).collect();
+            return Err(Error::Usage(format!("no system is called {name:?}; there are: {}, and store:INDEX for each persistent index", names.join(", "))));
+        }
+    };
+    Ok(systems[at].as_ref())
 }

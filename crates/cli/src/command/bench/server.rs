@@ -1,11 +1,14 @@
 //! `everleaf bench server`: this server beside redis-server without persistence, and with its log synchronised every second and always, on the same file
 //! system. Each server has one core and one thread, and redis-benchmark another core.
 
-use super::report::{Aim, Limit, Samples, file_system, machine};
+use super::aim::Aim;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text;
 use clap::Args;
+use everleaf_lab::Samples;
+use everleaf_lab::machine::file_system;
+use everleaf_lab::result::Machine;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -182,7 +185,7 @@ impl Arguments {
     fn setting(&self) -> String {
         format!(
             "{}; one core and one thread for the server, another core for redis-benchmark; {} keys, values of {} B; pool and logs on {}; medians of {} rounds",
-            machine(),
+            Machine::this().summary(),
             text::count(self.keys),
             self.value_size,
             file_system(&self.directory),
@@ -212,7 +215,7 @@ impl Arguments {
                 for (kind, samples) in SERVERS.iter().zip(rates) {
                     let (connections, pipeline) = (load.connections, load.pipeline);
                     results.push(json!({
-                        "server": kind.name, "command": command, "connections": connections, "pipeline": pipeline, "requests_per_second": samples.json(),
+                        "server": kind.name, "command": command, "connections": connections, "pipeline": pipeline, "requests_per_second": samples.spread(),
                     }));
                 }
             }
@@ -253,9 +256,9 @@ fn aims(rates: &Rates) -> Vec<Aim> {
     let mut aims = Vec::new();
     for (load, rates) in LOADS.iter().zip(rates) {
         for (command, rates) in COMMANDS.iter().zip(rates) {
-            let mut aim = |other: usize, limit| {
+            let mut aim = |other: usize, at_least| {
                 let what = format!("{command} {}: {} / {}", load.name(), SERVERS[EVERLEAF].name, SERVERS[other].name);
-                aims.push(Aim { what, ratio: rates[EVERLEAF].median() / rates[other].median(), limit: Limit::AtLeast(limit) });
+                aims.push(Aim { what, ratio: rates[EVERLEAF].median() / rates[other].median(), at_least });
             };
             match (load.connections, load.pipeline, *command) {
                 (50, 16, _) => aim(REDIS, 1.5),

@@ -1,11 +1,9 @@
 //! What the memory itself costs, measured in a pool like that of the indexes: the floor under every figure.
 
-use super::report::Samples;
-use crate::failure::Failure;
+use crate::{Error, Samples};
 use everleaf_pmem::{Pool, WORD, Word};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde_json::{Value, json};
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,21 +11,24 @@ use std::time::Instant;
 const LINE_WORDS: usize = everleaf_pmem::LINE / WORD;
 
 /// Costs in nanoseconds.
-#[derive(Default)]
-pub(super) struct Raw {
+#[derive(Clone, Debug, Default)]
+pub struct Raw {
     /// A store to a random line, its write-back, and a fence.
-    pub(super) flushed_line: Samples,
+    pub flushed_line: Samples,
     /// A store to a random line.
-    pub(super) store: Samples,
+    pub store: Samples,
     /// A read of a random line, whose place the read before it tells.
-    pub(super) dependent_read: Samples,
+    pub dependent_read: Samples,
 }
 
 impl Raw {
     /// Measures once more, on `line_count` lines of a block of `pool`, which is to flush.
-    pub(super) fn measure(&mut self, pool: &Pool, line_count: usize, operations: usize, seed: u64) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// A full pool.
+    pub fn measure(&mut self, pool: &Pool, line_count: usize, operations: usize, seed: u64) -> Result<(), Error> {
         // One line more than wanted, so that they can begin where a line does.
-        let block = pool.alloc_words((line_count + 1) * LINE_WORDS)?;
+        let block = pool.alloc_words((line_count + 1) * LINE_WORDS).map_err(|error| Error::system("memory", error))?;
         let skipped = pool.offset_of(&block[0]).bytes() as usize % everleaf_pmem::LINE / WORD;
         let start = (LINE_WORDS - skipped) % LINE_WORDS;
         // Places are computed: a table of them would be one more miss of the cache.
@@ -54,12 +55,8 @@ impl Raw {
     }
 
     /// Names and samples, for a table.
-    pub(super) fn rows(&self) -> [(&'static str, &Samples); 3] {
+    pub fn rows(&self) -> [(&'static str, &Samples); 3] {
         [("random store, write-back, fence", &self.flushed_line), ("random store", &self.store), ("dependent random read of 64 B", &self.dependent_read)]
-    }
-
-    pub(super) fn json(&self) -> Value {
-        json!({ "flushed_line_ns": self.flushed_line.json(), "store_ns": self.store.json(), "dependent_read_ns": self.dependent_read.json() })
     }
 }
 

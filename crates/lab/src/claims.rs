@@ -1,0 +1,160 @@
+//! What the papers say, and whether it holds here.
+//!
+//! Every quantitative claim of the papers is a row of `table.rs`, with what it takes to judge it: the systems it speaks of, the experiments, and a rule. A row
+//! whose systems are not in the registry is listed as not yet possible, by their names; none is left out.
+//!
+//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they are within a quarter
+//! of what the paper found.
+
+mod evidence;
+mod experiments;
+mod table;
+
+pub use experiments::{PAPERS, Scale, plan};
+
+use crate::Error;
+use crate::result::{Claim, Results, Verdict};
+use evidence::{Evidence, Judgement};
+
+/// How far a count may be off.
+const COUNT_TOLERANCE: f64 = 0.1;
+/// How far a ratio of times may be off.
+const TIME_TOLERANCE: f64 = 0.25;
+
+/// A claim of a paper.
+struct Row {
+    /// Its paper, by the name that the command takes.
+    paper: &'static str,
+    id: &'static str,
+    /// Where the paper says it.
+    place: &'static str,
+    /// What it is about.
+    what: &'static str,
+    /// The paper's figure.
+    figure: &'static str,
+    /// Systems that it cannot be judged without, by their names in the registry.
+    needs: &'static [&'static str],
+    /// Systems of the paper that are missing, but without which part of it can be judged.
+    lacks: &'static [&'static str],
+    rule: Rule,
+    /// Why it comes out as it does, or why it cannot be judged.
+    why: &'static str,
+}
+
+/// How a claim is judged.
+enum Rule {
+    /// By one metric: its ratio to that of `base`, for each other system, should lie in a range.
+    Ratios { experiment: &'static str, workload: &'static str, phase: &'static str, metric: &'static str, base: &'static str, of: Ranges, tolerance: f64 },
+    /// By one metric, whose value for each system should lie in a range.
+    Values { experiment: &'static str, workload: &'static str, phase: &'static str, metric: &'static str, of: Ranges, tolerance: f64 },
+    /// By something of its own.
+    By(&'static [&'static str], fn(&Evidence<'_>) -> Option<Judgement>),
+    /// It follows from the layouts, whatever the machine.
+    Arithmetic(fn() -> Judgement),
+    /// It is not judged, for the reason given.
+    Not(Verdict),
+}
+
+/// Systems, and from where to where the paper has them.
+type Ranges = &'static [(&'static str, f64, f64)];
+
+impl Row {
+    /// The experiments that it is judged by.
+    fn experiments(&self) -> Vec<&'static str> {
+        match self.rule {
+            Rule::Ratios { experiment, .. } | Rule::Values { experiment, .. } => vec![experiment],
+            Rule::By(experiments, _) => experiments.to_vec(),
+            Rule::Arithmetic(_) | Rule::Not(_) => Vec::new(),
+        }
+    }
+
+    fn judge(&self, evidence: &Evidence<'_>, systems: &[String]) -> Claim {
+        let missing: Vec<&str> = self.needs.iter().copied().filter(|name| !systems.iter().any(|system| system == name)).collect();
+        let (ours, verdict, mut why) = if missing.is_empty() {
+            let Judgement { ours, verdict, why } = self.judge_present(evidence);
+            (ours, verdict, [self.why, &why].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" "))
+        } else {
+            (String::new(), Verdict::NotYetPossible, format!("missing: {}.", missing.join(", ")))
+        };
+        let lacking: Vec<&str> = self.lacks.iter().copied().filter(|name| !systems.iter().any(|system| system == name)).collect();
+        if missing.is_empty() && !lacking.is_empty() {
+            why = format!("{why} Without {}, which are not here yet.", lacking.join(", ")).trim().to_owned();
+        }
+        let experiments = self.experiments().into_iter().map(Into::into).collect();
+        let (id, place, what, paper) = (self.id.into(), self.place.into(), self.what.into(), self.figure.into());
+        Claim { id, place, what, paper, ours, verdict, why, experiments }
+    }
+
+    fn judge_present(&self, evidence: &Evidence<'_>) -> Judgement {
+        let judged = match &self.rule {
+            Rule::Ratios { experiment, workload, phase, metric, base, of, tolerance } => {
+                evidence.ratios([experiment, workload, phase, metric], base, of, *tolerance)
+            }
+            Rule::Values { experiment, workload, phase, metric, of, tolerance } => evidence.values([experiment, workload, phase, metric], of, *tolerance),
+            Rule::By(_, judge) => judge(evidence),
+            Rule::Arithmetic(judge) => Some(judge()),
+            Rule::Not(verdict) => Some(Judgement { ours: String::new(), verdict: *verdict, why: String::new() }),
+        };
+        judged.unwrap_or_else(|| Judgement {
+            ours: String::new(),
+            verdict: Verdict::CannotCompare,
+            why: "It was not measured: the run was stopped before, or asked for something else.".into(),
+        })
+    }
+}
+
+/// Judges the claims that the plan of `results` names, by what was measured; `systems` are the names of those that there are.
+///
+/// # Errors
+/// An id that no claim has.
+pub fn judge(results: &Results, systems: &[String]) -> Result<Vec<Claim>, Error> {
+    let evidence = Evidence(results);
+    let judge = |id: &String| {
+        let row = table::ROWS.iter().find(|row| row.id == id).ok_or_else(|| Error::Usage(format!("no claim has the id {id:?}")))?;
+        Ok(row.judge(&evidence, systems))
+    };
+    results.header.plan.claims.iter().map(judge).collect()
+}
+
+/// Ids, papers, and what they are about.
+pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    table::ROWS.iter().map(|row| (row.id, row.paper, row.what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_claim_stands_in_the_table_once() {
+        let ids: Vec<&str> = list().map(|(id, ..)| id).collect();
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "an id twice");
+        for (letter, count) in [("A", 13), ("B", 21), ("C", 6), ("D", 30), ("E", 15)] {
+            for number in 1..=count {
+                assert!(ids.contains(&format!("{letter}{number}").as_str()), "{letter}{number} is missing");
+            }
+        }
+        assert_eq!(ids.len(), 13 + 21 + 6 + 30 + 15);
+        assert!(list().all(|(_, paper, _)| PAPERS.contains(&paper)));
+    }
+
+    #[test]
+    fn every_claim_has_its_experiments_in_the_plan_of_its_paper() {
+        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        for row in table::ROWS {
+            assert!(
+                !row.figure.is_empty() && !row.place.is_empty() && (!row.why.is_empty() || !row.needs.is_empty() || !row.experiments().is_empty()),
+                "{}",
+                row.id
+            );
+            let plan = plan(row.paper, Scale::TINY, &systems, 1, 1).unwrap();
+            assert!(plan.claims.iter().any(|id| id == row.id));
+            if row.needs.iter().all(|name| systems.iter().any(|system| system == name)) {
+                for id in row.experiments() {
+                    assert!(plan.experiments.iter().any(|experiment| experiment.id == id), "{} needs {id}", row.id);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The experiments behind the claims, at a size that fits the machine.
+
+use super::table::ROWS;
+use crate::Error;
+use crate::plan::{Case, Distribution, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Phase, Plan, Shape, Workload};
+use crate::result::metric;
+use crate::workload::{DELETE, INSERT, SEARCH, UPDATE, phase};
+use everleaf_pmem::Domain;
+use std::str::FromStr;
+
+/// Names of the papers.
+pub const PAPERS: [&str; 5] = ["isle", "lb", "sentinels", "nv", "pftree"];
+
+/// How large experiments are: the number of keys that stands for ten million of the papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale(pub u64);
+
+impl Scale {
+    /// Seconds, for trying out.
+    pub const TINY: Self = Self(2_000);
+    /// Under half an hour on two cores.
+    pub const DEFAULT: Self = Self(1_000_000);
+}
+
+impl FromStr for Scale {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tiny" => Ok(Self::TINY),
+            "small" => Ok(Self(100_000)),
+            "default" => Ok(Self::DEFAULT),
+            "large" => Ok(Self(10_000_000)),
+            number => match number.replace('_', "").parse() {
+                Ok(keys @ 2_000..=100_000_000) => Ok(Self(keys)),
+                _ => Err(format!("{text:?} is no scale; choose tiny, small, default, large, or a number of keys from 2000 to 100000000")),
+            },
+        }
+    }
+}
+
+/// Slow memory as Isle-Tree's paper emulates it.
+const ISLE_LATENCY_NS: u64 = 300;
+
+/// The plan that judges all claims of a paper, or of all of them, as far as the systems that they speak of are there.
+///
+/// # Errors
+/// [`Error::Usage`] for a paper that there is not.
+pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u64) -> Result<Plan, Error> {
+    if paper != "all" && !PAPERS.contains(&paper) {
+        return Err(Error::Usage(format!("no paper is called {paper:?}; there are: {}, all", PAPERS.join(", "))));
+    }
+    let is_asked = |of: &str| paper == "all" || paper == of;
+    let claims = ROWS.iter().filter(|row| is_asked(row.paper)).map(|row| row.id.to_owned()).collect();
+    let mut experiments = Vec::new();
+    for (of, list) in [("isle", isle(scale)), ("lb", lb(scale)), ("nv", nv(scale))] {
+        if is_asked(of) {
+            experiments.extend(list);
+        }
+    }
+    for experiment in &mut experiments {
+        experiment.systems.retain(|name| systems.contains(name));
+    }
+    experiments.retain(|experiment| !experiment.systems.is_empty());
+    Ok(Plan { experiments, claims, rounds, seed })
+}
+
+fn parameters(keys: u64, write_latency_ns: u64, measure: Measure) -> Parameters {
+    Parameters {
+        keys,
+        key: KeyKind::Integer,
+        value_bytes: 8,
+        threads: 1,
+        write_latency_ns,
+        domain: Domain::Adr.name().into(),
+        memory: Memory::Anonymous,
+        scan_length: 100,
+        measure,
+    }
+}
+
+fn workload(name: &str, load: Option<Load>, phases: Vec<Phase>) -> Workload {
+    Workload { name: name.into(), load, phases }
+}
+
+fn experiment(id: &str, title: &str, systems: &[&str], cases: Vec<Case>, figure: Option<(Shape, &str, &str)>) -> Experiment {
+    let figure = figure.map(|(shape, horizontal, vertical)| Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() });
+    let systems: Vec<String> = systems.iter().map(|name| (*name).to_owned()).collect();
+    Experiment { id: id.into(), title: title.into(), baseline: systems.first().cloned(), systems, cases, figure }
+}
+
+/// A phase of fewer operations than keys.
+fn some(operations: u64, phase: Phase) -> Phase {
+    Phase { operations: Some(operations.max(100)), ..phase }
+}
+
+const RANDOM: Load = Load { order: Order::Random, fill: None };
+
+/// Isle-Tree's study: 512 B nodes, 300 ns added to every line written.
+fn isle(Scale(n): Scale) -> Vec<Experiment> {
+    let all = ["isle", "nv", "fp", "wb"];
+    let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
+    let case = |workload: Workload, keys: u64, latency: u64, measure: Measure| Case { workload, parameters: parameters(keys, latency, measure) };
+    let slow = |workload, keys, measure| case(workload, keys, ISLE_LATENCY_NS, measure);
+    let sizes = [n / 4, n, 2 * n].map(|keys| slow(insert(), keys, Measure::Time));
+    let latencies = (0..=6).map(|step| case(insert(), n / 4, 100 * step, Measure::Time));
+    let clients = [1, 2].map(|threads| {
+        let phases =
+            vec![phase("insert", INSERT), Phase { name: "mixed".into(), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..INSERT_NOTHING }) }];
+        let parameters = Parameters { key: KeyKind::Bytes(24), value_bytes: 100, threads, ..parameters(n / 4, ISLE_LATENCY_NS, Measure::Latency) };
+        Case { workload: workload("clients", None, phases), parameters }
+    });
+    let nodes = workload("insert and search", None, vec![phase("insert", INSERT), phase("search", SEARCH)]);
+    vec![
+        experiment("isle-insert", "Inserts of random keys into an empty tree", &all, sizes.into(), Some((Shape::Bars, "keys", metric::MEAN))),
+        experiment(
+            "isle-counts",
+            "Lines flushed by inserts of random keys",
+            &all,
+            vec![slow(insert(), n, Measure::Counts)],
+            Some((Shape::Bars, "system", metric::LINES_FLUSHED)),
+        ),
+        experiment(
+            "isle-search",
+            "Lookups of random keys",
+            &all,
+            vec![slow(workload("search", Some(RANDOM), vec![phase("search", SEARCH)]), n, Measure::Time)],
+            Some((Shape::Bars, "system", metric::MEAN)),
+        ),
+        experiment(
+            "isle-splits",
+            "Share of inserts that divide a leaf in the time of all",
+            &all,
+            vec![slow(insert(), n, Measure::Latency)],
+            Some((Shape::Bars, "system", "split share")),
+        ),
+        experiment(
+            "isle-nodes",
+            "Inserts and lookups by size of the nodes",
+            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "wb", "wb-1k"],
+            vec![slow(nodes, n / 2, Measure::Time)],
+            Some((Shape::Bars, "system", metric::MEAN)),
+        ),
+        experiment("isle-latency", "Inserts by latency of writes", &all, latencies.collect(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
+        experiment("isle-clients", "String keys: inserts, then half lookups, half updates", &all, clients.into(), Some((Shape::Lines, "threads", metric::P99))),
+    ]
+}
+
+const INSERT_NOTHING: crate::plan::Mix = crate::plan::Mix { search: 0.0, miss: 0.0, insert: 0.0, update: 0.0, delete: 0.0, scan: 0.0, modify: 0.0 };
+
+/// LB+-Tree's study: 256 B nodes, a tree loaded in bulk, to which a few keys are added.
+fn lb(Scale(n): Scale) -> Vec<Experiment> {
+    let all = ["lb", "wb-256", "fp-256"];
+    let filled = |fill| Some(Load { order: Order::Random, fill: Some(fill) });
+    let added = n / 5;
+    let inserts = |name: &str, fill| workload(name, filled(fill), vec![some(added, phase("insert", INSERT))]);
+    let dense = || workload("dense", filled(1.0), vec![some(added, Phase { order: Order::Dense, ..phase("insert", INSERT) })]);
+    let case = |workload: Workload, threads: u16, measure: Measure| Case { workload, parameters: Parameters { threads, ..parameters(n, 0, measure) } };
+    let three = |threads| {
+        vec![case(inserts("70 %", 0.7), threads, Measure::Time), case(inserts("100 %", 1.0), threads, Measure::Time), case(dense(), threads, Measure::Time)]
+    };
+    let reads = workload("reads", filled(0.7), vec![some(added, phase("search", SEARCH)), some(added, phase("delete", DELETE))]);
+    let rebuilt = [1, 2].map(|threads| case(workload("rebuild", filled(0.7), Vec::new()), threads, Measure::Recovery));
+    // Stable: as many keys are added as there were, so that leaves are as full as they are in the long run.
+    let stable = workload("stable", Some(RANDOM), vec![phase("insert", INSERT)]);
+    vec![
+        experiment("lb-insert", "Inserts into a loaded tree, by how full its leaves are", &all, three(1), Some((Shape::Bars, "workload", metric::MEAN))),
+        experiment("lb-threads", "The same with two threads", &all, three(2), Some((Shape::Bars, "workload", metric::MEAN))),
+        experiment(
+            "lb-nodes",
+            "Inserts into a loaded tree, by size of the leaves",
+            &["lb", "lb-512", "lb-768", "lb-1k", "wb-256", "wb", "wb-1k", "fp-256", "fp-1k"],
+            three(1),
+            Some((Shape::Bars, "system", metric::MEAN)),
+        ),
+        experiment("lb-reads", "Lookups, and removals", &all, vec![case(reads, 1, Measure::Time)], Some((Shape::Bars, "phase", metric::MEAN))),
+        experiment(
+            "lb-counts",
+            "Lines flushed by inserts into a tree as it is in the long run",
+            &all,
+            vec![case(stable, 1, Measure::Counts)],
+            Some((Shape::Bars, "system", "common lines flushed")),
+        ),
+        experiment(
+            "lb-rebuild",
+            "Building the inner nodes again, by size of the leaves and by threads",
+            &["lb", "lb-512", "lb-768", "lb-1k"],
+            rebuilt.into(),
+            Some((Shape::Lines, "threads", metric::RECOVERY)),
+        ),
+    ]
+}
+
+/// NV-Tree's study: memory as fast as DRAM, nodes from 512 B to 4 KiB.
+fn nv(Scale(n): Scale) -> Vec<Experiment> {
+    let all = ["nv", "nv-1k", "nv-4k"];
+    let case = |workload: Workload, latency: u64, measure: Measure| Case { workload, parameters: parameters(n, latency, measure) };
+    let micro = workload("micro", None, vec![phase("insert", INSERT), phase("search", SEARCH), phase("update", UPDATE), phase("delete", DELETE)]);
+    let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
+    let mixes = [90, 70, 50, 30, 10].map(|share| {
+        let mix = crate::plan::Mix { insert: f64::from(share), search: f64::from(100 - share), ..INSERT_NOTHING };
+        case(workload(&format!("{share} % inserts"), Some(RANDOM), vec![Phase { distribution: Distribution::Uniform, ..phase("run", mix) }]), 0, Measure::Time)
+    });
+    let media = [0, 50, 180].map(|latency| case(insert(), latency, Measure::Time));
+    vec![
+        experiment("nv-nodes", "NV-Tree by size of its leaves", &all, vec![case(micro, 0, Measure::Time)], Some((Shape::Bars, "phase", metric::MEAN))),
+        experiment(
+            "nv-counts",
+            "What inserts of NV-Tree flush, by size of its leaves",
+            &all,
+            vec![case(insert(), 0, Measure::Counts)],
+            Some((Shape::Bars, "system", metric::LINES_FLUSHED)),
+        ),
+        experiment("nv-mixes", "Inserts among lookups", &["nv", "nv-4k"], mixes.into(), Some((Shape::Bars, "workload", metric::MEAN))),
+        experiment("nv-media", "Inserts on slower media", &["nv-4k"], media.into(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
+    ]
+}

@@ -1,0 +1,332 @@
+//! The lab as a command: `everleaf lab list | run | rerun | reproduce`.
+//!
+//! ```text
+//! everleaf lab run --systems isle,lb --workload ycsb-a --keys 4000000 --threads 1,2 --output results.jsonl
+//! everleaf lab run --systems lb,wb --workload insert --measure counts
+//! everleaf lab rerun results.jsonl
+//! everleaf lab reproduce isle --scale small
+//! ```
+
+use crate::claims::{self, Scale};
+use crate::plan::{Access, Case, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Shape, Workload};
+use crate::result::{Results, metric};
+use crate::run::Run;
+use crate::{Error, System, child, summary, workload};
+use clap::{Args, Subcommand, ValueEnum};
+use everleaf_pmem::Domain;
+use std::fs::File;
+use std::io::{BufReader, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What to do.
+#[derive(Subcommand)]
+#[allow(missing_docs, reason = "what each is for is said to those who use the command")]
+pub enum Command {
+    /// Say what can be measured: systems, workloads, claims
+    List,
+    /// Measure systems on one workload, in turns
+    Run(Box<Work>),
+    /// Do again what a result file says was done
+    Rerun {
+        /// The result file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Judge the claims of a paper by measuring them here
+    Reproduce {
+        /// isle, lb, sentinels, nv, pftree, or all of them
+        #[arg(default_value = "all", value_name = "PAPER")]
+        paper: String,
+        /// Number of keys that stands for the papers' ten million: tiny, small, default (a million), large, or a number
+        #[arg(long, default_value = "default", value_name = "SCALE")]
+        scale: Scale,
+        /// Rounds, of which the median is told
+        #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Seed of keys and choices
+        #[arg(long, default_value_t = 1, value_name = "N")]
+        seed: u64,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Measure one case, given on standard input: what the lab starts for itself
+    #[command(hide = true)]
+    Child,
+}
+
+/// Where results go.
+#[derive(Args)]
+pub struct Output {
+    /// Keep all figures in this file, as lines of JSON; a new one
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print the lines of JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `lab run` measures.
+#[derive(Args)]
+pub struct Work {
+    /// Systems, as `lab list` has them; the first is what the others are compared with
+    #[arg(long, default_value = "volatile,isle,lb", value_delimiter = ',', value_name = "NAME,...")]
+    systems: Vec<String>,
+    /// What others are compared with, instead of the first
+    #[arg(long, value_name = "NAME")]
+    baseline: Option<String>,
+    /// A workload of `lab list`
+    #[arg(long, default_value = "micro", value_name = "NAME")]
+    workload: String,
+    /// Another mix than that of the workload, such as search=95,update=5
+    #[arg(long, value_name = "MIX")]
+    mix: Option<String>,
+    /// Another choice of keys: uniform, sequential, zipfian, latest, zipfian:0.8
+    #[arg(long, value_name = "NAME")]
+    distribution: Option<String>,
+    /// Lookups or inserts in batches of so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), conflicts_with = "dependent")]
+    batch: Option<u32>,
+    /// Each lookup waits for the one before
+    #[arg(long)]
+    dependent: bool,
+    /// Load in bulk, so that leaves are filled to this share
+    #[arg(long, value_name = "SHARE")]
+    fill: Option<f64>,
+    /// Number of keys
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    keys: u64,
+    /// Operations of each phase; as many as there are keys if not given
+    #[arg(long, value_name = "N")]
+    operations: Option<u64>,
+    /// Keys: `integer`, or strings of so many bytes
+    #[arg(long, default_value = "integer", value_name = "BYTES", value_parser = parse_key)]
+    key: KeyKind,
+    /// Size of values in bytes
+    #[arg(long, default_value_t = 8, value_name = "BYTES")]
+    value_bytes: u32,
+    /// Numbers of threads
+    #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Vec<u16>,
+    /// Nanoseconds added to every line that is written back; papers use 0 to 600
+    #[arg(long, default_value = "0", value_delimiter = ',', value_name = "NS,...", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    write_latency: Vec<u64>,
+    /// Persistence domains
+    #[arg(long, default_value = "adr", value_delimiter = ',', value_name = "NAME,...")]
+    domains: Vec<Domain>,
+    /// Put pools into files of this directory instead of memory without a file
+    #[arg(long, value_name = "PATH")]
+    directory: Option<PathBuf>,
+    /// Entries of a scan
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    scan_length: u32,
+    /// What to find out
+    #[arg(long, default_value = "time", value_delimiter = ',', value_name = "WHAT,...")]
+    measure: Vec<What>,
+    /// Count instructions, by callgrind; the same as --measure instructions
+    #[arg(long)]
+    instructions: bool,
+    /// Rounds, of which the median is told
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seed of keys and choices
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What is found out, for the command line.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Throughput and mean
+    Time,
+    /// Latency of each operation: mean, p50, p99, p99.9
+    Latency,
+    /// Flushes, fences, lines, 256 B units, media write amplification, divisions of leaves
+    Counts,
+    /// Persistent memory and DRAM a key
+    Space,
+    /// Time to open again after a crash and after a clean shutdown
+    Recovery,
+    /// Instructions, by callgrind
+    Instructions,
+}
+
+impl From<What> for Measure {
+    fn from(what: What) -> Self {
+        match what {
+            What::Time => Self::Time,
+            What::Latency => Self::Latency,
+            What::Counts => Self::Counts,
+            What::Space => Self::Space,
+            What::Recovery => Self::Recovery,
+            What::Instructions => Self::Instructions,
+        }
+    }
+}
+
+fn parse_key(text: &str) -> Result<KeyKind, String> {
+    match text {
+        "integer" => Ok(KeyKind::Integer),
+        size => size.parse().ok().filter(|size| *size >= 8).map(KeyKind::Bytes).ok_or(format!("{text:?} is neither `integer` nor a size from 8 bytes on")),
+    }
+}
+
+impl Command {
+    /// Does it with the systems of this crate. `stop` ends it early; what was measured then is kept.
+    ///
+    /// # Errors
+    /// What makes no sense; files that cannot be read or written; whatever a system fails by.
+    pub fn run(self, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+        self.run_with(crate::systems(), stop)
+    }
+
+    /// Does it with `systems`.
+    ///
+    /// # Errors
+    /// As [`Command::run`].
+    pub fn run_with(self, mut systems: Vec<Box<dyn System>>, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+        match self {
+            Self::List => list(&systems),
+            Self::Run(work) => {
+                let output = work.plan()?;
+                execute(output, &work.output, &mut systems, stop)
+            }
+            Self::Rerun { file, output } => {
+                let opened = File::open(&file).map_err(|source| Error::io("open", &file, source))?;
+                execute(Results::read(BufReader::new(opened))?.header.plan, &output, &mut systems, stop)
+            }
+            Self::Reproduce { paper, scale, rounds, seed, output } => {
+                let names: Vec<String> = systems.iter().map(|system| system.name().to_owned()).collect();
+                execute(claims::plan(&paper, scale, &names, rounds, seed)?, &output, &mut systems, stop)
+            }
+            Self::Child => child::serve(&mut systems, std::io::stdin(), &mut std::io::stdout()),
+        }
+    }
+}
+
+fn print(text: &str) -> Result<(), Error> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(|source| Error::Io { action: "write to standard output".into(), source })
+}
+
+fn list(systems: &[Box<dyn System>]) -> Result<(), Error> {
+    let mut text = String::from("systems (and store:INDEX for each persistent index)\n");
+    for system in systems {
+        let leaf = system.capabilities().leaf_bytes.map_or(String::new(), |bytes| format!("{bytes} B"));
+        text += &format!("  {:16}{leaf:>8}  {}\n", system.name(), system.summary());
+    }
+    text += "\nworkloads\n";
+    for (name, what) in workload::WORKLOADS.iter().chain([&workload::READSEQ]) {
+        text += &format!("  {name:24}  {what}\n");
+    }
+    text += "\nclaims, by paper\n";
+    for (id, paper, what) in claims::list() {
+        text += &format!("  {id:6}{paper:10}  {what}\n");
+    }
+    print(&text)
+}
+
+/// Runs a plan, keeps its lines, and prints them or what they come to.
+fn execute(plan: Plan, output: &Output, systems: &mut Vec<Box<dyn System>>, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+    let path = std::env::current_exe().map_err(|source| Error::Io { action: "find this program".into(), source })?;
+    let child = child::Program { path, arguments: vec!["lab".into(), "child".into()] };
+    let command = std::env::args().collect();
+    let mut run = Run { systems, command, stop: stop.as_ref(), child: Some(child), progress: std::io::stderr().is_terminal() };
+    let mut lines: Box<dyn Write> = match &output.output {
+        Some(path) => Box::new(create(path)?),
+        None if output.json => Box::new(std::io::stdout()),
+        None => Box::new(std::io::sink()),
+    };
+    let results = run.plan(plan, &mut lines)?;
+    match (output.json, &output.output) {
+        (false, _) => print(&summary::text(&results)),
+        (true, None) => Ok(()),
+        (true, Some(path)) => print(&std::fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?),
+    }
+}
+
+/// Results of hours are not written over.
+fn create(path: &Path) -> Result<File, Error> {
+    File::create_new(path).map_err(|source| Error::io("create", path, source))
+}
+
+impl Work {
+    /// One experiment, with a case for each combination of what was given several times.
+    fn plan(&self) -> Result<Plan, Error> {
+        let mut measures: Vec<Measure> = self.measure.iter().copied().map(Measure::from).collect();
+        if self.instructions {
+            measures = vec![Measure::Instructions];
+        }
+        let memory = self.directory.clone().map_or(Memory::Anonymous, Memory::Directory);
+        let mut cases = Vec::new();
+        for measure in measures {
+            for &threads in &self.threads {
+                for &write_latency_ns in &self.write_latency {
+                    for domain in &self.domains {
+                        let (keys, key, value_bytes, scan_length) = (self.keys, self.key, self.value_bytes, self.scan_length);
+                        let domain = domain.name().to_owned();
+                        let parameters = Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory: memory.clone(), scan_length, measure };
+                        cases.push(Case { workload: self.workload(measure)?, parameters });
+                    }
+                }
+            }
+        }
+        let horizontal = if self.threads.len() > 1 {
+            "threads"
+        } else if self.write_latency.len() > 1 {
+            "write_latency_ns"
+        } else {
+            "phase"
+        };
+        let vertical = match cases.first().map_or(Measure::Time, |case| case.parameters.measure) {
+            Measure::Time => metric::MEAN,
+            Measure::Latency => metric::P99,
+            Measure::Counts => metric::LINES_FLUSHED,
+            Measure::Space => metric::POOL,
+            Measure::Recovery => metric::RECOVERY,
+            Measure::Instructions => metric::INSTRUCTIONS,
+        };
+        let shape = if horizontal == "phase" { Shape::Bars } else { Shape::Lines };
+        let figure = Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() };
+        let experiment = Experiment {
+            id: "run".into(),
+            title: format!("Workload {}", self.workload),
+            systems: self.systems.clone(),
+            baseline: self.baseline.clone(),
+            cases,
+            figure: Some(figure),
+        };
+        Ok(Plan { experiments: vec![experiment], claims: Vec::new(), rounds: self.rounds, seed: self.seed })
+    }
+
+    /// The workload as the options change it.
+    fn workload(&self, measure: Measure) -> Result<Workload, Error> {
+        let mut workload = workload::find(&self.workload)?;
+        // Of what takes space, or is opened again, only what is there at the end counts.
+        if matches!(measure, Measure::Space | Measure::Recovery) {
+            workload.phases.retain(|phase| phase.mix.delete == 0.0);
+        }
+        if let Some(fill) = self.fill {
+            workload.load = Some(Load { order: workload.load.map_or(Order::Random, |load| load.order), fill: Some(fill) });
+        }
+        for phase in &mut workload.phases {
+            if let Some(mix) = &self.mix {
+                phase.mix = workload::parse_mix(mix)?;
+            }
+            if let Some(distribution) = &self.distribution {
+                phase.distribution = workload::parse_distribution(distribution)?;
+            }
+            phase.access = match self.batch {
+                Some(size) => Access::Batch(size),
+                None if self.dependent => Access::Dependent,
+                None => phase.access,
+            };
+            phase.operations = self.operations.or(phase.operations);
+        }
+        Ok(workload)
+    }
+}

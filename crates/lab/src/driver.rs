@@ -1,0 +1,829 @@
+//! Runs a case on a system, once.
+//!
+//! ```text
+//! create -> load (one thread) -> phase 1 -> phase 2 -> ...      each phase: all threads wait for each other, work, and stop
+//! ```
+//!
+//! Every answer is checked: a value must belong to its key, a key that should be there must be found. Wrong answers are an error, not a figure.
+
+use crate::choice::Chooser;
+use crate::keys::{ABSENT, DENSE, KEY_COUNT_MAX, Keys, Population, belongs, version_of, word_of, write_value};
+use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Order, Parameters, Phase};
+use crate::result::{Metric, metric};
+use crate::{Capabilities, Error, Handle, Instance, Marks, Setting, Shutdown, System, child};
+use everleaf_pmem::{Counts, Domain};
+use hdrhistogram::Histogram;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Figures of a phase, by name.
+pub type Metrics = BTreeMap<String, Metric>;
+
+/// Operations between two looks at whether to stop.
+const STOP_INTERVAL: u64 = 256;
+/// Longest latency that is told apart from longer ones.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// What every case of a run shares.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Seed of keys and choices.
+    pub seed: u64,
+    /// Set to end the run early.
+    pub stop: &'a AtomicBool,
+    /// How this program measures one case in a process of its own, if it can.
+    pub child: Option<&'a child::Program>,
+}
+
+impl Context<'_> {
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a system cannot do a case; `None` if it can.
+pub fn obstacle(case: &Case, capabilities: &Capabilities) -> Option<&'static str> {
+    let Case { workload, parameters } = case;
+    let needs_scans = workload.phases.iter().any(|phase| phase.mix.scan > 0.0);
+    let odd = parameters.key != crate::plan::KeyKind::Integer || parameters.value_bytes != 8;
+    let fill = workload.load.is_some_and(|load| load.fill.is_some());
+    [
+        (needs_scans && !capabilities.scans, "it has no scans"),
+        (parameters.threads > 1 && !capabilities.threads, "it is for one thread"),
+        (odd && !capabilities.any_size, "it has keys and values of 8 bytes only"),
+        (fill && !capabilities.bulk_load, "it cannot be loaded in bulk"),
+        (parameters.write_latency_ns > 0 && !capabilities.write_latency, "its writes cannot be slowed down"),
+        (parameters.measure == Measure::Counts && !capabilities.counts, "it does not count"),
+        (parameters.measure == Measure::Recovery && !capabilities.persistent, "it does not outlive the process"),
+    ]
+    .into_iter()
+    .find_map(|(hinders, why)| hinders.then_some(why))
+}
+
+/// Runs a case: names of its measured phases, and their figures. What was stopped in its middle is left out.
+///
+/// # Errors
+/// A case that makes no sense; whatever the system fails by; wrong answers.
+pub fn run(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
+    check(case)?;
+    match case.parameters.measure {
+        Measure::Time | Measure::Latency | Measure::Counts => phases(system, case, context),
+        Measure::Recovery => recovery(system, case, context),
+        Measure::Space => space(system, case, context),
+        Measure::Instructions => instructions(system, case, context),
+    }
+}
+
+/// What `case` will hold at most, and whether its phases go together.
+fn check(case: &Case) -> Result<(), Error> {
+    let Case { workload, parameters } = case;
+    let wrong = |message: String| Err(Error::Usage(format!("workload {}: {message}", workload.name)));
+    if parameters.keys == 0 || keys_max(case) >= KEY_COUNT_MAX {
+        return wrong(format!("{} keys in all; there can be from 1 to {KEY_COUNT_MAX}", keys_max(case)));
+    }
+    if parameters.value_bytes < 8 {
+        return wrong(format!("values of {} bytes; the least are 8, by which they are told apart", parameters.value_bytes));
+    }
+    if parameters.threads == 0 {
+        return wrong("no thread".into());
+    }
+    if let crate::plan::KeyKind::Bytes(size) = parameters.key
+        && size < 8
+    {
+        return wrong(format!("keys of {size} bytes; the least are 8, so that enough of them differ"));
+    }
+    if parameters.write_latency_ns > 0 && ![Domain::Adr.name(), Domain::Eadr.name()].contains(&parameters.domain.as_str()) {
+        return wrong(format!("writes cannot be slowed down in domain {}, where no line is written back", parameters.domain));
+    }
+    if let Some(fill) = workload.load.and_then(|load| load.fill)
+        && !(0.1..=1.0).contains(&fill)
+    {
+        return wrong(format!("leaves filled to {fill}; from 0.1 to 1 is possible"));
+    }
+    for (at, phase) in workload.phases.iter().enumerate() {
+        if phase.mix.delete > 0.0 && operations(phase, parameters) < parameters.keys && at + 1 < workload.phases.len() {
+            return wrong(format!("phase {} leaves some keys, nobody knows which, and is not the last", phase.name));
+        }
+        let shares = shares(&phase.mix);
+        let (sum, kinds) = (shares.iter().sum::<f64>(), shares.iter().filter(|share| **share > 0.0).count());
+        if !sum.is_finite() || sum <= 0.0 || shares.iter().any(|share| *share < 0.0) {
+            return wrong(format!("phase {} is a mix of nothing", phase.name));
+        }
+        if phase.mix.delete > 0.0 && kinds > 1 {
+            return wrong(format!("phase {} deletes among other operations, which then could not know what is there", phase.name));
+        }
+        let batches = phase.mix.search + phase.mix.insert;
+        if matches!(phase.access, Access::Batch(size) if size == 0 || kinds > 1 || batches <= 0.0) {
+            return wrong(format!("phase {}: batches are of lookups alone, or of inserts alone", phase.name));
+        }
+    }
+    Ok(())
+}
+
+fn operations(phase: &Phase, parameters: &Parameters) -> u64 {
+    let scans = phase.mix.scan > 0.0 && phase.mix.insert == 0.0;
+    phase.operations.unwrap_or(if scans { (parameters.keys / u64::from(parameters.scan_length.max(1))).max(100) } else { parameters.keys })
+}
+
+/// Keys that a case inserts at most.
+fn keys_max(case: &Case) -> u64 {
+    let loaded = case.workload.load.map_or(0, |load| (case.parameters.keys as f64 / load.fill.unwrap_or(1.0)).ceil() as u64);
+    let inserted = case.workload.phases.iter().filter(|phase| phase.mix.insert > 0.0).map(|phase| operations(phase, &case.parameters));
+    loaded.saturating_add(inserted.fold(0, u64::saturating_add))
+}
+
+/// Operations of a case in all, loading included: what takes time.
+pub fn effort(case: &Case) -> u64 {
+    let loaded = if case.workload.load.is_some() { case.parameters.keys } else { 0 };
+    loaded + case.workload.phases.iter().map(|phase| operations(phase, &case.parameters)).sum::<u64>()
+}
+
+/// A directory for an instance, gone when it is dropped.
+struct Place(Option<tempfile::TempDir>);
+
+impl Place {
+    fn new(parameters: &Parameters, needs_file: bool) -> Result<Self, Error> {
+        let parent = match &parameters.memory {
+            Memory::Directory(path) => path.clone(),
+            Memory::Anonymous if needs_file => memory_directory(),
+            Memory::Anonymous => return Ok(Self(None)),
+        };
+        let directory = tempfile::Builder::new().prefix("everleaf-lab").tempdir_in(&parent);
+        Ok(Self(Some(directory.map_err(|source| Error::io("create a directory in", &parent, source))?)))
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.0.as_ref().map(|directory| directory.path().to_owned())
+    }
+}
+
+/// Where files lie in memory, if the system has such a place.
+pub fn memory_directory() -> PathBuf {
+    let shared = Path::new("/dev/shm");
+    if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
+}
+
+fn setting(case: &Case, directory: Option<PathBuf>) -> Result<Setting, Error> {
+    let parameters = &case.parameters;
+    let domain = parameters.domain.parse::<Domain>().map_err(|error| Error::Usage(error.to_string()))?;
+    let Parameters { key, value_bytes, threads, write_latency_ns, measure, .. } = *parameters;
+    Ok(Setting { keys_max: keys_max(case), key, value_bytes, threads, domain, write_latency_ns, directory, measure })
+}
+
+/// How one was created, for those who describe it.
+pub(crate) fn describe(system: &dyn System, case: &Case) -> Result<String, Error> {
+    Ok(system.durability(&setting(case, None)?))
+}
+
+/// Creates and loads; what it holds.
+fn prepare(system: &dyn System, case: &Case, directory: Option<PathBuf>, keys: Keys, context: Context<'_>) -> Result<(Box<dyn Instance>, Population), Error> {
+    let instance = system.create(&setting(case, directory)?)?;
+    let mut population = Population::default();
+    if let Some(load) = case.workload.load {
+        fill(system.name(), instance.as_ref(), load, &case.parameters, keys, &mut population, context)?;
+    }
+    Ok((instance, population))
+}
+
+/// Loads an instance. To a given fill: in bulk, to the full, and then as many are removed, at random, as are too many.
+fn fill(
+    name: &str,
+    instance: &dyn Instance,
+    load: Load,
+    parameters: &Parameters,
+    keys: Keys,
+    population: &mut Population,
+    context: Context<'_>,
+) -> Result<(), Error> {
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let Some(fill) = load.fill else {
+        let mut handle = instance.handle()?;
+        let first = population.reserve(load.order, parameters.keys);
+        population.add(first, parameters.keys);
+        for number in first..first + parameters.keys {
+            if (number - first).is_multiple_of(STOP_INTERVAL) && context.stopped() {
+                return Ok(());
+            }
+            keys.write(number, &mut key);
+            write_value(number, 0, parameters.value_bytes, &mut value);
+            handle.insert(&key, &value)?;
+        }
+        return Ok(());
+    };
+    let total = (parameters.keys as f64 / fill).ceil() as u64;
+    let first = population.reserve(load.order, total);
+    population.add(first, parameters.keys);
+    let mut numbers: Vec<u64> = (first..first + total).collect();
+    numbers.sort_unstable_by_key(|number| keys.integer(*number));
+    let mut entries = numbers.iter().map(|number| {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        keys.write(*number, &mut key);
+        write_value(*number, 0, parameters.value_bytes, &mut value);
+        (key, value)
+    });
+    instance.bulk_load(&mut entries)?;
+    if load.order == Order::Dense && total > parameters.keys {
+        // Ascending keys lie where they are numbered, so those that stay would be full leaves.
+        return Err(Error::Usage("leaves of dense keys can be filled to 1 only".into()));
+    }
+    let mut handle = instance.handle()?;
+    // Those that were numbered last: random keys, which lie anywhere.
+    for number in first + parameters.keys..first + total {
+        keys.write(number, &mut key);
+        if !handle.delete(&key)? {
+            return Err(Error::WrongAnswers { system: name.into(), phase: "load".into(), count: 1 });
+        }
+    }
+    Ok(())
+}
+
+fn phases(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
+    let place = Place::new(&case.parameters, false)?;
+    let keys = Keys { kind: case.parameters.key, seed: context.seed };
+    let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
+    let mut measured = Vec::new();
+    for phase in &case.workload.phases {
+        // What is not loaded to the end has not the keys that it should have.
+        if context.stopped() {
+            break;
+        }
+        let metrics = run_phase(system.name(), instance.as_ref(), phase, &case.parameters, keys, &mut population, context)?;
+        if context.stopped() {
+            break;
+        }
+        if phase.measured {
+            measured.push((phase.name.clone(), metrics));
+        }
+    }
+    Ok(measured)
+}
+
+/// What a phase's threads share.
+struct Work<'a> {
+    phase: &'a Phase,
+    parameters: &'a Parameters,
+    keys: Keys,
+    population: &'a Population,
+    operations: u64,
+    /// The number of the first key that is inserted.
+    insert_base: u64,
+    /// Whether each operation is to be looked at by itself: there is one thread, and something to see.
+    marked: bool,
+    context: Context<'a>,
+}
+
+fn run_phase(
+    name: &str,
+    instance: &dyn Instance,
+    phase: &Phase,
+    parameters: &Parameters,
+    keys: Keys,
+    population: &mut Population,
+    context: Context<'_>,
+) -> Result<Metrics, Error> {
+    let operations = operations(phase, parameters);
+    let mix = &phase.mix;
+    let uses_keys = mix.search + mix.update + mix.delete + mix.scan + mix.modify > 0.0;
+    if uses_keys && population.count() == 0 {
+        return Err(Error::Usage(format!("phase {} needs keys, and there are none", phase.name)));
+    }
+    if mix.delete > 0.0 && operations > population.count() {
+        return Err(Error::Usage(format!("phase {} deletes {operations} of {} keys", phase.name, population.count())));
+    }
+    let marked = parameters.threads == 1 && parameters.measure != Measure::Time && mix.insert > 0.0 && phase.access == Access::Independent;
+    let insert_base = if mix.insert > 0.0 { population.reserve(phase.order, operations) } else { 0 };
+    let work = Work { phase, parameters, keys, population, operations, insert_base, marked, context };
+    instance.reset_counts();
+    let before = instance.marks();
+    let (outcome, elapsed) = run_threads(instance, &work)?;
+    let mut metrics = Metrics::new();
+    if context.stopped() {
+        return Ok(metrics);
+    }
+    if outcome.wrong > 0 {
+        return Err(Error::WrongAnswers { system: name.into(), phase: phase.name.clone(), count: outcome.wrong });
+    }
+    outcome.report(parameters, operations, elapsed, &mut metrics);
+    if let (Measure::Counts, Some(counts)) = (parameters.measure, instance.counts()) {
+        report_counts(&counts, operations, &mut metrics);
+    }
+    if let (Some(before), Some(after)) = (before, instance.marks())
+        && mix.insert > 0.0
+    {
+        put(&mut metrics, metric::SPLITS, after.leaves.saturating_sub(before.leaves) as f64 / operations as f64, "1/op");
+        put(&mut metrics, metric::LEAVES, after.leaves as f64, "");
+        put(&mut metrics, metric::REBUILDS, (after.rebuilds - before.rebuilds) as f64, "");
+    }
+    outcome.runs.iter().for_each(|(first, count)| population.add(*first, *count));
+    if mix.delete > 0.0 {
+        // Which keys are left is known if none are; so nothing that needs keys can follow.
+        *population = Population::default();
+    }
+    Ok(metrics)
+}
+
+/// Runs the threads of a phase; what came of it, and how long the slowest took from the common start.
+fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<(Outcome, Duration), Error> {
+    let threads = u64::from(work.parameters.threads);
+    let barrier = Barrier::new(threads as usize);
+    let part = |thread: u64| work.operations * thread / threads..work.operations * (thread + 1) / threads;
+    let run = |thread: u64| {
+        // Everybody comes to the barrier, or the others would wait for ever.
+        let prepared = instance.handle().and_then(|handle| Worker::new(work, thread, part(thread), handle, instance));
+        barrier.wait();
+        let start = Instant::now();
+        let mut worker = prepared?;
+        worker.run()?;
+        if worker.outcome.inserted > 0 {
+            worker.outcome.runs.push((worker.inserted(0), worker.outcome.inserted));
+        }
+        Ok((worker.outcome, start, Instant::now()))
+    };
+    let outcomes: Vec<Result<_, Error>> = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        let first = run(0);
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        std::iter::once(first).chain(others.into_iter().map(join)).collect()
+    });
+    let mut sum = Outcome::default();
+    let mut times: Option<(Instant, Instant)> = None;
+    for outcome in outcomes {
+        let (outcome, start, end) = outcome?;
+        sum.add(outcome);
+        times = Some(times.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
+    }
+    Ok((sum, times.map_or(Duration::ZERO, |(first, last)| last - first)))
+}
+
+/// The kinds of operation, in the order of [`shares`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Search,
+    Miss,
+    Insert,
+    Update,
+    Delete,
+    Scan,
+    Modify,
+}
+
+const KINDS: [(Kind, &str); 7] = [
+    (Kind::Search, "search"),
+    (Kind::Miss, "miss"),
+    (Kind::Insert, "insert"),
+    (Kind::Update, "update"),
+    (Kind::Delete, "delete"),
+    (Kind::Scan, "scan"),
+    (Kind::Modify, "modify"),
+];
+
+fn shares(mix: &Mix) -> [f64; KINDS.len()] {
+    [mix.search, mix.miss, mix.insert, mix.update, mix.delete, mix.scan, mix.modify]
+}
+
+/// What a thread found out.
+#[derive(Default)]
+struct Outcome {
+    inserted: u64,
+    /// Numbers of the keys that were inserted: the first of each thread, and how many.
+    runs: Vec<(u64, u64)>,
+    wrong: u64,
+    /// Entries that scans visited.
+    visited: u64,
+    latencies: BTreeMap<Kind, Histogram<u64>>,
+    /// Inserts into a leaf with room, and those that divided one.
+    common: Group,
+    dividing: Group,
+}
+
+/// Operations of one sort, looked at one by one.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    count: u64,
+    lines: u64,
+    fences: u64,
+    nanoseconds: u64,
+}
+
+impl Group {
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.lines += other.lines;
+        self.fences += other.fences;
+        self.nanoseconds += other.nanoseconds;
+    }
+}
+
+impl Outcome {
+    fn add(&mut self, other: Self) {
+        self.inserted += other.inserted;
+        self.runs.extend(other.runs);
+        self.wrong += other.wrong;
+        self.visited += other.visited;
+        self.common.add(other.common);
+        self.dividing.add(other.dividing);
+        for (kind, histogram) in other.latencies {
+            match self.latencies.get_mut(&kind) {
+                Some(sum) => sum.add(histogram).expect("all have the same bounds"),
+                None => _ = self.latencies.insert(kind, histogram),
+            }
+        }
+    }
+
+    fn record(&mut self, kind: Kind, nanoseconds: u64, times: u64) {
+        let new = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("bounds that a histogram can have");
+        self.latencies.entry(kind).or_insert_with(new).saturating_record_n(nanoseconds.max(1), times);
+    }
+
+    fn report(&self, parameters: &Parameters, operations: u64, elapsed: Duration, metrics: &mut Metrics) {
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        if parameters.measure != Measure::Counts {
+            put(metrics, metric::THROUGHPUT, operations as f64 / seconds, "op/s");
+            put(metrics, metric::MEAN, seconds * 1e9 * f64::from(parameters.threads) / operations.max(1) as f64, "ns");
+            if self.visited > 0 {
+                put(metrics, metric::ENTRIES, self.visited as f64 / seconds, "1/s");
+            }
+        }
+        let mut all: Option<Histogram<u64>> = None;
+        for (kind, name) in KINDS {
+            let Some(histogram) = self.latencies.get(&kind) else { continue };
+            match &mut all {
+                Some(all) => all.add(histogram).expect("all have the same bounds"),
+                None => all = Some(histogram.clone()),
+            }
+            if self.latencies.len() > 1 {
+                report_histogram(&format!("{name} "), histogram, metrics);
+            }
+        }
+        if let Some(all) = all {
+            report_histogram("", &all, metrics);
+        }
+        for (name, group) in [("common", &self.common), ("split", &self.dividing)] {
+            let count = group.count as f64;
+            if group.count > 0 && parameters.measure == Measure::Counts {
+                put(metrics, &format!("{name} {}", metric::LINES_FLUSHED), group.lines as f64 / count, "1/op");
+                put(metrics, &format!("{name} {}", metric::FENCES), group.fences as f64 / count, "1/op");
+            }
+            if group.count > 0 && parameters.measure == Measure::Latency {
+                put(metrics, &format!("{name} {}", metric::MEAN), group.nanoseconds as f64 / count, "ns");
+                put(metrics, &format!("{name} share"), group.nanoseconds as f64 / (self.common.nanoseconds + self.dividing.nanoseconds) as f64, "x");
+            }
+        }
+    }
+}
+
+fn report_histogram(prefix: &str, histogram: &Histogram<u64>, metrics: &mut Metrics) {
+    put(metrics, &format!("{prefix}{}", metric::MEAN), histogram.mean(), "ns");
+    for (name, quantile) in [(metric::P50, 0.5), (metric::P99, 0.99), (metric::P999, 0.999)] {
+        put(metrics, &format!("{prefix}{name}"), histogram.value_at_quantile(quantile) as f64, "ns");
+    }
+}
+
+fn report_counts(counts: &Counts, operations: u64, metrics: &mut Metrics) {
+    let mut each = |name, count: u64| put(metrics, name, count as f64 / operations as f64, "1/op");
+    each(metric::FLUSHES, counts.flushes);
+    each(metric::LINES_FLUSHED, counts.lines_flushed);
+    each(metric::FENCES, counts.fences);
+    each(metric::LINES_WRITTEN, counts.lines_written);
+    each(metric::UNITS_WRITTEN, counts.units_written);
+    each(metric::MEDIA_UNITS, counts.media_units);
+    if counts.lines_flushed > 0 {
+        put(metrics, metric::MEDIA_AMPLIFICATION, 4.0 * counts.media_units as f64 / counts.lines_flushed as f64, "x");
+    }
+}
+
+fn put(metrics: &mut Metrics, name: &str, value: f64, unit: &str) {
+    metrics.insert(name.into(), Metric { value, unit: unit.into() });
+}
+
+/// A thread of a phase.
+struct Worker<'a> {
+    work: &'a Work<'a>,
+    handle: Box<dyn Handle + 'a>,
+    instance: &'a dyn Instance,
+    part: std::ops::Range<u64>,
+    chooser: Chooser,
+    random: SmallRng,
+    /// Kinds that occur, and the shares of all up to each.
+    kinds: Vec<(Kind, f64)>,
+    /// Follows from the last value found: 0, which only the lab knows.
+    bend: u64,
+    /// Where a sequential scan goes on.
+    cursor: Option<Vec<u8>>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    outcome: Outcome,
+}
+
+impl<'a> Worker<'a> {
+    fn new(work: &'a Work<'a>, thread: u64, part: std::ops::Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
+        let phase = work.phase;
+        // A mix with inserts has more keys with time, so that none of them is taken once for all.
+        let draws = if phase.mix.insert > 0.0 { u64::MAX } else { work.operations };
+        let chooser = Chooser::new(phase.distribution, work.population.count(), draws, part.start)?;
+        let random = SmallRng::seed_from_u64(work.context.seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let shares = shares(&phase.mix);
+        let (sum, mut below) = (shares.iter().sum::<f64>(), 0.0);
+        let mut kinds = Vec::new();
+        for ((kind, _), share) in KINDS.into_iter().zip(shares).filter(|(_, share)| *share > 0.0) {
+            below += share / sum;
+            kinds.push((kind, below));
+        }
+        let (key, value) = (Vec::new(), Vec::new());
+        Ok(Self { work, handle, instance, part, chooser, random, kinds, bend: 0, cursor: None, key, value, outcome: Outcome::default() })
+    }
+
+    fn run(&mut self) -> Result<(), Error> {
+        if let Access::Batch(size) = self.work.phase.access {
+            return self.run_batches(size.into());
+        }
+        let timed = self.work.parameters.measure == Measure::Latency;
+        for number in self.part.clone() {
+            if number.is_multiple_of(STOP_INTERVAL) && self.work.context.stopped() {
+                return Ok(());
+            }
+            let kind = self.kind();
+            let before = self.marks(kind);
+            // Without a clock the loop is the operation, the choice of its key, and nothing else.
+            let start = timed.then(Instant::now);
+            let right = self.operate(kind)?;
+            let nanoseconds = start.map_or(0, |start| start.elapsed().as_nanos() as u64);
+            self.outcome.wrong += u64::from(!right);
+            if timed {
+                self.outcome.record(kind, nanoseconds, 1);
+            }
+            if let (Some(before), Some(after)) = (before, self.marks(kind)) {
+                let group = if after.leaves > before.leaves { &mut self.outcome.dividing } else { &mut self.outcome.common };
+                let (lines, fences) = (after.lines_flushed - before.lines_flushed, after.fences - before.fences);
+                group.add(Group { count: 1, lines, fences, nanoseconds });
+            }
+        }
+        Ok(())
+    }
+
+    fn marks(&self, kind: Kind) -> Option<Marks> {
+        if self.work.marked && kind == Kind::Insert { self.instance.marks() } else { None }
+    }
+
+    fn kind(&mut self) -> Kind {
+        match self.kinds.as_slice() {
+            [(kind, _)] => *kind,
+            kinds => {
+                let at = self.random.random::<f64>();
+                kinds.iter().find(|(_, below)| at < *below).unwrap_or(&kinds[kinds.len() - 1]).0
+            }
+        }
+    }
+
+    /// The number of a key that is there: one that was there before the phase, or one that this thread has inserted.
+    fn choose(&mut self) -> u64 {
+        let before = self.work.population.count();
+        let place = self.chooser.next(before + self.outcome.inserted, &mut self.random) ^ self.bend;
+        if place < before { self.work.population.number(place) } else { self.inserted(place - before) }
+    }
+
+    /// The number of the key that this thread inserts as the `count`-th of its own: each has a run of numbers, so that each inserts in order if keys ascend.
+    fn inserted(&self, count: u64) -> u64 {
+        self.work.insert_base + self.part.start + count
+    }
+
+    /// Does one operation; whether the answer was right.
+    fn operate(&mut self, kind: Kind) -> Result<bool, Error> {
+        let size = self.work.parameters.value_bytes;
+        match kind {
+            Kind::Insert => {
+                let number = self.inserted(self.outcome.inserted);
+                self.work.keys.write(number, &mut self.key);
+                write_value(number, 0, size, &mut self.value);
+                self.handle.insert(&self.key, &self.value)?;
+                self.outcome.inserted += 1;
+                Ok(true)
+            }
+            Kind::Search => {
+                let number = self.choose();
+                Ok(self.find(number)?.is_some())
+            }
+            Kind::Miss => {
+                let number = ABSENT | self.random.random_range(0..DENSE >> 2);
+                self.work.keys.write(number, &mut self.key);
+                self.value.clear();
+                Ok(!self.handle.get(&self.key, &mut self.value)?)
+            }
+            Kind::Update => {
+                let number = self.choose();
+                let version = self.random.random::<u16>() | 1;
+                self.work.keys.write(number, &mut self.key);
+                write_value(number, version, size, &mut self.value);
+                self.handle.update(&self.key, &self.value)?;
+                Ok(true)
+            }
+            Kind::Modify => {
+                let number = self.choose();
+                let Some(word) = self.find(number)? else { return Ok(false) };
+                write_value(number, version_of(word).wrapping_add(1), size, &mut self.value);
+                self.handle.update(&self.key, &self.value)?;
+                Ok(true)
+            }
+            Kind::Delete => {
+                let number = self.choose();
+                self.work.keys.write(number, &mut self.key);
+                self.handle.delete(&self.key)
+            }
+            Kind::Scan => self.scan(),
+        }
+    }
+
+    /// The first word of the value of a key, if it is there and right.
+    fn find(&mut self, number: u64) -> Result<Option<u64>, Error> {
+        self.work.keys.write(number, &mut self.key);
+        self.value.clear();
+        let found = self.handle.get(&self.key, &mut self.value)?;
+        let word = word_of(&self.value);
+        let right = found && self.value.len() == self.work.parameters.value_bytes as usize && belongs(word, number);
+        if self.work.phase.access == Access::Dependent {
+            // Nothing, but the processor cannot know before the value is there.
+            self.bend = u64::from(!right);
+        }
+        Ok(right.then_some(word))
+    }
+
+    fn scan(&mut self) -> Result<bool, Error> {
+        let length = u64::from(self.work.parameters.scan_length);
+        let sequential = self.work.phase.distribution == crate::plan::Distribution::Sequential;
+        match self.cursor.take() {
+            Some(cursor) if sequential => self.key = cursor,
+            _ if sequential => self.key = vec![0; 8],
+            _ => {
+                let number = self.choose();
+                self.work.keys.write(number, &mut self.key);
+            }
+        }
+        let (mut visited, mut ordered, mut last) = (0, true, Vec::new());
+        let size = self.work.parameters.value_bytes as usize;
+        self.handle.scan(&self.key, &mut |key, value| {
+            ordered &= (visited == 0 || key > last.as_slice()) && value.len() == size;
+            last.clear();
+            last.extend_from_slice(key);
+            visited += 1;
+            if visited < length { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        self.outcome.visited += visited;
+        if sequential && visited == length {
+            // The smallest key above the last one.
+            match self.work.parameters.key {
+                crate::plan::KeyKind::Integer => last = (last.first_chunk().map_or(0, |word| u64::from_be_bytes(*word)) + 1).to_be_bytes().to_vec(),
+                crate::plan::KeyKind::Bytes(_) => last.push(0),
+            }
+            self.cursor = Some(last);
+        }
+        // A random scan begins with a key that is there.
+        Ok(ordered && (sequential || visited > 0))
+    }
+
+    fn run_batches(&mut self, size: u64) -> Result<(), Error> {
+        let inserts = self.work.phase.mix.insert > 0.0;
+        let mut at = self.part.start;
+        while at < self.part.end && !self.work.context.stopped() {
+            let count = size.min(self.part.end - at);
+            let numbers: Vec<u64> = (0..count).map(|offset| if inserts { self.inserted(self.outcome.inserted + offset) } else { self.choose() }).collect();
+            let entries: Vec<(Vec<u8>, Vec<u8>)> = numbers.iter().map(|number| self.entry(*number)).collect();
+            let start = Instant::now();
+            if inserts {
+                let entries: Vec<(&[u8], &[u8])> = entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+                self.handle.insert_many(&entries)?;
+                self.outcome.inserted += count;
+            } else {
+                let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_slice()).collect();
+                let mut right = 0;
+                self.handle.get_many(&keys, &mut |at, value| right += u64::from(value.is_some_and(|value| belongs(word_of(value), numbers[at]))))?;
+                self.outcome.wrong += count - right;
+            }
+            if self.work.parameters.measure == Measure::Latency {
+                let kind = if inserts { Kind::Insert } else { Kind::Search };
+                // The share of each: a caller waits for the whole batch.
+                self.outcome.record(kind, start.elapsed().as_nanos() as u64 / count, count);
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, number: u64) -> (Vec<u8>, Vec<u8>) {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        self.work.keys.write(number, &mut key);
+        write_value(number, 0, self.work.parameters.value_bytes, &mut value);
+        (key, value)
+    }
+}
+
+/// Fills an instance in a file, and opens it again: after a crash, and after a clean shutdown.
+fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
+    let place = Place::new(&case.parameters, true)?;
+    let keys = Keys { kind: case.parameters.key, seed: context.seed };
+    let (mut instance, mut population) = prepare(system, case, place.path(), keys, context)?;
+    let plain = Parameters { measure: Measure::Time, threads: 1, ..case.parameters.clone() };
+    for phase in &case.workload.phases {
+        if context.stopped() {
+            return Ok(Vec::new());
+        }
+        run_phase(system.name(), instance.as_ref(), phase, &plain, keys, &mut population, context)?;
+    }
+    let mut metrics = Metrics::new();
+    if let Some(leaves) = instance.space()?.leaves {
+        put(&mut metrics, metric::LEAVES, leaves as f64, "");
+    }
+    for (shutdown, name) in [(Shutdown::Crash, metric::RECOVERY), (Shutdown::Close, metric::REOPENING)] {
+        if context.stopped() {
+            return Ok(Vec::new());
+        }
+        let reopened = instance.reopen(shutdown, case.parameters.threads)?;
+        put(&mut metrics, name, reopened.time.as_secs_f64(), "s");
+        instance = reopened.instance;
+        // Every thousandth key, and at least one.
+        let (mut handle, step) = (instance.handle()?, (population.count() / 1000).max(1));
+        let (mut key, mut value, mut wrong) = (Vec::new(), Vec::new(), 0);
+        for at in (0..population.count()).step_by(step as usize) {
+            let number = population.number(at);
+            keys.write(number, &mut key);
+            value.clear();
+            wrong += u64::from(!(handle.get(&key, &mut value)? && belongs(word_of(&value), number)));
+        }
+        if wrong > 0 {
+            return Err(Error::WrongAnswers { system: system.name().into(), phase: name.into(), count: wrong });
+        }
+    }
+    Ok(vec![("reopen".into(), metrics)])
+}
+
+/// Loads, and says what is taken: of persistent memory here, of DRAM in a process of its own, which holds nothing else.
+fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
+    let mut metrics = Metrics::new();
+    let used = match context.child {
+        Some(program) => program.measure(system.name(), case, context.seed)?,
+        None => occupy(system, case, context)?,
+    };
+    let keys = used.keys.max(1) as f64;
+    if let Some(bytes) = used.pool_bytes {
+        put(&mut metrics, metric::POOL, bytes as f64 / keys, "B/key");
+    }
+    // In this process what others have freed would be taken again, and not be seen.
+    if let (Some(bytes), Some(_)) = (used.private_bytes, context.child) {
+        put(&mut metrics, metric::DRAM, bytes as f64 / keys, "B/key");
+    }
+    if let Some(leaves) = used.leaves {
+        put(&mut metrics, metric::LEAVES, leaves as f64, "");
+    }
+    Ok(vec![("space".into(), metrics)])
+}
+
+/// Fills an instance by all that the case says, and tells what it takes.
+pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> Result<child::Used, Error> {
+    check(case)?;
+    // Its pages are then no private memory.
+    let place = Place::new(&case.parameters, system.capabilities().persistent)?;
+    let keys = Keys { kind: case.parameters.key, seed: context.seed };
+    let before = crate::machine::private_bytes();
+    let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
+    for phase in &case.workload.phases {
+        run_phase(system.name(), instance.as_ref(), phase, &case.parameters, keys, &mut population, context)?;
+    }
+    let after = crate::machine::private_bytes();
+    let space = instance.space()?;
+    let private_bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+    Ok(child::Used { keys: population.count(), private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves })
+}
+
+/// Instructions of each phase: of the process that does it, less those of one that does all before it.
+fn instructions(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
+    let program = context.child.ok_or_else(|| Error::Usage("this program cannot count instructions: it cannot start itself".into()))?;
+    let mut measured = Vec::new();
+    let prefix = |count: usize| {
+        let mut case = case.clone();
+        case.workload.phases.truncate(count);
+        // Nothing is flushed under valgrind, which does not know all instructions for it.
+        case.parameters.domain = Domain::PageCache.name().into();
+        program.instructions(system.name(), &case, context.seed)
+    };
+    let mut before = prefix(0)?;
+    for (at, phase) in case.workload.phases.iter().enumerate() {
+        if context.stopped() {
+            break;
+        }
+        let all = prefix(at + 1)?;
+        let operations = operations(phase, &case.parameters);
+        if phase.measured {
+            let mut metrics = Metrics::new();
+            put(&mut metrics, metric::INSTRUCTIONS, all.saturating_sub(before) as f64 / operations as f64, "1/op");
+            measured.push((phase.name.clone(), metrics));
+        }
+        before = all;
+    }
+    Ok(measured)
+}

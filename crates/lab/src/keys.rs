@@ -1,0 +1,216 @@
+//! Keys and values by number.
+//!
+//! A key is known by its *number*. Random keys are numbered from 0, dense ones from [`DENSE`]; a number with [`ABSENT`] is never inserted. From the number
+//! follow the key and what its value begins with, so every answer can be checked without a table.
+
+use crate::plan::{KeyKind, Order};
+
+/// Numbers of dense keys have this bit: they are larger than all random ones, and ascend.
+pub(crate) const DENSE: u64 = 1 << 63;
+/// Numbers of keys that are nowhere have this bit.
+pub(crate) const ABSENT: u64 = 1 << 62;
+
+/// Numbers must be smaller, leaving these bits aside.
+const NUMBER_COUNT_MAX: u64 = 1 << 44;
+/// Bits of a value's first word that tell the key; the version stands above them.
+const VERSION_SHIFT: u32 = 48;
+
+/// A prime above every number of keys that a run can have: multiplied by it, numbers come in another order.
+const PRIME: u64 = 2_654_435_761;
+/// Keys of a run at most.
+pub(crate) const KEY_COUNT_MAX: u64 = 1 << 31;
+
+/// How keys follow from numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    /// Their shape.
+    pub(crate) kind: KeyKind,
+    /// Another seed, other random keys.
+    pub(crate) seed: u64,
+}
+
+impl Keys {
+    /// The key of a number, as an integer. Random keys are a bijective mix of 63 bits, so they are unique and look uniformly random.
+    pub(crate) fn integer(self, number: u64) -> u64 {
+        const MASK: u64 = DENSE - 1;
+        if number & DENSE != 0 {
+            return number;
+        }
+        // Steps that can be undone within 63 bits: addition and multiplication by an odd number modulo 2^63, and shifts to the right.
+        let mut key = number.wrapping_add(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) & MASK;
+        key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9) & MASK;
+        key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) & MASK;
+        key ^ key >> 31
+    }
+
+    /// Writes the key of a number to `key`. Bytes are ordered as the integers are.
+    pub(crate) fn write(self, number: u64, key: &mut Vec<u8>) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        key.clear();
+        let integer = self.integer(number);
+        match self.kind {
+            KeyKind::Integer => key.extend_from_slice(&integer.to_be_bytes()),
+            // As YCSB has them: `user` and digits.
+            KeyKind::Bytes(size) if size >= 20 => {
+                key.extend_from_slice(b"user");
+                key.extend((0..16).rev().map(|digit| DIGITS[(integer >> (4 * digit) & 15) as usize]));
+                key.resize(size.into(), b'.');
+            }
+            KeyKind::Bytes(size) => {
+                key.extend_from_slice(&integer.to_be_bytes());
+                key.resize(size.max(8).into(), b'.');
+            }
+        }
+    }
+}
+
+/// Writes a value of so many bytes, at least 8, for the key of that number: no two versions in a row are the same.
+pub(crate) fn write_value(number: u64, version: u16, size: u32, value: &mut Vec<u8>) {
+    let word = (tag(number) | u64::from(version) << VERSION_SHIFT).to_le_bytes();
+    value.clear();
+    value.resize(size as usize, word[0] | 1);
+    value[..8].copy_from_slice(&word);
+}
+
+/// The first word of a value; 0 of one that is too short.
+pub(crate) fn word_of(value: &[u8]) -> u64 {
+    value.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+/// Whether a value that begins with this word may belong to the key of that number, in whatever version.
+pub(crate) fn belongs(word: u64, number: u64) -> bool {
+    word & ((1 << VERSION_SHIFT) - 1) == tag(number)
+}
+
+/// The version of a value that begins with this word.
+pub(crate) fn version_of(word: u64) -> u16 {
+    (word >> VERSION_SHIFT) as u16
+}
+
+/// Not zero, and below 2^48.
+fn tag(number: u64) -> u64 {
+    let dense = if number & DENSE != 0 { NUMBER_COUNT_MAX } else { 0 };
+    ((number % NUMBER_COUNT_MAX) | dense) + 1
+}
+
+/// The keys that an instance holds: runs of numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Population {
+    /// The first number of each, and how many follow.
+    runs: Vec<(u64, u64)>,
+    count: u64,
+    /// Behind the last number that was given to anybody, of random and of dense keys.
+    next: [u64; 2],
+}
+
+impl Population {
+    /// Gives away the next `count` numbers of that order, for keys to be added by them; the first.
+    pub(crate) fn reserve(&mut self, order: Order, count: u64) -> u64 {
+        let (base, next) = match order {
+            Order::Random => (0, &mut self.next[0]),
+            Order::Dense => (DENSE, &mut self.next[1]),
+        };
+        *next += count;
+        base + *next - count
+    }
+
+    /// Adds keys whose numbers were reserved.
+    pub(crate) fn add(&mut self, first: u64, count: u64) {
+        self.runs.push((first, count));
+        self.count += count;
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The number of the key that was added as the `place`-th, from 0.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub(crate) fn number(&self, place: u64) -> u64 {
+        let mut before = 0;
+        for (first, count) in &self.runs {
+            if place < before + count {
+                return first + (place - before);
+            }
+            before += count;
+        }
+        panic!("key {place} of {}", self.count);
+    }
+}
+
+/// All places below `count` in another order: a permutation.
+pub(crate) fn shuffled(place: u64, count: u64) -> u64 {
+    (u128::from(place) * u128::from(PRIME) % u128::from(count)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn keys_are_unique_and_ordered_as_integers_in_every_shape() {
+        for kind in [KeyKind::Integer, KeyKind::Bytes(8), KeyKind::Bytes(13), KeyKind::Bytes(20), KeyKind::Bytes(32)] {
+            let keys = Keys { kind, seed: 3 };
+            let mut text = Vec::new();
+            let mut pairs: Vec<(u64, Vec<u8>)> = (0..1000)
+                .chain(DENSE..DENSE + 1000)
+                .chain(ABSENT..ABSENT + 1000)
+                .map(|number| {
+                    keys.write(number, &mut text);
+                    (keys.integer(number), text.clone())
+                })
+                .collect();
+            pairs.sort();
+            assert!(pairs.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1), "{kind:?}");
+            let size = if let KeyKind::Bytes(size) = kind { size.into() } else { 8 };
+            assert!(pairs.iter().all(|(_, text)| text.len() == size), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn random_keys_are_spread_evenly() {
+        let keys = Keys { kind: KeyKind::Integer, seed: 1 };
+        let mut parts = [0_u32; 16];
+        (0..16_000).for_each(|number| parts[(keys.integer(number) >> 59) as usize] += 1);
+        // 1,000 are expected of each; a standard deviation is 31.
+        assert!(parts.iter().all(|count| (850..1150).contains(count)), "{parts:?}");
+    }
+
+    #[test]
+    fn values_tell_their_keys_and_versions() {
+        let mut value = Vec::new();
+        for number in [0, 1, 77_777, DENSE, DENSE + 5] {
+            for version in [0, 1, u16::MAX] {
+                write_value(number, version, 21, &mut value);
+                let word = word_of(&value);
+                assert!(value.len() == 21 && word != 0 && belongs(word, number) && version_of(word) == version);
+                assert!(!belongs(word, number + 1) && !belongs(word, number ^ DENSE));
+            }
+        }
+        assert_eq!(word_of(b"short"), 0);
+    }
+
+    #[test]
+    fn a_population_numbers_its_keys_in_the_order_they_came() {
+        let mut population = Population::default();
+        assert_eq!(population.reserve(Order::Random, 5), 0);
+        // Two threads, each with a part of what was reserved, not all of which it needs.
+        population.add(0, 2);
+        population.add(3, 1);
+        assert_eq!(population.reserve(Order::Dense, 2), DENSE);
+        population.add(DENSE, 2);
+        assert_eq!((population.reserve(Order::Random, 1), population.reserve(Order::Dense, 1)), (5, DENSE + 2));
+        assert_eq!((0..population.count()).map(|place| population.number(place)).collect::<Vec<_>>(), [0, 1, 3, DENSE, DENSE + 1]);
+    }
+
+    #[test]
+    fn a_shuffle_is_a_permutation() {
+        for count in [1, 2, 1000, 65_536] {
+            assert_eq!((0..count).map(|place| shuffled(place, count)).collect::<BTreeSet<_>>().len() as u64, count);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Runs a plan: systems take turns, every figure is written as soon as it is there.
+//!
+//! ```text
+//! for each experiment
+//!     warm up                                   each system once, with a tenth of the keys; not recorded
+//!     for each round
+//!         for each case
+//!             for each system                   in another order each round
+//! ```
+//!
+//! So all systems of a case are measured within seconds of each other, five times or more, minutes apart: what the machine does meanwhile hits all of them.
+//! What is counted, not timed, is the same in every round, and is done in the first alone.
+
+use crate::driver::{self, Context};
+use crate::plan::{Case, Experiment, Measure, Plan};
+use crate::raw::Raw;
+use crate::result::{End, FORMAT, Header, Line, Machine, Measurement, Results, Skipped};
+use crate::{Error, System, child, claims};
+use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::Write;
+use std::sync::atomic::AtomicBool;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// How to run a plan.
+pub struct Run<'a> {
+    /// What there is to choose from.
+    pub systems: &'a mut Vec<Box<dyn System>>,
+    /// The command, for the header.
+    pub command: Vec<String>,
+    /// Set to end early; what has been measured stands.
+    pub stop: &'a AtomicBool,
+    /// How this program measures one case in a process of its own, if it can.
+    pub child: Option<child::Program>,
+    /// Whether to show how far it is, on standard error.
+    pub progress: bool,
+}
+
+/// The largest area on which memory is measured, in lines: 512 MiB.
+const RAW_LINES_MAX: u64 = 8 << 20;
+/// Rounds in which memory is measured.
+const RAW_ROUNDS: u32 = 3;
+/// Share of the keys with which systems are warmed up, and their least number.
+const WARM_UP: (u64, u64) = (10, 500);
+
+impl Run<'_> {
+    /// Measures everything, and writes every line to `out`.
+    ///
+    /// # Errors
+    /// An unknown system, before anything is measured; whatever a system fails by; wrong answers; an `out` that takes no more.
+    pub fn plan(&mut self, plan: Plan, out: &mut dyn Write) -> Result<Results, Error> {
+        let start = Instant::now();
+        for name in plan.experiments.iter().flat_map(|experiment| experiment.systems.iter().chain(&experiment.baseline)) {
+            crate::find(self.systems, name)?;
+        }
+        let progress = self.bar(&plan);
+        progress.set_message("memory");
+        let mut machine = Machine::this();
+        machine.set_raw(&measure_memory(&plan)?);
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let header = Header { format: FORMAT, version, command: self.command.clone(), started, machine, plan };
+        Line::Header(Box::new(header.clone())).write(out)?;
+        let mut results = Results { header, measurements: Vec::new(), skipped: Vec::new(), claims: Vec::new(), end: None };
+        for experiment in results.header.plan.experiments.clone() {
+            self.experiment(&experiment, &mut results, &progress, out)?;
+        }
+        progress.finish_and_clear();
+        let names: Vec<String> = self.systems.iter().map(|system| system.name().to_owned()).collect();
+        for claim in claims::judge(&results, &names)? {
+            Line::Claim(claim.clone()).write(out)?;
+            results.claims.push(claim);
+        }
+        let end = End { complete: !self.context(0).stopped(), seconds: start.elapsed().as_secs_f64() };
+        Line::End(end.clone()).write(out)?;
+        results.end = Some(end);
+        Ok(results)
+    }
+
+    fn context(&self, seed: u64) -> Context<'_> {
+        Context { seed, stop: self.stop, child: self.child.as_ref() }
+    }
+
+    fn bar(&self, plan: &Plan) -> ProgressBar {
+        if !self.progress {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{elapsed} [{bar:40}] {percent} %, {eta} left: {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let steps = |experiment: &Experiment| {
+            let rounds = |case: &Case| u64::from(if is_counted(case) { 1 } else { plan.rounds });
+            experiment.cases.iter().map(|case| rounds(case) * driver::effort(case)).sum::<u64>() * experiment.systems.len() as u64
+        };
+        ProgressBar::new(plan.experiments.iter().map(steps).sum()).with_style(style)
+    }
+
+    fn experiment(&self, experiment: &Experiment, results: &mut Results, progress: &ProgressBar, out: &mut dyn Write) -> Result<(), Error> {
+        let Plan { rounds, seed, .. } = results.header.plan;
+        let systems: Vec<&dyn System> =
+            experiment.systems.iter().filter_map(|name| self.systems.iter().find(|system| system.name() == name)).map(AsRef::as_ref).collect();
+        for (system, case) in systems.iter().flat_map(|system| experiment.cases.iter().map(move |case| (system, case))) {
+            if let Some(why) = driver::obstacle(case, &system.capabilities()) {
+                skip(experiment, case, *system, why.into(), results, out)?;
+            }
+        }
+        self.warm_up(experiment, &systems, seed)?;
+        for round in 0..rounds {
+            for case in experiment.cases.iter().filter(|case| round == 0 || !is_counted(case)) {
+                for turn in 0..systems.len() {
+                    let system = systems[(turn + round as usize) % systems.len()];
+                    if self.context(seed).stopped() {
+                        return Ok(());
+                    }
+                    progress.set_message(format!("{}, {}, {}, round {}", experiment.id, case.workload.name, system.name(), round + 1));
+                    if driver::obstacle(case, &system.capabilities()).is_none() {
+                        // Other keys each round: a figure must not hang on one lucky set.
+                        self.case(experiment, case, system, round, seed + u64::from(round), results, out)?;
+                    }
+                    progress.inc(driver::effort(case));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first of the timed cases, with fewer keys: code is in the caches, the processor at its speed, the allocator has its memory.
+    fn warm_up(&self, experiment: &Experiment, systems: &[&dyn System], seed: u64) -> Result<(), Error> {
+        let Some(mut case) = experiment.cases.iter().find(|case| !is_counted(case)).cloned() else { return Ok(()) };
+        let numbers = case.workload.phases.iter_mut().filter_map(|phase| phase.operations.as_mut()).chain([&mut case.parameters.keys]);
+        numbers.for_each(|number| *number = (*number / WARM_UP.0).max(WARM_UP.1).min(*number));
+        for system in systems {
+            if driver::obstacle(&case, &system.capabilities()).is_none() && !self.context(seed).stopped() {
+                driver::run(*system, &case, self.context(seed))?;
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what is done, by whom, when, and where it is written down")]
+    fn case(
+        &self,
+        experiment: &Experiment,
+        case: &Case,
+        system: &dyn System,
+        round: u32,
+        seed: u64,
+        results: &mut Results,
+        out: &mut dyn Write,
+    ) -> Result<(), Error> {
+        let durability = driver::describe(system, case)?;
+        let measured = match driver::run(system, case, self.context(seed)) {
+            Err(Error::Missing { operation, .. }) if round == 0 => return skip(experiment, case, system, format!("it has no {operation}"), results, out),
+            Err(Error::Missing { .. }) => return Ok(()),
+            other => other?,
+        };
+        for (phase, metrics) in measured {
+            let measurement = Measurement {
+                experiment: experiment.id.clone(),
+                system: system.name().into(),
+                durability: durability.clone(),
+                leaf_bytes: system.capabilities().leaf_bytes,
+                workload: case.workload.name.clone(),
+                phase,
+                parameters: case.parameters.clone(),
+                round,
+                metrics,
+            };
+            Line::Measurement(Box::new(measurement.clone())).write(out)?;
+            results.measurements.push(measurement);
+        }
+        Ok(())
+    }
+}
+
+/// Writes down that a case is not run on a system.
+fn skip(experiment: &Experiment, case: &Case, system: &dyn System, why: String, results: &mut Results, out: &mut dyn Write) -> Result<(), Error> {
+    let (experiment, system, workload) = (experiment.id.clone(), system.name().to_owned(), case.workload.name.clone());
+    let skipped = Skipped { experiment, system, workload, parameters: case.parameters.clone(), why };
+    Line::Skipped(Box::new(skipped.clone())).write(out)?;
+    results.skipped.push(skipped);
+    Ok(())
+}
+
+/// Whether what is found out is the same each time.
+fn is_counted(case: &Case) -> bool {
+    matches!(case.parameters.measure, Measure::Counts | Measure::Space | Measure::Instructions)
+}
+
+/// What memory costs, on an area about as large as that of the largest index.
+fn measure_memory(plan: &Plan) -> Result<Raw, Error> {
+    let keys = plan.experiments.iter().flat_map(|experiment| &experiment.cases).map(|case| case.parameters.keys).max().unwrap_or(0);
+    let lines = (keys / 2).clamp(1 << 10, RAW_LINES_MAX) as usize;
+    let options = PoolOptions { size_max: (lines * 2 * everleaf_pmem::LINE).max(1 << 28), domain: Some(Domain::Adr), ..PoolOptions::default() };
+    let mut raw = Raw::default();
+    for round in 0..RAW_ROUNDS {
+        let pool = Pool::anonymous(Hardware::new(Domain::Adr), options.clone()).map_err(|error| Error::system("memory", error))?;
+        raw.measure(&pool, lines, keys.clamp(1000, 1_000_000) as usize, plan.seed + u64::from(round))?;
+    }
+    Ok(raw)
+}

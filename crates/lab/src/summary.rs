@@ -1,0 +1,161 @@
+//! Results for people: medians, how far they spread, and ratios.
+
+use crate::Samples;
+use crate::plan::{Experiment, KeyKind, Measure, Memory, Parameters};
+use crate::result::{Measurement, Results, metric};
+use std::fmt::Write;
+
+/// Columns, by metric: the name above, the factor by which figures are divided, digits behind the point. The first that is there is what ratios are of.
+const COLUMNS: [(&str, &str, f64, usize); 19] = [
+    (metric::MEAN, "mean ns", 1.0, 1),
+    (metric::THROUGHPUT, "Mop/s", 1e6, 3),
+    (metric::P50, "p50 ns", 1.0, 0),
+    (metric::P99, "p99 ns", 1.0, 0),
+    (metric::P999, "p99.9 ns", 1.0, 0),
+    (metric::LINES_FLUSHED, "lines", 1.0, 3),
+    (metric::FLUSHES, "flushes", 1.0, 3),
+    (metric::FENCES, "fences", 1.0, 3),
+    (metric::LINES_WRITTEN, "distinct", 1.0, 3),
+    (metric::UNITS_WRITTEN, "units", 1.0, 3),
+    (metric::MEDIA_UNITS, "media", 1.0, 3),
+    (metric::MEDIA_AMPLIFICATION, "media x", 1.0, 2),
+    (metric::SPLITS, "splits", 1.0, 4),
+    (metric::REBUILDS, "rebuilds", 1.0, 0),
+    (metric::INSTRUCTIONS, "instructions", 1.0, 0),
+    (metric::POOL, "pool B/key", 1.0, 1),
+    (metric::DRAM, "DRAM B/key", 1.0, 1),
+    (metric::RECOVERY, "crash ms", 1e-3, 1),
+    (metric::REOPENING, "closed ms", 1e-3, 1),
+];
+
+/// Metrics of which more is better: a ratio of 2 is twice as good then.
+const MORE_IS_BETTER: [&str; 2] = [metric::THROUGHPUT, metric::ENTRIES];
+
+/// What one row shows: a system in a phase under some parameters.
+#[derive(Clone, Copy)]
+struct Group<'a> {
+    results: &'a Results,
+    first: &'a Measurement,
+}
+
+impl Group<'_> {
+    fn samples(self, name: &str) -> Samples {
+        let same = |other: &&Measurement| is_same(self.first, other);
+        self.results.measurements.iter().filter(same).filter_map(|measurement| Some(measurement.metrics.get(name)?.value)).collect()
+    }
+
+    /// The same of another system, if it was measured.
+    fn of(self, system: &str) -> Option<Self> {
+        let first = self.results.measurements.iter().find(|other| other.system == system && is_comparable(self.first, other))?;
+        Some(Self { first, ..self })
+    }
+}
+
+/// Whether two were measured by the same work.
+fn is_comparable(one: &Measurement, other: &Measurement) -> bool {
+    (&one.experiment, &one.workload, &one.phase, &one.parameters) == (&other.experiment, &other.workload, &other.phase, &other.parameters)
+}
+
+/// Whether two differ by their rounds alone.
+fn is_same(one: &Measurement, other: &Measurement) -> bool {
+    one.system == other.system && is_comparable(one, other)
+}
+
+/// All experiments as tables, and all claims.
+pub fn text(results: &Results) -> String {
+    let mut text = String::new();
+    let machine = &results.header.machine;
+    let raw: Vec<String> = machine.raw_ns.iter().map(|(name, cost)| format!("{name} {cost:.1} ns")).collect();
+    let _ = writeln!(text, "{}; {}; {}", machine.summary(), machine.kernel, raw.join(", "));
+    for experiment in &results.header.plan.experiments {
+        table(results, experiment, &mut text);
+    }
+    for skipped in &results.skipped {
+        let _ = writeln!(text, "not measured: {} in {} ({}): {}", skipped.system, skipped.experiment, skipped.workload, skipped.why);
+    }
+    if !results.claims.is_empty() {
+        let _ = writeln!(text);
+        for claim in &results.claims {
+            let _ = writeln!(text, "{:4} {:16}  {} ({})", claim.id, claim.verdict.name(), claim.what, claim.place);
+            let _ = writeln!(text, "{:22} paper: {}", "", claim.paper);
+            if !claim.ours.is_empty() {
+                let _ = writeln!(text, "{:22} here:  {}", "", claim.ours);
+            }
+            let _ = writeln!(text, "{:22} {}", "", claim.why);
+        }
+    }
+    if results.end.as_ref().is_none_or(|end| !end.complete) {
+        let _ = writeln!(text, "\nThe run was stopped before its end; what stands here was measured.");
+    }
+    text
+}
+
+fn table(results: &Results, experiment: &Experiment, text: &mut String) {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for first in results.measurements.iter().filter(|measurement| measurement.experiment == experiment.id) {
+        if !groups.iter().any(|group| is_same(group.first, first)) {
+            groups.push(Group { results, first });
+        }
+    }
+    if groups.is_empty() {
+        return;
+    }
+    // What is compared stands together, as it was planned.
+    let place = |group: &Group<'_>| {
+        let case = experiment.cases.iter().position(|case| case.workload.name == group.first.workload && case.parameters == group.first.parameters);
+        let phase = case.and_then(|case| experiment.cases[case].workload.phases.iter().position(|phase| phase.name == group.first.phase));
+        (case, phase, experiment.systems.iter().position(|name| *name == group.first.system))
+    };
+    groups.sort_by_key(place);
+    let columns: Vec<_> = COLUMNS.iter().filter(|(name, ..)| groups.iter().any(|group| group.first.metrics.contains_key(*name))).collect();
+    let Some((main, ..)) = columns.first() else { return };
+    let baseline = experiment.baseline.as_ref().or(experiment.systems.first());
+    let _ = writeln!(text, "\n{} ({})", experiment.title, experiment.id);
+    let heads: String = columns.iter().map(|(_, head, ..)| format!("{head:>13}")).collect();
+    let _ = writeln!(text, "{:12}{:16}{heads}{:>9}{:>9}", "", "", "spread", "ratio");
+    let mut above = None;
+    for group in &groups {
+        let label = describe(&group.first.workload, &group.first.parameters);
+        if above.as_ref() != Some(&label) {
+            let _ = writeln!(text, "  {label}");
+        }
+        above = Some(label);
+        let cells: String = columns
+            .iter()
+            .map(|(name, _, unit, digits)| match group.samples(name).median() {
+                median if median.is_nan() => format!("{:>13}", ""),
+                median => format!("{:13.*}", digits, median / unit),
+            })
+            .collect();
+        let spread = group.samples(main).spread();
+        let width = 100.0 * (spread.max - spread.min) / spread.median;
+        let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| spread.median / base.samples(main).median());
+        let ratio = if MORE_IS_BETTER.contains(main) { 1.0 / ratio } else { ratio };
+        let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
+        let (width, ratio) = (cell(width, format!("{width:.0} %")), cell(ratio, format!("{ratio:.2}")));
+        let _ = writeln!(text, "    {:10}{:14}{cells}{width:>9}{ratio:>9}", group.first.phase, group.first.system);
+    }
+}
+
+/// A case in a line.
+pub fn describe(workload: &str, parameters: &Parameters) -> String {
+    let Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, measure, .. } = parameters;
+    let key = match key {
+        KeyKind::Integer => "8 B".to_owned(),
+        KeyKind::Bytes(size) => format!("{size} B strings"),
+    };
+    let memory = match memory {
+        Memory::Anonymous => "memory".to_owned(),
+        Memory::Directory(path) => format!("files in {}", path.display()),
+    };
+    let latency = if *write_latency_ns > 0 { format!(" + {write_latency_ns} ns a line") } else { String::new() };
+    let measure = match measure {
+        Measure::Time => "time",
+        Measure::Latency => "latency of each operation",
+        Measure::Counts => "counts",
+        Measure::Space => "space",
+        Measure::Recovery => "recovery",
+        Measure::Instructions => "instructions",
+    };
+    format!("{workload}: {keys} keys of {key}, values of {value_bytes} B, {threads} threads, {domain}{latency}, {memory}; {measure}")
+}

@@ -1,0 +1,397 @@
+//! An index of the registry as it is, without a store.
+//!
+//! Integer keys with values of 8 bytes are what the papers measure: key and value are a word each. In all other cases the value word links a record of key and
+//! value, which is made durable before the index is told, and given back when the index does not hold it any more.
+
+use super::medium::Measured;
+use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
+use crate::Error;
+use crate::plan::{KeyKind, Measure};
+use everleaf_index::record::Record;
+use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, more_sizes, registry};
+use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions};
+use std::num::NonZeroU64;
+use std::ops::{Bound, ControlFlow};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Name of the root in the pool.
+const ROOT: &str = "lab";
+
+/// What an entry and its share of everything above it may take of a pool, beside its record.
+const ENTRY_BYTES_MAX: u64 = 512;
+
+/// An index of the registry.
+struct Index {
+    name: &'static str,
+    summary: &'static str,
+    persistent: bool,
+    leaf_bytes: Option<u32>,
+}
+
+/// Every index of the registry.
+pub(super) fn all() -> Vec<Box<dyn System>> {
+    let system = |entry: Entry<u64, Hardware>| {
+        let leaf_bytes = entry.persistent.then(|| leaf_bytes(&entry)).flatten();
+        Box::new(Index { name: entry.name, summary: entry.summary, persistent: entry.persistent, leaf_bytes }) as Box<dyn System>
+    };
+    registry::<u64, Hardware>().into_iter().map(system).collect()
+}
+
+/// Size of a leaf: that of an empty index, which has one.
+fn leaf_bytes(entry: &Entry<u64, Hardware>) -> Option<u32> {
+    let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 4 << 20, ..PoolOptions::default() }).ok()?;
+    let stats = entry.create(&pool, ROOT).ok()?.stats();
+    (stats.leaf_bytes / stats.leaves.max(1)).try_into().ok()
+}
+
+/// A class of keys as the lab has them: bytes.
+trait Class: Key {
+    /// The key that these bytes are.
+    fn decode<R>(bytes: &[u8], act: impl FnOnce(&Self) -> R) -> R;
+
+    /// The bytes of a key.
+    fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R;
+
+    /// Every index that can be counted.
+    fn counted() -> Vec<Entry<Self, Count<Hardware>>>;
+}
+
+impl Class for u64 {
+    fn decode<R>(bytes: &[u8], act: impl FnOnce(&Self) -> R) -> R {
+        act(&bytes.first_chunk().map_or(0, |word| Self::from_be_bytes(*word)))
+    }
+
+    fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R {
+        act(&self.to_be_bytes())
+    }
+
+    fn counted() -> Vec<Entry<Self, Count<Hardware>>> {
+        // The registry has the usual sizes alone, as the suites need no more; papers compare sizes.
+        registry().into_iter().chain(more_sizes()).collect()
+    }
+}
+
+impl Class for [u8] {
+    fn decode<R>(bytes: &[u8], act: impl FnOnce(&Self) -> R) -> R {
+        act(bytes)
+    }
+
+    fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R {
+        act(self)
+    }
+
+    fn counted() -> Vec<Entry<Self, Count<Hardware>>> {
+        registry()
+    }
+}
+
+impl System for Index {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn summary(&self) -> String {
+        self.summary.into()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            scans: true,
+            persistent: self.persistent,
+            threads: true,
+            batches: true,
+            bulk_load: true,
+            counts: self.persistent,
+            write_latency: self.persistent,
+            any_size: true,
+            leaf_bytes: self.leaf_bytes,
+        }
+    }
+
+    fn durability(&self, setting: &Setting) -> String {
+        if self.persistent { format!("each write, against {}", setting.domain.survives()) } else { "none".into() }
+    }
+
+    fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
+        let counted = setting.measure == Measure::Counts;
+        match (setting.key, counted) {
+            (KeyKind::Integer, false) => self.create_in(registry::<u64, Hardware>(), setting),
+            (KeyKind::Integer, true) => self.create_in(<u64 as Class>::counted(), setting),
+            (KeyKind::Bytes(_), false) => self.create_in(registry::<[u8], Hardware>(), setting),
+            (KeyKind::Bytes(_), true) => self.create_in(<[u8] as Class>::counted(), setting),
+        }
+    }
+}
+
+impl Index {
+    fn create_in<K: Class + ?Sized, M: Measured>(&self, entries: Vec<Entry<K, M>>, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
+        let entry = entries.into_iter().find(|entry| entry.name == self.name);
+        let entry = entry.ok_or(Error::Missing { system: self.name.into(), operation: "counts with byte strings in leaves of this size" })?;
+        let failed = |error: everleaf_index::Error| Error::system(self.name, error);
+        let options = pool_options(setting);
+        let (pool, path) = match &setting.directory {
+            None => (Pool::anonymous(M::over(Hardware::new(setting.domain), setting), options.clone()), None),
+            Some(directory) => {
+                let path = directory.join("lab.pool");
+                (Pool::create_with(&path, &options, |hardware| M::over(hardware, setting)), Some(path))
+            }
+        };
+        let pool = pool.map_err(|error| failed(error.into()))?;
+        let index = entry.create(&pool, ROOT).map_err(failed)?;
+        Ok(Box::new(Open { index, pool, entry, path, setting: setting.clone() }))
+    }
+}
+
+/// A pool with room for all that the setting says.
+pub(super) fn pool_options(setting: &Setting) -> PoolOptions {
+    let key_bytes = if let KeyKind::Bytes(size) = setting.key { u64::from(size) } else { 8 };
+    // Twice, because blocks come in classes of sizes, and what is replaced is given back later.
+    let size = setting.keys_max * (ENTRY_BYTES_MAX + 2 * (key_bytes + u64::from(setting.value_bytes)));
+    PoolOptions { size_max: (size as usize).max(1 << 28), domain: Some(setting.domain), ..PoolOptions::default() }
+}
+
+/// An index with its pool. Fields are dropped in this order.
+struct Open<K: Class + ?Sized, M: Measured> {
+    index: Box<dyn OrderedIndex<K>>,
+    pool: Arc<Pool<M>>,
+    entry: Entry<K, M>,
+    path: Option<PathBuf>,
+    setting: Setting,
+}
+
+impl<K: Class + ?Sized, M: Measured> Open<K, M> {
+    fn failed(&self) -> impl Fn(everleaf_index::Error) -> Error + '_ {
+        |error| Error::system(self.entry.name, error)
+    }
+
+    /// Whether the value word is the value.
+    fn is_inline(&self) -> bool {
+        K::WHOLE && self.setting.value_bytes == 8
+    }
+
+    /// The word for a value, durable if it links something.
+    fn word(&self, key: &[u8], value: &[u8]) -> Result<NonZeroU64, everleaf_index::Error> {
+        let word = match value.first_chunk() {
+            Some(word) if self.is_inline() => u64::from_le_bytes(*word),
+            _ => Record::create(&self.pool, key, value)?.release().link(),
+        };
+        Ok(NonZeroU64::new(word).expect("the lab writes no value that begins with eight zeroes, and no record lies at 0"))
+    }
+
+    /// Appends the value of a word. What it links must not be given back meanwhile.
+    fn read(&self, word: NonZeroU64, value: &mut Vec<u8>) -> Result<(), everleaf_index::Error> {
+        if self.is_inline() {
+            value.extend_from_slice(&word.get().to_le_bytes());
+        } else {
+            let record = Record::read(&self.pool, word.get())?;
+            record.copy_value(0, record.value_size(), value);
+        }
+        Ok(())
+    }
+
+    /// Gives back what a word links, which the index does not hold any more.
+    fn retire(&self, word: Option<NonZeroU64>) -> Result<(), everleaf_index::Error> {
+        if let Some(word) = word
+            && !self.is_inline()
+        {
+            let record = Record::read(&self.pool, word.get())?;
+            self.pool.retire(record.off, &self.pool.pin());
+        }
+        Ok(())
+    }
+
+    /// Opens the index in a pool again.
+    fn recover(entry: &Entry<K, M>, pool: &Arc<Pool<M>>, inline: bool, threads: u16) -> Result<Box<dyn OrderedIndex<K>>, everleaf_index::Error> {
+        let reach = pool.needs_recovery().then(|| pool.reach());
+        let trace = |word: NonZeroU64| match &reach {
+            Some(reach) if !inline => {
+                let record = Record::read(pool, word.get())?;
+                Ok(reach.mark(record.off, record.size())?)
+            }
+            _ => Ok(()),
+        };
+        let index = entry.open(pool, ROOT, &Recovery { reach: reach.as_ref(), trace: &trace, threads: threads.into() })?;
+        if let Some(reach) = reach {
+            pool.adopt(reach)?;
+        }
+        Ok(index)
+    }
+}
+
+impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
+    fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
+        Ok(Box::new(Threads { open: self, words: Vec::new() }))
+    }
+
+    fn bulk_load(&self, entries: &mut Entries<'_>) -> Result<(), Error> {
+        // The index cannot be told that a record could not be written, so that is remembered, and no more entries come.
+        let mut failed = Ok(());
+        let mut words = entries.map_while(|(key, value)| match self.word(&key, &value) {
+            Ok(word) => Some((K::decode(&key, K::to_owned), word)),
+            Err(error) => {
+                failed = Err(error);
+                None
+            }
+        });
+        let loaded = self.index.bulk_load(&mut words);
+        failed.and(loaded).map_err(self.failed())
+    }
+
+    fn space(&self) -> Result<Space, Error> {
+        let mut bytes = 0;
+        self.index
+            .blocks(&mut |_, size| {
+                bytes += size as u64;
+                Ok(())
+            })
+            .map_err(self.failed())?;
+        if !self.is_inline() {
+            let mut failed = Ok(());
+            let visited = self.index.scan(Bound::Unbounded, Direction::Forward, &mut |_, word| match Record::read(&self.pool, word.get()) {
+                Ok(record) => {
+                    bytes += record.size() as u64;
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failed = Err(error);
+                    ControlFlow::Break(())
+                }
+            });
+            visited.and(failed).map_err(self.failed())?;
+        }
+        Ok(Space { pool_bytes: self.entry.persistent.then_some(bytes), leaves: Some(self.index.stats().leaves) })
+    }
+
+    fn counts(&self) -> Option<Counts> {
+        self.pool.medium().counts()
+    }
+
+    fn reset_counts(&self) {
+        self.pool.medium().reset();
+    }
+
+    fn marks(&self) -> Option<Marks> {
+        let (lines_flushed, fences) = self.pool.medium().flushed_and_fenced();
+        let everleaf_index::Stats { leaves, rebuilds, .. } = self.index.stats();
+        Some(Marks { lines_flushed, fences, leaves, rebuilds })
+    }
+
+    fn reopen(self: Box<Self>, shutdown: Shutdown, threads: u16) -> Result<Reopened, Error> {
+        let (inline, name) = (self.is_inline(), self.entry.name);
+        let Self { index, pool, entry, path, setting } = *self;
+        let failed = |error: everleaf_index::Error| Error::system(name, error);
+        let path = path.filter(|_| entry.persistent).ok_or(Error::Missing { system: name.into(), operation: "reopening" })?;
+        if shutdown == Shutdown::Close {
+            pool.close().map_err(|error| failed(error.into()))?;
+        }
+        drop(index);
+        drop(pool);
+        let start = Instant::now();
+        let pool = Pool::open_with(&path, &pool_options(&setting), |hardware| M::over(hardware, &setting)).map_err(|error| failed(error.into()))?;
+        let index = Self::recover(&entry, &pool, inline, threads).map_err(failed)?;
+        let time = start.elapsed();
+        Ok(Reopened { instance: Box::new(Self { index, pool, entry, path: Some(path), setting }), time })
+    }
+}
+
+/// What a thread uses an index by.
+struct Threads<'a, K: Class + ?Sized, M: Measured> {
+    open: &'a Open<K, M>,
+    /// Taken again for every batch.
+    words: Vec<Option<NonZeroU64>>,
+}
+
+impl<K: Class + ?Sized, M: Measured> Handle for Threads<'_, K, M> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let open = self.open;
+        let insert = || {
+            let word = open.word(key, value)?;
+            match K::decode(key, |key| open.index.insert(key, word))? {
+                None => Ok(true),
+                Some(_) => open.retire(Some(word)).map(|()| false),
+            }
+        };
+        match insert().map_err(open.failed())? {
+            true => Ok(()),
+            false => Err(Error::system(open.entry.name, "a key is there that was never inserted")),
+        }
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let open = self.open;
+        let mut get = || {
+            // Only records can be given back under a reader.
+            let _pinned = (!open.is_inline()).then(|| open.pool.pin());
+            let word = K::decode(key, |key| open.index.get(key))?;
+            word.map(|word| open.read(word, value)).transpose()
+        };
+        Ok(get().map_err(open.failed())?.is_some())
+    }
+
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let open = self.open;
+        let update = || {
+            let word = open.word(key, value)?;
+            let before = K::decode(key, |key| open.index.update(key, word))?;
+            open.retire(if before.is_some() { before } else { Some(word) })?;
+            Ok(before.is_some())
+        };
+        match update().map_err(open.failed())? {
+            true => Ok(()),
+            false => Err(Error::system(open.entry.name, "a key to update is not there")),
+        }
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        let open = self.open;
+        let delete = || {
+            let before = K::decode(key, |key| open.index.remove(key))?;
+            open.retire(before).map(|()| before.is_some())
+        };
+        delete().map_err(open.failed())
+    }
+
+    fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
+        let open = self.open;
+        let _pinned = (!open.is_inline()).then(|| open.pool.pin());
+        let (mut value, mut failed) = (Vec::new(), Ok(()));
+        let mut show = |key: &K, word: NonZeroU64| {
+            value.clear();
+            failed = open.read(word, &mut value);
+            if failed.is_ok() { key.encode(|key| visit(key, &value)) } else { ControlFlow::Break(()) }
+        };
+        let visited = K::decode(from, |from| open.index.scan(Bound::Included(from), Direction::Forward, &mut show));
+        visited.and(failed).map_err(open.failed())
+    }
+
+    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+        let open = self.open;
+        let decoded: Vec<K::Owned> = keys.iter().map(|key| K::decode(key, K::to_owned)).collect();
+        let borrowed: Vec<&K> = decoded.iter().map(std::borrow::Borrow::borrow).collect();
+        let _pinned = (!open.is_inline()).then(|| open.pool.pin());
+        self.words.clear();
+        open.index.get_many(&borrowed, &mut self.words).map_err(open.failed())?;
+        let mut value = Vec::new();
+        for (number, word) in self.words.iter().enumerate() {
+            value.clear();
+            word.map(|word| open.read(word, &mut value)).transpose().map_err(open.failed())?;
+            visit(number, word.map(|_| value.as_slice()));
+        }
+        Ok(())
+    }
+
+    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        let open = self.open;
+        let decoded: Vec<K::Owned> = entries.iter().map(|(key, _)| K::decode(key, K::to_owned)).collect();
+        let words = entries.iter().map(|(key, value)| open.word(key, value)).collect::<Result<Vec<_>, _>>().map_err(open.failed())?;
+        let pairs: Vec<(&K, NonZeroU64)> = decoded.iter().map(std::borrow::Borrow::borrow).zip(words).collect();
+        self.words.clear();
+        open.index.upsert_many(&pairs, &mut self.words).map_err(open.failed())?;
+        match self.words.iter().flatten().count() {
+            0 => Ok(()),
+            present => Err(Error::system(open.entry.name, format!("{present} keys are there that were never inserted"))),
+        }
+    }
+}

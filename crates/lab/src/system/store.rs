@@ -1,0 +1,182 @@
+//! Everleaf's store: keys and values of any size in a namespace, on any index.
+
+use super::index::pool_options;
+use super::medium::Measured;
+use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
+use crate::Error;
+use crate::plan::Measure;
+use everleaf::{Direction, Namespace, Options, Store};
+use everleaf_index::Listed;
+use everleaf_pmem::{Count, Counts, Hardware, Pool};
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+const NAMESPACE: &str = "lab";
+
+/// A store on an index of the registry.
+pub(super) struct Stores {
+    /// `store`, or `store:` and the name of an index.
+    pub(super) name: String,
+    pub(super) index: String,
+}
+
+impl System for Stores {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn summary(&self) -> String {
+        format!("Everleaf's store on index {}", self.index)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            scans: true,
+            persistent: true,
+            threads: true,
+            batches: true,
+            bulk_load: false,
+            counts: true,
+            write_latency: true,
+            any_size: true,
+            leaf_bytes: None,
+        }
+    }
+
+    fn durability(&self, setting: &Setting) -> String {
+        format!("each write, against {}", setting.domain.survives())
+    }
+
+    fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
+        match setting.measure {
+            Measure::Counts => self.open::<Count<Hardware>>(setting),
+            _ => self.open::<Hardware>(setting),
+        }
+    }
+}
+
+impl Stores {
+    fn open<M: Measured + Listed>(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
+        let failed = |error: everleaf::Error| Error::system(&self.name, error);
+        let (pool, path) = match &setting.directory {
+            None => (Pool::anonymous(M::over(Hardware::new(setting.domain), setting), pool_options(setting)), None),
+            Some(directory) => {
+                let path = directory.join("lab.pool");
+                (Pool::create_with(&path, &pool_options(setting), |hardware| M::over(hardware, setting)), Some(path))
+            }
+        };
+        let open = open_on(&self.name, &self.index, pool.map_err(|error| failed(error.into()))?, path, setting);
+        Ok(Box::new(open.map_err(failed)?))
+    }
+}
+
+fn open_on<M: Measured + Listed>(name: &str, index: &str, pool: Arc<Pool<M>>, path: Option<PathBuf>, setting: &Setting) -> Result<Open<M>, everleaf::Error> {
+    let store = Store::on(pool, &Options { index: index.into(), recovery_threads: setting.threads.into(), ..Options::default() })?;
+    Ok(Open { namespace: store.namespace(NAMESPACE)?, store, name: name.into(), index: index.into(), path, setting: setting.clone() })
+}
+
+/// A store with its namespace. Fields are dropped in this order.
+struct Open<M: Measured + Listed> {
+    namespace: Namespace<M>,
+    store: Store<M>,
+    name: String,
+    index: String,
+    path: Option<PathBuf>,
+    setting: Setting,
+}
+
+impl<M: Measured + Listed> Open<M> {
+    fn failed(&self) -> impl Fn(everleaf::Error) -> Error + '_ {
+        |error| Error::system(&self.name, error)
+    }
+
+    fn leaves(&self) -> u64 {
+        self.store.stats().namespaces.iter().map(|namespace| namespace.leaves).sum()
+    }
+}
+
+impl<M: Measured + Listed> Instance for Open<M> {
+    fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
+        Ok(Box::new(Threads(self)))
+    }
+
+    fn bulk_load(&self, _: &mut Entries<'_>) -> Result<(), Error> {
+        Err(Error::Missing { system: self.name.clone(), operation: "loading in bulk" })
+    }
+
+    fn space(&self) -> Result<Space, Error> {
+        Ok(Space { pool_bytes: Some(self.store.stats().pool.size as u64), leaves: Some(self.leaves()) })
+    }
+
+    fn counts(&self) -> Option<Counts> {
+        self.store.pool().medium().counts()
+    }
+
+    fn reset_counts(&self) {
+        self.store.pool().medium().reset();
+    }
+
+    fn marks(&self) -> Option<Marks> {
+        let (lines_flushed, fences) = self.store.pool().medium().flushed_and_fenced();
+        Some(Marks { lines_flushed, fences, leaves: self.leaves(), rebuilds: 0 })
+    }
+
+    fn reopen(self: Box<Self>, shutdown: Shutdown, threads: u16) -> Result<Reopened, Error> {
+        let Self { namespace, store, name, index, path, setting } = *self;
+        let failed = |error: everleaf::Error| Error::system(&name, error);
+        let path = path.ok_or_else(|| Error::Missing { system: name.clone(), operation: "reopening without a file" })?;
+        drop(namespace);
+        match shutdown {
+            Shutdown::Close => store.close().map_err(failed)?,
+            Shutdown::Crash => drop(store),
+        }
+        let start = Instant::now();
+        let setting = Setting { threads, ..setting };
+        let pool = Pool::open_with(&path, &pool_options(&setting), |hardware| M::over(hardware, &setting)).map_err(|error| failed(error.into()))?;
+        let open = open_on(&name, &index, pool, Some(path), &setting).map_err(failed)?;
+        let time = start.elapsed();
+        Ok(Reopened { instance: Box::new(open), time })
+    }
+}
+
+struct Threads<'a, M: Measured + Listed>(&'a Open<M>);
+
+impl<M: Measured + Listed> Handle for Threads<'_, M> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.update(key, value)
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        Ok(self.0.namespace.get_into(key, value).map_err(self.0.failed())?.is_some())
+    }
+
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.0.namespace.put(key, value).map_err(self.0.failed())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        self.0.namespace.delete(key).map_err(self.0.failed())
+    }
+
+    fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
+        self.0.namespace.scan(Bound::Included(from), Direction::Forward, visit).map_err(self.0.failed())
+    }
+
+    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+        let (mut number, mut value) = (0, Vec::new());
+        let visited = self.0.namespace.visit_many(keys, |found| {
+            value.clear();
+            found.as_ref().map(|found| found.copy_to(&mut value)).transpose()?;
+            visit(number, found.is_some().then_some(&value));
+            number += 1;
+            Ok::<_, everleaf::Error>(())
+        });
+        visited.map_err(self.0.failed())
+    }
+
+    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        self.0.namespace.put_many(entries).map_err(self.0.failed())
+    }
+}

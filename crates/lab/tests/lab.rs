@@ -1,0 +1,351 @@
+//! Every workload, every kind of measurement and every claim, end to end, on few keys; and the driver against systems that lie.
+
+use everleaf_lab::claims::{self, Scale};
+use everleaf_lab::plan::{Access, Case, Distribution, Experiment, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Workload};
+use everleaf_lab::result::{Results, Verdict, metric};
+use everleaf_lab::run::Run;
+use everleaf_lab::{Capabilities, Entries, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, summary, workload};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+const KEYS: u64 = 2000;
+
+fn parameters(measure: Measure) -> Parameters {
+    Parameters {
+        keys: KEYS,
+        key: KeyKind::Integer,
+        value_bytes: 8,
+        threads: 1,
+        write_latency_ns: 0,
+        domain: "adr".into(),
+        memory: Memory::Anonymous,
+        scan_length: 10,
+        measure,
+    }
+}
+
+fn plan(systems: &[&str], cases: Vec<Case>) -> Plan {
+    let systems = systems.iter().map(|name| (*name).to_owned()).collect();
+    let experiment = Experiment { id: "test".into(), title: "Test".into(), systems, baseline: None, cases, figure: None };
+    Plan { experiments: vec![experiment], claims: Vec::new(), rounds: 1, seed: 5 }
+}
+
+/// Runs a plan, and checks that the lines that were written are what is told of it.
+fn run_with(mut systems: Vec<Box<dyn System>>, plan: Plan, stop: bool) -> Result<Results, Error> {
+    let (stop, mut lines) = (AtomicBool::new(stop), Vec::new());
+    let results = Run { systems: &mut systems, command: vec!["test".into()], stop: &stop, child: None, progress: false }.plan(plan, &mut lines)?;
+    assert!(Results::read(lines.as_slice()).unwrap() == results, "the lines tell something else than the results");
+    Ok(results)
+}
+
+fn run(plan: Plan) -> Results {
+    run_with(everleaf_lab::systems(), plan, false).unwrap()
+}
+
+/// The figure of a phase; there must be exactly one.
+fn figure(results: &Results, system: &str, phase: &str, name: &str) -> f64 {
+    let mut found = results.measurements.iter().filter(|found| found.system == system && found.phase == phase);
+    let value = found.next().and_then(|found| found.metrics.get(name)).unwrap_or_else(|| panic!("{system}: no {name} of {phase}")).value;
+    assert!(found.next().is_none(), "{system}: {phase} twice");
+    value
+}
+
+#[test]
+fn every_workload_runs_on_an_index() {
+    let names = workload::WORKLOADS.iter().chain([&workload::READSEQ]).map(|(name, _)| workload::find(name).unwrap());
+    let cases: Vec<Case> = names.map(|workload| Case { workload, parameters: parameters(Measure::Time) }).collect();
+    let phases: usize = cases.iter().map(|case| case.workload.phases.len()).sum();
+    let results = run(plan(&["isle", "volatile"], cases));
+    assert_eq!(results.measurements.len(), 2 * phases);
+    assert!(results.end.as_ref().is_some_and(|end| end.complete) && results.skipped.is_empty());
+    for found in &results.measurements {
+        assert!(found.metrics[metric::THROUGHPUT].value > 0.0 && found.metrics[metric::MEAN].value > 0.0, "{found:?}");
+    }
+    assert!(results.header.machine.raw_ns.len() == 3 && results.header.machine.raw_ns.values().all(|cost| *cost > 0.0));
+    assert!(summary::text(&results).contains("ycsb-a"));
+}
+
+#[test]
+fn strings_threads_and_values_of_any_size_on_indexes_the_store_and_the_server() {
+    let of = |name: &str, threads| {
+        let parameters = Parameters { key: KeyKind::Bytes(24), value_bytes: 100, threads, keys: 500, ..parameters(Measure::Latency) };
+        Case { workload: workload::find(name).unwrap(), parameters }
+    };
+    let cases = ["micro", "ycsb-d", "ycsb-e", "ycsb-f", "readseq"].into_iter().map(|name| of(name, 2)).collect();
+    let results = run(plan(&["lb", "store", "store:fp", "server"], cases));
+    assert_eq!(results.measurements.len(), 4 * 9);
+    for found in &results.measurements {
+        let [p50, p99, p999] = [metric::P50, metric::P99, metric::P999].map(|name| found.metrics[name].value);
+        assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{found:?}");
+    }
+    // All entries are visited, whatever the system.
+    let visited =
+        |system: &str| results.measurements.iter().any(|found| found.system == system && found.workload == "readseq" && found.metrics.contains_key("entries"));
+    assert!(["lb", "store", "store:fp", "server"].into_iter().all(visited));
+}
+
+#[test]
+fn batches_and_dependent_lookups() {
+    let mut insert = workload::find("load").unwrap();
+    insert.phases[0].access = Access::Batch(16);
+    let cases = [insert, workload::find("search-batch").unwrap(), workload::find("search-dependent").unwrap()];
+    let cases = cases.into_iter().map(|workload| Case { workload, parameters: Parameters { threads: 2, ..parameters(Measure::Time) } });
+    let results = run(plan(&["isle", "server"], cases.collect()));
+    assert_eq!(results.measurements.len(), 6);
+}
+
+/// Threads insert different numbers of keys in a mix; later phases must know which.
+#[test]
+fn what_a_mix_has_inserted_is_found_afterwards() {
+    let mut mixed = workload::find("ycsb-d").unwrap();
+    mixed.phases[0].mix = workload::parse_mix("search=1,insert=1").unwrap();
+    mixed.phases.extend(workload::find("search").unwrap().phases);
+    mixed.phases[1].operations = Some(3 * KEYS);
+    let parameters = Parameters { threads: 3, ..parameters(Measure::Time) };
+    let results = run(plan(&["isle"], vec![Case { workload: mixed, parameters }]));
+    assert_eq!(results.measurements.len(), 2);
+}
+
+#[test]
+fn counts_are_those_of_the_structure() {
+    let micro = Case { workload: workload::find("micro").unwrap(), parameters: parameters(Measure::Counts) };
+    let results = run(plan(&["isle", "fp", "volatile"], vec![micro]));
+    let of = |system, phase, name| figure(&results, system, phase, name);
+    // What `docs/papers.md` says of an insert that finds room, an update, a lookup.
+    assert_eq!(of("isle", "insert", "common lines flushed"), 2.0);
+    assert_eq!(of("isle", "insert", "common fences"), 1.0);
+    assert_eq!((of("isle", "update", metric::LINES_FLUSHED), of("isle", "update", metric::FENCES)), (1.0, 1.0));
+    assert_eq!((of("isle", "search", metric::LINES_FLUSHED), of("isle", "scan", metric::FENCES)), (0.0, 0.0));
+    assert_eq!(of("fp", "insert", "common lines flushed"), 2.0);
+    let (lines, units) = (of("isle", "insert", metric::LINES_FLUSHED), of("isle", "insert", metric::MEDIA_UNITS));
+    assert!(lines > 2.0 && units > lines / 4.0 && units <= lines, "{lines} lines in {units} units");
+    assert!((1.0..=4.0).contains(&of("isle", "insert", metric::MEDIA_AMPLIFICATION)));
+    let splits = of("isle", "insert", metric::SPLITS);
+    assert!((0.03..0.08).contains(&splits), "{splits} divisions an insert into leaves of 28");
+    assert!(results.skipped.len() == 1 && results.skipped[0].system == "volatile", "what cannot be done is told");
+}
+
+#[test]
+fn a_run_can_be_repeated_from_its_results() {
+    let insert = Case { workload: workload::find("insert").unwrap(), parameters: parameters(Measure::Counts) };
+    let first = run(plan(&["nv", "lb-512"], vec![insert]));
+    let again = run(first.header.plan.clone());
+    assert_eq!(first.measurements, again.measurements, "counts hang on the plan alone");
+}
+
+#[test]
+fn recovery_and_space() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |measure, key| {
+        let parameters = Parameters { key, threads: 2, memory: Memory::Directory(directory.path().to_owned()), ..parameters(measure) };
+        Case { workload: Workload { phases: Vec::new(), ..workload::find("search").unwrap() }, parameters }
+    };
+    for key in [KeyKind::Integer, KeyKind::Bytes(20)] {
+        let results = run(plan(&["isle", "wb", "store", "volatile"], vec![at(Measure::Recovery, key), at(Measure::Space, key)]));
+        for system in ["isle", "wb", "store"] {
+            assert!(figure(&results, system, "reopen", metric::RECOVERY) > 0.0 && figure(&results, system, "reopen", metric::REOPENING) > 0.0);
+            assert!(figure(&results, system, "space", metric::POOL) > 16.0, "a key and a value");
+        }
+        assert!(results.skipped.len() == 1 && results.skipped[0].system == "volatile");
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn leaves_are_filled_as_asked_for() {
+    let filled = |fill| {
+        let load = Some(Load { order: Order::Random, fill: Some(fill) });
+        let phases = workload::find("search").unwrap().phases;
+        Case { workload: Workload { name: format!("fill {fill}"), load, phases }, parameters: parameters(Measure::Time) }
+    };
+    let results = run(plan(&["lb", "wb-256", "fp-256"], vec![filled(1.0), filled(0.7)]));
+    assert_eq!(results.measurements.len(), 6);
+    let refused = run_with(everleaf_lab::systems(), plan(&["lb"], vec![filled(0.01)]), false);
+    assert!(matches!(refused, Err(Error::Usage(_))));
+    let skipped = run(plan(&["store"], vec![filled(1.0)]));
+    assert_eq!(skipped.skipped.len(), 1);
+    let strings = Parameters { key: KeyKind::Bytes(20), ..parameters(Measure::Counts) };
+    let skipped = run(plan(&["lb-512", "lb"], vec![Case { workload: workload::find("load").unwrap(), parameters: strings }]));
+    assert!(skipped.skipped.len() == 1 && skipped.skipped[0].system == "lb-512" && skipped.measurements.len() == 1);
+}
+
+#[test]
+fn all_papers_are_reproduced_and_no_claim_is_left_out() {
+    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let plan = claims::plan("all", Scale::TINY, &names, 1, 1).unwrap();
+    let results = run(plan);
+    assert_eq!(results.claims.iter().map(|claim| &claim.id).collect::<Vec<_>>(), claims::list().map(|(id, ..)| id).collect::<Vec<_>>());
+    let claim = |id: &str| results.claims.iter().find(|claim| claim.id == id).unwrap();
+    for id in ["B3", "B4", "D23"] {
+        assert_eq!(claim(id).verdict, Verdict::Agree, "{:?}", claim(id));
+    }
+    for found in &results.claims {
+        match found.verdict {
+            Verdict::NotYetPossible => assert!(found.ours.is_empty() && !found.why.is_empty(), "{found:?}"),
+            Verdict::CannotCompare => assert!(!found.why.is_empty(), "{found:?}"),
+            Verdict::Agree | Verdict::Differ => assert!(!found.ours.is_empty(), "{found:?}"),
+        }
+        // With few keys a leaf is reached that was not, but what can be measured was.
+        assert!(!found.why.contains("It was not measured"), "{found:?}");
+    }
+    let text = summary::text(&results);
+    assert!(results.claims.iter().all(|claim| text.contains(&format!("{:4} ", claim.id))));
+    assert!(matches!(claims::plan("pear", Scale::TINY, &names, 1, 1), Err(Error::Usage(_))));
+}
+
+#[test]
+fn a_run_that_is_stopped_leaves_a_good_file() {
+    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let results = run_with(everleaf_lab::systems(), claims::plan("isle", Scale::TINY, &names, 1, 1).unwrap(), true).unwrap();
+    assert!(results.end.as_ref().is_some_and(|end| !end.complete) && results.measurements.is_empty());
+    assert!(results.claims.len() == 13 && summary::text(&results).contains("stopped"));
+}
+
+/// A map behind a lock, which may lie.
+struct Map {
+    lie: Lie,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    None,
+    /// Forgets every hundredth key.
+    Forgets,
+    /// Tells every key the same value.
+    Mixes,
+    /// Scans backwards.
+    Reverses,
+}
+
+type Entry = (Vec<u8>, Vec<u8>);
+
+struct MapInstance {
+    map: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+    lie: Lie,
+}
+
+impl System for Map {
+    fn name(&self) -> &str {
+        "map"
+    }
+
+    fn summary(&self) -> String {
+        "a map".into()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let (scans, threads, any_size) = (true, true, true);
+        Capabilities { scans, persistent: false, threads, batches: false, bulk_load: false, counts: false, write_latency: false, any_size, leaf_bytes: None }
+    }
+
+    fn durability(&self, _: &Setting) -> String {
+        "none".into()
+    }
+
+    fn create(&self, _: &Setting) -> Result<Box<dyn Instance>, Error> {
+        Ok(Box::new(MapInstance { map: Mutex::default(), lie: self.lie }))
+    }
+}
+
+impl Instance for MapInstance {
+    fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
+        Ok(Box::new(MapHandle(self)))
+    }
+
+    fn bulk_load(&self, _: &mut Entries<'_>) -> Result<(), Error> {
+        Err(Error::Missing { system: "map".into(), operation: "loading in bulk" })
+    }
+
+    fn space(&self) -> Result<Space, Error> {
+        Ok(Space::default())
+    }
+
+    fn reopen(self: Box<Self>, _: Shutdown, _: u16) -> Result<Reopened, Error> {
+        Err(Error::Missing { system: "map".into(), operation: "reopening" })
+    }
+}
+
+struct MapHandle<'a>(&'a MapInstance);
+
+impl Handle for MapHandle<'_> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let mut map = self.0.map.lock().unwrap();
+        if self.0.lie != Lie::Forgets || map.len() % 100 != 99 {
+            map.insert(key.to_vec(), value.to_vec());
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let map = self.0.map.lock().unwrap();
+        let found = if self.0.lie == Lie::Mixes { map.values().next() } else { map.get(key) };
+        Ok(found.map(|found| value.extend_from_slice(found)).is_some())
+    }
+
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.0.map.lock().unwrap().insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.0.map.lock().unwrap().remove(key).is_some())
+    }
+
+    fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
+        let map = self.0.map.lock().unwrap();
+        let entries = map.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        let mut entries: Vec<Entry> = entries.map(|(key, value)| (key.clone(), value.clone())).collect();
+        if self.0.lie == Lie::Reverses {
+            entries.reverse();
+        }
+        let _ = entries.iter().try_for_each(|(key, value)| match visit(key, value) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(()),
+        });
+        Ok(())
+    }
+}
+
+#[test]
+fn figures_of_systems_that_answer_wrongly_are_refused() {
+    let micro = || Case { workload: workload::find("micro").unwrap(), parameters: Parameters { keys: 1000, ..parameters(Measure::Time) } };
+    let run = |lie| run_with(vec![Box::new(Map { lie })], plan(&["map"], vec![micro()]), false);
+    assert_eq!(run(Lie::None).unwrap().measurements.len(), 5);
+    for (lie, wrong) in [(Lie::Forgets, "search"), (Lie::Mixes, "search"), (Lie::Reverses, "scan")] {
+        match run(lie) {
+            Err(Error::WrongAnswers { phase, count, .. }) => assert!(phase == wrong && count > 0, "{phase}: {count}"),
+            other => panic!("{:?}", other.map(|results| results.measurements.len())),
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_an_error() {
+    let case = |change: &dyn Fn(&mut Case)| {
+        let mut case = Case { workload: workload::find("micro").unwrap(), parameters: parameters(Measure::Time) };
+        change(&mut case);
+        run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["map"], vec![case]), false)
+    };
+    assert!(case(&|_| {}).is_ok());
+    let wrong: [&dyn Fn(&mut Case); 9] = [
+        &|case| case.parameters.keys = 0,
+        &|case| case.parameters.keys = 1 << 40,
+        &|case| case.parameters.value_bytes = 7,
+        &|case| case.parameters.threads = 0,
+        &|case| case.parameters.key = KeyKind::Bytes(7),
+        &|case| case.parameters.domain = "pear".into(),
+        &|case| case.workload.phases[1].access = Access::Batch(0),
+        &|case| case.workload.phases[1].mix.delete = 1.0,
+        &|case| case.workload.phases[1].distribution = Distribution::Zipfian(f64::NAN),
+    ];
+    for (number, change) in wrong.into_iter().enumerate() {
+        assert!(matches!(case(change), Err(Error::Usage(_))), "number {number}");
+    }
+    let slow = Parameters { write_latency_ns: 300, domain: "page-cache".into(), ..parameters(Measure::Time) };
+    let slow = plan(&["isle"], vec![Case { workload: workload::find("load").unwrap(), parameters: slow }]);
+    assert!(matches!(run_with(everleaf_lab::systems(), slow, false), Err(Error::Usage(_))));
+    let unknown = run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["pear"], Vec::new()), false);
+    assert!(matches!(unknown, Err(Error::Usage(message)) if message.contains("map")));
+}
