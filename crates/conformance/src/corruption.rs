@@ -107,10 +107,7 @@ impl<K: Class + ?Sized> Victim<K> {
             subject.upsert(K::numbered(number).borrow(), payload(number)).expect("a pool with room");
         }
         let content = subject.content(usize::MAX).expect("what was just written");
-        let pool = Arc::clone(&subject.pool);
-        drop(subject);
-        pool.close().expect("an open pool");
-        drop(pool);
+        subject.close().expect("an open pool");
         let used = memory.words().iter().enumerate().filter(|(_, word)| word.load(Ordering::Relaxed) != 0).map(|(at, _)| at).collect();
         Self { entry, memory, ground, content, used }
     }

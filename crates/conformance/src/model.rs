@@ -197,12 +197,12 @@ impl<K: Class + ?Sized> Run<'_, K> {
         if !self.entry.persistent {
             return Ok(());
         }
-        let Some(Subject { index, pool }) = self.subject.take() else { return Ok(()) };
-        drop(index);
+        let Some(subject) = self.subject.take() else { return Ok(()) };
         if close {
-            pool.close().map_err(Broken::by(RULE))?;
+            subject.close().map_err(Broken::by(RULE))?;
+        } else {
+            drop(subject);
         }
-        drop(pool);
         let pool = Pool::open_in(Arc::clone(&self.memory), Hardware::page_cache(), pool_options(&self.memory)).map_err(Broken::by(RULE))?;
         self.subject = Some(Subject::open(self.entry, pool, threads).map_err(Broken::by(RULE))?);
         self.check()

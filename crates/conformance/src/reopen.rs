@@ -36,10 +36,11 @@ pub fn reopen<K: Class + ?Sized>(entry: &Entry<K, Hardware>, path: &Path, keys: 
             .expect("a pool with room");
         }
         let before = subject.content(usize::MAX).unwrap_or_else(|broken| panic!("before {}: {broken}", told(opening)));
-        let Subject { index, pool } = subject;
-        drop(index);
+        let pool = Arc::clone(&subject.pool);
         if close {
-            pool.close().expect("an open pool");
+            subject.close().expect("an open pool");
+        } else {
+            drop(subject);
         }
         assert_eq!(Arc::strong_count(&pool), 1, "nothing else holds the pool");
         drop(pool);

@@ -102,6 +102,16 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         Ok(Self { index, pool })
     }
 
+    /// Closes the index, and then its pool.
+    ///
+    /// # Errors
+    /// See [`Pool::close`] and [`OrderedIndex::close`].
+    pub fn close(self) -> Result<(), Error> {
+        self.index.close()?;
+        drop(self.index);
+        Ok(self.pool.close()?)
+    }
+
     /// Adds a key that is absent; the payload that is there already.
     ///
     /// # Errors

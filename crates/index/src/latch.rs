@@ -105,6 +105,19 @@ impl Latch {
         self.lock_from(self.try_read()?)
     }
 
+    /// Locks if nobody holds the lock at this moment, within a transaction of the processor: what others see of it, they see together with all else that is
+    /// stored there.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn lock_within(&self) -> Result<Locked<'_>, Restart> {
+        let version = self.try_read()?;
+        if schedule::slips(Slip::Lock) {
+            return Ok(Locked { latch: self, version: version | LOCKED });
+        }
+        self.0.store(version | LOCKED, Ordering::Relaxed);
+        Ok(Locked { latch: self, version })
+    }
+
     /// Begins a new life of what the latch guards; false, and nothing, if it lives already: it must be new, or have been given up.
     #[must_use]
     pub(crate) fn revive(&self) -> bool {

@@ -19,6 +19,7 @@ pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
 pub use registry::{Create, Entry, Listed, Open, Recovery, instances, more_sizes, registry};
 
+use everleaf_pmem::htm::Statistics;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
@@ -80,6 +81,15 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// Visits every block of the pool that belongs to the index itself (not to its values): offset and size in bytes. No operation may be under way.
     fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error>;
 
+    /// Leaves behind in the pool what lets the index be opened fast, if the pool is closed next. Writes are refused from here on. Nothing is lost without it.
+    /// No operation may be under way.
+    ///
+    /// # Errors
+    /// Damage; then writes go on.
+    fn close(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Counts, read without stopping anybody: exact when no operation is under way.
     fn stats(&self) -> Stats;
 }
@@ -109,4 +119,6 @@ pub struct Stats {
     pub depth: u32,
     /// How often inner nodes have been built anew, all at once, since the index was opened.
     pub rebuilds: u64,
+    /// How transactions of the processor have fared, where the index uses them.
+    pub transactions: Statistics,
 }

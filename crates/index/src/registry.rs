@@ -125,6 +125,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         olc::<K, M, WbLeaf<8, 2>, FANOUT>("wb", "wB+-Tree with slot arrays in leaves of 512 B"),
         olc::<K, M, WbLeaf<2, 0>, 4>("wb-bitmap-128", "wB+-Tree with bitmaps only in leaves of 128 B and nodes of 4: for exhaustive checking"),
         olc::<K, M, WbLeaf<8, 0>, FANOUT>("wb-bitmap", "wB+-Tree with bitmaps only in leaves of 512 B"),
+        htm::<K, M, LbLeaf<2, 1>, 4>("lb-128-htm", "LB+-Tree with leaves of 128 B, transactions and nodes of 4: for exhaustive checking"),
+        htm::<K, M, IsleLeaf<1>, 4>("isle-128-htm", "Isle-Tree with leaves of 128 B, transactions and nodes of 4: for exhaustive checking"),
         packed::<K, M, IsleLeaf<1>, 4>("isle-128-packed", "Isle-Tree with leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         packed::<K, M, LbLeaf<2, 1>, 4>("lb-128-packed", "LB+-Tree with leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         olc::<K, M, NvLeaf<2>, 4>("nv-128-olc", "NV-Tree with leaves of 128 B on the default router with nodes of 4: for exhaustive checking"),
@@ -154,6 +156,11 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, NvLeaf<64>, FANOUT>("nv-4k", "NV-Tree with leaves of 4 KiB"),
         olc::<K, M, WbLeaf<4, 1>, FANOUT>("wb-256", "wB+-Tree with slot arrays in leaves of 256 B"),
         olc::<K, M, WbLeaf<16, 4>, FANOUT>("wb-1k", "wB+-Tree with slot arrays in leaves of 1 KiB"),
+        htm::<K, M, IsleLeaf<7>, FANOUT>("isle-htm", "Isle-Tree with leaves of 512 B and transactions of the processor"),
+        htm::<K, M, FpLeaf<8, 4, 0>, FANOUT>("fp-htm", "FPTree with leaves of 512 B and transactions of the processor, as its paper has it"),
+        htm::<K, M, LbLeaf<4, 1>, FANOUT>("lb-htm", "LB+-Tree with leaves of 256 B and transactions of the processor, as its paper has it"),
+        htm::<K, M, NvLeaf<8>, FANOUT>("nv-htm", "NV-Tree with leaves of 512 B, the default router's nodes, and transactions of the processor"),
+        htm::<K, M, WbLeaf<8, 2>, FANOUT>("wb-htm", "wB+-Tree with slot arrays in leaves of 512 B and transactions of the processor"),
         packed::<K, M, IsleLeaf<7>, FANOUT>("isle-packed", "Isle-Tree with leaves of 512 B on NV-Tree's router"),
         packed::<K, M, FpLeaf<8, 4, 0>, FANOUT>("fp-packed", "FPTree with leaves of 512 B on NV-Tree's router"),
         packed::<K, M, LbLeaf<4, 1>, FANOUT>("lb-packed", "LB+-Tree with leaves of 256 B on NV-Tree's router"),
@@ -171,6 +178,15 @@ fn olc<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: 
         leaf_capacity: L::CAPACITY,
         creator: |entry, pool, root| create::<K, M, L, FANOUT>(entry, pool, root, AnyRouter::olc),
         opener: |entry, pool, root, recovery| open::<K, M, L, FANOUT>(entry, pool, root, recovery, AnyRouter::olc),
+    }
+}
+
+/// The same leaves with transactions of the processor.
+fn htm<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
+    Entry {
+        creator: |entry, pool, root| create::<K, M, L, FANOUT>(entry, pool, root, AnyRouter::htm),
+        opener: |entry, pool, root, recovery| open::<K, M, L, FANOUT>(entry, pool, root, recovery, AnyRouter::htm),
+        ..olc::<K, M, L, FANOUT>(name, summary)
     }
 }
 

@@ -21,13 +21,15 @@
 //! FPTree, wB+-Tree).
 //!
 //! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences or, where leaves keep none, from the keys that are there.
-//! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error.
+//! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error. A tree that was [closed](image) before its
+//! pool was is opened without reading a leaf.
 
 pub mod leaf;
 pub mod log;
 pub mod router;
 pub mod structure;
 
+mod image;
 mod open;
 mod scan;
 
@@ -44,20 +46,21 @@ use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
-pub use router::{AnyRouter, Olc, Packed};
+pub use router::{AnyRouter, Htm, Olc, Packed};
 pub(crate) use scan::{is_beyond, next_bound, scan_target};
 use structure::{Room, Structure};
 
 /// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.
 pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>;
-/// FPTree with leaves of 512 bytes and the default router.
-pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Olc<K, FANOUT>, M>;
+/// FPTree with leaves of 512 bytes and its own router.
+pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Htm<K, FANOUT>, M>;
 /// wB+-Tree with leaves of 512 bytes, a slot array in each, and the default router.
 pub type WbTree<K, M> = Selective<K, WbLeaf<8, 2>, Olc<K, FANOUT>, M>;
-/// LB+-Tree with leaves of 256 BLOCKS bytes and the default router.
-pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Olc<K, FANOUT>, M>;
+/// LB+-Tree with leaves of 256 BLOCKS bytes and its own router.
+pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Htm<K, FANOUT>, M>;
 /// NV-Tree with leaves of 64 LINES bytes and its own router.
 pub type NvTree<K, M, const LINES: usize = 8> = Selective<K, NvLeaf<LINES>, Packed<K, FANOUT>, M>;
 
@@ -68,7 +71,9 @@ resident! {
         first: Word,
         /// Link of the first [log](log); 0 until a leaf needs one.
         logs: Word,
-        reserved: [Word; 6],
+        /// Link of the [image]; 0 while the tree is open.
+        image: Word,
+        reserved: [Word; 5],
     }
 }
 
@@ -81,6 +86,7 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     router: R,
     keys: Counter,
     leaves: Counter,
+    is_closed: AtomicBool,
     _key: PhantomData<fn(&K, L)>,
 }
 
@@ -192,13 +198,39 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     #[inline(always)]
     fn look_up(&self, key: &K, start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {
+        if start.is_none()
+            && let Some(found) = self.router.transaction(|| self.look_up_within(key))
+        {
+            return found;
+        }
         let found = self.read(Target::At(key), start, |leaf, _| Ok(leaf.find(&self.pool, key)))?;
         Ok(found.map(|(_, value)| value))
+    }
+
+    /// Looks a key up within a transaction.
+    #[inline(always)]
+    fn look_up_within(&self, key: &K) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        let (leaf, latch) = self.leaf(self.router.find_within(Target::At(key))?.leaf)?;
+        latch.try_read()?;
+        Ok(leaf.find(&self.pool, key).map(|found| found.map(|(_, value)| value)))
+    }
+
+    /// Latches the leaf of `key` within a transaction.
+    #[inline(always)]
+    fn hold_within(&self, key: &K) -> Result<Held<'_, L>, Restart> {
+        let off = self.router.find_within(Target::At(key))?.leaf;
+        let (leaf, latch) = self.leaf(off)?;
+        Ok(Held { off, leaf, lock: latch.lock_within()? })
     }
 
     /// Latches the leaf of `key`. Once for all that write: a descent is much code.
     #[inline(never)]
     fn hold(&self, key: &K, mut start: Option<router::Route>) -> Held<'_, L> {
+        if start.is_none()
+            && let Some(held) = self.router.transaction(|| self.hold_within(key))
+        {
+            return held;
+        }
         loop {
             let attempt = self
                 .reach(Target::At(key), &mut start)
@@ -278,6 +310,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     #[inline(always)]
     fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.pool.writable()?;
+        if self.is_closed.load(Relaxed) {
+            return Err(everleaf_pmem::Error::Closed.into());
+        }
         let result = write()?;
         self.pool.writable()?;
         Ok(result)
@@ -308,6 +343,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             if count + 1 == half || count < half && count.is_multiple_of(4) {
                 // Somebody in the way is no reason to wait.
                 let _ = L::Structure::merge(self, key);
+                if self.router.is_sparse() {
+                    self.compact();
+                }
             }
             return Ok(Some(old));
         }
@@ -467,9 +505,20 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
         self.visit_blocks(visit)
     }
 
+    fn close(&self) -> Result<(), Error> {
+        self.acknowledged(|| self.leave_image())
+    }
+
     fn stats(&self) -> Stats {
         let leaves = self.leaves.get();
         let leaf_bytes = leaves * size_of::<L>() as u64;
-        Stats { keys: self.keys.get(), leaves, leaf_bytes, depth: self.router.depth() + 1, rebuilds: self.router.rebuilds() }
+        Stats {
+            keys: self.keys.get(),
+            leaves,
+            leaf_bytes,
+            depth: self.router.depth() + 1,
+            rebuilds: self.router.rebuilds(),
+            transactions: self.router.transactions(),
+        }
     }
 }

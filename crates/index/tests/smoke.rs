@@ -49,17 +49,20 @@ fn run<K: Key + ?Sized>(key_of: impl Fn(u64) -> K::Owned, value_of: impl Fn(&Arc
         }
         if entry.persistent {
             let stats = index.check().unwrap();
+            let found = contents(&*index, Direction::Forward);
+            // What is opened again may leave out leaves that the index knows.
+            drop(index);
             for threads in [1, 3] {
                 let again = entry.open(&pool, "t", &Recovery { reach: None, trace: &|_| Ok(()), threads }).unwrap();
                 let again_stats = again.check().unwrap();
                 // An empty leaf that had no neighbour under its node may be left out.
                 assert!(again_stats.keys == stats.keys && again_stats.leaves <= stats.leaves, "{}: {again_stats:?} of {stats:?}", entry.name);
-                assert_eq!(contents(&*again, Direction::Forward), contents(&*index, Direction::Forward));
+                assert_eq!(contents(&*again, Direction::Forward), found);
             }
             let loaded = entry.create(&pool, "bulk").unwrap();
             loaded.bulk_load(&mut model.clone().into_iter()).unwrap();
             loaded.check().unwrap();
-            assert_eq!(contents(&*loaded, Direction::Forward), contents(&*index, Direction::Forward));
+            assert_eq!(contents(&*loaded, Direction::Forward), found);
             for (key, value) in &model {
                 assert_eq!(loaded.remove(key.borrow()).unwrap(), Some(*value));
             }
@@ -102,7 +105,9 @@ fn a_queue_does_not_leave_its_leaves_behind() {
         }
         let stats = index.check().unwrap();
         assert_eq!(stats.keys, LENGTH);
-        assert!(stats.leaves <= LENGTH / (entry.leaf_capacity as u64 / 2) + 3, "{}: {stats:?}", entry.name);
+        // The packed router keeps a leaf under each of its nodes until there are many of them.
+        let times = if entry.name.starts_with("nv") || entry.name.ends_with("packed") { 3 } else { 1 };
+        assert!(stats.leaves <= times * LENGTH / (entry.leaf_capacity as u64 / 2) + 3, "{}: {stats:?}", entry.name);
         assert!(stats.depth <= 8, "{}: {stats:?}", entry.name);
     }
 }

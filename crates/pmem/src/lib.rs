@@ -9,6 +9,7 @@ mod alloc;
 mod block;
 mod epoch;
 mod error;
+pub mod htm;
 pub mod huge;
 mod local;
 mod map;

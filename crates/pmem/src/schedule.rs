@@ -22,6 +22,9 @@
 //! - statistics: counters that are only added to. They empty nothing here, as they do on a processor, since nobody may rely on them;
 //! - stores through other media than [`Crash`](crate::Crash), which are made at once.
 //!
+//! **Transactions** ([`htm`](crate::htm)) are made up here: while one is under way, the scheduler hears of its loads and stores, and lets no other thread go
+//! on. A scheduler says of each attempt whether it aborts, before anything has happened in it.
+//!
 //! A fence is the instruction that [`Hardware`](crate::Hardware) fences with, an `sfence`: it waits in the buffer behind the stores before it, the stores and
 //! flushes after it wait behind it, and loads wait for neither. So what relies on a fence between a store and a load of another word is found out; and what the
 //! fence makes durable is so when it leaves the buffer.
@@ -34,6 +37,7 @@ mod buffer;
 
 pub use buffer::{Buffer, Buffers};
 
+use crate::htm::Abort;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
@@ -89,6 +93,11 @@ pub trait Scheduler {
         false
     }
 
+    /// Why the transaction that the thread is about to begin is to abort, if it is.
+    fn aborts(&self) -> Option<Abort> {
+        None
+    }
+
     /// What holds the stores of the thread back, if anything does. Asked once, when the thread is put under the scheduler.
     fn buffer(&self) -> Option<Buffer> {
         None
@@ -99,6 +108,8 @@ thread_local! {
     static IS_SCHEDULED: Cell<bool> = const { Cell::new(false) };
     static SCHEDULER: RefCell<Option<Arc<dyn Scheduler>>> = const { RefCell::new(None) };
     static BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
+    /// Whether the transaction that is under way, if one is, has stored anything.
+    static TRANSACTION: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// This thread is scheduled until the value is dropped.
@@ -160,6 +171,11 @@ pub fn before(step: Step) {
 #[track_caller]
 fn ask(step: Step) {
     let at = Location::caller();
+    match (TRANSACTION.get(), step) {
+        (None, _) | (_, Step::Load(_)) => {}
+        (_, Step::Store(..)) => TRANSACTION.set(Some(true)),
+        (_, step) => panic!("{step:?} in a transaction, which may abort each attempt at it"),
+    }
     SCHEDULER.with_borrow(|scheduler| {
         if let Some(scheduler) = scheduler {
             scheduler.before(step, at);
@@ -168,6 +184,34 @@ fn ask(step: Step) {
     if matches!(step, Step::Exchange(..) | Step::Transaction | Step::Allocator | Step::Lock) {
         drain();
     }
+}
+
+/// Why the scheduler wants the transaction that begins now to abort, if it does.
+pub(crate) fn aborts() -> Option<Abort> {
+    SCHEDULER.with_borrow(|scheduler| scheduler.as_ref().and_then(|scheduler| scheduler.aborts()))
+}
+
+/// Runs `act` as a transaction of this thread. One that ends with an error must not have stored anything: it would not be undone.
+pub(crate) fn as_transaction<T, E>(act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    struct Over;
+    impl Drop for Over {
+        fn drop(&mut self) {
+            TRANSACTION.set(None);
+        }
+    }
+    assert!(TRANSACTION.replace(Some(false)).is_none(), "a transaction in a transaction");
+    let over = Over;
+    let result = act();
+    assert!(result.is_ok() || TRANSACTION.get() == Some(false), "a transaction that refuses to go on after it has stored something");
+    drop(over);
+    // A transaction that has taken place is, for what was stored before and in it, a locked operation.
+    drain();
+    result
+}
+
+/// Whether a transaction of this thread is under way, so that no other thread may go on.
+pub fn is_in_transaction() -> bool {
+    TRANSACTION.get().is_some()
 }
 
 /// What `act` says with the buffer of the thread, if its stores are held back.

@@ -103,6 +103,13 @@ impl<K: Class + ?Sized> World for Index<K> {
         &live.pool
     }
 
+    fn close(&self, live: Live<K>) -> Result<(), Broken> {
+        if let Some(subject) = &live.subject {
+            subject.index.close().map_err(Broken::by("an index can be closed"))?;
+        }
+        live.pool.close().map_err(Broken::by("a pool can be closed"))
+    }
+
     fn changes(&self, start: &Start<IndexChange>, content: &Option<Model<K>>) -> Vec<IndexChange> {
         match content {
             None => vec![IndexChange::Create],

@@ -19,7 +19,8 @@
 use super::sleep::{Sleep, Sleepers};
 use super::story::{Event, Place};
 use crate::Broken;
-use everleaf_pmem::schedule::{Buffer, Buffers, Scheduler, Slip, Step};
+use everleaf_pmem::htm::Abort;
+use everleaf_pmem::schedule::{self, Buffer, Buffers, Scheduler, Slip, Step};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -159,6 +160,8 @@ pub(super) struct Baton {
 }
 
 const NOBODY: usize = usize::MAX;
+/// Of four transactions, how many abort, in one schedule or another: in some all, so that everything goes the other way.
+const ABORTS: [u32; 4] = [0, 1, 2, 4];
 
 struct State {
     strategy: Strategy,
@@ -173,6 +176,8 @@ struct State {
     switches: u64,
     broken: Option<Broken>,
     trace: Option<Vec<Event>>,
+    /// Of four transactions, how many abort.
+    aborts: u32,
 }
 
 /// What unwinds the threads of a run that has been given up.
@@ -191,7 +196,6 @@ impl Baton {
             strategy,
             lag,
             sleepers: Sleepers::new(threads, sleep, limits.omission.clone()),
-            random,
             priorities,
             lowest: 0,
             finished: vec![false; threads],
@@ -199,6 +203,9 @@ impl Baton {
             switches: 0,
             broken: None,
             trace: traced.then(Vec::new),
+            // Drawn aside: what has no transactions goes on as if there were none.
+            aborts: ABORTS[random.clone().random_range(0..ABORTS.len())],
+            random,
         };
         let (holder, owner) = (AtomicUsize::new(NOBODY), std::thread::current());
         Arc::new(Self { state: Mutex::new(state), holder, threads: OnceLock::new(), owner, limits, buffers })
@@ -285,7 +292,9 @@ impl Baton {
 
     /// Before a step of `thread`.
     pub(super) fn before(&self, thread: usize, step: Step, at: Place) {
-        if let Some(buffers) = &self.buffers {
+        // Nobody goes on, and nothing of what others have stored arrives, while a transaction is under way.
+        let is_alone = schedule::is_in_transaction();
+        if let Some(buffers) = self.buffers.as_ref().filter(|_| !is_alone) {
             self.drain(buffers, step);
         }
         let mut state = self.state.lock();
@@ -302,6 +311,9 @@ impl Baton {
             return;
         }
         state.steps += 1;
+        if is_alone {
+            return;
+        }
         let is_write = !matches!(step, Step::Load(_) | Step::Wait);
         let next = match state.choose_at(thread, step, at, is_write) {
             Some(next) if next != thread => next,
@@ -314,6 +326,11 @@ impl Baton {
         drop(state);
         self.hand_to(next);
         self.take_seat(thread);
+    }
+
+    fn aborts(&self) -> Option<Abort> {
+        let State { aborts, random, .. } = &mut *self.state.lock();
+        random.random_ratio(*aborts, 4).then(|| Abort::ALL[random.random_range(0..Abort::ALL.len())])
     }
 
     fn slips(&self, thread: usize, slip: Slip, at: Place) -> bool {
@@ -404,6 +421,10 @@ impl<W: Fn(Step, Place)> Scheduler for Seat<W> {
 
     fn slips(&self, slip: Slip, at: Place) -> bool {
         self.baton.slips(self.thread, slip, at)
+    }
+
+    fn aborts(&self) -> Option<Abort> {
+        self.baton.aborts()
     }
 
     fn buffer(&self) -> Option<Buffer> {

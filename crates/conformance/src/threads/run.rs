@@ -475,9 +475,8 @@ impl<T: Target> Ground<T> {
                 target.apply(&live, &world, operation)?;
             }
             initial = target.content(&live, &world)?;
-            drop(live);
             if world.closed {
-                pool.close().map_err(Broken::by(RULE))?;
+                target.close(live, &pool)?;
             }
         } else {
             // It is made anew for each schedule.

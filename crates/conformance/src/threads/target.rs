@@ -101,6 +101,15 @@ pub trait Target: Send + Sync + 'static {
     /// Why it cannot be opened.
     fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken>;
 
+    /// Closes it, and its pool.
+    ///
+    /// # Errors
+    /// Why it cannot be closed.
+    fn close(&self, live: Self::Live, pool: &Pool<Crash>) -> Result<(), Broken> {
+        drop(live);
+        pool.close().map_err(Broken::by("closing succeeds"))
+    }
+
     /// Makes a call up, of `world`, and with `payload` as what it writes.
     fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation;
 
@@ -233,7 +242,35 @@ impl<K: Class + ?Sized> Index<K> {
             self.brink("leaves that merge behind a full one", &[Full, One, Full], 1),
             self.brink("leaves that merge behind a full one of another node", &[Half, Half, Full, One, Full, Half], 3),
             self.much_to_load("much to load"),
+            self.full_parents("full parents of a packed router"),
+            self.single_leaves("parents of a packed router with one leaf each"),
         ]
+    }
+
+    /// Parents of a packed router, which begin with two leaves each and have room for four. All but the first are full. So is a leaf of the second, whose split
+    /// makes the router build its nodes anew; the last leaf, whose split adds a parent; and one of the first parent, which has room.
+    fn full_parents(&self, name: &'static str) -> Scene {
+        let half = self.entry.leaf_capacity as u32 / 2;
+        let mut scene = self.brink(name, &[Fill::Full; 6], 5);
+        let (first, last) = (|leaf: u32| (leaf * half + 1) * 10, |leaf: u32| (leaf + 1) * half * 10);
+        // Above all others in its leaf, of which each half of the parts gets a half.
+        let splitting = (2..6).map(|leaf| last(leaf) + 5);
+        let between = [1, 3, 4, 6];
+        let lower = between.iter().take(half as usize).map(|more| first(2) + more);
+        let upper = between.iter().take(half as usize - 1).map(|more| last(5) + more);
+        let opening: Vec<u32> = splitting.chain(lower).chain(upper).collect();
+        scene.opening.extend(opening.iter().map(|key| Change::Put(*key, 1)));
+        scene.others = opening;
+        scene.focus = vec![first(0) + 9, first(2) + 9, last(5) + 5, last(5) + 9];
+        scene
+    }
+
+    /// Parents of a packed router which have lost all leaves but one, so that the next merger makes the router build its nodes anew, and, when it has as few
+    /// leaves again, the one after the next.
+    fn single_leaves(&self, name: &'static str) -> Scene {
+        let half = self.entry.leaf_capacity as u32 / 2;
+        let leaves = [Fill::Half, Fill::Gone].repeat(5);
+        Scene { focus: [0, 2, 4, 8].map(|leaf| (leaf * half + 1) * 10).to_vec(), ..self.brink(name, &leaves, 0) }
     }
 
     /// Nothing, and enough keys for a bulk load that fills a node of four children, and for the last of its leaves to be split. The calls are the load, of all
@@ -317,6 +354,10 @@ impl<K: Class + ?Sized> Target for Index<K> {
 
     fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
         Subject::open(&self.entry, pool, 1).map_err(Broken::by("opening after a crash succeeds"))
+    }
+
+    fn close(&self, live: Self::Live, _pool: &Pool<Crash>) -> Result<(), Broken> {
+        live.close().map_err(Broken::by("closing succeeds"))
     }
 
     fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {

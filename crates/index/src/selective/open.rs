@@ -1,5 +1,6 @@
 //! Creating, opening, filling and checking a tree.
 
+use super::image::Image;
 use super::leaf::{self, Birth, Entry, LeafLayout};
 use super::log::{self, Log, Logs};
 use super::router::{Build, Router, Target};
@@ -14,7 +15,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicUsize,
+    AtomicBool, AtomicUsize,
     Ordering::{Relaxed, Release},
 };
 use std::sync::mpsc;
@@ -45,6 +46,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let first = leaf.off();
         pool.store(&root.first, first.link(), Relaxed);
         pool.store(&root.logs, 0, Relaxed);
+        pool.store(&root.image, 0, Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
@@ -52,17 +54,29 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let leaf = leaf.release();
         // Where that fails, nobody reaches the leaf; or its root is there after all, in a pool that allocates no more.
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
-        Ok(Self::assemble(pool, root, build, Vec::new(), vec![Found { low: K::Owned::default(), highest: None, off: leaf.bytes(), skip: 0, count: 0 }]))
+        Ok(Self::assemble(pool, root, build, Vec::new(), Image { keys: 0, leaves: vec![(K::Owned::default(), leaf.bytes())] }))
     }
 
-    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, build: Build<K, R>, logs: Vec<Off<Log>>, found: Vec<Found<K>>) -> Self {
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, build: Build<K, R>, logs: Vec<Off<Log>>, image: Image<K>) -> Self {
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
-        keys.add(found.iter().map(|leaf| leaf.count as i64).sum());
-        leaves.add(found.len() as i64);
-        let places: Vec<u64> = found.iter().map(|leaf| leaf.off).collect();
+        keys.add(image.keys as i64);
+        leaves.add(image.leaves.len() as i64);
+        let places: Vec<u64> = image.leaves.iter().map(|(_, place)| *place).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
-        let router = build(found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect());
-        Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, _key: PhantomData }
+        let router = build(image.leaves);
+        Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, is_closed: AtomicBool::new(false), _key: PhantomData }
+    }
+
+    /// See [`OrderedIndex::close`](crate::OrderedIndex::close).
+    pub(super) fn leave_image(&self) -> Result<(), Error> {
+        let mut leaves = Vec::new();
+        let checked = self.router.check(&mut |fences, leaf| leaves.push((fences.low.clone(), leaf)));
+        checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
+        self.is_closed.store(true, Relaxed);
+        match (Image::<K> { keys: self.keys.get(), leaves }).write(&self.pool, &self.root().image) {
+            Ok(()) | Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
@@ -88,8 +102,15 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             logs.push(off);
             L::replay(pool, log)
         })?;
+        if let Some(image) = Image::<K>::take(pool, &block.image, recovery.reach.is_none())
+            && image.leaves.iter().all(|(_, leaf)| pool.get(Off::<L>::new(*leaf)).is_some())
+            && block.first.get() == Off::<L>::new(image.leaves[0].1).link()
+            && check_apart::<L>(root, &logs, image.leaves.iter().map(|(_, leaf)| *leaf)).is_ok()
+        {
+            return Ok(Self::assemble(pool, root, build, logs, image));
+        }
         let mut found = walk::<K, L, M>(pool, block.first.get(), recovery)?;
-        check_apart::<K, L>(root, &logs, &found)?;
+        check_apart::<L>(root, &logs, found.iter().map(|leaf| leaf.off))?;
         if !L::Structure::FENCED {
             found = leave_out_empty::<K, L, M>(pool, found)?;
             find_ranges(&mut found)?;
@@ -109,7 +130,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 return Err(everleaf_pmem::Error::corrupt(leaf.off, "a leaf that leaves out more bytes than its keys share").into());
             }
         }
-        Ok(Self::assemble(pool, root, build, logs, found))
+        let keys = found.iter().map(|leaf| leaf.count as u64).sum();
+        let leaves = found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect();
+        Ok(Self::assemble(pool, root, build, logs, Image { keys, leaves }))
     }
 
     /// Reads the list of leaves in order, while nobody writes.
@@ -181,18 +204,30 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(stats)
     }
 
+    /// Merges empty leaves that had no neighbour under their node of the router when their last key went. Somebody in the way of a merge is no reason to wait.
+    #[cold]
+    pub(super) fn compact(&self) {
+        if self.router.is_sparse() {
+            self.router.compact();
+        }
+        let mut low = Some(K::LOWEST.to_owned());
+        while let Some(key) = low {
+            let (before, fences) = (self.leaves.get(), self.fences(key.borrow()));
+            if self.read(Target::At(key.borrow()), None, |leaf, _| Ok(leaf.count() == 0)) {
+                let _ = L::Structure::merge(self, key.borrow());
+            }
+            // What two have become may be empty, too.
+            low = if self.leaves.get() < before { Some(key) } else { fences.high };
+        }
+    }
+
     /// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so all are gone through, and again.
     fn merge_empty(&self) {
-        let mut low = K::LOWEST.to_owned();
-        for _ in 0..8 * self.leaves.get() {
+        let mut in_vain = 0;
+        while self.leaves.get() > 1 && self.keys.get() == 0 && in_vain < 8 {
             let before = self.leaves.get();
-            if before == 1 || self.keys.get() > 0 {
-                return;
-            }
-            let _ = L::Structure::merge(self, low.borrow());
-            if self.leaves.get() == before {
-                low = self.fences(low.borrow()).high.unwrap_or_else(|| K::LOWEST.to_owned());
-            }
+            self.compact();
+            in_vain = if self.leaves.get() < before { 0 } else { in_vain + 1 };
         }
     }
 
@@ -393,9 +428,9 @@ fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64
 
 /// Checks that the blocks of a tree do not overlap: not each other's entries would be the worst of it, but a latch that two leaves share is waited for without
 /// an end.
-fn check_apart<K: Key + ?Sized, L: LeafLayout<K>>(root: Off<TreeRoot>, logs: &[Off<Log>], found: &[Found<K>]) -> Result<(), Error> {
+fn check_apart<L>(root: Off<TreeRoot>, logs: &[Off<Log>], leaves: impl Iterator<Item = u64>) -> Result<(), Error> {
     let others = logs.iter().map(|log| (log.bytes(), size_of::<Log>())).chain([(root.bytes(), size_of::<TreeRoot>())]);
-    let mut blocks: Vec<(u64, usize)> = found.iter().map(|leaf| (leaf.off, size_of::<L>())).chain(others).collect();
+    let mut blocks: Vec<(u64, usize)> = leaves.map(|leaf| (leaf, size_of::<L>())).chain(others).collect();
     blocks.sort_unstable();
     match blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
         Some(pair) => Err(everleaf_pmem::Error::corrupt(pair[1].0, "a block of a tree that reaches into another").into()),

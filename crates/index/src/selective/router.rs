@@ -1,18 +1,21 @@
 //! Routers: from a key to the leaf whose range holds it. Volatile; rebuilt from the leaves.
 
 mod any;
+mod htm;
 mod node;
 mod olc;
 mod packed;
 mod siblings;
 
 pub use any::AnyRouter;
+pub use htm::Htm;
 pub use olc::Olc;
 pub use packed::Packed;
 pub use siblings::Siblings;
 
 use crate::Key;
 pub use crate::latch::Restart;
+use everleaf_pmem::htm::Statistics;
 use std::borrow::Borrow;
 
 /// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache
@@ -71,6 +74,25 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// Finds a leaf. What comes back holds only if [`Router::validate`] says so afterwards.
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart>;
 
+    /// Runs `act` as one transaction of the processor, in which the router is asked by [`Router::find_within`]. `None` if that has not taken place: then
+    /// nothing has happened.
+    #[inline(always)]
+    #[track_caller]
+    fn transaction<T>(&self, _act: impl FnMut() -> Result<T, Restart>) -> Option<T> {
+        None
+    }
+
+    /// Finds a leaf, within a transaction. Nothing needs to be validated, but somebody may hold the latch of the leaf.
+    #[inline(always)]
+    fn find_within(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        self.find(target)
+    }
+
+    /// How transactions have fared.
+    fn transactions(&self) -> Statistics {
+        Statistics::default()
+    }
+
     /// Finds the leaves of at most [`GROUP`] keys at once, so that they wait for memory together. A key in whose way somebody was gets no route.
     fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         for (route, key) in routes.iter_mut().zip(keys) {
@@ -107,6 +129,14 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// Two neighbouring leaves, one of them that of `key`, which keep their places until the result is dropped. `None` when there are no two.
     fn neighbours(&self, key: &K) -> Result<Option<Self::Neighbours<'_>>, Restart>;
 
+    /// Whether many leaves are alone under their nodes, and would have neighbours if [`Router::compact`] were called.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
+    /// Gives a sparse router a denser form. Others may use it meanwhile.
+    fn compact(&self) {}
+
     /// Levels.
     fn depth(&self) -> u32;
 
@@ -140,7 +170,7 @@ mod tests {
 
     /// Splits and joins ranges at random; a leaf's number stands for the leaf.
     fn against_model<K: Key + ?Sized>(key: impl Fn(u64) -> K::Owned) {
-        for build in [AnyRouter::<K, 4>::olc, AnyRouter::packed] {
+        for build in [AnyRouter::<K, 4>::olc, AnyRouter::packed, AnyRouter::htm] {
             router_against_model(build, &key);
         }
         for build in [AnyRouter::<K, FANOUT>::olc, AnyRouter::packed] {

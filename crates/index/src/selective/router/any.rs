@@ -1,15 +1,18 @@
 //! A router that is chosen when a tree is created or opened: every leaf runs on every router, and is compiled once.
 
 use super::siblings::Siblings;
-use super::{Fences, Olc, Packed, Route, Router, Target};
+use super::{Fences, Htm, Olc, Packed, Route, Router, Target};
 use crate::Key;
 use crate::latch::Restart;
+use everleaf_pmem::htm::Statistics;
 
 /// One of the routers.
 #[expect(clippy::large_enum_variant, reason = "there is one a tree, and a lookup should not have to follow a pointer to it")]
 pub enum AnyRouter<K: ?Sized, const FANOUT: usize> {
     /// See [`Olc`].
     Olc(Olc<K, FANOUT>),
+    /// See [`Htm`].
+    Htm(Htm<K, FANOUT>),
     /// See [`Packed`].
     Packed(Packed<K, FANOUT>),
 }
@@ -18,6 +21,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> AnyRouter<K, FANOUT> {
     /// Over leaves in ascending order of their lows; see [`Olc::build`].
     pub fn olc(leaves: Vec<(K::Owned, u64)>) -> Self {
         Self::Olc(Olc::build(leaves))
+    }
+
+    /// Over leaves in ascending order of their lows; see [`Htm::build`].
+    pub fn htm(leaves: Vec<(K::Owned, u64)>) -> Self {
+        Self::Htm(Htm::build(leaves))
     }
 
     /// Over leaves in ascending order of their lows; see [`Packed::build`].
@@ -31,6 +39,7 @@ macro_rules! whichever {
     ($any:expr, $router:ident => $act:expr) => {
         match $any {
             AnyRouter::Olc($router) => $act,
+            AnyRouter::Htm($router) => $act,
             AnyRouter::Packed($router) => $act,
         }
     };
@@ -38,6 +47,21 @@ macro_rules! whichever {
 
 impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
     type Neighbours<'a> = Siblings<'a, K, FANOUT>;
+
+    #[inline(always)]
+    #[track_caller]
+    fn transaction<T>(&self, act: impl FnMut() -> Result<T, Restart>) -> Option<T> {
+        whichever!(self, router => router.transaction(act))
+    }
+
+    #[inline(always)]
+    fn find_within(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        whichever!(self, router => router.find_within(target))
+    }
+
+    fn transactions(&self) -> Statistics {
+        whichever!(self, router => router.transactions())
+    }
 
     #[inline(always)]
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
@@ -72,6 +96,14 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
 
     fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
         whichever!(self, router => router.neighbours(key))
+    }
+
+    fn is_sparse(&self) -> bool {
+        whichever!(self, router => router.is_sparse())
+    }
+
+    fn compact(&self) {
+        whichever!(self, router => router.compact());
     }
 
     fn depth(&self) -> u32 {

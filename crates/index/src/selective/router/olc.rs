@@ -94,6 +94,23 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Ok(Descent { above: &self.root_latch, version, node: self.child(u64::from(number))?, number })
     }
 
+    /// As [`Router::find_within`].
+    #[inline(always)]
+    pub(super) fn find_within(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        self.root_latch.try_read()?;
+        let mut number = self.root.load(Relaxed);
+        loop {
+            let node = self.child(u64::from(number))?;
+            let version = node.latch.try_read()?;
+            let shape = node.shape();
+            let slot = self.separators.search(node, shape, target);
+            if let Some(route) = (Step { node, number, version, slot, shape }).route() {
+                return Ok(route);
+            }
+            number = node.children[slot].load(Relaxed) as u32;
+        }
+    }
+
     /// Searches the node that a descent has come to; goes on to its child, whose memory is asked for but not read yet.
     #[inline(always)]
     fn step<'a>(&'a self, descent: &mut Descent<'a, FANOUT>, target: Target<'_, K>) -> Result<Step<'a, FANOUT>, Restart> {

@@ -27,8 +27,8 @@
 //! Keys that ascend fill the last parent, again and again, so that building anew each time would take ever longer. When the last parent is full and its last
 //! leaf is split, the new leaf gets a parent of its own behind it, in the same array. Elsewhere keys that come in order have their price.
 //!
-//! Parents are not merged. When on average they have half the leaves that they began with, and one of them is asked for two leaves and has one, the array is
-//! built anew, smaller.
+//! Parents are not merged. When they have lost a quarter of the leaves that they began with, the array is sparse, and is built anew, smaller, when the tree
+//! says so: leaves that had no neighbour under their parent have one then.
 
 use super::node::{Entry, Node, Separators};
 use super::siblings::{Join, Siblings};
@@ -160,6 +160,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         // Until the last parent was locked, there may be one more.
         while number < self.top().parents {
             let node = self.in_use(self.top(), 0, number);
+            // latch-equivalent(lock): where a locked operation comes before the loads behind it, as on x86-64, it is enough to see that nobody holds the latch:
+            // whoever takes it from then on sees that the array is built anew, and lets go. On other processors both might see the other too late.
             lock(node).release_unchanged();
             leaves.extend(self.separators.entries(node));
             number += 1;
@@ -172,9 +174,14 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         for level in 0..old.levels {
             for number in 0..old.nodes(level, FANOUT) {
                 let node = self.in_use(old, level, number);
-                let lock = (level == 0).then(|| lock(node));
+                if level > 0 {
+                    self.separators.clear(node);
+                    continue;
+                }
+                // Whoever has locked it to look at `is_rebuilding` must not give it back unchanged, and alive, behind this.
+                let lock = lock(node);
                 self.separators.clear(node);
-                lock.into_iter().for_each(Locked::release_obsolete);
+                lock.release_obsolete();
             }
         }
         self.rebuilds.add(1);
@@ -254,9 +261,12 @@ impl Top {
 }
 
 /// Waits for the lock of a node that is in use.
+#[track_caller]
 fn lock<const FANOUT: usize>(node: &Node<FANOUT>) -> Locked<'_> {
     loop {
-        if let Ok(lock) = node.latch.read().and_then(|version| node.latch.lock_from(version)) {
+        if let Ok(version) = node.latch.read()
+            && let Ok(lock) = node.latch.lock_from(version)
+        {
             return lock;
         }
         schedule::spin();
@@ -328,13 +338,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
         let (node, lock) = self.lock(&route)?;
         let count = node.shape().count;
         if count < 2 {
-            let parents = self.top().parents;
             lock.release_unchanged();
-            if parents > 1 && self.leaves.get() as usize * 2 <= parents * Self::FILL {
-                self.rebuild(|leaves| leaves)?;
-                // Once more: what has just been built is not so sparse.
-                return self.neighbours(key);
-            }
             return Ok(None);
         }
         Ok(Some(Siblings::new(self, &self.separators, node, lock, route.slot.min(count - 2))))
@@ -342,6 +346,17 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
 
     fn rebuilds(&self) -> u64 {
         self.rebuilds.get()
+    }
+
+    fn is_sparse(&self) -> bool {
+        let (parents, leaves) = (self.top().parents, self.leaves.get() as usize);
+        // And fewer parents would do: of two that are built anew, one may be nearly empty.
+        leaves * 4 <= parents * Self::FILL * 3 && leaves.div_ceil(Self::FILL) < parents
+    }
+
+    fn compact(&self) {
+        // Where another thread is at it, it need not be done twice.
+        let _ = self.rebuild(|leaves| leaves);
     }
 
     fn depth(&self) -> u32 {
@@ -469,6 +484,8 @@ mod tests {
             if leaves(&router).len() == 1 {
                 break;
             }
+            assert!(router.is_sparse());
+            router.compact();
             assert!(sweep < 20);
         }
         assert_eq!((router.top().parents, router.depth()), (1, 1));
