@@ -157,6 +157,12 @@ impl<'p> Record<'p> {
         self.shape & TOMBSTONE != 0
     }
 
+    /// Whether it says that the key is present, for good.
+    #[inline]
+    pub fn is_lasting(&self) -> bool {
+        self.shape & (TOMBSTONE | EXPIRES) == 0
+    }
+
     /// When it ceases, in milliseconds since 1970.
     #[inline]
     pub fn expiry_ms(&self) -> Option<u64> {

@@ -20,6 +20,7 @@ pub(crate) mod conditional;
 pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod decimal;
+pub(crate) mod expiry;
 pub(crate) mod info;
 pub(crate) mod introspection;
 pub(crate) mod keys;

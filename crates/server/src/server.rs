@@ -10,6 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// Why a server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -102,13 +103,33 @@ impl Server {
                 .map(|(index, event_loop)| thread::Builder::new().name(format!("everleaf-{}", index + 1)).spawn_scoped(scope, move || run(event_loop)))
                 .collect::<Result<_, _>>()
                 .inspect_err(|_| shared.stop())?;
+            let sweeper = thread::Builder::new().name("everleaf-sweep".into()).spawn_scoped(scope, || sweep(shared)).inspect_err(|_| shared.stop())?;
             let mut outcome = first.map_or(Ok(()), run).map_err(Error::from);
+            sweeper.thread().unpark();
             for thread in others {
                 let ended = thread.join().map_or(Err(Error::Panicked), |ended| ended.map_err(Error::from));
                 outcome = outcome.and(ended);
             }
             outcome
         })
+    }
+}
+
+/// How long to leave keys that have expired, at least, when there were few.
+const SWEEP_PAUSE: Duration = Duration::from_millis(100);
+/// Keys that are looked at between two pauses.
+const SWEEP_COUNT: usize = 1000;
+
+/// Removes keys that have expired, and what snapshots have held back, until the server stops. If more than a quarter of the keys that it looks at have expired,
+/// it makes no pause.
+fn sweep(server: &Shared) {
+    while !server.is_stopping() {
+        let swept = server.store.sweep(SWEEP_COUNT).unwrap_or_default();
+        // What cannot be removed now may be so later; a store that is damaged says so to whoever writes.
+        let _ = server.store.collect(SWEEP_COUNT);
+        if swept.removed * 4 <= swept.visited || swept.is_round {
+            thread::park_timeout(SWEEP_PAUSE);
+        }
     }
 }
 

@@ -35,7 +35,7 @@
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::garbage::STEPS_PER_WRITE;
-use crate::namespace::link_word;
+use crate::namespace::{Content, link_word};
 use crate::slots::Claim;
 use crate::store::{Index, Shared, check_sizes};
 use crate::{Error, Namespace, Store};
@@ -57,6 +57,8 @@ pub(crate) struct Item<M: Medium> {
     pub(crate) namespace: Namespace<M>,
     pub(crate) key: Vec<u8>,
     pub(crate) value: Option<Vec<u8>>,
+    /// When that is to cease.
+    pub(crate) expiry_ms: Option<u64>,
 }
 
 /// Which keys must not change between the look at them and the commit, besides those that are written.
@@ -88,22 +90,32 @@ impl<M: Medium> Default for Batch<M> {
 impl<M: Medium> Batch<M> {
     /// Sets `key` to `value`. Of several changes to one key the last one counts.
     pub fn put(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8]) {
-        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: Some(value.to_vec()) });
+        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: Some(value.to_vec()), expiry_ms: None });
+    }
+
+    /// Sets `key` to `value`, until it expires, if it does. See [`Namespace::put_until`].
+    pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) {
+        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: Some(value.to_vec()), expiry_ms });
     }
 
     /// Removes `key`.
     pub fn delete(&mut self, namespace: &Namespace<M>, key: &[u8]) {
-        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: None });
+        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: None, expiry_ms: None });
     }
 
     /// Makes the batch conditional: it is applied only if, at that moment, `key` holds `value` (`None`: is absent). Expectations are about the state before the
     /// batch.
     pub fn expect(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<&[u8]>) {
-        self.expectations.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: value.map(<[u8]>::to_vec) });
+        self.expectations.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: value.map(<[u8]>::to_vec), expiry_ms: None });
     }
 }
 
 impl<M: Medium> Item<M> {
+    /// What is to be written.
+    fn content(&self) -> Option<Content<'_>> {
+        self.value.as_deref().map(|value| Content { value, expiry_ms: self.expiry_ms })
+    }
+
     fn place(&self) -> (u32, &[u8]) {
         (self.namespace.space.number, &self.key)
     }
@@ -164,7 +176,7 @@ impl<M: Listed> Shared<M> {
             check()?;
             let steps = self.plan(changes)?;
             match (steps.as_slice(), stripes.first()) {
-                ([Step { item, .. }], Some(stripe)) => drop(item.namespace.set_locked(stripe, &item.key, item.value.as_deref())?),
+                ([Step { item, .. }], Some(stripe)) => drop(item.namespace.set_locked(stripe, &item.key, item.content())?),
                 ([], _) => {}
                 _ => self.run(steps)?,
             }
@@ -235,7 +247,8 @@ impl<M: Listed> Shared<M> {
         let mut records = Vec::with_capacity(steps.len());
         let mut entries = Vec::with_capacity(steps.len());
         for step in steps.iter_mut() {
-            let version = Version { is_tombstone: step.is_delete(), commit: claim.token(), previous: step.previous, expiry_ms: None };
+            let expiry_ms = step.item.namespace.space.note_expiry(step.item.expiry_ms);
+            let version = Version { is_tombstone: step.is_delete(), commit: claim.token(), previous: step.previous, expiry_ms };
             let record = Record::write(pool, &step.item.key, step.item.value.as_deref().unwrap_or_default(), version)?;
             step.off = record.off();
             entries.push(LogEntry { root: step.index.root, link: step.off.link() });

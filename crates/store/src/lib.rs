@@ -59,8 +59,10 @@ mod slots;
 mod snapshot;
 mod store;
 mod stripes;
+mod sweep;
 mod transaction;
 mod version;
+mod wall;
 
 pub use batch::Batch;
 pub use check::{Damage, NamespaceReport, NamespaceStats, Report, Stats};
@@ -69,10 +71,12 @@ pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 pub use everleaf_pmem::{Domain, Info, Usage};
 pub use garbage::HeldBack;
-pub use namespace::{Change, Found, Namespace};
+pub use namespace::{Change, Entry, Found, Namespace};
 pub use snapshot::Snapshot;
 pub use store::{Options, Store};
+pub use sweep::Swept;
 pub use transaction::{Isolation, Savepoint, Transaction};
+pub use wall::Times;
 
 /// The example of the README, which is to stay true.
 #[cfg(doctest)]

@@ -19,6 +19,7 @@ use crate::Error;
 use crate::garbage::STEPS_PER_WRITE;
 use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
+use crate::version::is_shown;
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Word};
@@ -32,8 +33,10 @@ use std::sync::atomic::Ordering;
 pub enum Change {
     /// Leave it as it is.
     Keep,
-    /// Set it.
+    /// Set it; if it expires, it goes on to do so.
     Put(Vec<u8>),
+    /// Set it, and when it expires, in milliseconds since 1970, if it does.
+    PutUntil(Vec<u8>, Option<u64>),
     /// Remove it.
     Delete,
 }
@@ -42,6 +45,28 @@ pub enum Change {
 pub struct Found<'a> {
     record: Record<'a>,
     key: &'a [u8],
+}
+
+/// What a key holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// When it expires, in milliseconds since 1970, if it does.
+    pub expiry_ms: Option<u64>,
+}
+
+/// What a key is to hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Content<'v> {
+    pub(crate) value: &'v [u8],
+    pub(crate) expiry_ms: Option<u64>,
+}
+
+impl<'v> Content<'v> {
+    fn lasting(value: &'v [u8]) -> Self {
+        Self { value, expiry_ms: None }
+    }
 }
 
 /// How a write treats what it replaces.
@@ -125,6 +150,31 @@ impl<M: Listed> Namespace<M> {
         copy_value(&record, key, out).map(Some)
     }
 
+    /// The value of `key`, and when it expires.
+    ///
+    /// # Errors
+    /// See [`Namespace::get`].
+    pub fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Error> {
+        let _pinned = self.shared.pool.pin();
+        let index = self.space.current(&self.shared.clock);
+        let Some(index) = index.as_deref() else { return Ok(None) };
+        let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
+        let mut value = Vec::new();
+        copy_value(&record, key, &mut value)?;
+        Ok(Some(Entry { value, expiry_ms: record.expiry_ms() }))
+    }
+
+    /// When `key` expires, in milliseconds since 1970, if it does; if it is present.
+    ///
+    /// # Errors
+    /// See [`Namespace::get`].
+    pub fn expiry_ms(&self, key: &[u8]) -> Result<Option<Option<u64>>, Error> {
+        let _pinned = self.shared.pool.pin();
+        let index = self.space.current(&self.shared.clock);
+        let Some(index) = index.as_deref() else { return Ok(None) };
+        Ok(self.shared.current(index, key)?.map(|record| record.expiry_ms()))
+    }
+
     /// The values of several keys, in their order: faster than one by one.
     ///
     /// # Errors
@@ -175,7 +225,8 @@ impl<M: Listed> Namespace<M> {
         Ok(Some(record.value_size()))
     }
 
-    /// Number of keys: exact when no write is under way.
+    /// Number of keys: exact when no write is under way. Those that have expired count until they are removed, by [`Store::sweep`](crate::Store::sweep) or a
+    /// write.
     pub fn count(&self) -> u64 {
         self.space.count.load(Ordering::Relaxed)
     }
@@ -186,7 +237,19 @@ impl<M: Listed> Namespace<M> {
     /// A key or value too long; a full pool, in which case nothing has changed; a damaged pool; [`Error::Halted`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_sizes(key, value)?;
-        self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, value).map(|way| ((), way))))
+        let content = Content::lasting(value);
+        self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
+    }
+
+    /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970. From then on the key is absent, whoever asks, but for snapshots that were taken
+    /// before.
+    ///
+    /// # Errors
+    /// See [`Namespace::put`].
+    pub fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: u64) -> Result<(), Error> {
+        check_sizes(key, value)?;
+        let content = Content { value, expiry_ms: Some(expiry_ms) };
+        self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
     }
 
     /// Sets several keys, each on its own (a crash or an error may leave some), sharing the cost of making them durable. Later ones win.
@@ -216,7 +279,7 @@ impl<M: Listed> Namespace<M> {
         check_sizes(key, value)?;
         let set = |stripe: &Locked<'_>| match self.value_size(key)? {
             Some(_) => Ok((false, Way::Plain)),
-            None => Ok((true, self.put_locked(stripe, key, value)?)),
+            None => Ok((true, self.put_locked(stripe, key, Content::lasting(value))?)),
         };
         self.shared.with_room(|| self.with_stripe(key, set))
     }
@@ -236,7 +299,7 @@ impl<M: Listed> Namespace<M> {
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
         check_sizes(key, new.unwrap_or_default())?;
         let swap = |stripe: &Locked<'_>| match self.holds(key, expected)? {
-            true => Ok((true, self.set_locked(stripe, key, new)?)),
+            true => Ok((true, self.set_locked(stripe, key, new.map(Content::lasting))?)),
             false => Ok((false, Way::Plain)),
         };
         self.shared.with_room(|| self.with_stripe(key, swap))
@@ -247,16 +310,25 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::put`].
     pub fn modify(&self, key: &[u8], decide: impl FnOnce(Option<&[u8]>) -> Change) -> Result<(), Error> {
+        self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))
+    }
+
+    /// [`Namespace::modify`] by somebody who wants to know when the key expires.
+    ///
+    /// # Errors
+    /// See [`Namespace::put`].
+    pub fn modify_entry(&self, key: &[u8], decide: impl FnOnce(Option<&Entry>) -> Change) -> Result<(), Error> {
         check_sizes(key, &[])?;
         self.with_stripe(key, |stripe| {
-            let mut old = Vec::new();
-            let present = self.get_into(key, &mut old)?.is_some();
-            let way = match decide(present.then_some(&old)) {
+            let entry = self.entry(key)?;
+            let put = |value: &[u8], expiry_ms| {
+                check_sizes(key, value)?;
+                self.put_locked(stripe, key, Content { value, expiry_ms })
+            };
+            let way = match decide(entry.as_ref()) {
                 Change::Keep => Way::Plain,
-                Change::Put(new) => {
-                    check_sizes(key, &new)?;
-                    self.put_locked(stripe, key, &new)?
-                }
+                Change::Put(new) => put(&new, entry.and_then(|entry| entry.expiry_ms))?,
+                Change::PutUntil(new, expiry_ms) => put(&new, expiry_ms)?,
                 Change::Delete => self.delete_locked(stripe, key)?.1,
             };
             Ok(((), way))
@@ -307,26 +379,27 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Sets `key`, or removes it, with a stripe held.
-    pub(crate) fn set_locked(&self, stripe: &Locked<'_>, key: &[u8], value: Option<&[u8]>) -> Result<Way, Error> {
-        match value {
-            Some(value) => self.put_locked(stripe, key, value),
+    pub(crate) fn set_locked(&self, stripe: &Locked<'_>, key: &[u8], content: Option<Content<'_>>) -> Result<Way, Error> {
+        match content {
+            Some(content) => self.put_locked(stripe, key, content),
             None => self.delete_locked(stripe, key).map(|(_, way)| way),
         }
     }
 
     /// [`Namespace::put`], with the stripe held.
-    pub(crate) fn put_locked(&self, stripe: &Locked<'_>, key: &[u8], value: &[u8]) -> Result<Way, Error> {
+    pub(crate) fn put_locked(&self, stripe: &Locked<'_>, key: &[u8], content: Content<'_>) -> Result<Way, Error> {
         self.shared.writable()?;
         let index = self.shared.index_or_create(&self.space)?;
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
-                let record = Record::write(&self.shared.pool, key, value, Version { commit: at, ..Version::default() })?;
+                let expiry_ms = self.space.note_expiry(content.expiry_ms);
+                let record = Record::write(&self.shared.pool, key, content.value, Version { commit: at, expiry_ms, ..Version::default() })?;
                 self.publish(&index, key, self.shared.pool.seal(record), at)?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
                 let previous = index.tree.get(key)?.map_or(0, NonZeroU64::get);
-                self.put_version(&index, key, Some(value), previous)?;
+                self.put_version(&index, key, Some(content), previous)?;
                 Ok(Way::Versioned)
             }
         }
@@ -341,11 +414,11 @@ impl<M: Listed> Namespace<M> {
             Course::Plain(at, _announced) => Ok((self.take(index, key, at)?, Way::Plain)),
             Course::Versioned => {
                 let previous = index.tree.get(key)?.map_or(0, NonZeroU64::get);
-                let present = self.is_present(previous)?;
-                if present {
+                let shown = self.is_shown(previous)?;
+                if self.is_present(previous)? {
                     self.put_version(index, key, None, previous)?;
                 }
-                Ok((present, Way::Versioned))
+                Ok((shown, Way::Versioned))
             }
         }
     }
@@ -353,25 +426,32 @@ impl<M: Listed> Namespace<M> {
     /// A plain delete: takes the entry out of the index.
     fn take(&self, index: &Index, key: &[u8], at: u64) -> Result<bool, Error> {
         let Some(old) = index.tree.remove(key)? else { return Ok(false) };
-        let present = self.is_present(old.get())?;
-        if present {
+        let shown = self.is_shown(old.get())?;
+        if self.is_present(old.get())? {
             self.space.count.fetch_sub(1, Ordering::Relaxed);
         }
         self.shared.replaced(old.get(), at, &self.shared.pool.pin())?;
         self.shared.writable()?;
-        Ok(present)
+        Ok(shown)
     }
 
-    /// Whether the version that `link` refers to, if it is not 0, says that the key is there. The caller holds its stripe.
+    /// Whether the version that `link` refers to, if it is not 0, says that the key is there and has not expired. The caller holds its stripe.
+    fn is_shown(&self, link: u64) -> Result<bool, Error> {
+        Ok(link != 0 && is_shown(&Record::read(&self.shared.pool, link)?, self.shared.wall.now_ms()))
+    }
+
+    /// Whether the version that `link` refers to, if it is not 0, says that the key is there, expired or not. The caller holds its stripe.
     pub(crate) fn is_present(&self, link: u64) -> Result<bool, Error> {
         Ok(link != 0 && !Record::read(&self.shared.pool, link)?.is_tombstone())
     }
 
     /// Writes a version, or a tombstone, in front of the version that `previous` refers to, if it is not 0.
-    fn put_version(&self, index: &Index, key: &[u8], value: Option<&[u8]>, previous: u64) -> Result<(), Error> {
+    fn put_version(&self, index: &Index, key: &[u8], content: Option<Content<'_>>, previous: u64) -> Result<(), Error> {
         let Shared { pool, .. } = &*self.shared;
-        let version = Version { is_tombstone: value.is_none(), commit: self.shared.unstamped(), previous, expiry_ms: None };
-        let link = link_word(pool.seal(Record::write(pool, key, value.unwrap_or_default(), version)?).release());
+        let expiry_ms = self.space.note_expiry(content.and_then(|content| content.expiry_ms));
+        let version = Version { is_tombstone: content.is_none(), commit: self.shared.unstamped(), previous, expiry_ms };
+        let value = content.map_or(&[][..], |content| content.value);
+        let link = link_word(pool.seal(Record::write(pool, key, value, version)?).release());
         let mut replaced = None;
         let outcome = self.shared.upsert(index, key, link).map(|old| replaced = Some(old));
         self.settle_versions(&[(key, link)], replaced.as_slice(), outcome)

@@ -27,11 +27,19 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What was found.
 pub(crate) struct Opened {
     pub(crate) off: Off<StoreBlock>,
-    pub(crate) indexes: Vec<(String, Index)>,
+    pub(crate) indexes: Vec<(String, Found)>,
+}
+
+/// A namespace that was found.
+pub(crate) struct Found {
+    pub(crate) index: Index,
+    /// Whether it has keys that expire.
+    pub(crate) may_expire: bool,
 }
 
 /// A batch that was not committed.
@@ -61,11 +69,11 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
     let mut indexes = Vec::new();
     let mut tombstones = Vec::new();
     for (name, root) in pool.roots()?.into_iter().filter(|(name, _)| name != STORE_ROOT) {
-        let found = Mutex::new(Vec::new());
-        let trace = |link: NonZeroU64| trace_record(pool, reach.as_ref(), &logged, &found, link.get());
+        let traced = Traced::default();
+        let trace = |link: NonZeroU64| trace_record(pool, reach.as_ref(), &logged, &traced, link.get());
         let index = open_index(pool, &name, root, &Recovery { reach: reach.as_ref(), trace: &trace, threads })?;
-        indexes.push((name, index));
-        tombstones.push(found.into_inner());
+        indexes.push((name, Found { index, may_expire: traced.may_expire.into_inner() }));
+        tombstones.push(traced.tombstones.into_inner());
     }
     if let Some(reach) = reach {
         pool.adopt(reach)?;
@@ -81,7 +89,7 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
         undo(pool, block, &opened.indexes, &batch)?;
     }
     for ((_, index), links) in opened.indexes.iter().zip(tombstones) {
-        links.into_iter().try_for_each(|link| bury(pool, index, link))?;
+        links.into_iter().try_for_each(|link| bury(pool, &index.index, link))?;
     }
     // persist-equivalent(store late): before a batch takes a slot it seals its records, with a fence.
     block.slots.iter().for_each(|slot| slot.clear_remnant(pool));
@@ -125,35 +133,48 @@ fn open_index<M: Listed>(pool: &Arc<Pool<M>>, name: &str, root: Root, recovery: 
     Ok(Index { tree: entry.open(pool, name, recovery)?, kind: entry.name, root: root.off })
 }
 
+/// What was noted of the records of an index.
+#[derive(Default)]
+struct Traced {
+    tombstones: Mutex<Vec<u64>>,
+    may_expire: AtomicBool,
+}
+
 /// Step 2: a record that an index has.
 fn trace_record<M: Medium>(
     pool: &Pool<M>,
     reach: Option<&Reach<'_, M>>,
     logged: &HashSet<u64>,
-    tombstones: &Mutex<Vec<u64>>,
+    traced: &Traced,
     link: u64,
 ) -> Result<(), everleaf_index::Error> {
     let record = Record::read(pool, link)?;
+    if record.expiry_ms().is_some() {
+        traced.may_expire.store(true, Ordering::Relaxed);
+    }
     if !logged.contains(&link) {
         if record.is_tombstone() {
-            tombstones.lock().push(link);
+            traced.tombstones.lock().push(link);
         }
         mark(reach, record.off, record.size())?;
     } else if record.previous().get() != 0 {
         let previous = Record::read(pool, record.previous().get())?;
+        if previous.expiry_ms().is_some() {
+            traced.may_expire.store(true, Ordering::Relaxed);
+        }
         mark(reach, previous.off, previous.size())?;
     }
     Ok(())
 }
 
 /// Steps 4 and 5.
-fn undo<M: Medium>(pool: &Pool<M>, block: &StoreBlock, indexes: &[(String, Index)], batch: &Interrupted) -> Result<(), Error> {
+fn undo<M: Medium>(pool: &Pool<M>, block: &StoreBlock, indexes: &[(String, Found)], batch: &Interrupted) -> Result<(), Error> {
     let guard = pool.pin();
     let mut dead = Vec::new();
     for entry in &batch.entries {
         let record = Record::read(pool, entry.link)?;
-        let index = indexes.iter().find(|(_, index)| index.root == entry.root);
-        let index = &index.ok_or_else(|| corrupt(&record, "the record of a batch in a namespace that is not there"))?.1.tree;
+        let index = indexes.iter().find(|(_, found)| found.index.root == entry.root);
+        let index = &index.ok_or_else(|| corrupt(&record, "the record of a batch in a namespace that is not there"))?.1.index.tree;
         let key = key_of(&record);
         dead.push(record.off);
         if index.get(&key)?.is_none_or(|linked| linked.get() != entry.link) {

@@ -5,6 +5,7 @@
 
 use crate::namespace::{check_key, copy_value};
 use crate::store::{Index, Shared, Space};
+use crate::version::Moment;
 use crate::{Direction, Error, Namespace};
 use arc_swap::Guard as Loaded;
 use everleaf_index::Listed;
@@ -59,7 +60,7 @@ pub(crate) struct Place<'s, M: Medium> {
     pub(crate) shared: &'s Shared<M>,
     pub(crate) space: &'s Space,
     /// That of a snapshot, which is held; `None`: now.
-    pub(crate) moment: Option<u64>,
+    pub(crate) moment: Option<Moment>,
 }
 
 impl<M: Listed> Place<'_, M> {

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::namespace::{Found, Namespace, copy_value};
 use crate::scan::{self, Place};
 use crate::store::{Shared, Space};
+use crate::version::Moment;
 use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_pmem::Hardware;
@@ -127,7 +128,7 @@ impl Snapshots {
 pub struct Snapshot<M: Listed = Hardware> {
     pub(crate) shared: Arc<Shared<M>>,
     bound: Option<u64>,
-    moment: u64,
+    moment: Moment,
 }
 
 impl<M: Listed> Store<M> {
@@ -148,12 +149,18 @@ impl<M: Listed> Snapshot<M> {
             shared.stripes.await_plain();
             schedule::lock(&shared.snapshots.registry).is_settled = true;
         }
-        Self { shared: shared.clone(), bound: Some(bound), moment: shared.tick().at }
+        let moment = Moment { at: shared.tick().at, time_ms: shared.wall.now_ms() };
+        Self { shared: shared.clone(), bound: Some(bound), moment }
     }
 
     /// The timestamp: what was committed before it is seen.
     pub fn timestamp(&self) -> u64 {
-        self.moment
+        self.moment.at
+    }
+
+    /// The time, in milliseconds since 1970: what expires later is seen.
+    pub fn time_ms(&self) -> u64 {
+        self.moment.time_ms
     }
 
     /// The value of `key`.

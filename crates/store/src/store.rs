@@ -7,6 +7,9 @@ use crate::garbage::Garbage;
 use crate::slots::Slots;
 use crate::snapshot::Snapshots;
 use crate::stripes::Stripes;
+use crate::sweep::Sweeper;
+use crate::version::Moment;
+use crate::wall::{Times, Wall};
 use crate::{Error, Namespace, recovery};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
 use everleaf_index::record::{KEY_SIZE_MAX, Record, VALUE_SIZE_MAX};
@@ -17,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How to open a store.
@@ -33,6 +36,8 @@ pub struct Options {
     pub accept_dirty_shutdown: bool,
     /// Number of threads that rebuild the store after a crash. Default: one per processor.
     pub recovery_threads: usize,
+    /// The clocks by which keys expire. Default: those of the system; others only for tests.
+    pub times: fn() -> Times,
 }
 
 impl Default for Options {
@@ -43,6 +48,7 @@ impl Default for Options {
             domain: None,
             accept_dirty_shutdown: false,
             recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            times: Times::of_system,
         }
     }
 }
@@ -61,6 +67,8 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) slots: Slots,
     pub(crate) snapshots: Snapshots,
     pub(crate) garbage: Garbage,
+    pub(crate) wall: Wall,
+    pub(crate) sweeper: Sweeper,
     pub(crate) spaces: RwLock<BTreeMap<String, Arc<Space>>>,
     /// Held while an index is created: after the stripes, if any.
     creating: Mutex<()>,
@@ -82,8 +90,10 @@ pub(crate) struct Space {
     former: ArcSwap<Vec<Arc<Former>>>,
     /// The timestamp of the last clear in this life, 0 if there was none. Changed with all stripes held.
     pub(crate) cleared: Stamp,
-    /// Number of keys, changed with the key's stripe held.
+    /// Number of keys, those that have expired and are still there included. Changed with the key's stripe held.
     pub(crate) count: AtomicU64,
+    /// Whether a key that expires was ever there, in this life.
+    pub(crate) may_expire: AtomicBool,
 }
 
 /// An index that was cleared.
@@ -127,14 +137,23 @@ impl Space {
     }
 
     /// The index as of `moment`, that of a snapshot which the caller holds. The caller is pinned.
-    pub(crate) fn index_at(&self, moment: u64, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
+    pub(crate) fn index_at(&self, moment: Moment, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
         // In this order: an index that is taken away after the first look is seen by the second. One that was made since has nothing to show.
         let index = self.index.load();
         let former = self.former.load();
-        match former.iter().find(|former| former.ended(clock) >= moment) {
+        match former.iter().find(|former| former.ended(clock) >= moment.at) {
             Some(former) => Loaded::from_inner(Some(former.index.clone())),
             None => index,
         }
+    }
+
+    /// A key that expires, if it does, is about to be written.
+    #[inline]
+    pub(crate) fn note_expiry(&self, expiry_ms: Option<u64>) -> Option<u64> {
+        if expiry_ms.is_some() {
+            self.may_expire.store(true, Ordering::Relaxed);
+        }
+        expiry_ms
     }
 
     /// No snapshot wants to see `former` any more.
@@ -189,6 +208,8 @@ impl<M: Listed> Store<M> {
             slots: Slots::new(),
             snapshots: Snapshots::new(),
             garbage: Garbage::default(),
+            wall: Wall::new(options.times),
+            sweeper: Sweeper::default(),
             spaces: RwLock::default(),
             creating: Mutex::new(()),
             index_name: options.index.clone(),
@@ -197,7 +218,8 @@ impl<M: Listed> Store<M> {
             pool,
         };
         for (name, index) in opened.indexes {
-            shared.add_space(&name, Some(index));
+            let may_expire = index.may_expire;
+            shared.add_space(&name, Some(index.index)).may_expire.store(may_expire, Ordering::Relaxed);
         }
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -210,6 +232,11 @@ impl<M: Listed> Store<M> {
     /// The pool under the store.
     pub fn pool(&self) -> &Arc<Pool<M>> {
         &self.shared.pool
+    }
+
+    /// The time by which keys expire, in milliseconds since 1970. It never goes back, and is ahead of a clock that was set back.
+    pub fn time_ms(&self) -> u64 {
+        self.shared.wall.now_ms()
     }
 
     /// The namespace `name`. In the pool it exists from the first write to it until it is cleared. The handle is cheap to clone and cheap to keep.
@@ -278,6 +305,7 @@ impl<M: Listed> Shared<M> {
                 former: ArcSwap::default(),
                 cleared: Stamp::new(0),
                 count: AtomicU64::new(count),
+                may_expire: AtomicBool::new(false),
             })
         };
         spaces.entry(name.into()).or_insert_with(new).clone()

@@ -68,6 +68,7 @@ pub struct Transaction<M: Listed = Hardware> {
 struct Write<M: Listed> {
     namespace: Namespace<M>,
     value: Option<Vec<u8>>,
+    expiry_ms: Option<u64>,
 }
 
 /// What a serializable transaction has read.
@@ -144,7 +145,19 @@ impl<M: Listed> Transaction<M> {
     /// When the namespace belongs to another store.
     pub fn put(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_sizes(key, value)?;
-        self.write(namespace, key, Some(value.to_vec()))
+        self.write(namespace, key, Some(value.to_vec()), None)
+    }
+
+    /// Sets `key` to `value`, until it expires, if it does. See [`Namespace::put_until`]. The transaction itself goes on to see it.
+    ///
+    /// # Errors
+    /// A key or value too long; [`Error::ReadOnly`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
+        check_sizes(key, value)?;
+        self.write(namespace, key, Some(value.to_vec()), expiry_ms)
     }
 
     /// Removes `key`; whether it was present.
@@ -162,16 +175,16 @@ impl<M: Listed> Transaction<M> {
                 self.snapshot.value_size(namespace, key)?.is_some()
             }
         };
-        self.write(namespace, key, None)?;
+        self.write(namespace, key, None, None)?;
         Ok(present)
     }
 
-    fn write(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>>) -> Result<(), Error> {
+    fn write(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>>, expiry_ms: Option<u64>) -> Result<(), Error> {
         namespace.check_belongs_to(&self.snapshot.shared);
         if self.isolation == Isolation::ReadOnly {
             return Err(Error::ReadOnly);
         }
-        let before = self.writes.insert(place(namespace, key), Write { namespace: namespace.clone(), value });
+        let before = self.writes.insert(place(namespace, key), Write { namespace: namespace.clone(), value, expiry_ms });
         if self.has_savepoint {
             self.undo.push((place(namespace, key), before));
         }
@@ -290,7 +303,7 @@ impl<M: Listed> Transaction<M> {
             return Ok(());
         }
         let (shared, moment) = (snapshot.shared.clone(), snapshot.timestamp());
-        let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, value })| Item { namespace, key, value }).collect();
+        let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, value, expiry_ms })| Item { namespace, key, value, expiry_ms }).collect();
         let reads = reads.into_inner();
         let quiet = match reads.ranges.is_empty() {
             true => Quiet::Keys(reads.keys.iter().map(|(space, key)| (*space, key.as_slice())).collect()),

@@ -38,6 +38,15 @@ use std::sync::atomic::Ordering;
 /// No record is smaller: its header.
 const RECORD_SIZE_MIN: usize = 4 * WORD;
 
+/// As of when a snapshot shows what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// What was committed before this timestamp is there.
+    pub(crate) at: u64,
+    /// What has expired by this time, in milliseconds since 1970, is not.
+    pub(crate) time_ms: u64,
+}
+
 /// When a version was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Age {
@@ -53,7 +62,7 @@ impl<M: Listed> Shared<M> {
     pub(crate) fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
         let record = Record::read(&self.pool, link)?;
         match record.commit().load(Ordering::Acquire) & (PENDING | UNSTAMPED) {
-            0 => Ok(Some(record).filter(|record| !record.is_tombstone())),
+            0 => Ok(self.shown(record)),
             _ => self.resolve(record),
         }
     }
@@ -64,27 +73,27 @@ impl<M: Listed> Shared<M> {
         // Read before the age is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
         let previous = record.previous().load(Ordering::Acquire);
         if matches!(self.age(&record)?, Age::At(_)) {
-            return Ok(Some(record).filter(|record| !record.is_tombstone()));
+            return Ok(self.shown(record));
         }
         if previous == 0 {
             return Ok(None);
         }
         let previous = Record::read(&self.pool, previous)?;
         match self.age(&previous)? {
-            Age::At(_) => Ok(Some(previous).filter(|record| !record.is_tombstone())),
+            Age::At(_) => Ok(self.shown(previous)),
             Age::Open => Err(damaged(&previous, "a pending record whose previous version is pending too")),
         }
     }
 
     /// The version that a reader sees as of `moment` who finds `link` in an index; `None` when the key is absent. The caller is pinned, and `moment` is that of
     /// a snapshot that it holds.
-    pub(crate) fn visible_at(&self, link: u64, moment: u64) -> Result<Option<Record<'_>>, Error> {
+    pub(crate) fn visible_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
         let mut record = Record::read(&self.pool, link)?;
         // No chain has more versions than the pool has room for; one that is damaged may have no end.
         for _ in 0..self.pool.length() / RECORD_SIZE_MIN {
             let previous = record.previous().load(Ordering::Acquire);
-            if matches!(self.age(&record)?, Age::At(at) if at < moment) {
-                return Ok(Some(record).filter(|record| !record.is_tombstone()));
+            if matches!(self.age(&record)?, Age::At(at) if at < moment.at) {
+                return Ok(Some(record).filter(|record| is_shown(record, moment.time_ms)));
             }
             if previous == 0 {
                 return Ok(None);
@@ -92,6 +101,12 @@ impl<M: Listed> Shared<M> {
             record = Record::read(&self.pool, previous)?;
         }
         Err(damaged(&record, "a record with more versions than the pool has room for"))
+    }
+
+    /// A committed version, unless it says that the key is absent, or has expired.
+    #[inline]
+    fn shown<'p>(&self, record: Record<'p>) -> Option<Record<'p>> {
+        (record.is_lasting() || is_shown(&record, self.wall.now_ms())).then_some(record)
     }
 
     /// When a version was committed. What can be seen and has no timestamp yet gets one.
@@ -127,6 +142,11 @@ impl<M: Listed> Shared<M> {
         let now = self.clock.now();
         self.pool.compare_exchange(record.commit(), self.unstamped(), now).map_or_else(|other| other, |_| now)
     }
+}
+
+/// Whether a committed version says, at that time, that the key is present.
+pub(crate) fn is_shown(record: &Record<'_>, time_ms: u64) -> bool {
+    !record.is_tombstone() && record.expiry_ms().is_none_or(|expiry| expiry > time_ms)
 }
 
 pub(crate) fn damaged(record: &Record<'_>, what: &'static str) -> Error {

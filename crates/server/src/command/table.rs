@@ -1,7 +1,7 @@
 //! The commands. Names, arities, flags and key positions are Redis's; what Redis does not have says so in `since`.
 
 use super::{Flags, Group, Keys, Run, Spec};
-use crate::executor::{client, conditional, config, connection, info, introspection, keys, many, numbers, scan, server, strings, walk};
+use crate::executor::{client, conditional, config, connection, expiry, info, introspection, keys, many, numbers, scan, server, strings, walk};
 
 const READ: Flags = Flags::READONLY;
 const WRITE: Flags = Flags::WRITE;
@@ -49,10 +49,14 @@ pub(crate) static TABLE: &[Spec] = &[
     generic("del", -2, WRITE, Keys::ALL, "1.0.0", "Removes keys.", many::del),
     plain(Connection, "echo", 2, ALWAYS.and(FAST), "1.0.0", "Returns its argument.", connection::echo),
     generic("exists", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Counts how many of the keys are present.", many::exists),
+    generic("expire", -3, WRITE.and(FAST), Keys::FIRST, "1.0.0", "Has a key expire after some seconds.", expiry::expire),
+    generic("expireat", -3, WRITE.and(FAST), Keys::FIRST, "1.2.0", "Has a key expire at a time in seconds since 1970.", expiry::expireat),
+    generic("expiretime", 2, READ.and(FAST), Keys::FIRST, "7.0.0", "Returns when a key expires, in seconds since 1970.", expiry::expiretime),
     generic("flushall", -1, WRITE.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Removes every key of every database.", keys::flushall),
     generic("flushdb", -1, WRITE.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Removes every key of the database.", keys::flushdb),
     string("get", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns the value of a key.", strings::get),
     string("getdel", 2, WRITE.and(FAST), Keys::FIRST, "6.2.0", "Returns the value of a key and removes it.", strings::getdel),
+    string("getex", -2, WRITE.and(FAST), Keys::FIRST, "6.2.0", "Returns the value of a key, and sets when it expires.", expiry::getex),
     string("getrange", 4, READ, Keys::FIRST, "2.4.0", "Returns a part of the value of a key.", strings::getrange),
     string("getset", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Sets a key and returns what it held.", strings::getset),
     plain(Connection, "hello", -1, OPEN, "6.0.0", "Agrees on the protocol; may show the password and set the connection's name.", connection::hello),
@@ -65,7 +69,13 @@ pub(crate) static TABLE: &[Spec] = &[
     string("mset", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys, all or none.", conditional::mset),
     string("msetnx", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys if none of them is present.", conditional::msetnx),
     parent(Group::Generic, "object", "2.2.3", "Commands about how a value is kept.", OBJECT),
+    generic("persist", 2, WRITE.and(FAST), Keys::FIRST, "2.2.0", "Has a key expire no more.", expiry::persist),
+    generic("pexpire", -3, WRITE.and(FAST), Keys::FIRST, "2.6.0", "Has a key expire after some milliseconds.", expiry::pexpire),
+    generic("pexpireat", -3, WRITE.and(FAST), Keys::FIRST, "2.6.0", "Has a key expire at a time in milliseconds since 1970.", expiry::pexpireat),
+    generic("pexpiretime", 2, READ.and(FAST), Keys::FIRST, "7.0.0", "Returns when a key expires, in milliseconds since 1970.", expiry::pexpiretime),
     plain(Connection, "ping", -1, FAST, "1.0.0", "Answers.", connection::ping),
+    string("psetex", 4, WRITE_NEW, Keys::FIRST, "2.6.0", "Sets a key, to expire after some milliseconds.", expiry::psetex),
+    generic("pttl", 2, READ.and(FAST), Keys::FIRST, "2.6.0", "Returns after how many milliseconds a key expires.", expiry::pttl),
     plain(Connection, "quit", -1, OPEN, "1.0.0", "Closes the connection.", connection::quit),
     generic("randomkey", 1, READ, Keys::NONE, "1.0.0", "Returns a key, whichever.", keys::randomkey),
     generic("range", -3, READ, Keys::NONE, "everleaf 0.1.0", "Returns the keys between two, and their values, in order.", walk::range),
@@ -75,12 +85,14 @@ pub(crate) static TABLE: &[Spec] = &[
     generic("scan", -2, READ, Keys::NONE, "2.8.0", "Returns some keys, and a cursor for the rest.", scan::scan),
     plain(Connection, "select", 2, ALWAYS.and(FAST), "1.0.0", "Changes the database.", connection::select),
     string("set", -3, WRITE_NEW, Keys::FIRST, "1.0.0", "Sets a key.", strings::set),
+    string("setex", 4, WRITE_NEW, Keys::FIRST, "2.0.0", "Sets a key, to expire after some seconds.", expiry::setex),
     string("setnx", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Sets a key if it is absent.", strings::setnx),
     string("setrange", 4, WRITE_NEW, Keys::FIRST, "2.2.0", "Overwrites a part of the value of a key, after zeros if it is too short.", strings::setrange),
     plain(Server, "shutdown", -1, ADMIN.and(Flags::ALLOW_BUSY), "1.0.0", "Stops the server.", server::shutdown),
     string("strlen", 2, READ.and(FAST), Keys::FIRST, "2.2.0", "Returns the length of the value of a key.", strings::strlen),
     string("substr", 4, READ, Keys::FIRST, "1.0.0", "An older name of GETRANGE.", strings::getrange),
     plain(Server, "time", 1, ALWAYS.and(FAST), "2.6.0", "Returns the time as seconds and microseconds since 1970.", server::time),
+    generic("ttl", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns after how many seconds a key expires.", expiry::ttl),
     generic("type", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns the kind of a key's value.", keys::kind),
     generic("unlink", -2, WRITE.and(FAST), Keys::ALL, "4.0.0", "Removes keys.", many::del),
 ];

@@ -4,7 +4,7 @@
 //! refused as a whole and the command begins anew; each such turn means that another write went through, so that somebody always gets on.
 
 use super::{Call, Failure};
-use everleaf::{Batch, Error};
+use everleaf::{Batch, Entry, Error};
 
 /// Keys and values in turn, as MSET takes them.
 fn pairs<'a>(call: &Call<'a>) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a>, Failure> {
@@ -63,7 +63,7 @@ enum Target {
 fn move_value(call: &Call<'_>, target: Target) -> Result<bool, Failure> {
     let (database, from, to) = (call.database(), call.argument(1), call.argument(2));
     loop {
-        let value = database.get(from)?.ok_or(Failure::NO_SUCH_KEY)?;
+        let Entry { value, expiry_ms } = database.entry(from)?.ok_or(Failure::NO_SUCH_KEY)?;
         if from == to {
             return Ok(target == Target::Any);
         }
@@ -76,7 +76,7 @@ fn move_value(call: &Call<'_>, target: Target) -> Result<bool, Failure> {
             batch.expect(database, to, None);
         }
         batch.delete(database, from);
-        batch.put(database, to, &value);
+        batch.put_until(database, to, &value, expiry_ms);
         match call.server.store.write(batch) {
             Err(Error::Conflict { .. }) => {}
             written => return Ok(written.map(|()| true)?),

@@ -1,7 +1,6 @@
 //! Values as strings of bytes: GET, SET and what reads or changes a part.
 
-use super::{Call, Failure};
-use crate::resp::parse_integer;
+use super::{Call, Failure, expiry};
 use everleaf::Change;
 
 pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -45,7 +44,11 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         if options.get {
             old = current.map(<[u8]>::to_vec);
         }
-        if written { Change::Put(value.to_vec()) } else { Change::Keep }
+        match options.lifetime {
+            _ if !written => Change::Keep,
+            Lifetime::Kept => Change::Put(value.to_vec()),
+            Lifetime::Until(expiry_ms) => Change::PutUntil(value.to_vec(), expiry_ms),
+        }
     })?;
     match old {
         Some(old) => call.reply.bulk(&old),
@@ -58,11 +61,21 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
 struct SetOptions {
     condition: Condition,
     get: bool,
+    lifetime: Lifetime,
 }
 
-/// The words behind SET's value. What sets a time to live is checked and then refused: keys do not expire here, and to ignore it would lie.
+/// When what is set expires.
+#[derive(Clone, Copy)]
+enum Lifetime {
+    /// When what was there before would have.
+    Kept,
+    /// In milliseconds since 1970; `None`: never.
+    Until(Option<u64>),
+}
+
+/// The words behind SET's value.
 fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
-    let mut options = SetOptions { condition: Condition::Always, get: false };
+    let mut options = SetOptions { condition: Condition::Always, get: false, lifetime: Lifetime::Until(None) };
     let mut keep = false;
     let mut expiry = None;
     let mut index = 3;
@@ -76,20 +89,20 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
             options.get = true;
         } else if word("keepttl") && expiry.is_none() {
             keep = true;
-        } else if (word("ex") || word("px") || word("exat") || word("pxat")) && !keep && expiry.is_none() && index + 1 < call.arguments.len() {
+        } else if let Some(notation) = expiry::notation(call, index).filter(|_| !keep && expiry.is_none() && index + 1 < call.arguments.len()) {
             index += 1;
-            expiry = Some(call.argument(index));
+            expiry = Some((index, notation));
         } else {
             return Err(Failure::SYNTAX);
         }
         index += 1;
     }
-    match expiry.map(parse_integer) {
-        None => Ok(options),
-        Some(None) => Err(Failure::NOT_AN_INTEGER),
-        Some(Some(..=0)) => Err(Failure::fixed("ERR invalid expire time in 'set' command")),
-        Some(Some(_)) => Err(Failure::fixed("ERR expiry is not supported yet; set the key without EX, PX, EXAT and PXAT")),
-    }
+    options.lifetime = match expiry {
+        Some((index, notation)) => Lifetime::Until(Some(expiry::future_ms(call, index, notation)?)),
+        None if keep => Lifetime::Kept,
+        None => Lifetime::Until(None),
+    };
+    Ok(options)
 }
 
 pub(crate) fn setnx(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -100,7 +113,7 @@ pub(crate) fn setnx(call: &mut Call<'_>) -> Result<(), Failure> {
 
 pub(crate) fn getset(call: &mut Call<'_>) -> Result<(), Failure> {
     let value = call.argument(2);
-    replace(call, || Change::Put(value.to_vec()))
+    replace(call, || Change::PutUntil(value.to_vec(), None))
 }
 
 pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {

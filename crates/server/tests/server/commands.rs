@@ -27,13 +27,69 @@ fn range_in_both_directions_and_protocols() {
     client.says("RANGE b c", "*2\r\n*2\r\n$1\r\nb\r\n$1\r\n2\r\n*2\r\n$1\r\nc\r\n$1\r\n3\r\n");
 }
 
+/// Times are absolute and far away, so no clock matters.
 #[test]
-fn expiry_is_refused_and_not_ignored() {
+fn keys_expire_when_they_are_told_to() {
+    const FAR: &str = "32503680000";
     let server = Running::start();
     let mut client = server.client();
-    client.says("SET k v EX 10", "-ERR expiry is not supported yet; set the key without EX, PX, EXAT and PXAT\r\n");
-    client.says("SET k v KEEPTTL", "+OK\r\n");
-    client.says("EXPIRE k 1", "-ERR unknown command 'EXPIRE', with args beginning with: 'k' '1' \r\n");
+    client.says(&format!("SET k v EXAT {FAR}"), "+OK\r\n");
+    client.says("EXPIRETIME k", &format!(":{FAR}\r\n"));
+    client.says("PEXPIRETIME k", &format!(":{FAR}000\r\n"));
+    client.says("APPEND k w", ":2\r\n");
+    client.says("SET k x KEEPTTL", "+OK\r\n");
+    client.says("EXPIRETIME k", &format!(":{FAR}\r\n"));
+    client.says("RENAME k l", "+OK\r\n");
+    client.says("EXPIRETIME l", &format!(":{FAR}\r\n"));
+    client.says("EXPIRETIME k", ":-2\r\n");
+    client.says("PERSIST l", ":1\r\n");
+    client.says("PERSIST l", ":0\r\n");
+    client.says("TTL l", ":-1\r\n");
+    client.says("PTTL l", ":-1\r\n");
+    client.says("TTL absent", ":-2\r\n");
+    // Conditions: a key that does not expire counts as expiring never.
+    client.says(&format!("EXPIREAT l {FAR} XX"), ":0\r\n");
+    client.says(&format!("EXPIREAT l {FAR} GT"), ":0\r\n");
+    client.says(&format!("EXPIREAT l {FAR} LT"), ":1\r\n");
+    client.says(&format!("PEXPIREAT l {FAR}001 NX"), ":0\r\n");
+    client.says(&format!("PEXPIREAT l {FAR}001 LT"), ":0\r\n");
+    client.says(&format!("PEXPIREAT l {FAR}001 GT"), ":1\r\n");
+    client.says("PEXPIRETIME l", &format!(":{FAR}001\r\n"));
+    client.says("EXPIRE l 1 NX XX", "-ERR NX and XX, GT or LT options at the same time are not compatible\r\n");
+    client.says("EXPIRE l 1 GT LT", "-ERR GT and LT options at the same time are not compatible\r\n");
+    client.says("EXPIRE l 1 foo", "-ERR Unsupported option foo\r\n");
+    client.says("EXPIRE l x", "-ERR value is not an integer or out of range\r\n");
+    client.says("EXPIRE l 9223372036854775807", "-ERR invalid expire time in 'expire' command\r\n");
+    client.says("GETEX l PERSIST", "$1\r\nx\r\n");
+    client.says(&format!("GETEX l EXAT {FAR}"), "$1\r\nx\r\n");
+    client.says("GETEX l", "$1\r\nx\r\n");
+    client.says("EXPIRETIME l", &format!(":{FAR}\r\n"));
+    client.says("GETEX l EX", "-ERR syntax error\r\n");
+    client.says("GETEX l EX 0", "-ERR invalid expire time in 'getex' command\r\n");
+    client.says("SET l y", "+OK\r\n");
+    client.says("TTL l", ":-1\r\n");
+    // What is over is gone.
+    client.says("EXPIRE l -1", ":1\r\n");
+    client.says("EXISTS l", ":0\r\n");
+    client.says("EXPIRE l 10", ":0\r\n");
+    client.says("SET k v PXAT 1", "+OK\r\n");
+    client.says("GET k", "$-1\r\n");
+    client.says("SET k v", "+OK\r\n");
+    client.says("GETEX k PXAT 1", "$1\r\nv\r\n");
+    client.says("GET k", "$-1\r\n");
+    client.says("SETEX k 0 v", "-ERR invalid expire time in 'setex' command\r\n");
+    client.says("PSETEX k -1 v", "-ERR invalid expire time in 'psetex' command\r\n");
+    client.says("SETEX k 1000000 v", "+OK\r\n");
+    client.says("EXPIRE k 2000000 GT", ":1\r\n");
+    client.says("INCR n", ":1\r\n");
+    client.says(&format!("EXPIREAT n {FAR}"), ":1\r\n");
+    client.says("INCR n", ":2\r\n");
+    client.says("EXPIRETIME n", &format!(":{FAR}\r\n"));
+    client.says("GETSET n 5", "$1\r\n2\r\n");
+    client.says("TTL n", ":-1\r\n");
+    client.says("SET k v EX 10 KEEPTTL", "-ERR syntax error\r\n");
+    client.says("SET k v EX x", "-ERR value is not an integer or out of range\r\n");
+    client.says("SET k v EX 0", "-ERR invalid expire time in 'set' command\r\n");
 }
 
 /// Fills database 0 with keys k000000 and so on.

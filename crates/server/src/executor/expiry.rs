@@ -1,0 +1,226 @@
+//! Keys that expire: EXPIRE and its family, GETEX, SETEX.
+//!
+//! The time is that of the store. Setting when a key expires writes its value again, with the new time, in one step of the store.
+
+use super::{Call, Failure};
+use everleaf::{Change, Entry};
+
+/// How a time is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Notation {
+    /// Milliseconds in a unit.
+    unit_ms: i64,
+    /// Whether it counts from now.
+    is_relative: bool,
+}
+
+/// Seconds from now.
+pub(crate) const EX: Notation = Notation { unit_ms: 1000, is_relative: true };
+/// Milliseconds from now.
+pub(crate) const PX: Notation = Notation { unit_ms: 1, is_relative: true };
+/// Seconds since 1970.
+pub(crate) const EXAT: Notation = Notation { unit_ms: 1000, is_relative: false };
+/// Milliseconds since 1970.
+pub(crate) const PXAT: Notation = Notation { unit_ms: 1, is_relative: false };
+
+/// That a time is out of range.
+fn invalid(call: &Call<'_>) -> Failure {
+    Failure::text(format_args!("ERR invalid expire time in '{}' command", call.spec.name))
+}
+
+/// A time in milliseconds since 1970; before that, if it is negative.
+fn time_ms(call: &Call<'_>, index: usize, notation: Notation) -> Result<i64, Failure> {
+    let time = call.integer(index)?.checked_mul(notation.unit_ms);
+    let now_ms = if notation.is_relative { call.server.store.time_ms() as i64 } else { 0 };
+    time.and_then(|time| time.checked_add(now_ms)).ok_or_else(|| invalid(call))
+}
+
+/// A time to live, or to live until, that is not over from the start.
+pub(crate) fn future_ms(call: &Call<'_>, index: usize, notation: Notation) -> Result<u64, Failure> {
+    if call.integer(index)? <= 0 {
+        return Err(invalid(call));
+    }
+    Ok(time_ms(call, index, notation)? as u64)
+}
+
+/// The notation that a word among the options of SET and GETEX announces.
+pub(crate) fn notation(call: &Call<'_>, index: usize) -> Option<Notation> {
+    [("ex", EX), ("px", PX), ("exat", EXAT), ("pxat", PXAT)].into_iter().find(|(word, _)| call.arguments.is(index, word)).map(|(_, notation)| notation)
+}
+
+pub(crate) fn expire(call: &mut Call<'_>) -> Result<(), Failure> {
+    set_expiry(call, EX)
+}
+
+pub(crate) fn pexpire(call: &mut Call<'_>) -> Result<(), Failure> {
+    set_expiry(call, PX)
+}
+
+pub(crate) fn expireat(call: &mut Call<'_>) -> Result<(), Failure> {
+    set_expiry(call, EXAT)
+}
+
+pub(crate) fn pexpireat(call: &mut Call<'_>) -> Result<(), Failure> {
+    set_expiry(call, PXAT)
+}
+
+/// When EXPIRE is to do anything.
+#[derive(Default)]
+struct Conditions {
+    /// The key does not expire.
+    nx: bool,
+    /// It does.
+    xx: bool,
+    /// It expires earlier.
+    gt: bool,
+    /// It expires later, or never.
+    lt: bool,
+}
+
+impl Conditions {
+    fn read(call: &Call<'_>) -> Result<Self, Failure> {
+        let mut conditions = Self::default();
+        for index in 3..call.arguments.len() {
+            let is = |word| call.arguments.is(index, word);
+            match () {
+                () if is("nx") => conditions.nx = true,
+                () if is("xx") => conditions.xx = true,
+                () if is("gt") => conditions.gt = true,
+                () if is("lt") => conditions.lt = true,
+                () => return Err(Failure::bytes([b"ERR Unsupported option ", call.argument(index)].concat())),
+            }
+        }
+        if conditions.nx && (conditions.xx || conditions.gt || conditions.lt) {
+            return Err(Failure::fixed("ERR NX and XX, GT or LT options at the same time are not compatible"));
+        }
+        if conditions.gt && conditions.lt {
+            return Err(Failure::fixed("ERR GT and LT options at the same time are not compatible"));
+        }
+        Ok(conditions)
+    }
+
+    /// Whether they hold for a key that expires at `current`, if it does, and is to expire at `wanted`.
+    fn hold(&self, current: Option<u64>, wanted: i64) -> bool {
+        let current = current.map(|current| i64::try_from(current).unwrap_or(i64::MAX));
+        match current {
+            None => !self.xx && !self.gt,
+            Some(current) => !self.nx && (!self.gt || wanted > current) && (!self.lt || wanted < current),
+        }
+    }
+}
+
+fn set_expiry(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
+    let conditions = Conditions::read(call)?;
+    let wanted = time_ms(call, 2, notation)?;
+    let now_ms = call.server.store.time_ms() as i64;
+    let mut done = false;
+    call.database().modify_entry(call.argument(1), |entry| match entry {
+        Some(entry) if conditions.hold(entry.expiry_ms, wanted) => {
+            done = true;
+            if wanted <= now_ms { Change::Delete } else { Change::PutUntil(entry.value.clone(), Some(wanted as u64)) }
+        }
+        _ => Change::Keep,
+    })?;
+    call.reply.flag(done);
+    Ok(())
+}
+
+pub(crate) fn persist(call: &mut Call<'_>) -> Result<(), Failure> {
+    let mut done = false;
+    call.database().modify_entry(call.argument(1), |entry| match entry {
+        Some(Entry { value, expiry_ms: Some(_) }) => {
+            done = true;
+            Change::PutUntil(value.clone(), None)
+        }
+        _ => Change::Keep,
+    })?;
+    call.reply.flag(done);
+    Ok(())
+}
+
+pub(crate) fn ttl(call: &mut Call<'_>) -> Result<(), Failure> {
+    let now_ms = call.server.store.time_ms();
+    tell_expiry(call, |expiry_ms| to_seconds(expiry_ms.saturating_sub(now_ms)))
+}
+
+pub(crate) fn pttl(call: &mut Call<'_>) -> Result<(), Failure> {
+    let now_ms = call.server.store.time_ms();
+    tell_expiry(call, |expiry_ms| expiry_ms.saturating_sub(now_ms) as i64)
+}
+
+pub(crate) fn expiretime(call: &mut Call<'_>) -> Result<(), Failure> {
+    tell_expiry(call, to_seconds)
+}
+
+pub(crate) fn pexpiretime(call: &mut Call<'_>) -> Result<(), Failure> {
+    tell_expiry(call, |expiry_ms| expiry_ms as i64)
+}
+
+/// Rounded, as Redis does.
+fn to_seconds(ms: u64) -> i64 {
+    (ms.saturating_add(500) / 1000) as i64
+}
+
+fn tell_expiry(call: &mut Call<'_>, tell: impl FnOnce(u64) -> i64) -> Result<(), Failure> {
+    const ABSENT: i64 = -2;
+    const LASTING: i64 = -1;
+    let expiry = call.database().expiry_ms(call.argument(1))?;
+    call.counters.lookup(expiry.is_some());
+    call.reply.integer(match expiry {
+        None => ABSENT,
+        Some(None) => LASTING,
+        Some(Some(expiry_ms)) => tell(expiry_ms),
+    });
+    Ok(())
+}
+
+pub(crate) fn setex(call: &mut Call<'_>) -> Result<(), Failure> {
+    set_until(call, EX)
+}
+
+pub(crate) fn psetex(call: &mut Call<'_>) -> Result<(), Failure> {
+    set_until(call, PX)
+}
+
+fn set_until(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
+    let expiry_ms = future_ms(call, 2, notation)?;
+    call.database().put_until(call.argument(1), call.argument(3), expiry_ms)?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// What GETEX does besides.
+enum Also {
+    Nothing,
+    Persist,
+    Expire(u64),
+}
+
+pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
+    let also = match call.arguments.len() {
+        2 => Also::Nothing,
+        3 if call.arguments.is(2, "persist") => Also::Persist,
+        4 => Also::Expire(future_ms(call, 3, notation(call, 2).ok_or(Failure::SYNTAX)?)?),
+        _ => return Err(Failure::SYNTAX),
+    };
+    let now_ms = call.server.store.time_ms();
+    let mut value = None;
+    call.database().modify_entry(call.argument(1), |entry| {
+        let Some(Entry { value: found, expiry_ms }) = entry else {
+            return Change::Keep;
+        };
+        value = Some(found.clone());
+        match also {
+            Also::Expire(expiry_ms) if expiry_ms <= now_ms => Change::Delete,
+            Also::Expire(expiry_ms) => Change::PutUntil(found.clone(), Some(expiry_ms)),
+            Also::Persist if expiry_ms.is_some() => Change::PutUntil(found.clone(), None),
+            Also::Persist | Also::Nothing => Change::Keep,
+        }
+    })?;
+    call.counters.lookup(value.is_some());
+    match value {
+        Some(value) => call.reply.bulk(&value),
+        None => call.reply.null(),
+    }
+    Ok(())
+}

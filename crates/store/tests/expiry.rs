@@ -1,0 +1,169 @@
+//! Keys that expire, by clocks that the tests set.
+
+use everleaf::{Batch, Change, Direction, Entry, Isolation, Namespace, Options, Store, Swept, Times};
+use std::cell::Cell;
+use std::ops::{Bound, ControlFlow};
+
+thread_local! {
+    static NOW_MS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Both clocks of the test's thread, in step.
+fn times() -> Times {
+    Times { wall_ms: 1_000_000 + NOW_MS.get(), passed_ms: NOW_MS.get() }
+}
+
+fn options() -> Options {
+    Options { size_max: 64 << 20, index: "isle-128".into(), times, ..Options::default() }
+}
+
+fn store() -> (Store, Namespace) {
+    let store = Store::anonymous(options()).unwrap();
+    let space = store.namespace("space").unwrap();
+    (store, space)
+}
+
+/// So many milliseconds pass.
+fn pass(ms: u64) {
+    NOW_MS.set(NOW_MS.get() + ms);
+}
+
+fn keys(space: &Namespace) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let visit = |key: &[u8]| {
+        keys.push(key.to_vec());
+        ControlFlow::Continue(())
+    };
+    space.scan_keys(Bound::Unbounded, Direction::Forward, visit).unwrap();
+    keys
+}
+
+#[test]
+fn a_key_is_absent_from_its_time_on_whoever_asks() {
+    let (store, space) = store();
+    let expiry_ms = store.time_ms() + 100;
+    space.put(b"stays", b"1").unwrap();
+    space.put_until(b"goes", b"2", expiry_ms).unwrap();
+    let mut batch = Batch::default();
+    batch.put_until(&space, b"goes, too", b"3", Some(expiry_ms));
+    batch.put(&space, b"stays, too", b"4");
+    store.write(batch).unwrap();
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    transaction.put_until(&space, b"goes at last", b"5", Some(expiry_ms)).unwrap();
+    transaction.commit().unwrap();
+    pass(99);
+    assert_eq!(keys(&space).len(), 5);
+    assert_eq!(space.entry(b"goes").unwrap(), Some(Entry { value: b"2".to_vec(), expiry_ms: Some(expiry_ms) }));
+    assert_eq!([&b"goes"[..], b"stays", b"absent"].map(|key| space.expiry_ms(key).unwrap()), [Some(Some(expiry_ms)), Some(None), None]);
+    let snapshot = store.snapshot().unwrap();
+    pass(1);
+    assert_eq!(keys(&space), [&b"stays"[..], b"stays, too"]);
+    for key in [&b"goes"[..], b"goes, too", b"goes at last"] {
+        assert_eq!(
+            (space.get(key).unwrap(), space.value_size(key).unwrap(), space.entry(key).unwrap(), space.expiry_ms(key).unwrap()),
+            (None, None, None, None)
+        );
+        assert_eq!(space.get_many(&[key]).unwrap(), [None]);
+        assert_eq!(store.snapshot().unwrap().get(&space, key).unwrap(), None);
+        assert!(snapshot.get(&space, key).unwrap().is_some(), "a snapshot shows what there was");
+        assert!(space.compare_and_swap(key, None, Some(b"again")).unwrap() && space.delete(key).unwrap());
+        assert!(snapshot.get(&space, key).unwrap().is_some());
+    }
+    assert_eq!(space.count(), 2);
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn writes_treat_what_has_expired_as_absent() {
+    let (store, space) = store();
+    let fill = || (0..6u8).for_each(|n| space.put_until(&[n], b"old", store.time_ms() + 10).unwrap());
+    for versioned in [false, true] {
+        let snapshot = versioned.then(|| store.snapshot().unwrap());
+        fill();
+        pass(10);
+        assert!(space.insert(&[0], b"new").unwrap());
+        assert!(!space.delete(&[1]).unwrap());
+        space.modify(&[2], |old| Change::Put(if old.is_none() { b"new".to_vec() } else { b"wrong".to_vec() })).unwrap();
+        space.put_many(&[(&[3], b"new"), (&[4], b"new")]).unwrap();
+        assert!(!space.compare_and_swap(&[5], Some(b"old"), Some(b"wrong")).unwrap());
+        assert_eq!(space.expiry_ms(&[0]).unwrap(), Some(None), "it does not inherit the time");
+        assert_eq!(keys(&space), [[0], [2], [3], [4]]);
+        drop(snapshot);
+        while store.collect(100).unwrap() > 0 {}
+        let left: Vec<_> = keys(&space);
+        left.iter().for_each(|key| assert!(space.delete(key).unwrap()));
+        store.sweep(100).unwrap();
+        assert_eq!(space.count(), 0);
+        assert!(store.verify().unwrap().is_sound());
+    }
+}
+
+#[test]
+fn a_change_keeps_the_time_or_sets_it() {
+    let (store, space) = store();
+    let expiry_ms = store.time_ms() + 10;
+    space.put_until(b"k", b"1", expiry_ms).unwrap();
+    space.modify(b"k", |old| Change::Put([old.unwrap(), b"2"].concat())).unwrap();
+    assert_eq!(space.entry(b"k").unwrap(), Some(Entry { value: b"12".to_vec(), expiry_ms: Some(expiry_ms) }));
+    space.modify_entry(b"k", |entry| Change::PutUntil(entry.unwrap().value.clone(), entry.unwrap().expiry_ms.map(|time| time + 5))).unwrap();
+    assert_eq!(space.expiry_ms(b"k").unwrap(), Some(Some(expiry_ms + 5)));
+    space.modify_entry(b"k", |entry| Change::PutUntil(entry.unwrap().value.clone(), None)).unwrap();
+    pass(100);
+    assert_eq!(space.entry(b"k").unwrap(), Some(Entry { value: b"12".to_vec(), expiry_ms: None }));
+    space.put_until(b"k", b"3", store.time_ms()).unwrap();
+    assert_eq!(space.get(b"k").unwrap(), None, "over from the start");
+}
+
+#[test]
+fn a_sweep_removes_what_has_expired_and_nothing_else() {
+    let (store, space) = store();
+    let other = store.namespace("nothing expires here").unwrap();
+    for n in 0..1_000u32 {
+        match n % 3 {
+            0 => space.put(&n.to_be_bytes(), b"stays").unwrap(),
+            _ => space.put_until(&n.to_be_bytes(), b"goes", store.time_ms() + u64::from(n)).unwrap(),
+        }
+        other.put(&n.to_be_bytes(), b"stays").unwrap();
+    }
+    pass(500);
+    let mut sum = Swept::default();
+    while !sum.is_round {
+        let swept = store.sweep(64).unwrap();
+        assert!(swept.visited <= 64);
+        sum = Swept { visited: sum.visited + swept.visited, removed: sum.removed + swept.removed, is_round: swept.is_round };
+    }
+    let expired = (0..=500u32).filter(|n| n % 3 != 0).count();
+    assert_eq!(sum, Swept { visited: 1_000, removed: expired, is_round: true });
+    assert_eq!((space.count(), other.count()), (1_000 - expired as u64, 1_000));
+    assert_eq!(store.sweep(10_000).unwrap(), Swept { visited: 1_000 - expired, removed: 0, is_round: true });
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn what_has_expired_stays_so_over_restarts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    for clean in [true, false] {
+        let store = Store::open(&path, options()).unwrap();
+        let space = store.namespace("space").unwrap();
+        for n in 0..100u64 {
+            space.put_until(&n.to_be_bytes(), &[n as u8; 30], store.time_ms() + n).unwrap();
+        }
+        drop(space);
+        if clean {
+            store.close().unwrap();
+        } else {
+            drop(store);
+        }
+        pass(50);
+        let store = Store::open(&path, options()).unwrap();
+        let space = store.namespace("space").unwrap();
+        assert_eq!((space.count(), keys(&space).len()), (100, 49));
+        assert_eq!(store.sweep(1_000).unwrap(), Swept { visited: 100, removed: 51, is_round: true });
+        assert_eq!(space.count(), 49);
+        assert!(store.verify().unwrap().is_sound());
+        space.clear().unwrap();
+        drop(space);
+        store.close().unwrap();
+    }
+}
