@@ -34,6 +34,16 @@ pub struct Swept {
     pub is_round: bool,
 }
 
+/// What was found in a part of a namespace.
+#[derive(Default)]
+struct Found {
+    visited: usize,
+    /// Keys that have expired.
+    expired: Vec<Vec<u8>>,
+    /// The last key, unless there are no more.
+    last: Option<Vec<u8>>,
+}
+
 impl<M: Listed> Store<M> {
     /// Looks at the next `visits_max` keys, of namespaces with keys that expire, and removes those that have expired.
     ///
@@ -52,13 +62,14 @@ impl<M: Listed> Store<M> {
                 break;
             };
             let after = after.filter(|_| space.number == number);
-            let (expired, last) = self.shared.find_expired(&space, after, visits_max - swept.visited, &mut swept.visited)?;
-            *position = match last {
+            let found = self.shared.find_expired(&space, after, visits_max - swept.visited)?;
+            swept.visited += found.visited;
+            *position = match found.last {
                 Some(last) => (space.number, Some(last)),
                 None => (space.number + 1, None),
             };
             let namespace = Namespace { shared: self.shared.clone(), space };
-            for key in expired {
+            for key in found.expired {
                 swept.removed += usize::from(namespace.remove_expired(&key)?);
             }
         }
@@ -74,28 +85,28 @@ impl<M: Listed> Shared<M> {
         candidates.min_by_key(|space| space.number).cloned()
     }
 
-    /// Keys behind `after` that have expired, of the next `visits_max`, and the last of these, unless there are no more.
-    fn find_expired(&self, space: &Space, after: Option<Vec<u8>>, visits_max: usize, visited: &mut usize) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Error> {
+    /// Looks at the next `visits_max` keys behind `after`.
+    fn find_expired(&self, space: &Space, after: Option<Vec<u8>>, visits_max: usize) -> Result<Found, Error> {
         let _pinned = self.pool.pin();
-        let (mut expired, mut last, mut left) = (Vec::new(), None, visits_max);
+        let mut found = Found::default();
         let index = space.index.load();
-        let Some(index) = index.as_deref() else { return Ok((expired, last)) };
+        let Some(index) = index.as_deref() else { return Ok(found) };
         let mut outcome = Ok(());
         let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         index.tree.scan(from, Direction::Forward, &mut |key, link| {
-            left -= 1;
+            found.visited += 1;
             match self.has_expired(link.get()) {
-                Ok(true) => expired.push(key.to_vec()),
+                Ok(true) => found.expired.push(key.to_vec()),
                 Ok(false) => {}
                 Err(error) => outcome = Err(error),
             }
-            if left == 0 {
-                last = Some(key.to_vec());
+            let is_full = found.visited == visits_max;
+            if is_full {
+                found.last = Some(key.to_vec());
             }
-            if left == 0 || outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if is_full || outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        *visited += visits_max - left;
-        outcome.map(|()| (expired, last))
+        outcome.map(|()| found)
     }
 
     /// Whether the newest version of a key is committed, and has expired. The caller is pinned or holds the stripe.
