@@ -28,6 +28,8 @@ pub type Metrics = BTreeMap<String, Metric>;
 
 /// Operations between two looks at whether to stop.
 const STOP_INTERVAL: u64 = 256;
+/// Share of a leaf that is filled by loading in bulk: a quarter is left for what comes later.
+const BULK_FILL: f64 = 0.75;
 /// Longest latency that is told apart from longer ones.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -103,9 +105,9 @@ fn check(case: &Case) -> Result<(), Error> {
         return wrong(format!("writes cannot be slowed down in domain {}, where no line is written back", parameters.domain));
     }
     if let Some(fill) = workload.load.and_then(|load| load.fill)
-        && !(0.1..=1.0).contains(&fill)
+        && !(0.1..=BULK_FILL).contains(&fill)
     {
-        return wrong(format!("leaves filled to {fill}; from 0.1 to 1 is possible"));
+        return wrong(format!("leaves filled to {fill}; from 0.1 to {BULK_FILL} is possible, as loading in bulk leaves room in each"));
     }
     for (at, phase) in workload.phases.iter().enumerate() {
         if phase.mix.delete > 0.0 && operations(phase, parameters) < parameters.keys && at + 1 < workload.phases.len() {
@@ -134,7 +136,7 @@ fn operations(phase: &Phase, parameters: &Parameters) -> u64 {
 
 /// Keys that a case inserts at most.
 fn keys_max(case: &Case) -> u64 {
-    let loaded = case.workload.load.map_or(0, |load| (case.parameters.keys as f64 / load.fill.unwrap_or(1.0)).ceil() as u64);
+    let loaded = case.workload.load.map_or(0, |load| bulk_count(case.parameters.keys, load.fill.unwrap_or(BULK_FILL)));
     let inserted = case.workload.phases.iter().filter(|phase| phase.mix.insert > 0.0).map(|phase| operations(phase, &case.parameters));
     loaded.saturating_add(inserted.fold(0, u64::saturating_add))
 }
@@ -192,7 +194,12 @@ fn prepare(system: &dyn System, case: &Case, directory: Option<PathBuf>, keys: K
     Ok((instance, population))
 }
 
-/// Loads an instance. To a given fill: in bulk, to the full, and then as many are removed, at random, as are too many.
+/// Keys to load in bulk, of which `keys` stay when leaves are filled to that share.
+fn bulk_count(keys: u64, fill: f64) -> u64 {
+    (keys as f64 * BULK_FILL / fill).ceil() as u64
+}
+
+/// Loads an instance. To a given fill: in bulk, and then as many are removed, at random, as are too many.
 fn fill(
     name: &str,
     instance: &dyn Instance,
@@ -217,7 +224,7 @@ fn fill(
         }
         return Ok(());
     };
-    let total = (parameters.keys as f64 / fill).ceil() as u64;
+    let total = bulk_count(parameters.keys, fill);
     let first = population.reserve(load.order, total);
     population.add(first, parameters.keys);
     let mut numbers: Vec<u64> = (first..first + total).collect();
@@ -231,7 +238,7 @@ fn fill(
     instance.bulk_load(&mut entries)?;
     if load.order == Order::Dense && total > parameters.keys {
         // Ascending keys lie where they are numbered, so those that stay would be full leaves.
-        return Err(Error::Usage("leaves of dense keys can be filled to 1 only".into()));
+        return Err(Error::Usage(format!("leaves of ascending keys can be filled to {BULK_FILL} only")));
     }
     let mut handle = instance.handle()?;
     // Those that were numbered last: random keys, which lie anywhere.

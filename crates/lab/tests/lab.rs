@@ -160,11 +160,22 @@ fn leaves_are_filled_as_asked_for() {
         let phases = workload::find("search").unwrap().phases;
         Case { workload: Workload { name: format!("fill {fill}"), load, phases }, parameters: parameters(Measure::Time) }
     };
-    let results = run(plan(&["lb", "wb-256", "fp-256"], vec![filled(1.0), filled(0.7)]));
-    assert_eq!(results.measurements.len(), 6);
-    let refused = run_with(everleaf_lab::systems(), plan(&["lb"], vec![filled(0.01)]), false);
-    assert!(matches!(refused, Err(Error::Usage(_))));
-    let skipped = run(plan(&["store"], vec![filled(1.0)]));
+    for fill in [0.75, 0.6] {
+        let mut case = filled(fill);
+        case.parameters = Parameters { keys: 20_000, ..parameters(Measure::Space) };
+        let results = run(plan(&["lb", "wb-256", "fp-256"], vec![case]));
+        for system in ["lb", "wb-256", "fp-256"] {
+            // Leaves of 14. Three quarters of that are ten.
+            let found = 20_000.0 / (14.0 * figure(&results, system, "space", metric::LEAVES));
+            assert!((fill - 0.05..fill + 0.05).contains(&found), "{system}: {found} instead of {fill}");
+        }
+    }
+    assert_eq!(run(plan(&["lb"], vec![filled(0.7)])).measurements.len(), 1);
+    for fill in [0.01, 1.0] {
+        let refused = run_with(everleaf_lab::systems(), plan(&["lb"], vec![filled(fill)]), false);
+        assert!(matches!(refused, Err(Error::Usage(_))));
+    }
+    let skipped = run(plan(&["store"], vec![filled(0.75)]));
     assert_eq!(skipped.skipped.len(), 1);
     let strings = Parameters { key: KeyKind::Bytes(20), ..parameters(Measure::Counts) };
     let skipped = run(plan(&["lb-512", "lb"], vec![Case { workload: workload::find("load").unwrap(), parameters: strings }]));

@@ -2,7 +2,8 @@
 //!
 //! The medium is written in units of 256 bytes, four lines. A line that arrives is put into the buffer of so many units; if its unit is there, it costs nothing
 //! more; if not, the unit that was written to longest ago makes room, and that is one write of the medium, whether one line of it is new or four. So media
-//! write amplification is 256 bytes for each unit written, by 64 bytes for each line that arrived: 1 at best, 4 at worst. Reads of the medium are not modelled,
+//! write amplification is 256 bytes for each unit written, by 64 bytes for each line that arrived: 4 at worst, 1 where lines come unit by unit,
+//! less where the same lines are flushed again and again. Reads of the medium are not modelled,
 //! and neither are units that a device writes before it must.
 
 use super::UNIT;
