@@ -338,9 +338,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 continue;
             }
             self.keys.add(-1);
-            // Tried when a leaf gets under half full, and now and then below.
-            let half = L::CAPACITY / 2;
-            if count + 1 == half || count < half && count.is_multiple_of(4) {
+            if L::Structure::is_sparse(count, L::CAPACITY) {
                 // Somebody in the way is no reason to wait.
                 let _ = L::Structure::merge(self, key);
                 if self.router.is_sparse() {

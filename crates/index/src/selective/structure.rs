@@ -25,6 +25,9 @@ pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
     /// A full or damaged pool; the leaf is then as before.
     fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error>;
 
+    /// Whether a removal that leaves `count` of `capacity` entries in a leaf is a reason to try [`Structure::merge`].
+    fn is_sparse(count: usize, capacity: usize) -> bool;
+
     /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way. Nothing is owed: a later removal tries again.
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart>;
 }

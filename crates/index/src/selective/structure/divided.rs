@@ -44,6 +44,11 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
         Ok(room)
     }
 
+    #[inline(always)]
+    fn is_sparse(count: usize, _capacity: usize) -> bool {
+        count == 0
+    }
+
     #[cold]
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
         // A leaf alone under its node may have a neighbour the second time, since the router then merges the node with another if it can.

@@ -61,6 +61,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
         Ok(Room::Applied)
     }
 
+    /// When it gets under half full, and now and then below.
+    #[inline(always)]
+    fn is_sparse(count: usize, capacity: usize) -> bool {
+        let half = capacity / 2;
+        count + 1 == half || count < half && count.is_multiple_of(4)
+    }
+
     #[cold]
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
         let Some(pair) = tree.router.neighbours(key)? else { return Ok(()) };
