@@ -143,7 +143,11 @@ impl Population {
 
 /// All places below `count` in another order: a permutation.
 pub(crate) fn shuffled(place: u64, count: u64) -> u64 {
-    (u128::from(place) * u128::from(PRIME) % u128::from(count)) as u64
+    // What takes more than a word takes long to divide, and each operation of a run comes here.
+    match place.checked_mul(PRIME) {
+        Some(product) => product % count,
+        None => (u128::from(place) * u128::from(PRIME) % u128::from(count)) as u64,
+    }
 }
 
 #[cfg(test)]
