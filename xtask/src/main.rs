@@ -4,6 +4,7 @@
 mod coverage;
 mod fuzz;
 mod process;
+mod results;
 mod tidy;
 
 use clap::Parser;
@@ -50,6 +51,8 @@ enum Task {
         #[arg(long, default_value_t = 10)]
         minutes: u64,
     },
+    /// Measure and draw what docs/results shows, on a machine that does nothing else
+    Results(results::Arguments),
     /// Run the tests of the crate with the unsafe code under miri, those with threads under many schedules; needs a nightly toolchain
     Miri {
         /// How many schedules of threads to try
@@ -88,6 +91,7 @@ fn do_task(task: Task) -> Result<(), Failure> {
         Task::Fuzz { seconds, target } => fuzz::run_targets(seconds, target.as_deref()),
         Task::Crash { arguments } => crash(&arguments),
         Task::Coverage { minutes } => coverage::measure(minutes),
+        Task::Results(arguments) => results::measure(&arguments),
         Task::Miri { seeds, filters } => miri(seeds, &filters),
     }
 }

@@ -1,0 +1,222 @@
+//! Engines within the process: what they have in common as systems of the lab.
+//!
+//! An engine is a few functions over bytes ([`Engine`]); this file makes a [`System`] of it. An engine in files is opened in the directory it is given, or in
+//! one for temporary files. What a crash of the process leaves is what the file system has at that moment, so a crash is a copy of the directory, taken while
+//! the engine is running, and opened in its place: nothing that the engine has not yet handed over is in it.
+
+use everleaf_lab::{Capabilities, Entries, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
+use std::fs;
+use std::io;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tempfile::TempDir;
+
+/// What an engine does, or why not.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// When writes of an engine reach the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Before the call returns.
+    Each,
+    /// Some time later, or never.
+    Later,
+}
+
+/// An engine, open.
+pub(crate) trait Engine: Send + Sync + Sized + 'static {
+    /// Opens what is in `directory`, or creates it there.
+    fn open(directory: &Path, setting: &Setting, sync: Durability) -> Result<Self>;
+
+    /// Sets the value of a key, present or not.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Appends the value of a key to `value`; whether it is there.
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Removes a key; whether it was there. Engines that remove without looking say yes.
+    fn delete(&self, key: &[u8]) -> Result<bool>;
+
+    /// Visits entries in order, from a key on.
+    fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<()>;
+
+    /// Sets several keys by the engine's own operation for that, if it has one.
+    fn put_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        entries.iter().try_for_each(|(key, value)| self.put(key, value))
+    }
+
+    /// Fills it with sorted entries; `false` if it has no operation for that.
+    fn fill(&self, _entries: &mut Entries<'_>) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// An engine under a name, as a system.
+pub(crate) struct Embedded<E> {
+    pub(crate) name: &'static str,
+    pub(crate) summary: &'static str,
+    pub(crate) durability: &'static str,
+    pub(crate) sync: Durability,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) engine: PhantomData<fn() -> E>,
+}
+
+/// What most engines in files can do.
+pub(crate) const PERSISTENT: Capabilities = Capabilities {
+    scans: true,
+    persistent: true,
+    threads: true,
+    batches: true,
+    bulk_load: false,
+    counts: false,
+    write_latency: false,
+    any_size: true,
+    leaf_bytes: None,
+};
+
+/// What most maps in memory can do.
+pub(crate) const VOLATILE: Capabilities = Capabilities { persistent: false, batches: false, ..PERSISTENT };
+
+impl<E: Engine> System for Embedded<E> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn summary(&self) -> String {
+        self.summary.into()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn durability(&self, _setting: &Setting) -> String {
+        self.durability.into()
+    }
+
+    fn create(&self, setting: &Setting) -> std::result::Result<Box<dyn Instance>, Error> {
+        let (name, sync) = (self.name, self.sync);
+        let (home, temporary) = match &setting.directory {
+            Some(directory) => (directory.clone(), None),
+            None => {
+                let temporary = tempfile::tempdir().map_err(|error| Error::system(name, error))?;
+                (temporary.path().to_owned(), Some(temporary))
+            }
+        };
+        let data = home.join("data");
+        fs::create_dir_all(&data).map_err(|source| Error::io("create", &data, source))?;
+        let engine = E::open(&data, setting, sync).map_err(|source| Error::system(name, source))?;
+        let is_persistent = self.capabilities.persistent;
+        Ok(Box::new(Running { engine, name, sync, is_persistent, setting: setting.clone(), data, life: 0, _temporary: temporary }))
+    }
+}
+
+/// An open engine, and where its data are. The engine is closed before its directory goes away.
+struct Running<E> {
+    engine: E,
+    name: &'static str,
+    sync: Durability,
+    is_persistent: bool,
+    setting: Setting,
+    data: PathBuf,
+    /// How often it has crashed.
+    life: u32,
+    _temporary: Option<TempDir>,
+}
+
+impl<E: Engine> Instance for Running<E> {
+    fn handle(&self) -> std::result::Result<Box<dyn Handle + '_>, Error> {
+        Ok(Box::new(Using(self)))
+    }
+
+    fn bulk_load(&self, entries: &mut Entries<'_>) -> std::result::Result<(), Error> {
+        match self.engine.fill(entries) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::Missing { system: self.name.into(), operation: "bulk load" }),
+            Err(source) => Err(Error::system(self.name, source)),
+        }
+    }
+
+    fn space(&self) -> std::result::Result<Space, Error> {
+        let bytes = || size_of(&self.data).map_err(|source| Error::io("measure", &self.data, source));
+        Ok(Space { pool_bytes: if self.is_persistent { Some(bytes()?) } else { None }, leaves: None })
+    }
+
+    fn reopen(self: Box<Self>, shutdown: Shutdown, _threads: u16) -> std::result::Result<Reopened, Error> {
+        let Self { engine, name, sync, is_persistent, setting, data, life, _temporary } = *self;
+        if !is_persistent {
+            return Err(Error::Missing { system: name.into(), operation: "recovery" });
+        }
+        let (data, life) = match shutdown {
+            Shutdown::Close => (data, life),
+            Shutdown::Crash => {
+                let copy = data.with_file_name(format!("life-{}", life + 1));
+                copy_all(&data, &copy).map_err(|source| Error::io("copy", &data, source))?;
+                (copy, life + 1)
+            }
+        };
+        drop(engine);
+        let start = Instant::now();
+        let engine = E::open(&data, &setting, sync).map_err(|source| Error::system(name, source))?;
+        let time = start.elapsed();
+        Ok(Reopened { instance: Box::new(Self { engine, name, sync, is_persistent, setting, data, life, _temporary }), time })
+    }
+}
+
+struct Using<'a, E>(&'a Running<E>);
+
+impl<E> Using<'_, E> {
+    fn failed(&self, source: Box<dyn std::error::Error + Send + Sync>) -> Error {
+        Error::system(self.0.name, source)
+    }
+}
+
+impl<E: Engine> Handle for Using<'_, E> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), Error> {
+        self.0.engine.put(key, value).map_err(|source| self.failed(source))
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> std::result::Result<bool, Error> {
+        self.0.engine.get(key, value).map_err(|source| self.failed(source))
+    }
+
+    fn update(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), Error> {
+        self.0.engine.put(key, value).map_err(|source| self.failed(source))
+    }
+
+    fn delete(&mut self, key: &[u8]) -> std::result::Result<bool, Error> {
+        self.0.engine.delete(key).map_err(|source| self.failed(source))
+    }
+
+    fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> std::result::Result<(), Error> {
+        self.0.engine.scan(from, visit).map_err(|source| self.failed(source))
+    }
+
+    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> std::result::Result<(), Error> {
+        self.0.engine.put_many(entries).map_err(|source| self.failed(source))
+    }
+}
+
+/// Bytes that the files of a directory take on the device.
+fn size_of(directory: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        // A file that an engine has just removed takes nothing.
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += if metadata.is_dir() { size_of(&entry.path())? } else { metadata.blocks() * 512 };
+    }
+    Ok(bytes)
+}
+
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() { copy_all(&entry.path(), &target)? } else { fs::copy(entry.path(), target).map(drop)? }
+    }
+    Ok(())
+}

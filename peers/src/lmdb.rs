@@ -1,0 +1,107 @@
+//! LMDB, by heed: one transaction for each operation.
+
+use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
+use everleaf_lab::{Capabilities, Entries, Setting, System, Visit};
+use heed::types::Bytes;
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags, WithoutTls};
+use std::marker::PhantomData;
+use std::ops::Bound;
+use std::path::Path;
+
+/// The address space that a file may grow into.
+const MAP_SIZE: usize = 64 << 30;
+
+pub(crate) struct Lmdb {
+    env: Env<WithoutTls>,
+    data: Database<Bytes, Bytes>,
+}
+
+/// LMDB as it is by default, and without waiting for the device.
+pub(crate) fn systems() -> Vec<Box<dyn System>> {
+    let capabilities = Capabilities { bulk_load: true, ..PERSISTENT };
+    vec![
+        Box::new(Embedded::<Lmdb> {
+            name: "lmdb-durable",
+            summary: "LMDB, synchronised at each commit",
+            durability: "each commit: fdatasync",
+            sync: Durability::Each,
+            capabilities,
+            engine: PhantomData,
+        }),
+        Box::new(Embedded::<Lmdb> {
+            name: "lmdb-nosync",
+            summary: "LMDB with MDB_NOSYNC",
+            durability: "each commit, against kill -9 only",
+            sync: Durability::Later,
+            capabilities,
+            engine: PhantomData,
+        }),
+    ]
+}
+
+impl Engine for Lmdb {
+    fn open(directory: &Path, setting: &Setting, sync: Durability) -> Result<Self> {
+        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        options.map_size(MAP_SIZE).max_readers(u32::from(setting.threads) + 8);
+        #[expect(unsafe_code, reason = "heed leaves to its user what nobody else may do to the file")]
+        // SAFETY: the directory belongs to this instance alone: no other process writes its files, and this one opens them once.
+        let env = unsafe {
+            if sync == Durability::Later {
+                options.flags(EnvFlags::NO_SYNC);
+            }
+            options.open(directory)?
+        };
+        let mut write = env.write_txn()?;
+        let data = env.create_database(&mut write, None)?;
+        write.commit()?;
+        Ok(Self { env, data })
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut write = self.env.write_txn()?;
+        self.data.put(&mut write, key, value)?;
+        Ok(write.commit()?)
+    }
+
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let read = self.env.read_txn()?;
+        let found = self.data.get(&read, key)?;
+        value.extend_from_slice(found.unwrap_or_default());
+        Ok(found.is_some())
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<bool> {
+        let mut write = self.env.write_txn()?;
+        let was_there = self.data.delete(&mut write, key)?;
+        write.commit()?;
+        Ok(was_there)
+    }
+
+    fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        let read = self.env.read_txn()?;
+        for entry in self.data.range(&read, &(Bound::Included(from), Bound::Unbounded))? {
+            let (key, value) = entry?;
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        let mut write = self.env.write_txn()?;
+        for (key, value) in entries {
+            self.data.put(&mut write, key, value)?;
+        }
+        Ok(write.commit()?)
+    }
+
+    fn fill(&self, entries: &mut Entries<'_>) -> Result<bool> {
+        let mut write = self.env.write_txn()?;
+        for (key, value) in entries {
+            self.data.put_with_flags(&mut write, PutFlags::APPEND, &key, &value)?;
+        }
+        write.commit()?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,355 @@
+//! Servers of their own: redis-server, valkey-server, memcached. Each instance starts one on a free port of this machine, with its data in a directory of its
+//! own, and ends it by its process id. Each handle is a connection; batches are pipelines.
+//!
+//! A crash is `kill -9`, after which the server is started again on the same directory; it is back when it answers.
+
+use everleaf_lab::{Capabilities, Entries, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
+use redis::{Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a server may take to answer first, or to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often it is asked.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How keys and values get to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Redis,
+    Memcached,
+}
+
+/// A server under a name.
+struct Servers {
+    name: &'static str,
+    program: &'static str,
+    protocol: Protocol,
+    summary: &'static str,
+    durability: &'static str,
+    /// `appendonly` and `appendfsync` of Redis.
+    append: Option<&'static str>,
+}
+
+/// Those servers whose programs are installed.
+pub(crate) fn systems() -> Vec<Box<dyn System>> {
+    let redis = |name, program, summary, durability, append| Servers { name, program, protocol: Protocol::Redis, summary, durability, append };
+    let all = [
+        redis("redis-memory", "redis-server", "redis-server without persistence, over a socket", "none", None),
+        redis(
+            "redis-everysec",
+            "redis-server",
+            "redis-server, its log synchronised every second",
+            "within a second; each write against kill -9",
+            Some("everysec"),
+        ),
+        redis("redis-always", "redis-server", "redis-server, its log synchronised at each write", "each write: fdatasync of the log", Some("always")),
+        redis("valkey-memory", "valkey-server", "valkey-server without persistence, over a socket", "none", None),
+        redis(
+            "valkey-everysec",
+            "valkey-server",
+            "valkey-server, its log synchronised every second",
+            "within a second; each write against kill -9",
+            Some("everysec"),
+        ),
+        redis("valkey-always", "valkey-server", "valkey-server, its log synchronised at each write", "each write: fdatasync of the log", Some("always")),
+        Servers {
+            name: "memcached",
+            program: "memcached",
+            protocol: Protocol::Memcached,
+            summary: "memcached, over a socket; keys in hexadecimal, as it takes no others",
+            durability: "none",
+            append: None,
+        },
+    ];
+    all.into_iter().filter(|server| is_installed(server.program)).map(|server| Box::new(server) as Box<dyn System>).collect()
+}
+
+fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
+impl System for Servers {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn summary(&self) -> String {
+        self.summary.into()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            scans: false,
+            persistent: self.append.is_some(),
+            threads: true,
+            batches: self.protocol == Protocol::Redis,
+            bulk_load: false,
+            counts: false,
+            write_latency: false,
+            any_size: true,
+            leaf_bytes: None,
+        }
+    }
+
+    fn durability(&self, _setting: &Setting) -> String {
+        self.durability.into()
+    }
+
+    fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
+        let temporary = if setting.directory.is_none() { Some(tempfile::tempdir().map_err(|error| Error::system(self.name, error))?) } else { None };
+        let home = setting.directory.clone().or_else(|| temporary.as_ref().map(|temporary| temporary.path().to_owned())).unwrap_or_default();
+        let Self { name, program, protocol, append, .. } = *self;
+        let launch = Launch { name, program, protocol, append, home, threads: setting.threads, keys_max: setting.keys_max, value_bytes: setting.value_bytes };
+        let server = launch.start()?;
+        Ok(Box::new(Running { server, launch, _temporary: temporary }))
+    }
+}
+
+/// All that is needed to start a server, and to start it again.
+struct Launch {
+    name: &'static str,
+    program: &'static str,
+    protocol: Protocol,
+    append: Option<&'static str>,
+    home: PathBuf,
+    threads: u16,
+    keys_max: u64,
+    value_bytes: u32,
+}
+
+/// A server that answers. It ends with this.
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself; there is nobody to tell.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Launch {
+    fn failed(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::system(self.name, source)
+    }
+
+    /// Starts the server, and waits until it answers.
+    fn start(&self) -> Result<Server, Error> {
+        // The port is free when it is chosen. If somebody takes it before the server does, the server ends, and that is told.
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map_err(|error| self.failed(error))?.port();
+        let log_path = self.home.join("server.log");
+        let log = File::options().create(true).append(true).open(&log_path).map_err(|source| Error::io("write", &log_path, source))?;
+        let mut command = Command::new(self.program);
+        match self.protocol {
+            Protocol::Redis => {
+                command.args(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--port", &port.to_string()]);
+                command.args(["--appendonly", if self.append.is_some() { "yes" } else { "no" }]);
+                command.args(self.append.map(|append| ["--appendfsync", append]).into_iter().flatten());
+                command.arg("--dir").arg(&self.home);
+            }
+            Protocol::Memcached => {
+                // Room for twice the data: it throws away what does not fit, or with -M, says so.
+                let megabytes = 128 + (self.keys_max.saturating_mul(2 * (u64::from(self.value_bytes) + 160)) >> 20);
+                command.args(["-l", "127.0.0.1", "-U", "0", "-M", "-p", &port.to_string(), "-m", &megabytes.to_string(), "-t", &self.threads.to_string()]);
+                // It does not run as the superuser unless it is told to.
+                command.args(["-u", "root"]);
+            }
+        }
+        command.current_dir(&self.home).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let process = command.spawn().map_err(|source| Error::Io { action: format!("start {}", self.program), source })?;
+        let mut server = Server { process, port };
+        let start = Instant::now();
+        while let Err(why) = self.connect(&server) {
+            if let Some(status) = server.process.try_wait().map_err(|error| self.failed(error))? {
+                return Err(self.failed(format!("it ended with {status}; see {}", log_path.display())));
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(self.failed(format!("it does not answer: {why}")));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(server)
+    }
+
+    /// A connection to a server that is ready.
+    fn connect(&self, server: &Server) -> Result<Box<dyn Handle>, Error> {
+        match self.protocol {
+            Protocol::Redis => {
+                let address = ConnectionAddr::Tcp("127.0.0.1".into(), server.port);
+                let info: ConnectionInfo = address.into_connection_info().map_err(|error| self.failed(error))?;
+                let mut connection = redis::Client::open(info).and_then(|client| client.get_connection()).map_err(|error| self.failed(error))?;
+                // While it loads its log, it answers that it is not ready.
+                redis::cmd("DBSIZE").query::<u64>(&mut connection).map_err(|error| self.failed(error))?;
+                Ok(Box::new(Redis { connection, name: self.name }))
+            }
+            Protocol::Memcached => {
+                // One connection for each handle, and not one for each processor.
+                let client = memcache::Client::builder().with_max_pool_size(1).add_server(format!("memcache://127.0.0.1:{}", server.port));
+                let client = client.and_then(memcache::ClientBuilder::build).map_err(|error| self.failed(error))?;
+                client.version().map_err(|error| self.failed(error))?;
+                Ok(Box::new(Memcached { client, name: self.name, key: String::new() }))
+            }
+        }
+    }
+}
+
+/// A server, and its data.
+struct Running {
+    server: Server,
+    launch: Launch,
+    _temporary: Option<TempDir>,
+}
+
+impl Instance for Running {
+    fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
+        self.launch.connect(&self.server)
+    }
+
+    fn bulk_load(&self, _: &mut Entries<'_>) -> Result<(), Error> {
+        Err(Error::Missing { system: self.launch.name.into(), operation: "loading in bulk" })
+    }
+
+    fn space(&self) -> Result<Space, Error> {
+        let resident = fs::read_to_string(format!("/proc/{}/status", self.server.process.id())).unwrap_or_default();
+        let kilobytes = resident.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        Ok(Space { pool_bytes: kilobytes.map(|kilobytes| kilobytes << 10), leaves: None })
+    }
+
+    fn reopen(self: Box<Self>, shutdown: Shutdown, _threads: u16) -> Result<Reopened, Error> {
+        let Self { mut server, launch, _temporary } = *self;
+        if launch.append.is_none() {
+            return Err(Error::Missing { system: launch.name.into(), operation: "recovery" });
+        }
+        if shutdown == Shutdown::Close {
+            let address = ConnectionAddr::Tcp("127.0.0.1".into(), server.port).into_connection_info();
+            let client = address.and_then(redis::Client::open).map_err(|error| launch.failed(error))?;
+            let mut connection = client.get_connection().map_err(|error| launch.failed(error))?;
+            // It answers by ending.
+            let _ = redis::cmd("SHUTDOWN").query::<()>(&mut connection);
+            let start = Instant::now();
+            while server.process.try_wait().map_err(|error| launch.failed(error))?.is_none() {
+                if start.elapsed() > PATIENCE {
+                    return Err(launch.failed("it does not end"));
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        drop(server);
+        let start = Instant::now();
+        let server = launch.start()?;
+        let time = start.elapsed();
+        Ok(Reopened { instance: Box::new(Self { server, launch, _temporary }), time })
+    }
+}
+
+/// A connection by the protocol of Redis.
+struct Redis {
+    connection: Connection,
+    name: &'static str,
+}
+
+impl Redis {
+    fn ask<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, Error> {
+        command.query(&mut self.connection).map_err(|error| Error::system(self.name, error))
+    }
+}
+
+impl Handle for Redis {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.ask(redis::cmd("SET").arg(key).arg(value))
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let found: Option<Vec<u8>> = self.ask(redis::cmd("GET").arg(key))?;
+        value.extend_from_slice(found.as_deref().unwrap_or_default());
+        Ok(found.is_some())
+    }
+
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.insert(key, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        let count: u64 = self.ask(redis::cmd("DEL").arg(key))?;
+        Ok(count == 1)
+    }
+
+    fn scan(&mut self, _: &[u8], _: &mut Visit<'_>) -> Result<(), Error> {
+        Err(Error::Missing { system: self.name.into(), operation: "scans" })
+    }
+
+    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+        let mut pipeline = redis::pipe();
+        for key in keys {
+            pipeline.cmd("GET").arg(*key);
+        }
+        let found: Vec<Option<Vec<u8>>> = pipeline.query(&mut self.connection).map_err(|error| Error::system(self.name, error))?;
+        found.iter().enumerate().for_each(|(number, value)| visit(number, value.as_deref()));
+        Ok(())
+    }
+
+    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        let mut pipeline = redis::pipe();
+        for (key, value) in entries {
+            pipeline.cmd("SET").arg(*key).arg(*value).ignore();
+        }
+        pipeline.query(&mut self.connection).map_err(|error| Error::system(self.name, error))
+    }
+}
+
+/// A connection by the protocol of memcached.
+struct Memcached {
+    client: memcache::Client,
+    name: &'static str,
+    key: String,
+}
+
+impl Memcached {
+    fn set_key(&mut self, key: &[u8]) {
+        self.key.clear();
+        for byte in key {
+            for half in [byte >> 4, byte & 15] {
+                self.key.push(char::from(b"0123456789abcdef"[usize::from(half)]));
+            }
+        }
+    }
+
+    fn failed(&self, error: memcache::MemcacheError) -> Error {
+        Error::system(self.name, error)
+    }
+}
+
+impl Handle for Memcached {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.set_key(key);
+        self.client.set(&self.key, value, 0).map_err(|error| self.failed(error))
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.set_key(key);
+        let found: Option<Vec<u8>> = self.client.get(&self.key).map_err(|error| self.failed(error))?;
+        value.extend_from_slice(found.as_deref().unwrap_or_default());
+        Ok(found.is_some())
+    }
+
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.insert(key, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        self.set_key(key);
+        self.client.delete(&self.key).map_err(|error| self.failed(error))
+    }
+
+    fn scan(&mut self, _: &[u8], _: &mut Visit<'_>) -> Result<(), Error> {
+        Err(Error::Missing { system: self.name.into(), operation: "scans" })
+    }
+}
