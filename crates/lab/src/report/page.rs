@@ -163,12 +163,17 @@ fn write_figure(html: &mut String, number: usize, figure: &Figure) -> std::fmt::
 
 fn write_missing(html: &mut String, results: &Results) -> std::fmt::Result {
     let missing = super::gather::missing(results);
-    if missing.is_empty() {
+    let skipped: BTreeSet<[&str; 4]> =
+        results.skipped.iter().map(|skipped| [&skipped.experiment, &skipped.system, &skipped.workload, &skipped.why].map(String::as_str)).collect();
+    if missing.is_empty() && skipped.is_empty() {
         return Ok(());
     }
     html.push_str("<h2>Not measured</h2>\n<ul>\n");
     for experiment in missing {
         writeln!(html, "<li>{} ({})</li>", escape(&experiment.title), escape(&experiment.id))?;
+    }
+    for [experiment, system, workload, why] in skipped {
+        writeln!(html, "<li>{} ({}): {}, because {}</li>", escape(system), escape(experiment), escape(workload), escape(why))?;
     }
     html.push_str("</ul>\n");
     Ok(())

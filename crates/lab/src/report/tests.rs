@@ -4,7 +4,7 @@ use super::figure::{Chart, Figure, Spread};
 use super::picture::{NARROW, WIDE, inline, png, svg};
 use super::{gather, page, write};
 use crate::plan::{self, Experiment, KeyKind, Measure, Memory, Parameters, Plan, Shape};
-use crate::result::{Claim, End, FORMAT, Header, Line, Machine, Measurement, Metric, Results, Verdict, metric};
+use crate::result::{Claim, End, FORMAT, Header, Line, Machine, Measurement, Metric, Results, Skipped, Verdict, metric};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
@@ -291,7 +291,10 @@ fn the_page_has_every_figure_every_number_every_claim_and_what_is_missing() {
         assert!(page.contains(text), "no {text}");
     }
     assert!(!page.contains("cut short"));
-    let cut = Results { end: None, ..results };
+    let skipped =
+        Skipped { experiment: "bars".into(), system: "redis-memory".into(), workload: "scan".into(), parameters: parameters(), why: "it has no scans".into() };
+    let cut = Results { end: None, skipped: vec![skipped], ..results };
+    assert!(page::page(&cut, &figures).contains("redis-memory (bars): scan, because it has no scans"));
     assert!(page::page(&cut, &figures).contains("cut short"));
 }
 
