@@ -220,7 +220,8 @@ fn write_machine(html: &mut String, machine: &Machine) -> std::fmt::Result {
 fn write_run(html: &mut String, header: &Header) -> std::fmt::Result {
     writeln!(
         html,
-        "<h2>The run</h2>\n<p>Everleaf {}, seed {}, {} rounds. The systems of an experiment take turns in every round; only figures of one run are compared.</p>\n\
+        "<h2>The run</h2>\n<p>Everleaf {}, seed {}, {} rounds. The systems of an experiment take turns in every round; \
+         only figures of one run are compared.</p>\n\
          <pre>{}</pre>",
         escape(&header.version),
         header.plan.seed,
