@@ -182,7 +182,7 @@ impl<M: Listed> Shared<M> {
             }
         }
         if !self.garbage.is_empty() {
-            self.tidy(STEPS_PER_WRITE);
+            self.tidy(STEPS_PER_WRITE * changes.len());
         }
         Ok(())
     }
@@ -236,7 +236,11 @@ impl<M: Listed> Shared<M> {
             }
         }
         let guard = self.pool.pin();
-        steps.iter().filter(|step| step.previous != 0).try_for_each(|step| self.replaced(step.previous, at, &guard))?;
+        let given_back = steps.iter().filter(|step| step.previous != 0).try_for_each(|step| self.replaced(step.previous, at, &guard));
+        if let Err(error) = given_back {
+            // It is committed all the same.
+            self.halt(|| format!("what a committed batch replaced could not be given back: {error}"));
+        }
         self.pool.retire(log, &guard);
         Ok(())
     }
@@ -271,11 +275,18 @@ impl<M: Listed> Shared<M> {
             // persist-equivalent(store early): what was stored to the line before is the same timestamp of another record.
             self.pool.store(record.commit(), at, Ordering::Release);
             if step.is_delete() {
+                let leave = || self.left_tombstone(&step.item.namespace.space, step.link().get(), at);
                 if self.snapshots.want(at) {
-                    self.left_tombstone(&step.item.namespace.space, step.link().get(), at);
-                } else {
-                    step.index.tree.remove(&step.item.key)?;
-                    self.pool.retire(step.off, &self.pool.pin());
+                    leave();
+                    continue;
+                }
+                match step.index.tree.remove(&step.item.key).map_err(Error::from) {
+                    // An index may need room for a removal.
+                    Err(error) if error.is_no_space() => leave(),
+                    removed => {
+                        removed?;
+                        self.pool.retire(step.off, &self.pool.pin());
+                    }
                 }
             }
         }

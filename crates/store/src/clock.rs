@@ -71,7 +71,9 @@ impl Clock {
 
     /// The highest timestamp that was given out, or the one before birth. Whoever draws one from now on gets a higher one.
     pub(crate) fn now(&self) -> u64 {
-        (self.next.load(Ordering::Acquire) & !VERSIONED) - 1
+        // In this order. One that is not below the bound has been drawn and not been given out: whoever drew it waits for a higher bound to be durable.
+        let drawn = self.next.load(Ordering::Acquire) & !VERSIONED;
+        drawn.min(self.limit.load(Ordering::Acquire)) - 1
     }
 
     /// From now on, writes keep versions.

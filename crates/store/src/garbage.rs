@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Steps after a write that keeps versions: more than it leaves behind.
+/// Steps for each write that keeps versions: more than it leaves behind.
 pub(crate) const STEPS_PER_WRITE: usize = 4;
 
 /// What is held back.
@@ -81,7 +81,7 @@ impl Garbage {
     }
 
     /// The next that no snapshot wants.
-    fn pop(&self, snapshots: &Snapshots) -> Option<Remains> {
+    fn pop(&self, snapshots: &Snapshots) -> Option<Held> {
         let until = self.held.lock().front()?.until;
         // Only the one who collects pops.
         if snapshots.want(until) {
@@ -90,7 +90,19 @@ impl Garbage {
         let mut held = self.held.lock();
         let next = held.pop_front();
         self.count.store(held.len() as u64, Ordering::Relaxed);
-        next.map(|held| held.remains)
+        next
+    }
+
+    /// Whether all that is held stands in an index: it may stay there when the pool is closed.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.held.lock().iter().all(|held| matches!(held.remains, Remains::Tombstone(..)))
+    }
+
+    /// Takes back what was popped, and could not be given back now.
+    fn unpop(&self, held: Held) {
+        let mut all = self.held.lock();
+        all.push_front(held);
+        self.count.store(all.len() as u64, Ordering::Relaxed);
     }
 
     /// Keeps others from collecting. Before any stripe.
@@ -154,23 +166,35 @@ impl<M: Listed> Shared<M> {
             return Ok(0);
         }
         let Some(_collecting) = self.garbage.collecting.try_lock() else { return Ok(0) };
-        let collected = (0..steps_max).map_while(|_| self.garbage.pop(&self.snapshots)).try_fold(0, |count, remains| {
-            match remains {
-                Remains::Version(link) => self.retire(link, &self.pool.pin())?,
-                Remains::Tombstone(space, link) => self.bury(&space, link)?,
-                Remains::Index(space, former) => {
-                    space.forget(&former);
-                    self.reclaim(&former.index)?;
-                }
+        let (mut collected, mut waiting) = (0, Vec::new());
+        let outcome = loop {
+            let next = if collected < steps_max { self.garbage.pop(&self.snapshots) } else { None };
+            let Some(held) = next else { break Ok(()) };
+            match self.give_back(&held) {
+                Ok(()) => collected += 1,
+                // An index may need room for a removal. What comes next may make some.
+                Err(error) if error.is_no_space() => waiting.push(held),
+                Err(error) => break Err(error),
             }
-            Ok(count + 1)
-        });
+        };
+        waiting.into_iter().rev().for_each(|held| self.garbage.unpop(held));
         schedule::drain();
-        collected
+        outcome.map(|()| collected)
     }
 
-    /// Takes a tombstone out of its index, if it is still there.
-    fn bury(&self, space: &Space, link: u64) -> Result<(), Error> {
+    fn give_back(&self, Held { until, remains }: &Held) -> Result<(), Error> {
+        match remains {
+            Remains::Version(link) => self.retire(*link, &self.pool.pin()),
+            Remains::Tombstone(space, link) => self.bury(space, *link, *until),
+            Remains::Index(space, former) => {
+                space.forget(former);
+                self.reclaim(&former.index)
+            }
+        }
+    }
+
+    /// Takes a tombstone out of its index, if it is still there. All snapshots that are to come are above `until`, as those are that were there.
+    fn bury(&self, space: &Space, link: u64, until: u64) -> Result<(), Error> {
         let mut key = Vec::new();
         {
             let _pinned = self.pool.pin();
@@ -186,7 +210,7 @@ impl<M: Listed> Shared<M> {
             return Ok(());
         }
         let record = Record::read(&self.pool, link)?;
-        if record.is_tombstone() && matches!(self.age(&record)?, Age::At(at) if !self.snapshots.want(at)) {
+        if record.is_tombstone() && matches!(self.age(&record)?, Age::At(at) if at <= until || !self.snapshots.want(at)) {
             index.tree.remove(&key)?;
             self.retire(link, &self.pool.pin())?;
         }

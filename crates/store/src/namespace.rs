@@ -266,7 +266,7 @@ impl<M: Listed> Namespace<M> {
                 let stripes = self.shared.stripes.lock_many(group.iter().map(|(key, _)| (self.space.number, *key)));
                 self.put_group(&stripes, group)
             })?;
-            self.tidy(way);
+            self.tidy(way, group.len());
             Ok(())
         })
     }
@@ -359,14 +359,14 @@ impl<M: Listed> Namespace<M> {
             let stripe = self.shared.stripes.lock(self.space.number, key);
             act(&stripe)?
         };
-        self.tidy(way);
+        self.tidy(way, 1);
         Ok(outcome)
     }
 
     #[inline]
-    fn tidy(&self, way: Way) {
+    fn tidy(&self, way: Way, writes: usize) {
         if way == Way::Versioned {
-            self.shared.tidy(STEPS_PER_WRITE);
+            self.shared.tidy(STEPS_PER_WRITE * writes);
         }
     }
 
@@ -520,9 +520,11 @@ impl<M: Listed> Namespace<M> {
         let mut at = 0;
         for (_, link) in &links[..replaced.len()] {
             let record = Record::read(&self.shared.pool, link.get())?;
-            at = self.shared.stamp(&record);
+            let stamp = self.shared.stamp(&record);
+            // Readers may have stamped them in any order; what the first one replaced may be wanted by who began before the last one was stamped.
+            at = at.max(stamp);
             if record.is_tombstone() {
-                self.shared.left_tombstone(&self.space, link.get(), at);
+                self.shared.left_tombstone(&self.space, link.get(), stamp);
             }
         }
         self.settle(links, replaced, at, outcome)

@@ -202,9 +202,18 @@ fn undo<M: Medium>(pool: &Pool<M>, block: &StoreBlock, indexes: &[(String, Found
 /// Step 6.
 fn bury<M: Medium>(pool: &Pool<M>, index: &Index, link: u64) -> Result<(), Error> {
     let record = Record::read(pool, link)?;
-    // An index may have shown it twice, if it was being divided.
-    if index.tree.remove(&key_of(&record))?.is_some_and(|removed| removed.get() == link) {
-        pool.retire(record.off, &pool.pin());
+    let key = key_of(&record);
+    // An index may have shown it twice, if it was being divided. And a damaged one may have the key of another record.
+    if !record.is_intact() || index.tree.get(&key)?.is_none_or(|linked| linked.get() != link) {
+        return Ok(());
+    }
+    match index.tree.remove(&key).map_err(Error::from) {
+        // An index may need room for a removal. A tombstone that stays is in nobody's way.
+        Err(error) if error.is_no_space() => {}
+        removed => {
+            removed?;
+            pool.retire(record.off, &pool.pin());
+        }
     }
     Ok(())
 }

@@ -138,10 +138,12 @@ impl Space {
 
     /// The index as of `moment`, that of a snapshot which the caller holds. The caller is pinned.
     pub(crate) fn index_at(&self, moment: Moment, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
-        // In this order: an index that is taken away after the first look is seen by the second. One that was made since has nothing to show.
+        // In this order: an index that is taken away after the first look is seen by the second. One that was made since has nothing to show. As long as
+        // everybody finds it, its end has no timestamp: only who has found it gone may draw that.
         let index = self.index.load();
         let former = self.former.load();
-        match former.iter().find(|former| former.ended(clock) >= moment.at) {
+        let is_current = |former: &Former| index.as_ref().is_some_and(|index| Arc::ptr_eq(index, &former.index));
+        match former.iter().find(|former| is_current(former) || former.ended(clock) >= moment.at) {
             Some(former) => Loaded::from_inner(Some(former.index.clone())),
             None => index,
         }
@@ -278,13 +280,14 @@ impl<M: Listed> Store<M> {
             let _paused = self.shared.garbage.pause();
             let _all = self.shared.stripes.lock_all();
             // What is held back is reachable by nothing in the pool, and must not seem to be in use at the next open.
-            if self.shared.garbage.is_empty() {
+            let count = if self.shared.garbage.is_empty() { 0 } else { self.shared.snapshots.count() };
+            if count > 0 {
+                return Err(Error::SnapshotsOpen { count });
+            }
+            // Of what is linked there is something left only where a full pool has no room for its removal.
+            if self.shared.garbage.is_linked() {
                 self.shared.writable()?;
                 return Ok(self.shared.pool.close()?);
-            }
-            match self.shared.snapshots.count() {
-                0 => {}
-                count => return Err(Error::SnapshotsOpen { count }),
             }
         }
     }

@@ -114,7 +114,8 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Transaction<M> {
-    /// The snapshot that it reads from, without what it has written itself.
+    /// The snapshot that it reads from, without what it has written itself. What is read by way of it is not looked at again when the transaction commits, in
+    /// no mode.
     pub fn snapshot(&self) -> &Snapshot<M> {
         &self.snapshot
     }
