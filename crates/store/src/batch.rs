@@ -209,7 +209,7 @@ impl<M: Listed> Shared<M> {
 
     /// Steps 1 to 8 of the protocol.
     fn run(&self, mut steps: Vec<Step<'_, M>>) -> Result<(), Error> {
-        let claim = self.slots.claim(self.tick().at);
+        let claim = self.slots.claim(self.tick().at).ok_or_else(|| self.writable().expect_err("a slot is lost when the store takes no writes any more"))?;
         let slot = &self.header.get().slots[claim.slot];
         let log = self.prepare(&mut steps, &claim)?;
         slot.begin(&self.pool, log.link());
@@ -221,7 +221,7 @@ impl<M: Listed> Shared<M> {
         slot.commit(&self.pool, self.tick().at);
         if let Err(error) = self.writable() {
             // The medium failed: whether the commit is durable is not known, so nobody may see it and nothing may build on it.
-            std::mem::forget(claim);
+            claim.lose();
             return Err(error);
         }
         let at = claim.publish(&self.clock);
@@ -231,7 +231,7 @@ impl<M: Listed> Shared<M> {
             Err(error) => {
                 // The batch is committed, durably and for all readers; only its remains are left, and the slot must go on to tell readers about it.
                 self.halt(|| format!("the remains of a committed batch could not be cleared away: {error}"));
-                std::mem::forget(claim);
+                claim.lose();
                 return Ok(());
             }
         }
@@ -306,7 +306,7 @@ impl<M: Listed> Shared<M> {
         if let Err(reason) = undone {
             // The slot stays undecided: readers see the previous versions, and the next open undoes the batch.
             self.halt(|| format!("a batch could be neither finished nor undone: {reason}"));
-            std::mem::forget(claim);
+            claim.lose();
             return error;
         }
         self.header.get().slots[claim.slot].free(&self.pool);

@@ -46,8 +46,24 @@ struct Mirror {
 /// The commit slots of an open store.
 pub(crate) struct Slots {
     mirrors: [Mirror; SLOT_COUNT],
-    free: Mutex<Vec<usize>>,
+    free: Mutex<Free>,
     freed: Condvar,
+}
+
+struct Free {
+    slots: Vec<usize>,
+    /// Whether a slot will not come back. Then the store takes no writes any more.
+    one_is_lost: bool,
+}
+
+impl Free {
+    /// A slot, or that nobody should wait for one.
+    fn take(&mut self) -> Option<Option<usize>> {
+        match self.slots.pop() {
+            None if !self.one_is_lost => None,
+            slot => Some(slot),
+        }
+    }
 }
 
 /// What is known of the batch that a token names.
@@ -75,23 +91,27 @@ pub(crate) fn generation(token: u64) -> u64 {
 
 impl Slots {
     pub(crate) fn new() -> Self {
-        Self { mirrors: std::array::from_fn(|_| Mirror::default()), free: Mutex::new((0..SLOT_COUNT).rev().collect()), freed: Condvar::new() }
+        Self {
+            mirrors: std::array::from_fn(|_| Mirror::default()),
+            free: Mutex::new(Free { slots: (0..SLOT_COUNT).rev().collect(), one_is_lost: false }),
+            freed: Condvar::new(),
+        }
     }
 
     /// Takes a free slot, waiting for one if all are in use, for a `generation` that was never used before. Whoever holds a slot holds its stripes already and
-    /// waits for nobody, so the wait ends.
-    pub(crate) fn claim(&self, generation: u64) -> Claim<'_> {
-        let slot = schedule::acquire(|| self.free.lock().pop(), || self.wait_for_slot());
+    /// waits for nobody, so the wait ends. `None` when all are in use and one of them was lost.
+    pub(crate) fn claim(&self, generation: u64) -> Option<Claim<'_>> {
+        let slot = schedule::acquire(|| self.free.lock().take(), || self.wait_for_slot())?;
         let mirror = &self.mirrors[slot];
         mirror.stamp.store(UNSTAMPED | generation, Ordering::Release);
         mirror.state.store(generation << 1, Ordering::Release);
-        Claim { slots: self, slot, generation }
+        Some(Claim { slots: self, slot, generation })
     }
 
-    fn wait_for_slot(&self) -> usize {
+    fn wait_for_slot(&self) -> Option<usize> {
         let mut free = self.free.lock();
         loop {
-            match free.pop() {
+            match free.take() {
                 Some(slot) => return slot,
                 None => self.freed.wait(&mut free),
             }
@@ -141,10 +161,19 @@ impl Claim<'_> {
     }
 }
 
+impl Claim<'_> {
+    /// Leaves the slot as it is, for readers and for the next opening. The store must have stopped to take writes: whoever waits for a slot is told so.
+    pub(crate) fn lose(self) {
+        self.slots.free.lock().one_is_lost = true;
+        self.slots.freed.notify_all();
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         schedule::drain();
-        self.slots.free.lock().push(self.slot);
+        self.slots.free.lock().slots.push(self.slot);
         self.slots.freed.notify_one();
     }
 }
@@ -168,7 +197,7 @@ mod tests {
     fn a_reader_learns_the_fate_of_a_token() {
         with_clock(|clock, tick| {
             let slots = Slots::new();
-            let claim = slots.claim(tick());
+            let claim = slots.claim(tick()).unwrap();
             let token = claim.token();
             assert_eq!(slots.fate(token, clock), Some(Fate::Undecided));
             let before = tick();
@@ -178,7 +207,7 @@ mod tests {
             assert_eq!(slots.fate(token, clock), Some(Fate::Committed(at)));
             drop(claim);
             assert_eq!(slots.fate(token, clock), Some(Fate::Committed(at)), "until the slot is used again");
-            let next = slots.claim(tick());
+            let next = slots.claim(tick()).unwrap();
             assert_eq!(next.slot as u64, token & 0xff);
             assert_eq!(slots.fate(token, clock), Some(Fate::Over));
             assert_eq!(slots.fate(next.token(), clock), Some(Fate::Undecided));
@@ -189,15 +218,28 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_a_slot_that_is_lost() {
+        let slots = Slots::new();
+        let mut claims: Vec<_> = (0..SLOT_COUNT).map(|_| slots.claim(1).unwrap()).collect();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| slots.claim(2).is_none());
+            claims.pop().unwrap().lose();
+            assert!(waiting.join().unwrap() && slots.claim(3).is_none());
+        });
+        drop(claims);
+        assert!(slots.claim(4).is_some(), "others come back");
+    }
+
+    #[test]
     fn as_many_batches_as_slots_run_at_once() {
         let slots = Slots::new();
-        let mut claims: Vec<_> = (0..SLOT_COUNT).map(|_| slots.claim(1)).collect();
+        let mut claims: Vec<_> = (0..SLOT_COUNT).map(|_| slots.claim(1).unwrap()).collect();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| slots.claim(2).slot);
+            let waiting = scope.spawn(|| slots.claim(2).map(|claim| claim.slot));
             let last = claims.pop().unwrap();
             let slot = last.slot;
             drop(last);
-            assert_eq!(waiting.join().unwrap(), slot);
+            assert_eq!(waiting.join().unwrap(), Some(slot));
         });
     }
 }

@@ -84,8 +84,8 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
 
     /// Finds a leaf, within a transaction. Nothing needs to be validated, but somebody may hold the latch of the leaf.
     #[inline(always)]
-    fn find_within(&self, target: Target<'_, K>) -> Result<Route, Restart> {
-        self.find(target)
+    fn find_within(&self, _target: Target<'_, K>) -> Result<Route, Restart> {
+        Err(Restart)
     }
 
     /// How transactions have fared.

@@ -94,8 +94,30 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Ok(Descent { above: &self.root_latch, version, node: self.child(u64::from(number))?, number })
     }
 
-    /// As [`Router::find_within`].
     #[inline(always)]
+    fn walk(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        let mut descent = self.begin()?;
+        loop {
+            if let Some(route) = self.step(&mut descent, target)?.route() {
+                return Ok(route);
+            }
+        }
+    }
+
+    /// [`Router::find`] for a key. A descent is much code and the same for all leaves and media: it is compiled once, as are the two behind it.
+    #[inline(never)]
+    fn find_at(&self, key: &K) -> Result<Route, Restart> {
+        self.walk(Target::At(key))
+    }
+
+    /// [`Router::find`] for anything else.
+    #[inline(never)]
+    fn find_beside(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        self.walk(target)
+    }
+
+    /// As [`Router::find_within`].
+    #[inline(never)]
     pub(super) fn find_within(&self, target: Target<'_, K>) -> Result<Route, Restart> {
         self.root_latch.try_read()?;
         let mut number = self.root.load(Relaxed);
@@ -160,11 +182,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 
     #[inline(always)]
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
-        let mut descent = self.begin()?;
-        loop {
-            if let Some(route) = self.step(&mut descent, target)?.route() {
-                return Ok(route);
-            }
+        match target {
+            Target::At(key) => self.find_at(key),
+            beside => self.find_beside(beside),
         }
     }
 
