@@ -250,7 +250,9 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Count<Hardware>>, keys: u32) {
         if leaves == 0 {
             changed("a removal", (cost, leaves), &budget.remove);
         } else {
-            at_most("a removal that merges", cost, budget.merge);
+            // Several leaves at once, where the router is built anew: no more than so many merges.
+            let merged = leaves.unsigned_abs();
+            at_most("a removal that merges", cost, Cost { lines: budget.merge.lines * merged, fences: budget.merge.fences * merged });
         }
         merges += u32::from(leaves < 0);
         exactly("a removal of a key that is not there", meter.measure(|index| index.remove(key.borrow()).map(|_| ())).0, Cost { lines: 0, fences: 0 });
