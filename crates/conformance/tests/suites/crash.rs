@@ -8,16 +8,21 @@ use std::sync::Arc;
 fn operations(world: &str) -> usize {
     match world {
         "isle-128/u64" => 5,
-        "isle-128/bytes" | "isle-128-packed/u64" | "lb-128/u64" | "nv-128/u64" => 3,
+        "isle-128/bytes" | "lb-128/u64" | "nv-128/u64" => 3,
         "lb-128/bytes" | "lb-2x128/u64" | "lb-2x128/bytes" | "fp-192/u64" | "fp-192/bytes" | "nv-128/bytes" => 2,
         "wb-128/u64" | "wb-128/bytes" | "wb-bitmap-128/u64" | "wb-bitmap-128/bytes" => 2,
-        "pool" | "store" => 2,
+        "isle-128-packed/u64" | "pool" | "store" => 2,
         _ => 1,
     }
 }
 
+/// All worlds, but for those whose router differs in nothing that a crash could know of: transactions of the processor store a latch, in DRAM.
+fn worlds() -> impl Iterator<Item = Box<dyn Suite>> {
+    suites().into_iter().filter(|suite| !suite.name().contains("-htm"))
+}
+
 fn every(change: impl Fn(&dyn Suite, &mut Options)) {
-    for suite in suites() {
+    for suite in worlds() {
         let mut options = Options { operations: operations(&suite.name()), ..Options::default() };
         change(&*suite, &mut options);
         let report = suite.every(&options);
@@ -53,7 +58,7 @@ fn every_crash_of_a_third_life() {
 #[test]
 fn every_crash_of_three_writes_to_a_store() {
     let store = suites().into_iter().find(|suite| suite.name() == "store").expect("the store is a world");
-    let options = Options { operations: 3, start: Some("filled".to_owned()), depth: 0, lives: 0, follow_up_every: 4, ..Options::default() };
+    let options = Options { operations: 3, start: Some("filled".to_owned()), depth: 0, lives: 0, follow_up_every: 32, ..Options::default() };
     let report = store.every(&options);
     println!("store, filled: {report}");
     report.assert_clean();
@@ -87,7 +92,7 @@ fn states_of_unreachable_blocks_change_nothing() {
 fn sampled_crashes_of_long_sequences() {
     let life = CrashOptions { images_max: 32, sample_count: 4, ..CrashOptions::default() };
     let options = Options { life, follow_up_every: 8, closes: true, seed: 0x5eed, ..Options::default() };
-    for suite in suites() {
+    for suite in worlds() {
         let report = suite.sampled(&options);
         println!("{}, seed {:#x}: {report}", suite.name(), options.seed);
         report.assert_clean();
