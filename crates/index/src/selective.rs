@@ -21,8 +21,8 @@
 //! FPTree, wB+-Tree).
 //!
 //! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences or, where leaves keep none, from the keys that are there.
-//! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error. A tree that was [closed](image) before its
-//! pool was is opened without reading a leaf.
+//! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error. A tree that was closed (`image.rs`) before
+//! its pool was is opened without reading a leaf.
 
 pub mod leaf;
 pub mod log;
