@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Small leaves split and merge within a few operations; large ones take long to look at.
 fn operations(world: &str) -> usize {
     match world {
-        "isle-128/u64" => 5,
+        "isle-128/u64" => 4,
         "isle-128/bytes" | "lb-128/u64" | "nv-128/u64" => 3,
         "lb-128/bytes" | "lb-2x128/u64" | "lb-2x128/bytes" | "fp-192/u64" | "fp-192/bytes" | "nv-128/bytes" => 2,
         "wb-128/u64" | "wb-128/bytes" | "wb-bitmap-128/u64" | "wb-bitmap-128/bytes" => 2,

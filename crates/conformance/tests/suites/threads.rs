@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Small leaves change their structure all the time; the larger ones have to prove less.
 fn every<K: everleaf_conformance::Class + ?Sized>() {
     for index in Index::<K>::all() {
-        let schedules = (2000 / index.weight()).max(10);
+        let schedules = (800 / index.weight()).max(10);
         run(index, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }
 }
