@@ -354,7 +354,7 @@ impl<M: Listed> Namespace<M> {
 
     /// Does something with the stripe of `key` held, and collects some garbage after it if it kept a version.
     #[inline]
-    fn with_stripe<T>(&self, key: &[u8], act: impl FnOnce(&Locked<'_>) -> Result<(T, Way), Error>) -> Result<T, Error> {
+    pub(crate) fn with_stripe<T>(&self, key: &[u8], act: impl FnOnce(&Locked<'_>) -> Result<(T, Way), Error>) -> Result<T, Error> {
         let (outcome, way) = {
             let stripe = self.shared.stripes.lock(self.space.number, key);
             act(&stripe)?

@@ -22,13 +22,8 @@ impl<M: Listed> Namespace<M> {
     ///
     /// # Errors
     /// A damaged pool.
-    pub fn scan(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        let mut value = Vec::new();
-        self.place().scan(from, direction, &mut |key, record| {
-            value.clear();
-            copy_value(record, key, &mut value)?;
-            Ok(visit(key, &value))
-        })
+    pub fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.place().scan_values(from, direction, visit)
     }
 
     /// Visits keys in order from a bound on, without reading values.
@@ -78,8 +73,23 @@ impl<M: Listed> Place<'_, M> {
         }
     }
 
+    /// Visits the keys and values that a reader sees.
+    pub(crate) fn scan_values(
+        &self,
+        from: Bound<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let mut value = Vec::new();
+        self.scan(from, direction, &mut |key, record| {
+            value.clear();
+            copy_value(record, key, &mut value)?;
+            Ok(visit(key, &value))
+        })
+    }
+
     /// Visits the records that a reader sees, pinned.
-    pub(crate) fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: &mut Visit<'_>) -> Result<(), Error> {
+    fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: &mut Visit<'_>) -> Result<(), Error> {
         let mut position = from.map(<[u8]>::to_vec);
         loop {
             let _pinned = self.shared.pool.pin();
@@ -130,7 +140,7 @@ pub(crate) fn within_prefix<T>(
     })
 }
 
-pub(crate) type Visit<'a> = dyn FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error> + 'a;
+type Visit<'a> = dyn FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// The smallest key above all that begin with `prefix`, if there is one.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {

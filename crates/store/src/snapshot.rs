@@ -16,7 +16,7 @@
 //! a store that takes one transaction after the other.
 
 use crate::clock::Clock;
-use crate::namespace::{Found, Namespace, copy_value};
+use crate::namespace::{Found, Namespace};
 use crate::scan::{self, Place};
 use crate::store::{Shared, Space};
 use crate::version::Moment;
@@ -210,15 +210,10 @@ impl<M: Listed> Snapshot<M> {
         namespace: &Namespace<M>,
         from: Bound<&[u8]>,
         direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
         namespace.check_belongs_to(&self.shared);
-        let mut value = Vec::new();
-        self.place(&namespace.space).scan(from, direction, &mut |key, record| {
-            value.clear();
-            copy_value(record, key, &mut value)?;
-            Ok(visit(key, &value))
-        })
+        self.place(&namespace.space).scan_values(from, direction, visit)
     }
 
     /// Visits all keys that begin with `prefix`, and their values, in order, until `visit` breaks.

@@ -6,7 +6,6 @@
 //!
 //! Removing one is a delete by nobody, under the key's stripe, of what has expired even then. *Crash: as for a delete.*
 
-use crate::garbage::STEPS_PER_WRITE;
 use crate::namespace::{Namespace, Way};
 use crate::store::{Shared, Space};
 use crate::version::Age;
@@ -123,18 +122,13 @@ impl<M: Listed> Shared<M> {
 impl<M: Listed> Namespace<M> {
     /// Removes `key` if it has expired even now; whether it had.
     fn remove_expired(&self, key: &[u8]) -> Result<bool, Error> {
-        let (removed, way) = {
-            let stripe = self.shared.stripes.lock(self.space.number, key);
+        self.with_stripe(key, |stripe| {
             let index = self.space.index.load();
             let link = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))?.map_or(0, NonZeroU64::get);
             match link != 0 && self.shared.has_expired(link)? {
-                true => (true, self.delete_locked(&stripe, key)?.1),
-                false => (false, Way::Plain),
+                true => Ok((true, self.delete_locked(stripe, key)?.1)),
+                false => Ok((false, Way::Plain)),
             }
-        };
-        if way == Way::Versioned {
-            self.shared.tidy(STEPS_PER_WRITE);
-        }
-        Ok(removed)
+        })
     }
 }

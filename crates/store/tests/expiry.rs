@@ -1,8 +1,10 @@
 //! Keys that expire, by clocks that the tests set.
 
-use everleaf::{Batch, Change, Direction, Entry, Isolation, Namespace, Options, Store, Swept, Times};
+mod shown;
+
+use everleaf::{Batch, Change, Entry, Isolation, Namespace, Options, Store, Swept, Times};
+use shown::keys;
 use std::cell::Cell;
-use std::ops::{Bound, ControlFlow};
 
 thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
@@ -26,16 +28,6 @@ fn store() -> (Store, Namespace) {
 /// So many milliseconds pass.
 fn pass(ms: u64) {
     NOW_MS.set(NOW_MS.get() + ms);
-}
-
-fn keys(space: &Namespace) -> Vec<Vec<u8>> {
-    let mut keys = Vec::new();
-    let visit = |key: &[u8]| {
-        keys.push(key.to_vec());
-        ControlFlow::Continue(())
-    };
-    space.scan_keys(Bound::Unbounded, Direction::Forward, visit).unwrap();
-    keys
 }
 
 #[test]

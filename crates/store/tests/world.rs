@@ -1,7 +1,10 @@
 //! What the world does to a store: full pools, damage, bad input, restarts.
 
+mod shown;
+
 use everleaf::{Batch, Change, Direction, Error, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
 use everleaf_pmem::{Medium, Off, Pool, Word};
+use shown::keys;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -12,16 +15,6 @@ fn options() -> Options {
 
 fn key(n: u64) -> [u8; 8] {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
-}
-
-fn keys(space: &Namespace) -> Vec<Vec<u8>> {
-    let mut keys = Vec::new();
-    let visit = |key: &[u8]| {
-        keys.push(key.to_vec());
-        ControlFlow::Continue(())
-    };
-    space.scan_keys(Bound::Unbounded, Direction::Forward, visit).unwrap();
-    keys
 }
 
 #[test]
