@@ -35,13 +35,17 @@
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::garbage::STEPS_PER_WRITE;
-use crate::namespace::{Content, link_word};
+use crate::merge::{self, Goal, Merge};
+use crate::namespace::{Content, Entry, link_word};
 use crate::slots::Claim;
+use crate::snapshot::Snapshot;
 use crate::store::{Index, Shared, check_sizes};
+use crate::stripes::Locked;
 use crate::{Error, Namespace, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Hardware, Medium, Off, Word};
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,16 +53,14 @@ use std::sync::atomic::Ordering;
 /// Writes that are applied together, if expectations hold. See [`Store::write`].
 pub struct Batch<M: Medium = Hardware> {
     changes: Vec<Item<M>>,
-    expectations: Vec<Item<M>>,
+    expectations: Vec<Item<M, Option<Vec<u8>>>>,
 }
 
-/// A key and the value it is to have, or is expected to have; `None` is absent.
-pub(crate) struct Item<M: Medium> {
+/// A key and what it is to be; or the value that it is expected to have, `None` for absent.
+pub(crate) struct Item<M: Medium, T = Goal> {
     pub(crate) namespace: Namespace<M>,
     pub(crate) key: Vec<u8>,
-    pub(crate) value: Option<Vec<u8>>,
-    /// When that is to cease.
-    pub(crate) expiry_ms: Option<u64>,
+    pub(crate) to: T,
 }
 
 /// Which keys must not change between the look at them and the commit, besides those that are written.
@@ -72,6 +74,8 @@ pub(crate) enum Quiet<'a> {
 /// One change of a batch that is under way.
 struct Step<'b, M: Medium> {
     item: &'b Item<M>,
+    /// What the key is to hold.
+    entry: Cow<'b, Option<Entry>>,
     index: Arc<Index>,
     /// Link of the version that is replaced, 0 = none.
     previous: u64,
@@ -90,32 +94,36 @@ impl<M: Medium> Default for Batch<M> {
 impl<M: Medium> Batch<M> {
     /// Sets `key` to `value`. Of several changes to one key the last one counts.
     pub fn put(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8]) {
-        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: Some(value.to_vec()), expiry_ms: None });
+        self.put_until(namespace, key, value, None);
     }
 
     /// Sets `key` to `value`, until it expires, if it does. See [`Namespace::put_until`].
     pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) {
-        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: Some(value.to_vec()), expiry_ms });
+        self.push(namespace, key, Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms })));
     }
 
     /// Removes `key`.
     pub fn delete(&mut self, namespace: &Namespace<M>, key: &[u8]) {
-        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: None, expiry_ms: None });
+        self.push(namespace, key, Goal::Be(None));
+    }
+
+    /// Has `merge` done with the value of `key`: with what earlier changes of the batch make of it, or with what it is when the batch is applied.
+    pub fn merge(&mut self, namespace: &Namespace<M>, key: &[u8], merge: Merge) {
+        self.push(namespace, key, Goal::Become(vec![merge]));
+    }
+
+    fn push(&mut self, namespace: &Namespace<M>, key: &[u8], to: Goal) {
+        self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), to });
     }
 
     /// Makes the batch conditional: it is applied only if, at that moment, `key` holds `value` (`None`: is absent). Expectations are about the state before the
     /// batch.
     pub fn expect(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<&[u8]>) {
-        self.expectations.push(Item { namespace: namespace.clone(), key: key.to_vec(), value: value.map(<[u8]>::to_vec), expiry_ms: None });
+        self.expectations.push(Item { namespace: namespace.clone(), key: key.to_vec(), to: value.map(<[u8]>::to_vec) });
     }
 }
 
-impl<M: Medium> Item<M> {
-    /// What is to be written.
-    fn content(&self) -> Option<Content<'_>> {
-        self.value.as_deref().map(|value| Content { value, expiry_ms: self.expiry_ms })
-    }
-
+impl<M: Medium, T> Item<M, T> {
     fn place(&self) -> (u32, &[u8]) {
         (self.namespace.space.number, &self.key)
     }
@@ -131,8 +139,13 @@ impl<M: Medium> Step<'_, M> {
         link_word(self.off)
     }
 
+    /// What is to be written.
+    fn content(&self) -> Option<Content<'_>> {
+        self.entry.as_ref().as_ref().map(Content::of)
+    }
+
     fn is_delete(&self) -> bool {
-        self.item.value.is_none()
+        self.entry.is_none()
     }
 }
 
@@ -140,33 +153,46 @@ impl<M: Listed> Store<M> {
     /// Applies all of `batch`, or, after an error or a crash, none of it; other threads see all of it or none.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when an expectation does not hold; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
+    /// [`Error::Conflict`] when an expectation does not hold; [`Error::Merge`]; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
     ///
     /// # Panics
     /// When a namespace in the batch belongs to another store.
     pub fn write(&self, batch: Batch<M>) -> Result<(), Error> {
-        let Batch { mut changes, expectations } = batch;
-        for item in changes.iter().chain(&expectations) {
+        let Batch { changes, expectations } = batch;
+        for item in &changes {
             item.namespace.check_belongs_to(&self.shared);
-            check_sizes(&item.key, item.value.as_deref().unwrap_or_default())?;
+            check_sizes(&item.key, if let Goal::Be(Some(entry)) = &item.to { &entry.value } else { &[] })?;
         }
-        keep_last(&mut changes);
-        let check = || match expectations.iter().map(|item| Ok((item, item.namespace.holds(&item.key, item.value.as_deref())?))).find(is_broken) {
+        for item in &expectations {
+            item.namespace.check_belongs_to(&self.shared);
+            check_sizes(&item.key, item.to.as_deref().unwrap_or_default())?;
+        }
+        let changes = combine(changes)?;
+        let check = || match expectations.iter().map(|item| Ok((item, item.namespace.holds(&item.key, item.to.as_deref())?))).find(is_broken) {
             Some(broken) => Err(broken?.0.conflict()),
             None => Ok(()),
         };
-        self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(expectations.iter().map(Item::place).collect()), check))
+        self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(expectations.iter().map(Item::place).collect()), None, check))
     }
 }
 
 /// Whether an expectation does not hold, or could not be looked at.
-fn is_broken<M: Medium>(found: &Result<(&Item<M>, bool), Error>) -> bool {
+fn is_broken<T>(found: &Result<(T, bool), Error>) -> bool {
     !matches!(found, Ok((_, true)))
 }
 
 impl<M: Listed> Shared<M> {
     /// Applies all of `changes`, or none of them, if `check`, at that moment, finds nothing in the way. They are ordered by place, and no key is there twice.
-    pub(crate) fn commit(&self, changes: &[Item<M>], quiet: Quiet<'_>, check: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    ///
+    /// Then `snapshot`, which `check` may have needed, ends: what is written wants nothing back, not even what it replaces itself. If it fails, the snapshot is
+    /// begun again while nobody can have changed what was checked, so that `check` still finds out who does so from then on.
+    pub(crate) fn commit(
+        &self,
+        changes: &[Item<M>],
+        quiet: Quiet<'_>,
+        snapshot: Option<&mut Snapshot<M>>,
+        check: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         {
             let stripes = match quiet {
                 Quiet::Keys(others) => self.stripes.lock_many(changes.iter().map(Item::place).chain(others)),
@@ -174,11 +200,12 @@ impl<M: Listed> Shared<M> {
             };
             self.writable()?;
             check()?;
-            let steps = self.plan(changes)?;
-            match (steps.as_slice(), stripes.first()) {
-                ([Step { item, .. }], Some(stripe)) => drop(item.namespace.set_locked(stripe, &item.key, item.content())?),
-                ([], _) => {}
-                _ => self.run(steps)?,
+            match snapshot {
+                Some(snapshot) => {
+                    snapshot.release();
+                    self.apply(changes, stripes.first()).inspect_err(|_| snapshot.hold())?;
+                }
+                None => self.apply(changes, stripes.first())?,
             }
         }
         if !self.garbage.is_empty() {
@@ -187,11 +214,25 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
+    /// Applies `changes`, whose stripes are held, `stripe` among them.
+    fn apply(&self, changes: &[Item<M>], stripe: Option<&Locked<'_>>) -> Result<(), Error> {
+        let steps = self.plan(changes)?;
+        match (steps.as_slice(), stripe) {
+            ([step], Some(stripe)) => step.item.namespace.set_locked(stripe, &step.item.key, step.content()).map(drop),
+            ([], _) => Ok(()),
+            _ => self.run(steps),
+        }
+    }
+
     /// What there is to do: deletes of absent keys drop out.
     fn plan<'b>(&self, changes: &'b [Item<M>]) -> Result<Vec<Step<'b, M>>, Error> {
         let mut steps = Vec::with_capacity(changes.len());
         for item in changes {
-            let index = match item.value {
+            let entry = match &item.to {
+                Goal::Be(entry) => Cow::Borrowed(entry),
+                Goal::Become(merges) => Cow::Owned(item.namespace.merged(&item.key, merges)?),
+            };
+            let index = match *entry {
                 Some(_) => self.index_or_create(&item.namespace.space)?,
                 None => match item.namespace.space.index.load_full() {
                     Some(index) => index,
@@ -200,8 +241,8 @@ impl<M: Listed> Shared<M> {
             };
             let previous = index.tree.get(&item.key)?.map_or(0, NonZeroU64::get);
             let was_present = item.namespace.is_present(previous)?;
-            if item.value.is_some() || was_present {
-                steps.push(Step { item, index, previous, was_present, off: Off::NULL });
+            if entry.is_some() || was_present {
+                steps.push(Step { item, entry, index, previous, was_present, off: Off::NULL });
             }
         }
         Ok(steps)
@@ -251,9 +292,10 @@ impl<M: Listed> Shared<M> {
         let mut records = Vec::with_capacity(steps.len());
         let mut entries = Vec::with_capacity(steps.len());
         for step in steps.iter_mut() {
-            let expiry_ms = step.item.namespace.space.note_expiry(step.item.expiry_ms);
-            let version = Version { is_tombstone: step.is_delete(), commit: claim.token(), previous: step.previous, expiry_ms };
-            let record = Record::write(pool, &step.item.key, step.item.value.as_deref().unwrap_or_default(), version)?;
+            let content = step.content();
+            let expiry_ms = step.item.namespace.space.note_expiry(content.and_then(|content| content.expiry_ms));
+            let version = Version { is_tombstone: content.is_none(), commit: claim.token(), previous: step.previous, expiry_ms };
+            let record = Record::write(pool, &step.item.key, content.map_or(&[], |content| content.value), version)?;
             step.off = record.off();
             entries.push(LogEntry { root: step.index.root, link: step.off.link() });
             records.push(record.flush());
@@ -330,14 +372,15 @@ impl<M: Listed> Shared<M> {
     }
 }
 
-/// Sorts by namespace and key, and keeps the last change of each key.
-fn keep_last<M: Medium>(changes: &mut Vec<Item<M>>) {
+/// Sorts by namespace and key, and makes one change of all those to one key.
+fn combine<M: Medium>(mut changes: Vec<Item<M>>) -> Result<Vec<Item<M>>, Error> {
     changes.sort_by(|a, b| a.place().cmp(&b.place()));
-    changes.dedup_by(|later, kept| {
-        let same = later.place() == kept.place();
-        if same {
-            std::mem::swap(later, kept);
+    let mut combined: Vec<Item<M>> = Vec::with_capacity(changes.len());
+    for item in changes {
+        match combined.last_mut().filter(|last| last.place() == item.place()) {
+            Some(last) => last.to.then(item.to).map_err(merge::failed(&item.namespace.space.name, &item.key))?,
+            None => combined.push(item),
         }
-        same
-    });
+    }
+    Ok(combined)
 }

@@ -5,7 +5,7 @@ use crate::version::{Age, damaged};
 use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
-use everleaf_pmem::{Info, Off, Reach, Usage, Word};
+use everleaf_pmem::{Info, Off, Reach, Usage, Word, schedule};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,6 +105,7 @@ impl<M: Listed> Store<M> {
     /// # Errors
     /// None yet that is not in the report.
     pub fn verify(&self) -> Result<Report, Error> {
+        let _loading = schedule::lock(&self.shared.loading);
         let _paused = self.shared.garbage.pause();
         let _all = self.shared.stripes.lock_all();
         let reach = self.shared.pool.reach();

@@ -27,6 +27,36 @@ pub(crate) struct Clock {
     raising: Mutex<()>,
 }
 
+/// A timestamp that is drawn by the first who asks for it.
+pub(crate) struct Stamp(AtomicU64);
+
+impl Stamp {
+    const UNDRAWN: u64 = u64::MAX;
+
+    pub(crate) fn undrawn() -> Self {
+        Self(AtomicU64::new(Self::UNDRAWN))
+    }
+
+    /// One that nobody needs to ask for: before all others.
+    pub(crate) fn lowest() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, clock: &Clock) -> u64 {
+        match self.0.load(Ordering::Acquire) {
+            Self::UNDRAWN => self.draw(clock),
+            at => at,
+        }
+    }
+
+    #[cold]
+    fn draw(&self, clock: &Clock) -> u64 {
+        let now = clock.now();
+        self.0.compare_exchange(Self::UNDRAWN, now, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| now)
+    }
+}
+
 /// A timestamp of one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tick {

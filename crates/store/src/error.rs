@@ -62,6 +62,22 @@ pub enum Error {
         /// The first key that is in the way.
         key: Vec<u8>,
     },
+    /// A merge that could not be done; nothing was changed.
+    #[error("key \"{}\" of namespace {namespace:?} cannot be merged: {reason}; look at its value, and set it", key.escape_ascii())]
+    Merge {
+        /// Where.
+        namespace: String,
+        /// The key.
+        key: Vec<u8>,
+        /// Why.
+        reason: String,
+    },
+    /// A write to a namespace that is being loaded.
+    #[error("namespace {namespace:?} is being loaded; write to it when that is done")]
+    Loading {
+        /// The namespace.
+        namespace: String,
+    },
     /// A write in a transaction that was begun to read.
     #[error("the transaction was begun to read only; begin one with `Isolation::Snapshot` or `Isolation::Serializable` to write")]
     ReadOnly,

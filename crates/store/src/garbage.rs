@@ -145,7 +145,7 @@ impl<M: Listed> Shared<M> {
 
     /// Tries again, once, what a full pool has refused, if there is garbage to make room of, or if a delete that kept versions need keep them no longer. The
     /// caller holds no stripe and is not pinned.
-    pub(crate) fn with_room<T>(&self, act: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn with_room<T>(&self, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         match act() {
             Err(error) if error.is_no_space() => {
                 let collected = self.collect(usize::MAX)?;

@@ -44,14 +44,17 @@
 //! ```
 //!
 //! Read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and `garbage.rs`,
-//! `batch.rs` (several keys at once: the protocol), `transaction.rs`, `recovery.rs`.
+//! `batch.rs` (several keys at once: the protocol), `transaction.rs`, `merge.rs`, `load.rs`, `recovery.rs`.
 
 mod batch;
 mod block;
 mod check;
 mod clock;
+mod cursor;
 mod error;
 mod garbage;
+mod load;
+mod merge;
 mod namespace;
 mod recovery;
 mod scan;
@@ -66,11 +69,13 @@ mod wall;
 
 pub use batch::Batch;
 pub use check::{Damage, NamespaceReport, NamespaceStats, Report, Stats};
+pub use cursor::Cursor;
 pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT};
 pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 pub use everleaf_pmem::{Domain, Info, Usage};
 pub use garbage::HeldBack;
+pub use merge::{Merge, Operator};
 pub use namespace::{Change, Entry, Found, Namespace};
 pub use snapshot::Snapshot;
 pub use store::{Options, Store};

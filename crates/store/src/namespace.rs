@@ -17,6 +17,7 @@
 
 use crate::Error;
 use crate::garbage::STEPS_PER_WRITE;
+use crate::merge::{self, Merge};
 use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
 use crate::version::is_shown;
@@ -66,6 +67,10 @@ pub(crate) struct Content<'v> {
 impl<'v> Content<'v> {
     fn lasting(value: &'v [u8]) -> Self {
         Self { value, expiry_ms: None }
+    }
+
+    pub(crate) fn of(entry: &'v Entry) -> Self {
+        Self { value: &entry.value, expiry_ms: entry.expiry_ms }
     }
 }
 
@@ -121,7 +126,7 @@ impl<M: Medium> Clone for Namespace<M> {
 }
 
 /// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
-const GROUP: usize = 64;
+pub(crate) const GROUP: usize = 64;
 
 impl<M: Listed> Namespace<M> {
     /// Its name.
@@ -305,11 +310,12 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, swap))
     }
 
-    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store.
+    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store. It is called again
+    /// if a full pool had no room for what it said, and room could be made.
     ///
     /// # Errors
     /// See [`Namespace::put`].
-    pub fn modify(&self, key: &[u8], decide: impl FnOnce(Option<&[u8]>) -> Change) -> Result<(), Error> {
+    pub fn modify(&self, key: &[u8], mut decide: impl FnMut(Option<&[u8]>) -> Change) -> Result<(), Error> {
         self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))
     }
 
@@ -317,9 +323,9 @@ impl<M: Listed> Namespace<M> {
     ///
     /// # Errors
     /// See [`Namespace::put`].
-    pub fn modify_entry(&self, key: &[u8], decide: impl FnOnce(Option<&Entry>) -> Change) -> Result<(), Error> {
+    pub fn modify_entry(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<(), Error> {
         check_sizes(key, &[])?;
-        self.with_stripe(key, |stripe| {
+        let mut change = |stripe: &Locked<'_>| {
             let entry = self.entry(key)?;
             let put = |value: &[u8], expiry_ms| {
                 check_sizes(key, value)?;
@@ -332,7 +338,29 @@ impl<M: Listed> Namespace<M> {
                 Change::Delete => self.delete_locked(stripe, key)?.1,
             };
             Ok(((), way))
-        })
+        };
+        self.shared.with_room(|| self.with_stripe(key, &mut change))
+    }
+
+    /// Has `merge` done with the value of `key`, atomically; what came of it. See `merge.rs`.
+    ///
+    /// # Errors
+    /// [`Error::Merge`] when the value is not what can be merged so; see [`Namespace::put`].
+    pub fn merge(&self, key: &[u8], merge: &Merge) -> Result<Option<Vec<u8>>, Error> {
+        check_sizes(key, &[])?;
+        let act = |stripe: &Locked<'_>| {
+            let merged = self.merged(key, std::slice::from_ref(merge))?;
+            let way = self.set_locked(stripe, key, merged.as_ref().map(Content::of))?;
+            Ok((merged.map(|entry| entry.value), way))
+        };
+        self.shared.with_room(|| self.with_stripe(key, act))
+    }
+
+    /// What `merges` make of `key`, with its stripe held.
+    pub(crate) fn merged(&self, key: &[u8], merges: &[Merge]) -> Result<Option<Entry>, Error> {
+        let merged = merge::apply(self.entry(key)?, merges).map_err(merge::failed(self.name(), key))?;
+        check_sizes(key, merged.as_ref().map_or(&[], |entry| &entry.value))?;
+        Ok(merged)
     }
 
     /// Removes every key, durably and at once, by unlinking the index from the pool; its blocks are given back after that. A full pool is no obstacle.
@@ -340,7 +368,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// A damaged pool; [`Error::Halted`].
     pub fn clear(&self) -> Result<(), Error> {
-        self.shared.remove(&self.space).map(drop)
+        self.shared.remove(&self.space, |_| Ok(())).map(drop)
     }
 
     /// Whether the value of `key` is `expected` (`None`: absent).
@@ -465,12 +493,13 @@ impl<M: Listed> Namespace<M> {
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
                 let version = Version { commit: at, ..Version::default() };
-                let links = self.write_group(Way::Plain, pairs.iter().map(|(key, value)| (*key, *value, version)))?;
+                let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
                 let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
                 self.settle(&links, &replaced, at, outcome)?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
+                let pairs = last_of_each(pairs);
                 let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
                 let mut previous = Vec::with_capacity(keys.len());
                 {
@@ -482,7 +511,7 @@ impl<M: Listed> Namespace<M> {
                     .iter()
                     .zip(&previous)
                     .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
-                let links = self.write_group(Way::Versioned, versions)?;
+                let links = self.write_group(versions)?;
                 let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
                 self.settle_versions(&links, &replaced, outcome)?;
                 Ok(Way::Versioned)
@@ -490,19 +519,13 @@ impl<M: Listed> Namespace<M> {
         }
     }
 
-    /// Writes records, and makes them durable together. Of a key that comes again, the later record replaces the earlier one.
-    fn write_group<'k>(&self, way: Way, versions: impl ExactSizeIterator<Item = (&'k [u8], &'k [u8], Version)>) -> Result<Vec<(&'k [u8], NonZeroU64)>, Error> {
+    /// Writes records, and makes them durable together.
+    fn write_group<'k>(&self, versions: impl ExactSizeIterator<Item = (&'k [u8], &'k [u8], Version)>) -> Result<Vec<(&'k [u8], NonZeroU64)>, Error> {
         let pool = &*self.shared.pool;
         let (mut keys, mut records) = (Vec::with_capacity(versions.len()), Vec::with_capacity(versions.len()));
-        let mut earlier = HashMap::new();
         for (key, value, version) in versions {
-            let previous = earlier.get(key).copied().unwrap_or(version.previous);
-            let record = Record::write(pool, key, value, Version { previous, ..version })?;
-            if way == Way::Versioned {
-                earlier.insert(key, record.off().link());
-            }
             keys.push(key);
-            records.push(record.flush());
+            records.push(Record::write(pool, key, value, version)?.flush());
         }
         Ok(keys.into_iter().zip(pool.fence_all(records)).map(|(key, record)| (key, link_word(record.release()))).collect())
     }
@@ -559,6 +582,12 @@ impl<M: Listed> Namespace<M> {
     pub(crate) fn check_belongs_to(&self, shared: &Arc<Shared<M>>) {
         assert!(Arc::ptr_eq(&self.shared, shared), "namespace {:?} belongs to another store", self.name());
     }
+}
+
+/// Pairs without those whose key comes again. Nobody needs to have seen their values, and versions of one moment would have no order.
+fn last_of_each<'k>(pairs: &[(&'k [u8], &'k [u8])]) -> Vec<(&'k [u8], &'k [u8])> {
+    let last: HashMap<_, _> = pairs.iter().enumerate().map(|(at, (key, _))| (*key, at)).collect();
+    pairs.iter().enumerate().filter(|(at, (key, _))| last[key] == *at).map(|(_, pair)| *pair).collect()
 }
 
 /// The word by which an index refers to the block at `off`.

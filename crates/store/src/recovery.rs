@@ -9,7 +9,12 @@
 //! 4. undoes the undecided batches: wherever an index has the record of the log, the previous version is put back, or the entry removed if there was none or it
 //!    is a tombstone;
 //! 5. frees their slots, each after its batch, durably;
-//! 6. removes the tombstones that it noted.
+//! 6. removes the tombstones that it noted; those for whose removal a full pool has no room stay for later.
+//!
+//! A pool that was closed needs none of this. Its indexes are opened by what they left behind then, and call back for no record; so whether one of them expires
+//! is not known, and a sweep has to find out. There are no tombstones among them, for where some were left nothing else was left behind ([`Store::close`]).
+//!
+//! [`Store::close`]: crate::Store::close
 //!
 //! *A crash during 1 to 3* finds the same pool: nothing was stored. *During 4:* the slot is as before, and each change made it no less true that the log names
 //! every pending record; what is done already is recognised (the index no longer has the record) and done once more, harmlessly. *After 5:* the batch is over,
@@ -17,6 +22,7 @@
 
 use crate::Error;
 use crate::block::{LogEntry, SlotState, StoreBlock, read_log};
+use crate::clock::Stamp;
 use crate::error::STORE_ROOT;
 use crate::slots::PENDING;
 use crate::store::Index;
@@ -38,8 +44,10 @@ pub(crate) struct Opened {
 /// A namespace that was found.
 pub(crate) struct Found {
     pub(crate) index: Index,
-    /// Whether it has keys that expire.
+    /// Whether it has keys that expire, or may have.
     pub(crate) may_expire: bool,
+    /// Links of tombstones that are still there.
+    pub(crate) tombstones: Vec<u64>,
 }
 
 /// A batch that was not committed.
@@ -67,13 +75,13 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
     }
     let logged: HashSet<u64> = interrupted.iter().flat_map(|batch| batch.entries.iter().map(|entry| entry.link)).collect();
     let mut indexes = Vec::new();
-    let mut tombstones = Vec::new();
     for (name, root) in pool.roots()?.into_iter().filter(|(name, _)| name != STORE_ROOT) {
         let traced = Traced::default();
         let trace = |link: NonZeroU64| trace_record(pool, reach.as_ref(), &logged, &traced, link.get());
         let index = open_index(pool, &name, root, &Recovery { reach: reach.as_ref(), trace: &trace, threads })?;
-        indexes.push((name, Found { index, may_expire: traced.may_expire.into_inner() }));
-        tombstones.push(traced.tombstones.into_inner());
+        let is_known = traced.has_seen.into_inner() || index.tree.stats().keys == 0;
+        let may_expire = traced.may_expire.into_inner() || !is_known;
+        indexes.push((name, Found { index, may_expire, tombstones: traced.tombstones.into_inner() }));
     }
     if let Some(reach) = reach {
         pool.adopt(reach)?;
@@ -82,14 +90,20 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
         Some(off) => off,
         None => StoreBlock::create(pool)?,
     };
-    let opened = Opened { off, indexes };
+    let mut opened = Opened { off, indexes };
     let block = opened.block(pool);
     block.upgrade(pool);
     for batch in interrupted {
         undo(pool, block, &opened.indexes, &batch)?;
     }
-    for ((_, index), links) in opened.indexes.iter().zip(tombstones) {
-        links.into_iter().try_for_each(|link| bury(pool, &index.index, link))?;
+    for (_, found) in &mut opened.indexes {
+        let mut left = Vec::new();
+        for link in std::mem::take(&mut found.tombstones) {
+            if !bury(pool, &found.index, link)? {
+                left.push(link);
+            }
+        }
+        found.tombstones = left;
     }
     // persist-equivalent(store late): before a batch takes a slot it seals its records, with a fence.
     block.slots.iter().for_each(|slot| slot.clear_remnant(pool));
@@ -130,12 +144,14 @@ fn read_slots<M: Medium>(pool: &Pool<M>, block: &StoreBlock, reach: Option<&Reac
 fn open_index<M: Listed>(pool: &Arc<Pool<M>>, name: &str, root: Root, recovery: &Recovery<'_, M>) -> Result<Index, Error> {
     let entry = registry::<[u8], M>().into_iter().find(|entry| entry.kind() == root.kind);
     let entry = entry.ok_or_else(|| Error::UnknownKind { name: name.into(), kind: root.kind })?;
-    Ok(Index { tree: entry.open(pool, name, recovery)?, kind: entry.name, root: root.off })
+    Ok(Index { tree: entry.open(pool, name, recovery)?, kind: entry.name, root: root.off, begun: Stamp::lowest() })
 }
 
 /// What was noted of the records of an index.
 #[derive(Default)]
 struct Traced {
+    /// Whether there was any.
+    has_seen: AtomicBool,
     tombstones: Mutex<Vec<u64>>,
     may_expire: AtomicBool,
 }
@@ -149,6 +165,7 @@ fn trace_record<M: Medium>(
     link: u64,
 ) -> Result<(), everleaf_index::Error> {
     let record = Record::read(pool, link)?;
+    traced.has_seen.store(true, Ordering::Relaxed);
     if record.expiry_ms().is_some() {
         traced.may_expire.store(true, Ordering::Relaxed);
     }
@@ -199,23 +216,23 @@ fn undo<M: Medium>(pool: &Pool<M>, block: &StoreBlock, indexes: &[(String, Found
     Ok(())
 }
 
-/// Step 6.
-fn bury<M: Medium>(pool: &Pool<M>, index: &Index, link: u64) -> Result<(), Error> {
+/// Step 6; whether the tombstone is gone.
+fn bury<M: Medium>(pool: &Pool<M>, index: &Index, link: u64) -> Result<bool, Error> {
     let record = Record::read(pool, link)?;
     let key = key_of(&record);
     // An index may have shown it twice, if it was being divided. And a damaged one may have the key of another record.
     if !record.is_intact() || index.tree.get(&key)?.is_none_or(|linked| linked.get() != link) {
-        return Ok(());
+        return Ok(true);
     }
     match index.tree.remove(&key).map_err(Error::from) {
         // An index may need room for a removal. A tombstone that stays is in nobody's way.
-        Err(error) if error.is_no_space() => {}
+        Err(error) if error.is_no_space() => Ok(false),
         removed => {
             removed?;
             pool.retire(record.off, &pool.pin());
+            Ok(true)
         }
     }
-    Ok(())
 }
 
 fn key_of(record: &Record<'_>) -> Vec<u8> {

@@ -6,7 +6,7 @@
 use crate::namespace::{check_key, copy_value};
 use crate::store::{Index, Shared, Space};
 use crate::version::Moment;
-use crate::{Direction, Error, Namespace};
+use crate::{Cursor, Direction, Error, Namespace};
 use arc_swap::Guard as Loaded;
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
@@ -23,18 +23,15 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// A damaged pool.
     pub fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.place().scan_values(from, direction, visit)
+        self.walk(&mut Cursor::new(from, direction), visit)
     }
 
     /// Visits keys in order from a bound on, without reading values.
     ///
     /// # Errors
     /// A damaged pool.
-    pub fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.place().scan(from, direction, &mut |key, record| {
-            check_key(record, key)?;
-            Ok(visit(key))
-        })
+    pub fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.walk_keys(&mut Cursor::new(from, direction), visit)
     }
 
     /// Visits all keys that begin with `prefix`, and their values, in order, until `visit` breaks.
@@ -42,7 +39,46 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// A damaged pool.
     pub fn prefix(&self, prefix: &[u8], direction: Direction, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        within_prefix(prefix, direction, visit, |from, visit| self.scan(from, direction, visit))
+        self.walk(&mut Cursor::prefix(prefix, direction), visit)
+    }
+
+    /// Visits the keys and values that are left of a range, until `visit` breaks; `cursor` goes on behind the last one that was visited.
+    ///
+    /// # Errors
+    /// A damaged pool. The cursor may then go on before what was visited last.
+    pub fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.place().walk_values(cursor, visit)
+    }
+
+    /// [`Namespace::walk`] without reading values.
+    ///
+    /// # Errors
+    /// See [`Namespace::walk`].
+    pub fn walk_keys(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.place().walk(cursor, &mut |key, record| {
+            check_key(record, key)?;
+            Ok(visit(key))
+        })
+    }
+
+    /// Removes all keys between a lower and an upper bound, each by itself (a crash or an error may leave some), without reading values; how many there were.
+    /// To remove them at once, use [`Transaction::delete_range`](crate::Transaction::delete_range).
+    ///
+    /// # Errors
+    /// See [`Namespace::delete`].
+    pub fn delete_range(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<u64, Error> {
+        let mut cursor = Cursor::new(low, Direction::Forward).until(high);
+        let (mut removed, mut keys) = (0, Vec::with_capacity(ENTRIES_PER_EPOCH));
+        while !cursor.is_over() {
+            self.walk_keys(&mut cursor, |key| {
+                keys.push(key.to_vec());
+                if keys.len() < ENTRIES_PER_EPOCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            for key in keys.drain(..) {
+                removed += u64::from(self.delete(&key)?);
+            }
+        }
+        Ok(removed)
     }
 
     fn place(&self) -> Place<'_, M> {
@@ -74,14 +110,9 @@ impl<M: Listed> Place<'_, M> {
     }
 
     /// Visits the keys and values that a reader sees.
-    pub(crate) fn scan_values(
-        &self,
-        from: Bound<&[u8]>,
-        direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), Error> {
+    pub(crate) fn walk_values(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         let mut value = Vec::new();
-        self.scan(from, direction, &mut |key, record| {
+        self.walk(cursor, &mut |key, record| {
             value.clear();
             copy_value(record, key, &mut value)?;
             Ok(visit(key, &value))
@@ -89,61 +120,51 @@ impl<M: Listed> Place<'_, M> {
     }
 
     /// Visits the records that a reader sees, pinned.
-    fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: &mut Visit<'_>) -> Result<(), Error> {
-        let mut position = from.map(<[u8]>::to_vec);
-        loop {
+    pub(crate) fn walk(&self, cursor: &mut Cursor, visit: &mut Visit<'_>) -> Result<(), Error> {
+        while !cursor.is_over() {
             let _pinned = self.shared.pool.pin();
             let index = self.index();
-            let Some(index) = index.as_deref() else { return Ok(()) };
+            let Some(index) = index.as_deref() else {
+                cursor.end();
+                break;
+            };
             let mut outcome = Ok(ControlFlow::Continue(()));
             let mut left = ENTRIES_PER_EPOCH;
-            let mut last = Vec::new();
-            index.tree.scan(position.as_ref().map(Vec::as_slice), direction, &mut |key, link| {
+            let mut last = None;
+            index.tree.scan(cursor.position(), cursor.direction(), &mut |key, link| {
+                if cursor.is_beyond(key) {
+                    return ControlFlow::Break(());
+                }
                 left -= 1;
                 outcome = match self.visible(link.get()) {
                     Ok(Some(record)) => visit(key, &record),
                     Ok(None) => Ok(ControlFlow::Continue(())),
                     Err(error) => Err(error),
                 };
-                if left == 0 {
-                    last.extend_from_slice(key);
-                }
                 match outcome {
                     Ok(ControlFlow::Continue(())) if left > 0 => ControlFlow::Continue(()),
-                    _ => ControlFlow::Break(()),
+                    _ => {
+                        last = Some(key.to_vec());
+                        ControlFlow::Break(())
+                    }
                 }
             })?;
-            if outcome?.is_break() || left > 0 {
-                return Ok(());
+            match last {
+                Some(last) => cursor.advance(last),
+                None => cursor.end(),
             }
-            position = Bound::Excluded(last);
+            if outcome?.is_break() {
+                break;
+            }
         }
+        Ok(())
     }
-}
-
-/// Visits what `scan` shows of the keys that begin with `prefix`. `scan` goes in the same direction.
-pub(crate) fn within_prefix<T>(
-    prefix: &[u8],
-    direction: Direction,
-    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    scan: impl FnOnce(Bound<&[u8]>, &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> T,
-) -> T {
-    let after = successor(prefix);
-    let from = match (direction, &after) {
-        (Direction::Forward, _) => Bound::Included(prefix),
-        (Direction::Reverse, Some(after)) => Bound::Excluded(after.as_slice()),
-        (Direction::Reverse, None) => Bound::Unbounded,
-    };
-    scan(from, &mut |key, value| match key.starts_with(prefix) {
-        true => visit(key, value),
-        false => ControlFlow::Break(()),
-    })
 }
 
 type Visit<'a> = dyn FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// The smallest key above all that begin with `prefix`, if there is one.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut after = prefix[..=kept].to_vec();
     after[kept] += 1;

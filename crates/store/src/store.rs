@@ -1,20 +1,21 @@
 //! A store: namespaces in one pool, and what they share.
 
 use crate::block::Header;
-use crate::clock::{Clock, Tick};
+use crate::clock::{Clock, Stamp, Tick};
 use crate::error::{NAMESPACE_SIZE_MAX, STORE_ROOT};
 use crate::garbage::Garbage;
+use crate::recovery::{self, Found};
 use crate::slots::Slots;
 use crate::snapshot::Snapshots;
 use crate::stripes::Stripes;
 use crate::sweep::Sweeper;
 use crate::version::Moment;
 use crate::wall::{Times, Wall};
-use crate::{Error, Namespace, recovery};
+use crate::{Error, Namespace};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
 use everleaf_index::record::{KEY_SIZE_MAX, Record, VALUE_SIZE_MAX};
 use everleaf_index::{Entry, Listed, OrderedIndex, registry};
-use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Stamp};
+use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Watched};
 use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -70,6 +71,8 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) wall: Wall,
     pub(crate) sweeper: Sweeper,
     pub(crate) spaces: RwLock<BTreeMap<String, Arc<Space>>>,
+    /// Held while a namespace is loaded: before all other locks.
+    pub(crate) loading: Mutex<()>,
     /// Held while an index is created: after the stripes, if any.
     creating: Mutex<()>,
     index_name: String,
@@ -88,33 +91,21 @@ pub(crate) struct Space {
     kind: OnceLock<&'static str>,
     /// Indexes that were cleared, and that snapshots still see, in the order in which that happened. Added to before the index is taken away.
     former: ArcSwap<Vec<Arc<Former>>>,
-    /// The timestamp of the last clear in this life, 0 if there was none. Changed with all stripes held.
-    pub(crate) cleared: Stamp,
+    /// The timestamp of the last clear or bulk load in this life, 0 if there was none. Changed with all stripes held.
+    pub(crate) turned: Watched,
+    /// Whether a bulk load is making its index. Set while indexes are not created.
+    pub(crate) is_loading: AtomicBool,
     /// Number of keys, those that have expired and are still there included. Changed with the key's stripe held.
     pub(crate) count: AtomicU64,
-    /// Whether a key that expires was ever there, in this life.
-    pub(crate) may_expire: AtomicBool,
+    /// Number of writes of keys that expire, and 1 more where the pool had some, or may have; 0 again when a sweep finds none.
+    pub(crate) expiring: AtomicU64,
 }
 
 /// An index that was cleared.
 pub(crate) struct Former {
     pub(crate) index: Arc<Index>,
-    /// At which timestamp; [`Former::UNSTAMPED`] until somebody asks. As with versions, the first who asks draws it.
+    /// When.
     ended: Stamp,
-}
-
-impl Former {
-    const UNSTAMPED: u64 = u64::MAX;
-
-    fn ended(&self, clock: &Clock) -> u64 {
-        match self.ended.load(Ordering::Acquire) {
-            Self::UNSTAMPED => {
-                let now = clock.now();
-                self.ended.compare_exchange(Self::UNSTAMPED, now, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| now)
-            }
-            ended => ended,
-        }
-    }
 }
 
 impl Space {
@@ -122,38 +113,43 @@ impl Space {
     #[inline]
     pub(crate) fn current(&self, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
         let index = self.index.load();
-        if index.is_none() {
-            self.see_cleared(clock);
+        // What is seen, or found missing, must be so for snapshots that begin later.
+        match index.as_deref() {
+            Some(index) => _ = index.begun.get(clock),
+            None => self.see_cleared(clock),
         }
         index
     }
 
-    /// Whoever finds nothing must leave it so for snapshots that begin later.
     #[cold]
     fn see_cleared(&self, clock: &Clock) {
         if let Some(last) = self.former.load().last() {
-            last.ended(clock);
+            last.ended.get(clock);
         }
     }
 
     /// The index as of `moment`, that of a snapshot which the caller holds. The caller is pinned.
     pub(crate) fn index_at(&self, moment: Moment, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
-        // In this order: an index that is taken away after the first look is seen by the second. One that was made since has nothing to show. As long as
-        // everybody finds it, its end has no timestamp: only who has found it gone may draw that.
+        // In this order: an index that is taken away after the first look is seen by the second. As long as everybody finds it, its end has no timestamp: only
+        // who has found it gone may draw that. One that was made since has nothing to show, unless it was loaded: then it says so itself.
         let index = self.index.load();
         let former = self.former.load();
         let is_current = |former: &Former| index.as_ref().is_some_and(|index| Arc::ptr_eq(index, &former.index));
-        match former.iter().find(|former| is_current(former) || former.ended(clock) >= moment.at) {
+        let found = match former.iter().find(|former| is_current(former) || former.ended.get(clock) >= moment.at) {
             Some(former) => Loaded::from_inner(Some(former.index.clone())),
             None => index,
+        };
+        match found.as_deref().is_none_or(|index| index.begun.get(clock) < moment.at) {
+            true => found,
+            false => Loaded::from_inner(None),
         }
     }
 
-    /// A key that expires, if it does, is about to be written.
+    /// A key that expires, if it does, is about to be written. The caller holds its stripe.
     #[inline]
     pub(crate) fn note_expiry(&self, expiry_ms: Option<u64>) -> Option<u64> {
         if expiry_ms.is_some() {
-            self.may_expire.store(true, Ordering::Relaxed);
+            self.expiring.fetch_add(1, Ordering::Relaxed);
         }
         expiry_ms
     }
@@ -171,6 +167,8 @@ pub(crate) struct Index {
     pub(crate) kind: &'static str,
     /// Offset of its root block, which names it in the logs of batches.
     pub(crate) root: u64,
+    /// Since when its first records are there, if they were loaded.
+    pub(crate) begun: Stamp,
 }
 
 impl Store<Hardware> {
@@ -213,15 +211,18 @@ impl<M: Listed> Store<M> {
             wall: Wall::new(options.times),
             sweeper: Sweeper::default(),
             spaces: RwLock::default(),
+            loading: Mutex::new(()),
             creating: Mutex::new(()),
             index_name: options.index.clone(),
             next_space: AtomicU32::new(0),
             halted: OnceLock::new(),
             pool,
         };
-        for (name, index) in opened.indexes {
-            let may_expire = index.may_expire;
-            shared.add_space(&name, Some(index.index)).may_expire.store(may_expire, Ordering::Relaxed);
+        for (name, Found { index, may_expire, tombstones }) in opened.indexes {
+            let space = shared.add_space(&name, Some(index));
+            space.expiring.store(may_expire.into(), Ordering::Relaxed);
+            space.count.fetch_sub(tombstones.len() as u64, Ordering::Relaxed);
+            tombstones.into_iter().for_each(|link| shared.left_tombstone(&space, link, 0));
         }
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -266,14 +267,20 @@ impl<M: Listed> Store<M> {
     /// See [`Namespace::clear`].
     pub fn drop_namespace(&self, name: &str) -> Result<bool, Error> {
         let space = self.shared.spaces.read().get(name).cloned();
-        space.map_or(Ok(false), |space| self.shared.remove(&space))
+        space.map_or(Ok(false), |space| self.shared.remove(&space, |_| Ok(())))
     }
 
     /// Shuts down cleanly; what is not closed is recovered at the next open. Handles that are left can still read; writes through them fail.
     ///
+    /// Every index leaves behind where its leaves are (`docs/decisions/0007-closed-trees.md`), so that the next open reads neither leaves nor records: it takes
+    /// time by the number of leaves, and finds damage in them when they are read. *Crash before the pool is closed:* it is recovered, and what was left behind
+    /// is not believed.
+    ///
     /// # Errors
-    /// The system's, when the pool file cannot be completed; [`Error::SnapshotsOpen`], when one holds something back. The next open then recovers the pool.
+    /// The system's, when the pool file cannot be completed; damage; [`Error::SnapshotsOpen`], when one holds something back. The next open then recovers the
+    /// pool.
     pub fn close(self) -> Result<(), Error> {
+        let _loading = schedule::lock(&self.shared.loading);
         loop {
             self.shared.writable()?;
             self.shared.collect(usize::MAX)?;
@@ -287,6 +294,7 @@ impl<M: Listed> Store<M> {
             // Of what is linked there is something left only where a full pool has no room for its removal.
             if self.shared.garbage.is_linked() {
                 self.shared.writable()?;
+                self.shared.leave_images()?;
                 return Ok(self.shared.pool.close()?);
             }
         }
@@ -306,9 +314,10 @@ impl<M: Listed> Shared<M> {
                 kind,
                 index: ArcSwapOption::from_pointee(index),
                 former: ArcSwap::default(),
-                cleared: Stamp::new(0),
+                turned: Watched::new(0),
+                is_loading: AtomicBool::new(false),
                 count: AtomicU64::new(count),
-                may_expire: AtomicBool::new(false),
+                expiring: AtomicU64::new(0),
             })
         };
         spaces.entry(name.into()).or_insert_with(new).clone()
@@ -323,31 +332,63 @@ impl<M: Listed> Shared<M> {
         if let Some(index) = space.index.load_full() {
             return Ok(index);
         }
-        let entry = find_entry::<M>(space.kind.get().copied().unwrap_or(&self.index_name))?;
-        let tree = entry.create(&self.pool, &space.name)?;
-        let root = self.pool.root(&space.name)?.map_or(0, |root| root.off);
-        let index = Arc::new(Index { tree, kind: space.kind.get_or_init(|| entry.name), root });
+        if space.is_loading.load(Ordering::Acquire) {
+            return Err(Error::Loading { namespace: space.name.clone() });
+        }
+        let index = Arc::new(self.create_index(space, Stamp::lowest())?);
         schedule::drain();
         space.index.store(Some(index.clone()));
         Ok(index)
     }
 
-    /// Unlinks the index of `space`, durably, then gives its blocks back, unless a snapshot still sees it; whether there was one.
+    /// A new index for `space`, linked as a root of the pool.
+    fn create_index(&self, space: &Space, begun: Stamp) -> Result<Index, Error> {
+        let entry = find_entry::<M>(space.kind.get().copied().unwrap_or(&self.index_name))?;
+        let tree = entry.create(&self.pool, &space.name)?;
+        let root = self.pool.root(&space.name)?.map_or(0, |root| root.off);
+        Ok(Index { tree, kind: space.kind.get_or_init(|| entry.name), root, begun })
+    }
+
+    /// A new index for `space`, which nobody but the caller gets to see. See `load.rs`.
+    pub(crate) fn begin_load(&self, space: &Space) -> Result<Index, Error> {
+        let _creating = schedule::lock(&self.creating);
+        if space.index.load().is_some() {
+            return Err(everleaf_index::Error::NotEmpty { keys: space.count.load(Ordering::Relaxed) }.into());
+        }
+        let index = self.create_index(space, Stamp::undrawn())?;
+        space.is_loading.store(true, Ordering::Release);
+        Ok(index)
+    }
+
+    /// Lets every index leave behind what makes the next open fast. Not if there are tombstones left, which only an open that reads all records finds. The
+    /// caller holds all stripes, has paused the collection, and closes the pool next.
+    fn leave_images(&self) -> Result<(), Error> {
+        if !self.garbage.is_empty() {
+            return Ok(());
+        }
+        let spaces = self.spaces.read();
+        let mut indexes = spaces.values().filter_map(|space| space.index.load_full());
+        indexes.try_for_each(|index| Ok(index.tree.close()?))
+    }
+
+    /// Unlinks the index of `space`, durably, then gives its blocks back, unless a snapshot still sees it; whether there was one. `check` learns how many keys
+    /// it has, and may refuse.
     ///
     /// The unlinking of the root is the commit point. After a crash recovery does not reach the blocks, so they are free.
-    pub(crate) fn remove(&self, space: &Arc<Space>) -> Result<bool, Error> {
+    pub(crate) fn remove(&self, space: &Arc<Space>, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<bool, Error> {
         let former = {
             // Whoever writes holds a stripe while it uses the index; whoever reads is pinned, and what it reads is only retired.
             let _all = self.stripes.lock_all();
             self.writable()?;
             let Some(old) = space.index.load_full() else { return Ok(false) };
+            check(space.count.load(Ordering::Relaxed))?;
             self.pool.unlink_root(&space.name)?;
-            let former = Arc::new(Former { index: old, ended: Stamp::new(Former::UNSTAMPED) });
+            let former = Arc::new(Former { index: old, ended: Stamp::undrawn() });
             schedule::drain();
             space.former.rcu(|all| all.iter().chain([&former]).cloned().collect::<Vec<_>>());
             space.index.store(None);
-            let at = former.ended(&self.clock);
-            space.cleared.store(at, Ordering::Release);
+            let at = former.ended.get(&self.clock);
+            space.turned.store(at, Ordering::Release);
             space.count.store(0, Ordering::Relaxed);
             if self.snapshots.want(at) {
                 self.left_index(space, former, at);

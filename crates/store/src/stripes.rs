@@ -83,6 +83,11 @@ impl Stripes {
         self.0.iter().map(Stripe::lock).collect()
     }
 
+    /// Waits until whoever holds a stripe now has given it back.
+    pub(crate) fn await_all(&self) {
+        self.0.iter().for_each(|stripe| drop(stripe.lock()));
+    }
+
     /// Waits until no plain write is under way that has begun before it was forbidden. Those that begin now see that they may not, and are soon out of the way.
     pub(crate) fn await_plain(&self) {
         for stripe in &self.0 {

@@ -4,6 +4,10 @@
 //! removed by a sweep, which goes through the keys of all namespaces that have held a key that expires, in steps, and begins anew when it has come to the end.
 //! It remembers one key, so it costs no memory for each key that expires.
 //!
+//! A pass through a namespace that finds nothing that expires takes it off the list. Each write of something that expires is counted in its namespace, under
+//! the stripe of its key, before it is published ([`Space::note_expiry`]); the pass begins by reading the count and then waits for whoever holds a stripe. So
+//! what was counted before is there for the pass to find; and if anything was counted since, the namespace stays on the list.
+//!
 //! Removing one is a delete by nobody, under the key's stripe, of what has expired even then. *Crash: as for a delete.*
 
 use crate::namespace::{Namespace, Way};
@@ -18,9 +22,19 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where the sweep of an open store has come to: the number of the namespace, and the last key.
+/// Where the sweep of an open store has come to: the number of the namespace, and the pass through it, if that has begun.
 #[derive(Default)]
-pub(crate) struct Sweeper(Mutex<(u32, Option<Vec<u8>>)>);
+pub(crate) struct Sweeper(Mutex<(u32, Option<Pass>)>);
+
+/// A pass through a namespace that is under way.
+struct Pass {
+    /// The last key that it has looked at.
+    after: Option<Vec<u8>>,
+    /// What [`Space::expiring`] was when it began.
+    expiring: u64,
+    /// Whether it has come by anything that expires, or may.
+    has_found: bool,
+}
 
 /// What [`Store::sweep`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,12 +47,24 @@ pub struct Swept {
     pub is_round: bool,
 }
 
+/// How long a key is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lifetime {
+    Lasting,
+    /// It expires, or may.
+    Limited,
+    /// It has expired.
+    Over,
+}
+
 /// What was found in a part of a namespace.
 #[derive(Default)]
 struct Found {
     visited: usize,
     /// Keys that have expired.
     expired: Vec<Vec<u8>>,
+    /// Whether anything expires, or may.
+    may_expire: bool,
     /// The last key, unless there are no more.
     last: Option<Vec<u8>>,
 }
@@ -55,17 +81,24 @@ impl<M: Listed> Store<M> {
             return Ok(swept);
         };
         while swept.visited < visits_max {
-            let (number, after) = std::mem::take(&mut *position);
+            let (number, pass) = std::mem::take(&mut *position);
             let Some(space) = self.shared.next_to_sweep(number) else {
                 swept.is_round = true;
                 break;
             };
-            let after = after.filter(|_| space.number == number);
-            let found = self.shared.find_expired(&space, after, visits_max - swept.visited)?;
+            let mut pass = pass.filter(|_| space.number == number).unwrap_or_else(|| self.shared.begin_pass(&space));
+            let found = self.shared.find_expired(&space, pass.after.as_deref(), visits_max - swept.visited)?;
             swept.visited += found.visited;
+            pass.has_found |= found.may_expire;
             *position = match found.last {
-                Some(last) => (space.number, Some(last)),
-                None => (space.number + 1, None),
+                Some(last) => (space.number, Some(Pass { after: Some(last), ..pass })),
+                None => {
+                    if !pass.has_found {
+                        // Unless it was counted further meanwhile.
+                        _ = space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed);
+                    }
+                    (space.number + 1, None)
+                }
             };
             let namespace = Namespace { shared: self.shared.clone(), space };
             for key in found.expired {
@@ -80,23 +113,33 @@ impl<M: Listed> Shared<M> {
     /// The first namespace from that number on that may have keys that expire.
     fn next_to_sweep(&self, number: u32) -> Option<Arc<Space>> {
         let spaces = self.spaces.read();
-        let candidates = spaces.values().filter(|space| space.number >= number && space.may_expire.load(Ordering::Relaxed));
+        let candidates = spaces.values().filter(|space| space.number >= number && space.expiring.load(Ordering::Relaxed) > 0);
         candidates.min_by_key(|space| space.number).cloned()
     }
 
+    fn begin_pass(&self, space: &Space) -> Pass {
+        let expiring = space.expiring.load(Ordering::Acquire);
+        self.stripes.await_all();
+        Pass { after: None, expiring, has_found: false }
+    }
+
     /// Looks at the next `visits_max` keys behind `after`.
-    fn find_expired(&self, space: &Space, after: Option<Vec<u8>>, visits_max: usize) -> Result<Found, Error> {
+    fn find_expired(&self, space: &Space, after: Option<&[u8]>, visits_max: usize) -> Result<Found, Error> {
         let _pinned = self.pool.pin();
         let mut found = Found::default();
         let index = space.index.load();
         let Some(index) = index.as_deref() else { return Ok(found) };
         let mut outcome = Ok(());
-        let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         index.tree.scan(from, Direction::Forward, &mut |key, link| {
             found.visited += 1;
-            match self.has_expired(link.get()) {
-                Ok(true) => found.expired.push(key.to_vec()),
-                Ok(false) => {}
+            match self.lifetime(link.get()) {
+                Ok(Lifetime::Lasting) => {}
+                Ok(Lifetime::Limited) => found.may_expire = true,
+                Ok(Lifetime::Over) => {
+                    found.may_expire = true;
+                    found.expired.push(key.to_vec());
+                }
                 Err(error) => outcome = Err(error),
             }
             let is_full = found.visited == visits_max;
@@ -108,14 +151,16 @@ impl<M: Listed> Shared<M> {
         outcome.map(|()| found)
     }
 
-    /// Whether the newest version of a key is committed, and has expired. The caller is pinned or holds the stripe.
-    fn has_expired(&self, link: u64) -> Result<bool, Error> {
+    /// What becomes of the newest version of a key, or, if that may still be undone, of the one before. The caller is pinned or holds the stripe.
+    fn lifetime(&self, link: u64) -> Result<Lifetime, Error> {
         let record = Record::read(&self.pool, link)?;
-        match record.expiry_ms() {
+        let is_committed = matches!(self.age(&record)?, Age::At(_));
+        Ok(match record.expiry_ms() {
+            None if is_committed => Lifetime::Lasting,
             // A damaged one is left to whoever looks for damage.
-            Some(expiry) if expiry <= self.wall.now_ms() => Ok(record.is_intact() && matches!(self.age(&record)?, Age::At(_))),
-            _ => Ok(false),
-        }
+            Some(expiry) if is_committed && expiry <= self.wall.now_ms() && record.is_intact() => Lifetime::Over,
+            _ => Lifetime::Limited,
+        })
     }
 }
 
@@ -125,7 +170,7 @@ impl<M: Listed> Namespace<M> {
         self.with_stripe(key, |stripe| {
             let index = self.space.index.load();
             let link = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))?.map_or(0, NonZeroU64::get);
-            match link != 0 && self.shared.has_expired(link)? {
+            match link != 0 && self.shared.lifetime(link)? == Lifetime::Over {
                 true => Ok((true, self.delete_locked(stripe, key)?.1)),
                 false => Ok((false, Way::Plain)),
             }

@@ -3,7 +3,8 @@
 //! A transaction reads from a snapshot and keeps what it writes to itself, in DRAM. To commit, it
 //! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
 //! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see. Then somebody else has committed
-//!    first, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells of that, tombstones above all;
+//!    first, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells of that, tombstones above all. Keys that it has only
+//!    merged (`merge.rs`), and not read, are left out: whoever was first, the merge is done with what is there now;
 //! 3. ends its snapshot, and runs what it has to write as a batch (`batch.rs` has the protocol and the commit point).
 //!
 //! Until 3 it has left nothing in the pool, so dropping it is all there is to aborting it, and a crash aborts it.
@@ -17,12 +18,12 @@
 //! **What it costs.** DRAM for keys and values written, and in serializable mode for keys read, about 150 bytes each besides their own.
 
 use crate::batch::{Item, Quiet};
-use crate::namespace::Namespace;
-use crate::scan;
+use crate::merge::{self, Goal, Merge};
+use crate::namespace::{Entry, Namespace, copy_value};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
 use crate::version::{Age, damaged};
-use crate::{Direction, Error, Store};
+use crate::{Cursor, Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::Hardware;
@@ -46,8 +47,18 @@ pub enum Isolation {
 
 /// The number of a namespace, and a key.
 type At = (u32, Vec<u8>);
-/// Keys that a transaction has written, and what they are to be; `None` is absent.
-type Own<'t> = Box<dyn Iterator<Item = (&'t [u8], Option<&'t [u8]>)> + 't>;
+/// Keys that a transaction has written, and what they are to be.
+type Own<'t> = Box<dyn Iterator<Item = (&'t [u8], &'t Goal)> + 't>;
+
+/// The value that a transaction sees.
+enum Shown<'a, 'p> {
+    /// That of a record of its snapshot.
+    Stored(&'a Record<'p>),
+    /// What it has made of it.
+    Own(&'a [u8]),
+}
+
+type Show<'a> = dyn FnMut(&[u8], Shown<'_, '_>) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// A place in a transaction to go back to.
 #[derive(Debug)]
@@ -64,14 +75,13 @@ pub struct Transaction<M: Listed = Hardware> {
     reads: Mutex<Reads>,
 }
 
-/// What a key is to be: `None` is absent.
+/// What a key is to be.
 struct Write<M: Listed> {
     namespace: Namespace<M>,
-    value: Option<Vec<u8>>,
-    expiry_ms: Option<u64>,
+    to: Goal,
 }
 
-/// What a serializable transaction has read.
+/// What must not change until a transaction commits: what it has read, if it is serializable, and what it has read and merged, in any mode.
 #[derive(Default)]
 struct Reads {
     spaces: BTreeMap<u32, Arc<Space>>,
@@ -131,10 +141,34 @@ impl<M: Listed> Transaction<M> {
         if !self.writes.is_empty()
             && let Some(write) = self.writes.get(&place(namespace, key))
         {
-            return Ok(write.value.clone());
+            return match &write.to {
+                Goal::Be(entry) => Ok(entry.as_ref().map(|entry| entry.value.clone())),
+                Goal::Become(merges) => {
+                    self.rely_on(namespace, key);
+                    merged(namespace, key, self.snapshot.get(namespace, key)?, merges)
+                }
+            };
         }
         self.note_key(namespace, key);
         self.snapshot.get(namespace, key)
+    }
+
+    /// The values of several keys, in their order, as the transaction has set them, or as of its beginning: faster than one by one.
+    ///
+    /// # Errors
+    /// See [`Transaction::get`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn get_many(&self, namespace: &Namespace<M>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        keys.iter().for_each(|key| self.note_key(namespace, key));
+        let mut values = self.snapshot.get_many(namespace, keys)?;
+        for (key, value) in keys.iter().zip(&mut values) {
+            if self.writes.contains_key(&place(namespace, key)) {
+                *value = self.get(namespace, key)?;
+            }
+        }
+        Ok(values)
     }
 
     /// Sets `key` to `value`.
@@ -145,8 +179,7 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn put(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        check_sizes(key, value)?;
-        self.write(namespace, key, Some(value.to_vec()), None)
+        self.put_until(namespace, key, value, None)
     }
 
     /// Sets `key` to `value`, until it expires, if it does. See [`Namespace::put_until`]. The transaction itself goes on to see it.
@@ -158,7 +191,20 @@ impl<M: Listed> Transaction<M> {
     /// When the namespace belongs to another store.
     pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
         check_sizes(key, value)?;
-        self.write(namespace, key, Some(value.to_vec()), expiry_ms)
+        self.write(namespace, key, Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms })))
+    }
+
+    /// Has `merge` done with the value of `key`: with what the transaction has set it to, or with what it is when the transaction commits, whoever has written
+    /// it meanwhile. Only if the transaction reads the key, too, after that, must it not have changed.
+    ///
+    /// # Errors
+    /// A key too long; [`Error::ReadOnly`]; [`Error::Merge`], at the latest when it commits.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn merge(&mut self, namespace: &Namespace<M>, key: &[u8], merge: Merge) -> Result<(), Error> {
+        check_sizes(key, &[])?;
+        self.write(namespace, key, Goal::Become(vec![merge]))
     }
 
     /// Removes `key`; whether it was present.
@@ -170,24 +216,54 @@ impl<M: Listed> Transaction<M> {
     /// When the namespace belongs to another store.
     pub fn delete(&mut self, namespace: &Namespace<M>, key: &[u8]) -> Result<bool, Error> {
         let present = match self.writes.get(&place(namespace, key)) {
-            Some(write) => write.value.is_some(),
+            Some(Write { to: Goal::Be(entry), .. }) => entry.is_some(),
+            Some(_) => self.get(namespace, key)?.is_some(),
             None => {
                 self.note_key(namespace, key);
                 self.snapshot.value_size(namespace, key)?.is_some()
             }
         };
-        self.write(namespace, key, None, None)?;
+        self.write(namespace, key, Goal::Be(None))?;
         Ok(present)
     }
 
-    fn write(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>>, expiry_ms: Option<u64>) -> Result<(), Error> {
+    /// Removes all keys between a lower and an upper bound that the transaction sees, without reading values; how many there were.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; a damaged pool.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn delete_range(&mut self, namespace: &Namespace<M>, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<u64, Error> {
+        let mut keys = Vec::new();
+        self.walk_shown(namespace, &mut Cursor::new(low, Direction::Forward).until(high), &mut |key, _| {
+            keys.push(key.to_vec());
+            Ok(ControlFlow::Continue(()))
+        })?;
+        keys.iter().try_for_each(|key| self.write(namespace, key, Goal::Be(None)))?;
+        Ok(keys.len() as u64)
+    }
+
+    fn write(&mut self, namespace: &Namespace<M>, key: &[u8], to: Goal) -> Result<(), Error> {
         namespace.check_belongs_to(&self.snapshot.shared);
         if self.isolation == Isolation::ReadOnly {
             return Err(Error::ReadOnly);
         }
-        let before = self.writes.insert(place(namespace, key), Write { namespace: namespace.clone(), value, expiry_ms });
+        let at = place(namespace, key);
+        let before = match (self.writes.get_mut(&at), to) {
+            (Some(write), to @ Goal::Be(_)) => Some(std::mem::replace(&mut write.to, to)),
+            (Some(write), to) => {
+                let before = self.has_savepoint.then(|| write.to.clone());
+                write.to.then(to).map_err(merge::failed(namespace.name(), key))?;
+                before
+            }
+            (None, to) => {
+                self.writes.insert(at.clone(), Write { namespace: namespace.clone(), to });
+                None
+            }
+        };
         if self.has_savepoint {
-            self.undo.push((place(namespace, key), before));
+            self.undo.push((at, before.map(|to| Write { namespace: namespace.clone(), to })));
         }
         Ok(())
     }
@@ -205,39 +281,9 @@ impl<M: Listed> Transaction<M> {
         namespace: &Namespace<M>,
         from: Bound<&[u8]>,
         direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        let mut last = None;
-        let mut show = |key: &[u8], value: &[u8]| {
-            let flow = visit(key, value);
-            if flow.is_break() {
-                last = Some(key.to_vec());
-            }
-            flow
-        };
-        let mut own = self.own(namespace, from, direction).peekable();
-        let mut is_over = false;
-        self.snapshot.scan(namespace, from, direction, |key, value| {
-            let is_due = |(own, _): &(&[u8], Option<&[u8]>)| if direction == Direction::Forward { *own <= key } else { *own >= key };
-            let mut flow = ControlFlow::Continue(());
-            let mut is_own = false;
-            while flow.is_continue()
-                && let Some((due, value)) = own.next_if(is_due)
-            {
-                is_own = due == key;
-                flow = value.map_or(ControlFlow::Continue(()), |value| show(due, value));
-            }
-            if !is_own && flow.is_continue() {
-                flow = show(key, value);
-            }
-            is_over = flow.is_break();
-            flow
-        })?;
-        if !is_over {
-            let _ = own.try_for_each(|(key, value)| value.map_or(ControlFlow::Continue(()), |value| show(key, value)));
-        }
-        self.note_range(namespace, from, direction, last);
-        Ok(())
+        self.walk(namespace, &mut Cursor::new(from, direction), visit)
     }
 
     /// Visits all keys that begin with `prefix`, and their values, in order, until `visit` breaks.
@@ -254,23 +300,100 @@ impl<M: Listed> Transaction<M> {
         direction: Direction,
         visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        scan::within_prefix(prefix, direction, visit, |from, visit| self.scan(namespace, from, direction, visit))
+        self.walk(namespace, &mut Cursor::prefix(prefix, direction), visit)
     }
 
-    /// What the transaction itself has written, from a bound on.
-    fn own<'t>(&'t self, namespace: &Namespace<M>, from: Bound<&[u8]>, direction: Direction) -> Own<'t> {
+    /// Visits the keys and values that are left of a range, until `visit` breaks; `cursor` goes on behind the last one that was visited.
+    ///
+    /// # Errors
+    /// A damaged pool; [`Error::Merge`]. The cursor may then go on before what was visited last.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn walk(&self, namespace: &Namespace<M>, cursor: &mut Cursor, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        let mut value = Vec::new();
+        self.walk_shown(namespace, cursor, &mut |key, shown| match shown {
+            Shown::Own(value) => Ok(visit(key, value)),
+            Shown::Stored(record) => {
+                value.clear();
+                copy_value(record, key, &mut value)?;
+                Ok(visit(key, &value))
+            }
+        })
+    }
+
+    /// Goes through what the snapshot has and what the transaction has written itself side by side.
+    fn walk_shown(&self, namespace: &Namespace<M>, cursor: &mut Cursor, show: &mut Show<'_>) -> Result<(), Error> {
+        namespace.check_belongs_to(&self.snapshot.shared);
+        let begun = cursor.clone();
+        let mut own = self.own(namespace, &begun).peekable();
+        // The own key at which `show` had enough.
+        let mut last = None;
+        let outcome = self.snapshot.place(&namespace.space).walk(cursor, &mut |key, record| {
+            while let Some((due, to)) = own.next_if(|(own, _)| begun.is_before(own, key)) {
+                if self.show_own(namespace, due, to, None, show)?.is_break() {
+                    last = Some(due);
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            match own.next_if(|(own, _)| *own == key) {
+                Some((_, to)) => self.show_own(namespace, key, to, Some(record), show),
+                None => show(key, Shown::Stored(record)),
+            }
+        });
+        let outcome = outcome.and_then(|()| {
+            while cursor.is_over()
+                && last.is_none()
+                && let Some((due, to)) = own.next()
+            {
+                if self.show_own(namespace, due, to, None, show)?.is_break() {
+                    last = Some(due);
+                }
+            }
+            Ok(())
+        });
+        if let Some(last) = last {
+            *cursor = begun.clone();
+            cursor.advance(last.to_vec());
+        }
+        let seen = match &outcome {
+            Ok(()) => begun.passed(cursor),
+            Err(_) => begun.rest(),
+        };
+        self.note_range(namespace, seen);
+        outcome
+    }
+
+    /// Shows what the transaction has written itself, over the record that its snapshot has.
+    fn show_own(&self, namespace: &Namespace<M>, key: &[u8], to: &Goal, record: Option<&Record<'_>>, show: &mut Show<'_>) -> Result<ControlFlow<()>, Error> {
+        let mut show = |value: Option<&[u8]>| value.map_or(Ok(ControlFlow::Continue(())), |value| show(key, Shown::Own(value)));
+        match to {
+            Goal::Be(entry) => show(entry.as_ref().map(|entry| entry.value.as_slice())),
+            Goal::Become(merges) => {
+                self.rely_on(namespace, key);
+                let mut value = Vec::new();
+                let size = record.map(|record| copy_value(record, key, &mut value)).transpose()?;
+                show(merged(namespace, key, size.map(|_| value), merges)?.as_deref())
+            }
+        }
+    }
+
+    /// What the transaction itself has written, of the range that is left to `cursor`.
+    fn own<'t>(&'t self, namespace: &Namespace<M>, cursor: &'t Cursor) -> Own<'t> {
         let space = namespace.space.number;
-        let at = from.map(|key| (space, key.to_vec()));
+        let at = cursor.position().map(|key| (space, key.to_vec()));
         // The empty key is the first of all.
         let (first, end) = (Bound::Included((space, Vec::new())), Bound::Excluded((space + 1, Vec::new())));
-        let entry = |((_, key), write): (&'t At, &'t Write<M>)| (key.as_slice(), write.value.as_deref());
-        match (direction, at) {
-            (Direction::Forward, Bound::Unbounded) => Box::new(self.writes.range((first, end)).map(entry)),
-            (Direction::Forward, at) => Box::new(self.writes.range((at, end)).map(entry)),
-            (Direction::Reverse, Bound::Unbounded) => Box::new(self.writes.range((first, end)).rev().map(entry)),
+        let entry = |((_, key), write): (&'t At, &'t Write<M>)| (key.as_slice(), &write.to);
+        let is_within = |(key, _): &(&[u8], &Goal)| !cursor.is_beyond(key);
+        match (cursor.direction(), at) {
+            _ if cursor.is_over() => Box::new(std::iter::empty()),
+            (Direction::Forward, Bound::Unbounded) => Box::new(self.writes.range((first, end)).map(entry).take_while(is_within)),
+            (Direction::Forward, at) => Box::new(self.writes.range((at, end)).map(entry).take_while(is_within)),
+            (Direction::Reverse, Bound::Unbounded) => Box::new(self.writes.range((first, end)).rev().map(entry).take_while(is_within)),
             // Nothing is below the first of all, and a range must not be turned around.
             (Direction::Reverse, Bound::Excluded((_, key))) if key.is_empty() => Box::new(std::iter::empty()),
-            (Direction::Reverse, at) => Box::new(self.writes.range((first, at)).rev().map(entry)),
+            (Direction::Reverse, at) => Box::new(self.writes.range((first, at)).rev().map(entry).take_while(is_within)),
         }
     }
 
@@ -297,44 +420,44 @@ impl<M: Listed> Transaction<M> {
     /// Makes everything that was written durable and visible, at once.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when somebody else was faster; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
+    /// [`Error::Conflict`] when somebody else was faster; [`Error::Merge`]; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
     pub fn commit(self) -> Result<(), Error> {
         let Self { mut snapshot, writes, reads, .. } = self;
         if writes.is_empty() {
             return Ok(());
         }
         let (shared, moment) = (snapshot.shared.clone(), snapshot.timestamp());
-        let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, value, expiry_ms })| Item { namespace, key, value, expiry_ms }).collect();
+        let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, to })| Item { namespace, key, to }).collect();
         let reads = reads.into_inner();
-        let quiet = match reads.ranges.is_empty() {
+        let quiet = || match reads.ranges.is_empty() {
             true => Quiet::Keys(reads.keys.iter().map(|(space, key)| (*space, key.as_slice())).collect()),
             false => Quiet::Everything,
         };
-        shared.commit(&changes, quiet, || {
-            for item in &changes {
-                shared.check_unchanged(&item.namespace.space, &item.key, moment)?;
-            }
-            reads.check(&shared, moment)?;
-            // From here on it wants nothing back, not even what it replaces itself.
-            snapshot.release();
-            Ok(())
-        })
+        let check = || {
+            let mut set = changes.iter().filter(|item| matches!(item.to, Goal::Be(_)));
+            set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, moment))?;
+            reads.check(&shared, moment)
+        };
+        shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
     }
 
     fn note_key(&self, namespace: &Namespace<M>, key: &[u8]) {
         if self.isolation == Isolation::Serializable {
-            let mut reads = self.reads.lock();
-            reads.keys.insert(place(namespace, key));
-            reads.note(&namespace.space);
+            self.rely_on(namespace, key);
         }
     }
 
-    /// Notes that a scan went from a bound to its end, or to `last`.
-    fn note_range(&self, namespace: &Namespace<M>, from: Bound<&[u8]>, direction: Direction, last: Option<Vec<u8>>) {
+    /// Notes that a key has been read which is to be merged: what was made of it must come true.
+    fn rely_on(&self, namespace: &Namespace<M>, key: &[u8]) {
+        let mut reads = self.reads.lock();
+        reads.keys.insert(place(namespace, key));
+        reads.note(&namespace.space);
+    }
+
+    /// Notes that a scan went from a lower to an upper bound.
+    fn note_range(&self, namespace: &Namespace<M>, (low, high): (Bound<Vec<u8>>, Bound<Vec<u8>>)) {
         if self.isolation == Isolation::Serializable {
             let mut reads = self.reads.lock();
-            let (from, to) = (from.map(<[u8]>::to_vec), last.map_or(Bound::Unbounded, Bound::Included));
-            let (low, high) = if direction == Direction::Forward { (from, to) } else { (to, from) };
             reads.ranges.push(Range { space: namespace.space.number, low, high });
             reads.note(&namespace.space);
         }
@@ -361,7 +484,7 @@ impl Reads {
 impl<M: Listed> Shared<M> {
     /// Checks that `key` has no version that a snapshot of `moment`, which is held, does not see. The caller holds its stripe.
     fn check_unchanged(&self, space: &Space, key: &[u8], moment: u64) -> Result<(), Error> {
-        self.check_not_cleared(space, key, moment)?;
+        self.check_not_turned(space, key, moment)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
         match index.tree.get(key)? {
             Some(link) => self.check_version(space, key, link.get(), moment),
@@ -375,7 +498,7 @@ impl<M: Listed> Shared<M> {
             Bound::Included(key) | Bound::Excluded(key) => key.as_slice(),
             Bound::Unbounded => &[],
         };
-        self.check_not_cleared(space, first, moment)?;
+        self.check_not_turned(space, first, moment)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
         let is_behind = |key: &[u8]| match high {
             Bound::Included(high) => key > high.as_slice(),
@@ -393,9 +516,9 @@ impl<M: Listed> Shared<M> {
         outcome
     }
 
-    fn check_not_cleared(&self, space: &Space, key: &[u8], moment: u64) -> Result<(), Error> {
-        let cleared = space.cleared.load(Ordering::Acquire);
-        if cleared < moment { Ok(()) } else { Err(conflict(space, key)) }
+    fn check_not_turned(&self, space: &Space, key: &[u8], moment: u64) -> Result<(), Error> {
+        let turned = space.turned.load(Ordering::Acquire);
+        if turned < moment { Ok(()) } else { Err(conflict(space, key)) }
     }
 
     fn check_version(&self, space: &Space, key: &[u8], link: u64, moment: u64) -> Result<(), Error> {
@@ -406,6 +529,13 @@ impl<M: Listed> Shared<M> {
             Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
         }
     }
+}
+
+/// What a transaction sees of a value of its snapshot that it has merged.
+fn merged<M: Listed>(namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>>, merges: &[Merge]) -> Result<Option<Vec<u8>>, Error> {
+    let entry = value.map(|value| Entry { value, expiry_ms: None });
+    let merged = merge::apply(entry, merges).map_err(merge::failed(namespace.name(), key))?;
+    Ok(merged.map(|entry| entry.value))
 }
 
 fn conflict(space: &Space, key: &[u8]) -> Error {

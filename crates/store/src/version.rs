@@ -17,7 +17,9 @@
 //! 1. A version's timestamp is drawn when it can be seen already, by the first who looks, be it the writer or a reader ([`Shared::age`]). So as of *s* it is
 //!    there for everybody or for nobody: whoever has drawn *s* before draws a higher timestamp for it, and whoever draws *s* after the write has returned, or
 //!    after anybody has read the version, gets a higher *s*. Nobody waits for that.
-//! 2. Along the versions of a key timestamps do not grow, for writers of a key take turns, and the word of the one is stamped before the next begins.
+//! 2. Along the versions of a key timestamps fall, for writers of a key take turns, and each draws a timestamp from the clock before it writes and stamps its
+//!    version before the next begins. Only the first of them can be pending. In a damaged pool both may be otherwise, which is an error, and so no chain of
+//!    versions runs in a circle.
 //! 3. A version that was replaced stays in place as long as a snapshot may want it (`garbage.rs`): the one that a version links as previous may be followed
 //!    by whoever holds a snapshot as of which that version is not committed yet, and by nobody else.
 //! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is
@@ -32,11 +34,7 @@ use crate::slots::{Fate, PENDING, UNSTAMPED, generation};
 use crate::store::Shared;
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
-use everleaf_pmem::WORD;
 use std::sync::atomic::Ordering;
-
-/// No record is smaller: its header.
-const RECORD_SIZE_MIN: usize = 4 * WORD;
 
 /// As of when a snapshot shows what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,18 +87,24 @@ impl<M: Listed> Shared<M> {
     /// a snapshot that it holds.
     pub(crate) fn visible_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
         let mut record = Record::read(&self.pool, link)?;
-        // No chain has more versions than the pool has room for; one that is damaged may have no end.
-        for _ in 0..self.pool.length() / RECORD_SIZE_MIN {
+        let mut newer = None;
+        loop {
             let previous = record.previous().load(Ordering::Acquire);
-            if matches!(self.age(&record)?, Age::At(at) if at < moment.at) {
-                return Ok(Some(record).filter(|record| is_shown(record, moment.time_ms)));
+            let age = self.age(&record)?;
+            match (age, newer) {
+                (Age::At(at), _) if at < moment.at => return Ok(Some(record).filter(|record| is_shown(record, moment.time_ms))),
+                (Age::At(at), None) if at > self.clock.now() => return Err(damaged(&record, "a record with a timestamp that the clock has still to give")),
+                (_, None) => {}
+                (Age::At(at), Some(Age::At(newer))) if at >= newer => return Err(damaged(&record, "a record that is not older than the one that replaced it")),
+                (Age::At(_), _) => {}
+                (Age::Open, _) => return Err(damaged(&record, "a pending record that was replaced")),
             }
             if previous == 0 {
                 return Ok(None);
             }
+            newer = Some(age);
             record = Record::read(&self.pool, previous)?;
         }
-        Err(damaged(&record, "a record with more versions than the pool has room for"))
     }
 
     /// A committed version, unless it says that the key is absent, or has expired.

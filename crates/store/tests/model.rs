@@ -1,10 +1,11 @@
 //! The store against a model: whatever sequence of operations, it answers as maps would, and goes on to do so after being opened again.
 
-use everleaf::{Batch, Change, Direction, Error, Isolation, Namespace, Options, Snapshot, Store, Transaction};
+use everleaf::{Batch, Change, Cursor, Direction, Error, Isolation, Merge, Namespace, Options, Snapshot, Store, Transaction};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::sync::Arc;
 
 const SPACES: [&str; 2] = ["first", "second"];
 /// Keys that are prefixes of each other, share eight bytes and more, hold zeroes and high bytes.
@@ -37,6 +38,12 @@ enum Operation {
     Delete(usize, usize),
     Swap(usize, usize, Option<Vec<u8>>, Option<Vec<u8>>),
     Append(usize, usize, Vec<u8>),
+    Merge(usize, usize, Vec<u8>),
+    DeleteRange(usize, Bound<usize>, Bound<usize>),
+    /// Sorted, and each key once.
+    Load(usize, Vec<(usize, Vec<u8>)>),
+    /// So many keys at a time.
+    Walk(usize, Bound<usize>, Bound<usize>, bool, usize),
     Write(Vec<(usize, usize, Option<Vec<u8>>)>, Option<(usize, usize, Option<Vec<u8>>)>),
     Scan(usize, Bound<usize>, bool, usize),
     Prefix(usize, usize, bool),
@@ -61,6 +68,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (space.clone(), key.clone()).prop_map(|(s, k)| Delete(s, k)),
         3 => (space.clone(), key.clone(), prop::option::of(value.clone()), prop::option::of(value.clone())).prop_map(|(s, k, old, new)| Swap(s, k, old, new)),
         2 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Append(s, k, v)),
+        2 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Merge(s, k, v)),
+        1 => (space.clone(), bound.clone(), bound.clone()).prop_map(|(s, low, high)| DeleteRange(s, low, high)),
+        1 => (space.clone(), prop::collection::btree_map(key.clone(), value.clone(), 0..9)).prop_map(|(s, pairs)| Load(s, pairs.into_iter().collect())),
+        2 => (space.clone(), bound.clone(), bound.clone(), any::<bool>(), 1usize..5).prop_map(|(s, from, to, reverse, n)| Walk(s, from, to, reverse, n)),
         4 => (prop::collection::vec(change.clone(), 0..6), prop::option::of(change.clone())).prop_map(|(changes, expected)| Write(changes, expected)),
         4 => (prop::collection::vec(change, 0..8), 0usize..8, prop_oneof![Just(Isolation::Snapshot), Just(Isolation::Serializable)])
             .prop_map(|(changes, kept, isolation)| Transact(changes, kept, isolation)),
@@ -157,6 +168,56 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
                 old => set(model, *s, *k, Some(&[&old.unwrap_or_default()[..], tail].concat())),
             }
         }
+        Operation::Merge(s, k, tail) => {
+            let (old, tail_too) = (model[*s].get(KEYS[*k]).cloned(), tail.clone());
+            let repeat = move |old: Option<&[u8]>| Ok(old.filter(|old| old.len() < 200).map(|old| [old, &tail_too].concat()));
+            let merge = if tail.len() % 2 == 0 { Merge::Append(tail.clone()) } else { Merge::With(Arc::new(repeat)) };
+            let merged = match (&merge, old) {
+                (Merge::With(_), old) => old.filter(|old| old.len() < 200).map(|old| [&old[..], tail].concat()),
+                (_, old) => Some([&old.unwrap_or_default()[..], tail].concat()),
+            };
+            assert_eq!(spaces[*s].merge(KEYS[*k], &merge)?, merged);
+            set(model, *s, *k, merged.as_deref());
+        }
+        Operation::DeleteRange(s, low, high) => {
+            let (low, high) = (low.map(|k| KEYS[k]), high.map(|k| KEYS[k]));
+            let gone: Vec<_> = model[*s].keys().filter(|key| (low, high).contains(key.as_slice())).cloned().collect();
+            assert_eq!(spaces[*s].delete_range(low, high)?, gone.len() as u64);
+            gone.iter().for_each(|key| drop(model[*s].remove(key)));
+        }
+        Operation::Load(s, pairs) => match spaces[*s].load(pairs.iter().map(|(k, value)| (KEYS[*k], value))) {
+            Err(Error::Index(everleaf_index::Error::NotEmpty { keys })) => assert!(keys == model[*s].len() as u64 && keys > 0),
+            loaded => {
+                assert!(loaded? == pairs.len() as u64 && model[*s].is_empty());
+                model[*s].extend(pairs.iter().map(|(k, value)| (KEYS[*k].to_vec(), value.clone())));
+            }
+        },
+        Operation::Walk(s, from, to, reverse, chunk) => {
+            let (from, to) = (from.map(|k| KEYS[k]), to.map(|k| KEYS[k]));
+            let direction = if *reverse { Direction::Reverse } else { Direction::Forward };
+            let (low, high) = if *reverse { (to, from) } else { (from, to) };
+            let mut expected: Entries = model[*s].clone().into_iter().filter(|(key, _)| (low, high).contains(key.as_slice())).collect();
+            if *reverse {
+                expected.reverse();
+            }
+            let (snapshot, transaction) = (store.snapshot()?, store.begin(Isolation::Serializable)?);
+            for source in 0..4 {
+                let mut cursor = Cursor::new(from, direction).until(to);
+                let mut found = Entries::new();
+                while !cursor.is_over() {
+                    // Whoever goes on may do so over something else that shows the same.
+                    let source = if source == 3 { found.len() % 3 } else { source };
+                    let part = collect(*chunk, |visit| match source {
+                        0 => spaces[*s].walk(&mut cursor, visit),
+                        1 => snapshot.walk(&spaces[*s], &mut cursor, visit),
+                        _ => transaction.walk(&spaces[*s], &mut cursor, visit),
+                    })?;
+                    assert!(part.len() == *chunk || cursor.is_over(), "{operation:?}");
+                    found.extend(part);
+                }
+                assert_eq!(found, expected, "{operation:?} {source}");
+            }
+        }
         Operation::Write(changes, expected) => {
             let mut batch = Batch::default();
             for (s, k, value) in changes {
@@ -248,6 +309,7 @@ fn check_transaction(transaction: &Transaction, spaces: &[Namespace], own: &Mode
         for key in KEYS {
             assert_eq!(transaction.get(space, key)?.as_ref(), map.get(key));
         }
+        assert_eq!(transaction.get_many(space, &KEYS)?, KEYS.map(|key| map.get(key).cloned()));
         for (bound, count) in [(Bound::Unbounded, usize::MAX), (Bound::Included(from), 3), (Bound::Excluded(from), usize::MAX)] {
             for direction in [Direction::Forward, Direction::Reverse] {
                 let expected = entries(map, bound, direction, count);
@@ -260,6 +322,7 @@ fn check_transaction(transaction: &Transaction, spaces: &[Namespace], own: &Mode
 
 fn check_look(snapshot: &Snapshot, spaces: &[Namespace], shown: &Model) -> Result<(), Error> {
     for (space, map) in spaces.iter().zip(shown) {
+        assert_eq!(snapshot.get_many(space, &KEYS)?, KEYS.map(|key| map.get(key).cloned()));
         for key in KEYS {
             assert_eq!(snapshot.get(space, key)?.as_ref(), map.get(key), "{key:?} in {}", space.name());
             assert_eq!(snapshot.value_size(space, key)?, map.get(key).map(Vec::len));

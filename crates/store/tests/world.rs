@@ -296,3 +296,45 @@ fn a_pool_without_a_store_becomes_one() {
     let store = Store::open(&path, options()).unwrap();
     assert_eq!(store.namespace("space").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
 }
+
+/// Timestamps are not sealed. One that is forged makes a snapshot look at versions that it has no business with, and these may run in a circle.
+#[test]
+fn forged_timestamps_end_in_an_error() {
+    let store = Store::anonymous(Options { size_max: 4 << 20, ..options() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let values: Vec<u64> = (1..=3).map(|n| n << 56 | 0x0055_aa55_aa55_aa55).collect();
+    let before = store.snapshot().unwrap();
+    for value in &values {
+        space.put(b"key", &value.to_le_bytes()).unwrap();
+    }
+    let pool = store.pool();
+    let words = pool.words(Off::<Word>::new(8), pool.length() / 8 - 1).unwrap();
+    // Four words of header and one of key stand before the value; the second of them is the timestamp, the third links the version before.
+    let header = |value: &u64| words.iter().position(|word| word.get() == *value).expect("the version is there") - 5;
+    let [first, second, third] = [0, 1, 2].map(|at| &words[header(&values[at])..]);
+    assert!(third[1].get() > second[1].get() && second[1].get() > first[1].get() && third[2].get() != 0 && first[2].get() == 0);
+    let set = |word: &Word, value: u64| pool.store(word, value, Ordering::Relaxed);
+    let check = |is_damaged: bool| {
+        let found = before.get(&space, b"key");
+        assert!(if is_damaged { found.is_err() } else { found.unwrap().is_none() });
+        let scanned = before.scan(&space, Bound::Unbounded, Direction::Forward, |_, _| ControlFlow::Continue(()));
+        assert_eq!(scanned.is_err(), is_damaged);
+        assert_eq!(space.get(b"key").unwrap().as_deref(), Some(&values[2].to_le_bytes()[..]));
+    };
+    check(false);
+    // A circle of two, and of one.
+    set(&first[2], third[2].get());
+    check(true);
+    set(&first[2], second[2].get());
+    check(true);
+    set(&first[2], 0);
+    check(false);
+    // A version that claims to be older than what it has replaced, and one of a time to come.
+    let sound = third[1].get();
+    set(&third[1], second[1].get());
+    check(true);
+    set(&third[1], 1 << 50);
+    check(true);
+    set(&third[1], sound);
+    check(false);
+}

@@ -114,12 +114,13 @@ fn set_expiry(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
     let wanted = time_ms(call, 2, notation)?;
     let now_ms = call.server.store.time_ms() as i64;
     let mut done = false;
-    call.database().modify_entry(call.argument(1), |entry| match entry {
-        Some(entry) if conditions.hold(entry.expiry_ms, wanted) => {
-            done = true;
-            if wanted <= now_ms { Change::Delete } else { Change::PutUntil(entry.value.clone(), Some(wanted as u64)) }
-        }
-        _ => Change::Keep,
+    call.database().modify_entry(call.argument(1), |entry| {
+        let change = entry.filter(|entry| conditions.hold(entry.expiry_ms, wanted)).map(|entry| match wanted <= now_ms {
+            true => Change::Delete,
+            false => Change::PutUntil(entry.value.clone(), Some(wanted as u64)),
+        });
+        done = change.is_some();
+        change.unwrap_or(Change::Keep)
     })?;
     call.reply.flag(done);
     Ok(())
@@ -127,12 +128,10 @@ fn set_expiry(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
 
 pub(crate) fn persist(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut done = false;
-    call.database().modify_entry(call.argument(1), |entry| match entry {
-        Some(Entry { value, expiry_ms: Some(_) }) => {
-            done = true;
-            Change::PutUntil(value.clone(), None)
-        }
-        _ => Change::Keep,
+    call.database().modify_entry(call.argument(1), |entry| {
+        let change = entry.filter(|entry| entry.expiry_ms.is_some()).map(|entry| Change::PutUntil(entry.value.clone(), None));
+        done = change.is_some();
+        change.unwrap_or(Change::Keep)
     })?;
     call.reply.flag(done);
     Ok(())
@@ -206,10 +205,10 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
     let now_ms = call.server.store.time_ms();
     let mut value = None;
     call.database().modify_entry(call.argument(1), |entry| {
+        value = entry.map(|entry| entry.value.clone());
         let Some(Entry { value: found, expiry_ms }) = entry else {
             return Change::Keep;
         };
-        value = Some(found.clone());
         match also {
             Also::Expire(expiry_ms) if expiry_ms <= now_ms => Change::Delete,
             Also::Expire(expiry_ms) => Change::PutUntil(found.clone(), Some(expiry_ms)),

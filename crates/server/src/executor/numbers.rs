@@ -48,8 +48,8 @@ pub(crate) fn incrbyfloat(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 /// Replaces the value of the key by what `next` makes of it, beside a result.
-fn change<T>(call: &Call<'_>, next: impl FnOnce(Option<&[u8]>) -> Result<(T, Vec<u8>), Failure>) -> Result<T, Failure> {
-    // Replaced by whatever `next` returns; `modify` fails or calls it once.
+fn change<T>(call: &Call<'_>, next: impl Fn(Option<&[u8]>) -> Result<(T, Vec<u8>), Failure>) -> Result<T, Failure> {
+    // Replaced by whatever `next` returns last; `modify` fails or calls it.
     let mut outcome = Err(Failure::NO_SUCH_KEY);
     call.database().modify(call.argument(1), |current| {
         let (result, change) = match next(current) {

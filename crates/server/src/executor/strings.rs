@@ -121,7 +121,7 @@ pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 /// Changes a key and returns what it held.
-fn replace(call: &mut Call<'_>, change: impl FnOnce() -> Change) -> Result<(), Failure> {
+fn replace(call: &mut Call<'_>, change: impl Fn() -> Change) -> Result<(), Failure> {
     let mut old = None;
     call.database().modify(call.argument(1), |current| {
         old = current.map(<[u8]>::to_vec);
@@ -154,7 +154,7 @@ pub(crate) fn setrange(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 /// Writes a part of a value at an offset, both chosen by `choose` from what is there (`None`: nothing is to be written); the size of the value afterwards.
-fn splice<'a>(call: &Call<'_>, choose: impl FnOnce(Option<&[u8]>) -> Option<(usize, &'a [u8])>) -> Result<usize, Failure> {
+fn splice<'a>(call: &Call<'_>, choose: impl Fn(Option<&[u8]>) -> Option<(usize, &'a [u8])>) -> Result<usize, Failure> {
     let mut outcome = Ok(0);
     call.database().modify(call.argument(1), |current| {
         let old = current.unwrap_or_default();

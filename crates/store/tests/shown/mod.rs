@@ -4,7 +4,7 @@ use everleaf::{Direction, Namespace};
 use std::ops::{Bound, ControlFlow};
 
 /// All keys, in order.
-pub fn keys(space: &Namespace) -> Vec<Vec<u8>> {
+pub(crate) fn keys(space: &Namespace) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     let visit = |key: &[u8]| {
         keys.push(key.to_vec());

@@ -1,0 +1,96 @@
+//! Cursors: places in a range of keys, to go on from.
+
+use crate::Direction;
+use crate::scan::successor;
+use std::ops::Bound;
+
+/// What is left to be shown of a range of keys. It holds nothing open: it may be kept, sent away, and go on over another snapshot, or none.
+///
+/// See [`Namespace::walk`](crate::Namespace::walk), [`Snapshot::walk`](crate::Snapshot::walk) and [`Transaction::walk`](crate::Transaction::walk).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    direction: Direction,
+    is_over: bool,
+}
+
+impl Cursor {
+    /// From a bound on to the last key, or, in reverse, to the first. Forward, the bound is a lower bound; in reverse, an upper one.
+    pub fn new(from: Bound<&[u8]>, direction: Direction) -> Self {
+        Self { from: from.map(<[u8]>::to_vec), to: Bound::Unbounded, direction, is_over: false }
+    }
+
+    /// All keys that begin with `prefix`.
+    pub fn prefix(prefix: &[u8], direction: Direction) -> Self {
+        let (low, high) = (Bound::Included(prefix), successor(prefix));
+        let high = high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        match direction {
+            Direction::Forward => Self::new(low, direction).until(high),
+            Direction::Reverse => Self::new(high, direction).until(low),
+        }
+    }
+
+    /// The same, but no further than to a bound. Forward, it is an upper bound; in reverse, a lower one.
+    #[must_use]
+    pub fn until(self, to: Bound<&[u8]>) -> Self {
+        Self { to: to.map(<[u8]>::to_vec), ..self }
+    }
+
+    /// Where it goes on.
+    pub fn position(&self) -> Bound<&[u8]> {
+        self.from.as_ref().map(Vec::as_slice)
+    }
+
+    /// Which way it goes.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Whether it has come to its end.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether `key`, which lies behind its position, lies behind its end, too.
+    pub(crate) fn is_beyond(&self, key: &[u8]) -> bool {
+        let is_beyond = |to: &[u8]| if self.direction == Direction::Forward { key > to } else { key < to };
+        match &self.to {
+            Bound::Included(to) => is_beyond(to),
+            Bound::Excluded(to) => key == to.as_slice() || is_beyond(to),
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Whether it comes by `key` before it comes by `other`.
+    pub(crate) fn is_before(&self, key: &[u8], other: &[u8]) -> bool {
+        if self.direction == Direction::Forward { key < other } else { key > other }
+    }
+
+    /// Lets it go on behind `key`.
+    pub(crate) fn advance(&mut self, key: Vec<u8>) {
+        self.from = Bound::Excluded(key);
+    }
+
+    /// There is no more to be shown.
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+    }
+
+    /// What is left of the range: a lower and an upper bound.
+    pub(crate) fn rest(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        self.between(self.to.clone())
+    }
+
+    /// The part of the range between this and `now`, which has gone on from here.
+    pub(crate) fn passed(&self, now: &Self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        match &now.from {
+            Bound::Excluded(last) if !now.is_over => self.between(Bound::Included(last.clone())),
+            _ => self.rest(),
+        }
+    }
+
+    fn between(&self, to: Bound<Vec<u8>>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        if self.direction == Direction::Forward { (self.from.clone(), to) } else { (to, self.from.clone()) }
+    }
+}

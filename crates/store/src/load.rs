@@ -1,0 +1,123 @@
+//! Bulk loading: the first keys of a namespace, in order, at the speed of memory.
+//!
+//! 1. Make a new index for the namespace, and link it as its root. Nobody in this life sees it: the namespace still seems to be without one, and who writes to
+//!    it is told that it is being loaded. *Crash: recovery finds a namespace without keys.*
+//! 2. Write the records, and make them durable a group at a time. *Crash: nobody reaches them; recovery finds them free.*
+//! 3. The index builds its leaves of their links and publishes all of them by one store. **The commit point.** *Crash before: as in 2. After: all keys are
+//!    there; nobody had seen them missing who could be told otherwise, for the call has not returned.*
+//! 4. With all stripes held, show the index. From here on everybody sees all keys. They carry no timestamps of their own; the index does, drawn by the first
+//!    who sees it, and snapshots of before do not see the index ([`Space::index_at`](crate::store::Space::index_at)).
+//!
+//! What fails in 2 or 3 leaves no trace: the root is unlinked, durably, and everything given back.
+
+use crate::namespace::{GROUP, link_word};
+use crate::store::{Index, Shared, Space, check_sizes};
+use crate::{Error, Namespace};
+use everleaf_index::Listed;
+use everleaf_index::record::{Record, Version};
+use everleaf_pmem::{Medium, Off, Pool, Word, schedule};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::vec::IntoIter;
+
+/// Writes records while an index takes their links.
+struct Records<'p, I, M: Medium> {
+    pool: &'p Pool<M>,
+    entries: I,
+    /// Records that are durable, and wait to be taken.
+    ready: IntoIter<(Vec<u8>, NonZeroU64)>,
+    /// Links of all records, to give them back if need be.
+    written: Vec<NonZeroU64>,
+    last: Option<(Vec<u8>, NonZeroU64)>,
+    error: Option<Error>,
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V)>, M: Medium> Records<'_, I, M> {
+    /// Writes the next records, and makes them durable together.
+    fn write_group(&mut self) -> Result<(), Error> {
+        let (mut keys, mut records) = (Vec::with_capacity(GROUP), Vec::with_capacity(GROUP));
+        for (key, value) in self.entries.by_ref().take(GROUP) {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            check_sizes(key, value)?;
+            records.push(Record::write(self.pool, key, value, Version::default())?.flush());
+            keys.push(key.to_vec());
+        }
+        let links: Vec<_> = self.pool.fence_all(records).into_iter().map(|record| link_word(record.release())).collect();
+        self.written.extend_from_slice(&links);
+        self.ready = keys.into_iter().zip(links).collect::<Vec<_>>().into_iter();
+        Ok(())
+    }
+}
+
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V)>, M: Medium> Iterator for Records<'_, I, M> {
+    type Item = (Vec<u8>, NonZeroU64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ready.len() == 0 && self.error.is_none() {
+            self.error = self.write_group().err();
+        }
+        // After an error the index must not take what there is for all that there is: a key that comes again makes it give up.
+        if self.error.is_none() {
+            self.last = Some(self.ready.next()?);
+        }
+        self.last.clone()
+    }
+}
+
+impl<M: Listed> Namespace<M> {
+    /// Fills a namespace without keys with `entries`, whose keys ascend; how many there were. All of them are there when the call returns, and for other
+    /// threads, snapshots and crashes at once; or none, after an error.
+    ///
+    /// One namespace is loaded at a time. Until it is done, writes to it are refused with [`Error::Loading`], and [`Store::verify`](crate::Store::verify) and
+    /// [`Store::close`](crate::Store::close) wait: so `entries` must not write to it, nor call these.
+    ///
+    /// # Errors
+    /// A namespace with keys, be it that they have expired; keys that do not ascend; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
+    pub fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: impl IntoIterator<Item = (K, V)>) -> Result<u64, Error> {
+        let shared = &self.shared;
+        let _loading = schedule::lock(&shared.loading);
+        // The entries come but once: what can make room does so before.
+        shared.collect(usize::MAX)?;
+        shared.pool.collect();
+        shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
+        let index = shared.begin_load(&self.space)?;
+        let mut records =
+            Records { pool: &shared.pool, entries: entries.into_iter().fuse(), ready: Vec::new().into_iter(), written: Vec::new(), last: None, error: None };
+        let loaded = index.tree.bulk_load(&mut records).map_err(Error::from);
+        let Records { written, error, .. } = records;
+        let outcome = error.map_or(loaded, Err).and_then(|()| shared.writable());
+        if let Err(error) = outcome {
+            shared.give_up_load(self, &index, &written)?;
+            return Err(error);
+        }
+        let count = written.len() as u64;
+        shared.show_loaded(&self.space, index, count);
+        Ok(count)
+    }
+}
+
+impl<M: Listed> Shared<M> {
+    /// Step 4.
+    fn show_loaded(&self, space: &Space, index: Index, count: u64) {
+        let _all = self.stripes.lock_all();
+        let index = Arc::new(index);
+        schedule::drain();
+        space.index.store(Some(index.clone()));
+        space.turned.store(index.begun.get(&self.clock), Ordering::Release);
+        space.count.store(count, Ordering::Relaxed);
+        space.is_loading.store(false, Ordering::Release);
+    }
+
+    /// Takes back steps 1 and 2.
+    fn give_up_load(&self, namespace: &Namespace<M>, index: &Index, written: &[NonZeroU64]) -> Result<(), Error> {
+        self.pool.unlink_root(namespace.name())?;
+        namespace.space.is_loading.store(false, Ordering::Release);
+        let guard = self.pool.pin();
+        index.tree.blocks(&mut |off, _| {
+            self.pool.retire(Off::<Word>::new(off), &guard);
+            Ok(())
+        })?;
+        written.iter().try_for_each(|link| self.retire(link.get(), &guard))
+    }
+}

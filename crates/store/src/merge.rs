@@ -1,0 +1,153 @@
+//! Merges: writes that say what is to be done with a value, not what it is to be.
+//!
+//! A merge is applied to what the key holds at the moment of the write, under its stripe, and what comes of it is written like any other value: so it is
+//! durable and atomic as a put is. A key that expires goes on to do so.
+//!
+//! In a batch or a transaction a merge waits for the commit. Since it does not depend on what the key held before, it conflicts with nobody: two transactions
+//! that add to one counter both commit, unless one has *read* it, too. Merges of one key that follow each other are one where that can be told without the
+//! value.
+
+use crate::{Entry, Error};
+use std::fmt;
+use std::sync::Arc;
+
+/// What is to be done with a value.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Merge {
+    /// Adds to a counter, which is eight bytes: an `i64`, little-endian. An absent one is 0.
+    Add(i64),
+    /// Appends to a value. An absent one is empty.
+    Append(Vec<u8>),
+    /// What this makes of the value (`None`: absent), or why it does not. It must not touch the store, and may be called more than once.
+    With(Arc<Operator>),
+}
+
+/// See [`Merge::With`].
+pub type Operator = dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>, String> + Send + Sync;
+
+impl fmt::Debug for Merge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add(number) => f.debug_tuple("Add").field(number).finish(),
+            Self::Append(tail) => f.debug_tuple("Append").field(tail).finish(),
+            Self::With(_) => f.write_str("With(..)"),
+        }
+    }
+}
+
+impl Merge {
+    /// What it makes of a value.
+    fn apply(&self, value: Option<&[u8]>) -> Result<Option<Vec<u8>>, String> {
+        match self {
+            Self::Add(number) => {
+                let old = value.map_or(Ok([0; 8]), <[u8; 8]>::try_from).map_err(|_| "it is no counter, which has eight bytes")?;
+                let sum = i64::from_le_bytes(old).checked_add(*number).ok_or("the counter would overflow")?;
+                Ok(Some(sum.to_le_bytes().to_vec()))
+            }
+            Self::Append(tail) => Ok(Some([value.unwrap_or_default(), tail].concat())),
+            Self::With(operator) => operator(value),
+        }
+    }
+
+    /// Takes in the one that comes after it, if the two are one.
+    fn absorb(&mut self, next: &Self) -> bool {
+        match (self, next) {
+            (Self::Add(number), Self::Add(more)) => number.checked_add(*more).map(|sum| *number = sum).is_some(),
+            (Self::Append(tail), Self::Append(more)) => {
+                tail.extend_from_slice(more);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What a write makes of a key.
+#[derive(Clone, Debug)]
+pub(crate) enum Goal {
+    /// This, whatever it holds; `None`: absent.
+    Be(Option<Entry>),
+    /// What these make of what it holds, one after the other.
+    Become(Vec<Merge>),
+}
+
+impl Goal {
+    /// Does `next` after it.
+    pub(crate) fn then(&mut self, next: Goal) -> Result<(), String> {
+        match (&mut *self, next) {
+            (_, next @ Goal::Be(_)) => *self = next,
+            (Goal::Be(entry), Goal::Become(merges)) => *entry = apply(entry.clone(), &merges)?,
+            (Goal::Become(merges), Goal::Become(more)) => {
+                for merge in more {
+                    if !merges.last_mut().is_some_and(|last| last.absorb(&merge)) {
+                        merges.push(merge);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What `merges` make of what a key holds.
+pub(crate) fn apply(mut entry: Option<Entry>, merges: &[Merge]) -> Result<Option<Entry>, String> {
+    for merge in merges {
+        let expiry_ms = entry.as_ref().and_then(|entry| entry.expiry_ms);
+        let value = merge.apply(entry.as_ref().map(|entry| entry.value.as_slice()))?;
+        entry = value.map(|value| Entry { value, expiry_ms });
+    }
+    Ok(entry)
+}
+
+/// Makes an error of why a merge failed.
+pub(crate) fn failed(namespace: &str, key: &[u8]) -> impl FnOnce(String) -> Error {
+    move |reason| Error::Merge { namespace: namespace.into(), key: key.into(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(entry: Option<Entry>) -> Option<Vec<u8>> {
+        entry.map(|entry| entry.value)
+    }
+
+    #[test]
+    fn merges_that_follow_each_other_do_what_they_do_one_by_one() {
+        let double: Arc<Operator> = Arc::new(|value| Ok(Some(value.unwrap_or(b"x").repeat(2))));
+        let vanish: Arc<Operator> = Arc::new(|_| Ok(None));
+        let append = |tail: &[u8]| Merge::Append(tail.to_vec());
+        let merges =
+            [append(b"a"), append(b"b"), Merge::With(double.clone()), append(b"c"), Merge::With(vanish), Merge::With(double), append(b"d"), append(b"")];
+        for end in 0..=merges.len() {
+            let mut goal = Goal::Become(Vec::new());
+            merges[..end].iter().for_each(|merge| goal.then(Goal::Become(vec![merge.clone()])).unwrap());
+            let Goal::Become(together) = &goal else { panic!("{goal:?}") };
+            assert!(together.len() < end || end < 2);
+            for start in [None, Some(Entry { value: b"0".to_vec(), expiry_ms: Some(7) })] {
+                let expected = apply(start.clone(), &merges[..end]).unwrap();
+                assert_eq!(apply(start.clone(), together).unwrap(), expected);
+                let mut known = Goal::Be(start);
+                known.then(goal.clone()).unwrap();
+                assert!(matches!(known, Goal::Be(entry) if entry == expected));
+            }
+        }
+        assert_eq!(value(apply(None, &merges).unwrap()), Some(b"xxd".to_vec()));
+    }
+
+    #[test]
+    fn counters_count_and_say_when_they_cannot() {
+        let counter = |number: i64| Some(Entry { value: number.to_le_bytes().to_vec(), expiry_ms: None });
+        assert_eq!(apply(None, &[Merge::Add(-5)]), Ok(counter(-5)));
+        assert_eq!(apply(counter(7), &[Merge::Add(i64::MIN)]), Ok(counter(7 + i64::MIN)));
+        assert!(apply(counter(i64::MAX), &[Merge::Add(1)]).unwrap_err().contains("overflow"));
+        assert!(apply(Some(Entry { value: b"seven".to_vec(), expiry_ms: None }), &[Merge::Add(1)]).unwrap_err().contains("eight bytes"));
+        // What would overflow on the way does so one by one only.
+        let mut goal = Goal::Become(vec![Merge::Add(i64::MAX)]);
+        goal.then(Goal::Become(vec![Merge::Add(1), Merge::Add(-2)])).unwrap();
+        let Goal::Become(merges) = goal else { panic!() };
+        assert_eq!(merges.len(), 2);
+        assert_eq!(apply(counter(-9), &merges), Ok(counter(i64::MAX - 10)));
+    }
+}

@@ -1,0 +1,139 @@
+//! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
+
+mod shown;
+
+use everleaf::{Batch, Change, Error, Isolation, Namespace, Options, Store};
+use shown::keys;
+
+const LARGE: usize = 150 << 10;
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+/// A pool that is full, but for the versions that nobody wants any more: so many, and so small, that it takes most of them to make room for something large.
+fn full_of_garbage(index: &str) -> (Store, Namespace) {
+    let store = Store::anonymous(Options { size_max: 8 << 20, index: index.into(), ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    (0..12_000).for_each(|n| space.put(&key(n), &[1; 100]).unwrap());
+    let snapshot = store.snapshot().unwrap();
+    (0..12_000).for_each(|n| space.put(&key(n), &[2; 100]).unwrap());
+    let mut large = 0;
+    while fits(space.put(&key(1 << 20 | large), &[3; LARGE])) {
+        large += 1;
+    }
+    drop(snapshot);
+    assert!(store.held_back().count > 10_000, "{:?}", store.held_back());
+    (store, space)
+}
+
+/// Whether there was room.
+fn fits(outcome: Result<(), Error>) -> bool {
+    assert!(outcome.as_ref().is_ok() || outcome.as_ref().is_err_and(Error::is_no_space), "{outcome:?}");
+    outcome.is_ok()
+}
+
+fn check(store: &Store) {
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+#[test]
+fn every_write_makes_room_of_what_nobody_wants() {
+    type Act = fn(&Store, &Namespace) -> Result<(), Error>;
+    let acts: [(&str, Act); 5] = [
+        ("put", |_, space| space.put(b"large", &[4; LARGE])),
+        ("modify", |_, space| space.modify(b"large", |_| Change::Put(vec![4; LARGE]))),
+        ("batch", |store, space| {
+            let mut batch = Batch::default();
+            batch.put(space, b"large", &[4; LARGE]);
+            batch.put(space, b"small", b"1");
+            store.write(batch)
+        }),
+        ("transaction", |store, space| {
+            let mut transaction = store.begin(Isolation::Serializable)?;
+            assert_eq!(transaction.get(space, &key(5))?, Some(vec![2; 100]));
+            transaction.put(space, b"large", &[4; LARGE])?;
+            transaction.put(space, b"small", b"1")?;
+            transaction.commit()
+        }),
+        ("transaction of one write", |store, space| store.transact(Isolation::Snapshot, |transaction| transaction.put(space, b"large", &[4; LARGE]))),
+    ];
+    for (name, act) in acts {
+        let (store, space) = full_of_garbage("isle");
+        act(&store, &space).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(space.value_size(b"large").unwrap(), Some(LARGE), "{name}");
+        check(&store);
+    }
+}
+
+/// A transaction that finds no room has changed nothing, and still finds out what others have changed since it began.
+#[test]
+fn a_transaction_without_room_leaves_no_trace() {
+    let (store, space) = full_of_garbage("isle-128");
+    store.collect(usize::MAX).unwrap();
+    let mut more = 0;
+    while fits(space.put(&key(2 << 20 | more), &[3; LARGE])) {
+        more += 1;
+    }
+    let before = keys(&space);
+    let held = store.held_back().count;
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let mut transaction = store.begin(isolation).unwrap();
+        transaction.put(&space, &key(1), b"changed").unwrap();
+        transaction.delete(&space, &key(2)).unwrap();
+        transaction.put(&space, b"large", &[4; 2 * LARGE]).unwrap();
+        assert!(!fits(transaction.commit()));
+        assert_eq!(space.get(&key(1)).unwrap(), Some(vec![2; 100]));
+        assert_eq!((keys(&space).len(), store.held_back().snapshots), (before.len(), 0));
+        check(&store);
+    }
+    assert!(store.held_back().count <= held);
+    // Reads and deletes go on.
+    assert!((0..12_000).all(|n| space.delete(&key(n)).unwrap()));
+    space.put(&key(1), b"again").unwrap();
+    check(&store);
+}
+
+/// NV-Tree notes a removal in the leaf, and a leaf without room for the note is replaced by a new one: so a full pool may refuse it. Then the key is still
+/// there, for all; what needs no room succeeds.
+#[test]
+fn a_removal_that_finds_no_room_has_not_happened() {
+    for with_snapshot in [false, true] {
+        let store = Store::anonymous(Options { size_max: 3 << 20, index: "nv".into(), ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let mut count = 0;
+        while fits(space.put(&key(count), &[1; 20])) {
+            count += 1;
+        }
+        let snapshot = with_snapshot.then(|| store.snapshot().unwrap());
+        let (mut removed, mut refused) = (0, 0);
+        for n in 0..count {
+            match space.delete(&key(n)) {
+                Ok(was_there) => {
+                    assert!(was_there && space.get(&key(n)).unwrap().is_none());
+                    removed += 1;
+                }
+                Err(error) => {
+                    assert!(error.is_no_space(), "{error}");
+                    assert_eq!(space.get(&key(n)).unwrap(), Some(vec![1; 20]));
+                    refused += 1;
+                }
+            }
+        }
+        println!("with a snapshot: {with_snapshot}; {removed} removed, {refused} refused of {count}");
+        assert_eq!((space.count(), keys(&space).len()), (refused, refused as usize));
+        check(&store);
+        let mut batch = Batch::default();
+        (0..count).for_each(|n| batch.delete(&space, &key(n)));
+        fits(store.write(batch));
+        check(&store);
+        drop(snapshot);
+        store.collect(usize::MAX).unwrap();
+        check(&store);
+        space.clear().unwrap();
+        assert_eq!(space.count(), 0);
+        space.put(b"again", &[1; 1_000]).unwrap();
+        check(&store);
+    }
+}

@@ -1,0 +1,379 @@
+//! Merges, ranges, cursors and bulk loads.
+
+mod shown;
+
+use everleaf::{Batch, Cursor, Direction, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store};
+use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use shown::keys;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+fn store() -> (Store, Namespace) {
+    let store = Store::anonymous(Options { size_max: 64 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    (store, space)
+}
+
+fn counter(space: &Namespace, key: &[u8]) -> Option<i64> {
+    space.get(key).unwrap().map(|value| i64::from_le_bytes(value.try_into().unwrap()))
+}
+
+fn check(store: &Store) {
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+#[test]
+fn merges_add_up_whoever_does_them() {
+    let (store, space) = store();
+    let (threads, rounds) = (4i64, 200i64);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (store, space) = (&store, &space);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let key = [b'c', (round % 3) as u8];
+                    match round % 4 {
+                        0 => drop(space.merge(&key, &Merge::Add(1)).unwrap()),
+                        1 => {
+                            let mut batch = Batch::default();
+                            batch.merge(space, &key, Merge::Add(3));
+                            batch.merge(space, b"log", Merge::Append(vec![thread as u8]));
+                            batch.merge(space, &key, Merge::Add(-2));
+                            store.write(batch).unwrap();
+                        }
+                        way => {
+                            // What is merged only never conflicts.
+                            let isolation = if way == 2 { Isolation::Snapshot } else { Isolation::Serializable };
+                            let mut transaction = store.begin(isolation).unwrap();
+                            transaction.merge(space, &key, Merge::Add(1)).unwrap();
+                            transaction.merge(space, b"log", Merge::Append(vec![thread as u8])).unwrap();
+                            transaction.commit().unwrap();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let sum: i64 = (0..3).map(|n| counter(&space, &[b'c', n]).unwrap()).sum();
+    assert_eq!(sum, threads * rounds);
+    let log = space.get(b"log").unwrap().unwrap();
+    assert!((0..threads).all(|thread| log.iter().filter(|by| i64::from(**by) == thread).count() as i64 == rounds / 4 * 3));
+    check(&store);
+}
+
+#[test]
+fn a_merge_that_was_read_conflicts_and_one_that_was_not_does_not() {
+    let (store, space) = store();
+    let add = |number| Merge::Add(number);
+    space.merge(b"c", &add(10)).unwrap();
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        for (reads, way) in [(false, 0), (true, 1), (true, 2), (true, 3), (true, 4)] {
+            let before = counter(&space, b"c").unwrap();
+            let mut transaction = store.begin(isolation).unwrap();
+            transaction.merge(&space, b"c", add(1)).unwrap();
+            space.merge(b"c", &add(100)).unwrap();
+            let read = (before + 1).to_le_bytes();
+            match way {
+                1 => assert_eq!(transaction.get(&space, b"c").unwrap().unwrap(), read),
+                2 => assert_eq!(transaction.get_many(&space, &[b"c"]).unwrap(), [Some(read.to_vec())]),
+                3 => transaction
+                    .scan(&space, Bound::Unbounded, Direction::Forward, |_, value| {
+                        assert_eq!(value, read);
+                        ControlFlow::Continue(())
+                    })
+                    .unwrap(),
+                4 => assert!(transaction.delete(&space, b"c").unwrap()),
+                _ => {}
+            }
+            let outcome = transaction.commit();
+            assert_eq!(matches!(outcome, Err(Error::Conflict { .. })), reads, "{isolation:?} {way} {outcome:?}");
+            assert_eq!(counter(&space, b"c").unwrap(), before + 100 + i64::from(!reads));
+        }
+    }
+    let mut reader = store.begin(Isolation::ReadOnly).unwrap();
+    assert!(matches!(reader.merge(&space, b"c", add(1)), Err(Error::ReadOnly)));
+}
+
+#[test]
+fn a_merge_that_fails_leaves_everything_as_it_was() {
+    let (store, space) = store();
+    space.put(b"text", b"no counter").unwrap();
+    let refused = |outcome: Result<(), Error>| match outcome {
+        Err(Error::Merge { namespace, key, reason }) => assert!(namespace == "space" && key == b"text" && reason.contains("counter"), "{reason}"),
+        other => panic!("{other:?}"),
+    };
+    refused(space.merge(b"text", &Merge::Add(1)).map(drop));
+    let mut batch = Batch::default();
+    batch.put(&space, b"other", b"1");
+    batch.merge(&space, b"text", Merge::Add(1));
+    refused(store.write(batch));
+    let mut batch = Batch::default();
+    batch.put(&space, b"text", b"x");
+    batch.merge(&space, b"text", Merge::Add(1));
+    refused(store.write(batch));
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    transaction.put(&space, b"other", b"1").unwrap();
+    transaction.merge(&space, b"text", Merge::Add(1)).unwrap();
+    refused(transaction.get(&space, b"text").map(drop));
+    refused(transaction.scan(&space, Bound::Unbounded, Direction::Reverse, |_, _| ControlFlow::Continue(())));
+    refused(transaction.commit());
+    assert_eq!((keys(&space), space.get(b"text").unwrap().unwrap()), (vec![b"text".to_vec()], b"no counter".to_vec()));
+    // A savepoint takes merges back, too.
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    transaction.merge(&space, b"c", Merge::Add(1)).unwrap();
+    let savepoint = transaction.savepoint();
+    transaction.merge(&space, b"c", Merge::Add(10)).unwrap();
+    transaction.put(&space, b"c", b"x").unwrap();
+    transaction.merge(&space, b"c", Merge::Append(b"y".to_vec())).unwrap();
+    assert_eq!(transaction.get(&space, b"c").unwrap().unwrap(), b"xy");
+    transaction.rollback_to(&savepoint);
+    transaction.commit().unwrap();
+    assert_eq!(counter(&space, b"c"), Some(1));
+    check(&store);
+}
+
+/// Transactions and batches that put, delete, merge and remove ranges, against maps.
+#[test]
+fn transactions_and_batches_merge_as_maps_would() {
+    let seed = 0x5eed;
+    println!("seed {seed:#x}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let (store, space) = store();
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for _ in 0..1_000 {
+        let mut own = model.clone();
+        let mut transaction = store.begin(Isolation::Serializable).unwrap();
+        let mut batch = random.random_bool(0.3).then(Batch::default);
+        for _ in 0..random.random_range(1..6) {
+            let key = vec![random.random_range(b'a'..b'j')];
+            let tail = vec![random.random_range(b'0'..=b'9')];
+            match random.random_range(0..6u32) {
+                0 => {
+                    own.insert(key.clone(), tail.clone());
+                    if let Some(batch) = &mut batch {
+                        batch.put(&space, &key, &tail);
+                    }
+                    transaction.put(&space, &key, &tail).unwrap();
+                }
+                1 => {
+                    own.remove(&key);
+                    if let Some(batch) = &mut batch {
+                        batch.delete(&space, &key);
+                    }
+                    transaction.delete(&space, &key).unwrap();
+                }
+                2 if batch.is_none() => {
+                    let high = [key[0] + 2];
+                    let gone: Vec<_> = own.range(key.clone()..high.to_vec()).map(|(key, _)| key.clone()).collect();
+                    gone.iter().for_each(|key| drop(own.remove(key)));
+                    let removed = transaction.delete_range(&space, Bound::Included(&key), Bound::Excluded(&high)).unwrap();
+                    assert_eq!(removed, gone.len() as u64);
+                }
+                3 => {
+                    // Takes the last byte off, and the key when none is left.
+                    let chop = |old: Option<&[u8]>| Ok(old.and_then(|old| old.split_last()).map(|(_, rest)| rest.to_vec()).filter(|rest| !rest.is_empty()));
+                    match chop(own.get(&key).map(Vec::as_slice)).unwrap() as Option<Vec<u8>> {
+                        Some(value) => drop(own.insert(key.clone(), value)),
+                        None => drop(own.remove(&key)),
+                    }
+                    let merge = Merge::With(Arc::new(chop));
+                    if let Some(batch) = &mut batch {
+                        batch.merge(&space, &key, merge.clone());
+                    }
+                    transaction.merge(&space, &key, merge).unwrap();
+                }
+                _ => {
+                    own.entry(key.clone()).or_default().extend_from_slice(&tail);
+                    if let Some(batch) = &mut batch {
+                        batch.merge(&space, &key, Merge::Append(tail.clone()));
+                    }
+                    transaction.merge(&space, &key, Merge::Append(tail)).unwrap();
+                }
+            }
+            if random.random_bool(0.3) {
+                let mut found = BTreeMap::new();
+                let visit = |key: &[u8], value: &[u8]| {
+                    found.insert(key.to_vec(), value.to_vec());
+                    ControlFlow::Continue(())
+                };
+                transaction.scan(&space, Bound::Unbounded, Direction::Reverse, visit).unwrap();
+                assert_eq!(found, own);
+            }
+        }
+        match batch {
+            Some(batch) => store.write(batch).unwrap(),
+            None => transaction.commit().unwrap(),
+        }
+        model = own;
+        assert_eq!(keys(&space), model.keys().cloned().collect::<Vec<_>>());
+        assert!(model.iter().all(|(key, value)| space.get(key).unwrap().as_ref() == Some(value)));
+    }
+    check(&store);
+}
+
+/// Lines flushed and fences.
+fn cost(pool: &Pool<Count<Hardware>>, act: impl FnOnce()) -> (u64, u64) {
+    let before = pool.medium().totals();
+    act();
+    let after = pool.medium().totals();
+    (after.lines_flushed - before.lines_flushed, after.fences - before.fences)
+}
+
+/// Counted in lines and fences: neither values nor, for a namespace, keys are touched one by one in the pool.
+#[test]
+fn what_a_removal_costs_does_not_depend_on_the_values() {
+    let costs = [10usize, 10_000].map(|size| {
+        let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let store = Store::on(pool.clone(), &Options { index: "isle-128".into(), ..Options::default() }).unwrap();
+        let spaces = ["range", "cleared"].map(|name| store.namespace(name).unwrap());
+        for n in 0..500u32 {
+            spaces.iter().for_each(|space| space.put(&n.to_be_bytes(), &vec![n as u8; size]).unwrap());
+        }
+        let (low, high) = (100u32.to_be_bytes(), 400u32.to_be_bytes());
+        let range = cost(&pool, || assert_eq!(spaces[0].delete_range(Bound::Included(&low), Bound::Excluded(&high)).unwrap(), 300));
+        let drop = cost(&pool, || assert!(store.drop_namespace("cleared").unwrap()));
+        assert_eq!((spaces[0].count(), spaces[1].count()), (200, 0));
+        assert!(store.verify().unwrap().is_sound());
+        (range, drop)
+    });
+    println!("{costs:?}");
+    assert_eq!(costs[0], costs[1]);
+    assert!(costs[0].1.1 <= 4, "a namespace is dropped by one word");
+}
+
+#[test]
+fn a_cursor_goes_on_where_it_stands_whatever_was_written() {
+    let (store, space) = store();
+    (0..100u8).for_each(|n| space.put(&[n], &[n]).unwrap());
+    let take = |cursor: &mut Cursor, count: usize| {
+        let mut found = Vec::new();
+        space
+            .walk(cursor, |key, _| {
+                found.push(key[0]);
+                if found.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+            .unwrap();
+        found
+    };
+    let mut cursor = Cursor::new(Bound::Included(&[10]), Direction::Forward).until(Bound::Excluded(&[20]));
+    assert_eq!(take(&mut cursor, 3), [10, 11, 12]);
+    let kept = cursor.clone();
+    space.delete(&[13]).unwrap();
+    space.put(&[12, 5], b"new").unwrap();
+    assert_eq!(take(&mut cursor, 3), [12, 14, 15]);
+    assert_eq!((take(&mut cursor, 100), cursor.is_over(), take(&mut cursor, 100)), (vec![16, 17, 18, 19], true, vec![]));
+    assert_eq!(kept.position(), Bound::Excluded(&[12][..]));
+    // From the last key on, backwards; a range that is none; a prefix.
+    let mut cursor = Cursor::new(Bound::Unbounded, Direction::Reverse).until(Bound::Included(&[97]));
+    assert_eq!((take(&mut cursor, 1), take(&mut cursor, 2), take(&mut cursor, 1)), (vec![99], vec![98, 97], vec![]));
+    assert!(take(&mut Cursor::new(Bound::Excluded(&[30]), Direction::Forward).until(Bound::Included(&[30])), 9).is_empty());
+    assert!(take(&mut Cursor::new(Bound::Included(&[30]), Direction::Forward).until(Bound::Included(&[20])), 9).is_empty());
+    let mut cursor = Cursor::prefix(&[12], Direction::Reverse);
+    assert_eq!((take(&mut cursor, 1).len(), take(&mut cursor, 9).len()), (1, 1));
+    // What a serializable transaction has not come to is no business of its own.
+    for (written, conflicts) in [(40u8, true), (42, true), (43, false), (60, false)] {
+        let mut transaction = store.begin(Isolation::Serializable).unwrap();
+        let mut cursor = Cursor::new(Bound::Included(&[40]), Direction::Forward).until(Bound::Excluded(&[50]));
+        let mut left = 3;
+        let visit = |_: &[u8], _: &[u8]| {
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        transaction.walk(&space, &mut cursor, visit).unwrap();
+        transaction.put(&space, b"result", b"").unwrap();
+        space.put(&[written], b"other").unwrap();
+        assert_eq!(transaction.commit().is_err(), conflicts, "{written}");
+    }
+}
+
+fn pairs(count: u32) -> impl Iterator<Item = ([u8; 4], Vec<u8>)> {
+    (0..count).map(|n| (n.to_be_bytes(), vec![n as u8; n as usize % 300]))
+}
+
+#[test]
+fn what_is_loaded_is_there_at_once_and_for_good() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let open = || Store::open(&path, Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+    let store = open();
+    let space = store.namespace("space").unwrap();
+    space.put(b"there before", b"and gone").unwrap();
+    let oldest = store.snapshot().unwrap();
+    space.delete(b"there before").unwrap();
+    let before = store.snapshot().unwrap();
+    let mut reader = store.begin(Isolation::Serializable).unwrap();
+    assert_eq!(reader.get(&space, &5u32.to_be_bytes()).unwrap(), None);
+    reader.put(&space, b"other", b"").unwrap();
+    let count = 5_000;
+    let loaded = space.load(pairs(count).inspect(|(key, _)| {
+        if *key == 3_000u32.to_be_bytes() {
+            assert_eq!((space.count(), space.get(&1u32.to_be_bytes()).unwrap()), (0, None), "not yet");
+            assert!(matches!(space.put(b"k", b"v"), Err(Error::Loading { namespace }) if namespace == "space"));
+            store.namespace("another").unwrap().put(b"k", b"v").unwrap();
+        }
+    }));
+    assert_eq!(loaded.unwrap(), u64::from(count));
+    let after = store.snapshot().unwrap();
+    assert!(matches!(reader.commit(), Err(Error::Conflict { .. })), "what was absent is there");
+    for (key, value) in pairs(count) {
+        assert_eq!(space.get(&key).unwrap().as_ref(), Some(&value));
+        assert_eq!(after.get(&space, &key).unwrap().as_ref(), Some(&value));
+        assert_eq!((before.get(&space, &key).unwrap(), oldest.get(&space, &key).unwrap()), (None, None));
+    }
+    assert_eq!((oldest.get(&space, b"there before").unwrap(), before.get(&space, b"there before").unwrap()), (Some(b"and gone".to_vec()), None));
+    // It is an index like any other: snapshots see what comes of it.
+    (0..count).step_by(3).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
+    space.put(&1u32.to_be_bytes(), b"new").unwrap();
+    space.clear().unwrap();
+    assert!(pairs(count).all(|(key, value)| after.get(&space, &key).unwrap() == Some(value)));
+    let mut shown = 0;
+    before
+        .scan(&space, Bound::Unbounded, Direction::Forward, |_, _| {
+            shown += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(shown, 0);
+    check(&store);
+    drop((oldest, before, after));
+    while store.collect(1_000).unwrap() > 0 {}
+    check(&store);
+    assert_eq!(space.load(pairs(count)).unwrap(), u64::from(count));
+    drop((space, store));
+    let store = open();
+    let space = store.namespace("space").unwrap();
+    assert!(space.count() == u64::from(count) && pairs(count).all(|(key, value)| space.get(&key).unwrap() == Some(value)));
+    check(&store);
+}
+
+#[test]
+fn a_load_that_fails_leaves_no_trace() {
+    let store = Store::anonymous(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let clean = |space: &Namespace| {
+        assert_eq!((space.count(), keys(space).len()), (0, 0));
+        check(&store);
+        space.put(b"k", b"v").unwrap();
+        space.clear().unwrap();
+        check(&store);
+    };
+    for at in [0u32, 1, 63, 64, 65, 500, 999] {
+        let long = pairs(1_000).map(|(key, value)| if key == at.to_be_bytes() { (vec![b'x'; KEY_SIZE_MAX + 1], value) } else { (key.to_vec(), value) });
+        assert!(matches!(space.load(long), Err(Error::KeyTooLong { .. })), "{at}");
+        clean(&space);
+        let turned = pairs(1_000).map(|(key, value)| (if key == at.to_be_bytes() { (at.wrapping_sub(2)).to_be_bytes() } else { key }, value));
+        assert!(matches!(space.load(turned), Err(Error::Index(everleaf_index::Error::Unsorted { .. }))), "{at}");
+        clean(&space);
+    }
+    assert!(space.load(pairs(1 << 20)).unwrap_err().is_no_space());
+    clean(&space);
+    assert_eq!(space.load(pairs(0)).unwrap(), 0);
+    space.put(b"k", b"v").unwrap();
+    assert!(matches!(space.load(pairs(3)), Err(Error::Index(everleaf_index::Error::NotEmpty { keys: 1 }))));
+    assert_eq!(keys(&space), [b"k"]);
+    check(&store);
+}
