@@ -24,7 +24,7 @@ use crate::version::is_shown;
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Word};
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -489,9 +489,9 @@ impl<M: Listed> Namespace<M> {
         self.shared.writable()?;
         let Some(stripe) = stripes.first() else { return Ok(Way::Plain) };
         let index = self.shared.index_or_create(&self.space)?;
-        let (pool, mut replaced) = (&*self.shared.pool, Vec::with_capacity(pairs.len()));
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
+                let mut replaced = Vec::with_capacity(pairs.len());
                 let version = Version { commit: at, ..Version::default() };
                 let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
                 let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
@@ -499,24 +499,35 @@ impl<M: Listed> Namespace<M> {
                 Ok(Way::Plain)
             }
             Course::Versioned => {
-                let pairs = last_of_each(pairs);
-                let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
-                let mut previous = Vec::with_capacity(keys.len());
-                {
-                    let _pinned = pool.pin();
-                    index.tree.get_many(&keys, &mut previous)?;
+                // Versions of a key must follow each other in time, and keys one another as the caller has them: so a key that comes again begins another part.
+                let mut rest = pairs;
+                while !rest.is_empty() {
+                    let (part, after) = rest.split_at(count_distinct(rest));
+                    self.shared.tick();
+                    self.put_versions(&index, part)?;
+                    rest = after;
                 }
-                let commit = self.shared.unstamped();
-                let versions = pairs
-                    .iter()
-                    .zip(&previous)
-                    .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
-                let links = self.write_group(versions)?;
-                let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
-                self.settle_versions(&links, &replaced, outcome)?;
                 Ok(Way::Versioned)
             }
         }
+    }
+
+    /// Writes versions of keys, none of which comes twice.
+    fn put_versions(&self, index: &Index, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
+        let (mut previous, mut replaced) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+        {
+            let _pinned = self.shared.pool.pin();
+            index.tree.get_many(&keys, &mut previous)?;
+        }
+        let commit = self.shared.unstamped();
+        let versions = pairs
+            .iter()
+            .zip(&previous)
+            .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
+        let links = self.write_group(versions)?;
+        let outcome = self.shared.upsert_many(index, &links, &mut replaced);
+        self.settle_versions(&links, &replaced, outcome)
     }
 
     /// Writes records, and makes them durable together.
@@ -584,10 +595,10 @@ impl<M: Listed> Namespace<M> {
     }
 }
 
-/// Pairs without those whose key comes again. Nobody needs to have seen their values, and versions of one moment would have no order.
-fn last_of_each<'k>(pairs: &[(&'k [u8], &'k [u8])]) -> Vec<(&'k [u8], &'k [u8])> {
-    let last: HashMap<_, _> = pairs.iter().enumerate().map(|(at, (key, _))| (*key, at)).collect();
-    pairs.iter().enumerate().filter(|(at, (key, _))| last[key] == *at).map(|(_, pair)| *pair).collect()
+/// How many pairs there are before a key comes again.
+fn count_distinct(pairs: &[(&[u8], &[u8])]) -> usize {
+    let mut seen = HashSet::with_capacity(pairs.len());
+    pairs.iter().take_while(|(key, _)| seen.insert(*key)).count()
 }
 
 /// The word by which an index refers to the block at `off`.
