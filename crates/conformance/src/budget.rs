@@ -61,6 +61,19 @@ impl Budget {
                 merge: none,
             };
         }
+        if entry.name.starts_with("ever") {
+            // A split writes the new leaf, for byte strings the record of its fence, and its directory entry; where keys are in records, also the lines that
+            // have moved. If the key stays, it is inserted afterwards. The split may take a new extent, of a line and the directory, in a new slab.
+            let lines = entry.leaf_capacity as u64 / 4;
+            let (leaves, records) = (if lines == 1 { 4 } else { 68 }, if K::WHOLE { 0 } else { 1 });
+            let extent = cost(1 + leaves / 4 + 1 + 1, 3);
+            // Half of the entries are in nearly all of the lines.
+            let cheapest_split = cost(lines + 1 + if K::WHOLE { 0 } else { 1 + lines - lines / 7 }, 2 + records);
+            let split = cost(lines + 2 * records + 1 + records * lines + 1 + extent.lines, 3 + 2 * records + extent.fences);
+            let merge = cost(1 + lines + 1 + 2 + extent.lines, 1 + 3 + extent.fences);
+            let (insert, update, remove) = (vec![cost(1, 1)], vec![cost(1, 1)], vec![cost(1, 1)]);
+            return Self { insert, insert_lines: 1.0, update, remove, without_room: None, cheapest_split, split, merge };
+        }
         if entry.name.starts_with("isle") {
             // A leaf is its line of header and four entries a line. A split builds two leaves, and for byte strings the record of a fence; links them. It may
             // take a new slab for each of these.

@@ -21,6 +21,9 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
     /// The head: eight bytes from byte `skip` on, big-endian, padded with zeroes.
     fn head(&self, skip: usize) -> u64;
 
+    /// A word that tells the key from others: the key itself if the head is, else a hash of it (XXH3). Part of the format of indexes that keep it.
+    fn token(&self) -> u64;
+
     /// Number of leading bytes in which two keys agree; every key between them has those bytes too.
     fn shared(&self, other: &Self) -> usize;
 
@@ -79,6 +82,11 @@ impl Key for u64 {
 
     #[inline(always)]
     fn head(&self, _skip: usize) -> u64 {
+        *self
+    }
+
+    #[inline(always)]
+    fn token(&self) -> u64 {
         *self
     }
 
@@ -141,6 +149,11 @@ impl Key for [u8] {
                 u64::from_be_bytes(bytes)
             }
         }
+    }
+
+    #[inline]
+    fn token(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(self)
     }
 
     fn shared(&self, other: &Self) -> usize {

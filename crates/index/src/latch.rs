@@ -1,15 +1,23 @@
 //! Version latches: writers lock, readers check.
 //!
-//! A latch is one word: bit 0 locked, bit 1 obsolete, the rest a version that every change raises. A reader takes the version, reads what the latch guards, and
-//! checks that the version is still the same; a writer locks from a version that it has seen, so that it knows nothing has changed since. The version never
-//! goes back, so a place that was given up and taken into use again is told from its former life.
+//! A latch is one word: bit 0 locked, bit 1 obsolete, bit 2 appending, then the number of appends, the rest a version that every change raises. A reader takes
+//! the version, reads what the latch guards, and checks that the version is still the same; a writer locks from a version that it has seen, so that it knows
+//! nothing has changed since. The version never goes back, so a place that was given up and taken into use again is told from its former life.
+//!
+//! Who *appends* adds something that nobody sees before it is complete, and changes nothing that is there. Appends keep writers out, and are seen by writers who
+//! have come before; to readers they make no difference.
 
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
 use std::sync::atomic::{Ordering, fence};
 
 const LOCKED: u64 = 1;
 const OBSOLETE: u64 = 2;
-const VERSION: u64 = 4;
+const APPENDING: u64 = 4;
+const APPEND: u64 = 8;
+/// Where appends overflow into the version, a reader starts again for nothing.
+const VERSION: u64 = 1 << 20;
+/// What readers do not look at.
+const APPENDS: u64 = (VERSION - APPEND) | APPENDING;
 const SPINS: u32 = 128;
 
 /// What an optimistic step says when somebody else was faster: start again.
@@ -26,8 +34,18 @@ impl Latch {
     #[track_caller]
     pub(crate) fn read(&self) -> Result<u64, Restart> {
         match self.try_read() {
-            Err(Restart) => self.wait(),
+            Err(Restart) => self.wait(LOCKED),
             free => free,
+        }
+    }
+
+    /// The version, once nobody holds the lock or appends: for who means to do so.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn read_idle(&self) -> Result<u64, Restart> {
+        match self.try_read() {
+            Ok(version) if version & APPENDING == 0 => Ok(version),
+            _ => self.wait(LOCKED | APPENDING),
         }
     }
 
@@ -49,15 +67,16 @@ impl Latch {
             Ok(version) => version,
             Err(Restart) => {
                 above.validate(above_version)?;
-                self.wait()?
+                self.wait(LOCKED)?
             }
         };
         above.validate(above_version)?;
         Ok(version)
     }
 
+    /// Waits until none of these bits is set.
     #[cold]
-    fn wait(&self) -> Result<u64, Restart> {
+    fn wait(&self, busy: u64) -> Result<u64, Restart> {
         for spin in 0u32.. {
             let version = self.0.load(Ordering::Acquire);
             if version & OBSOLETE != 0 {
@@ -65,7 +84,7 @@ impl Latch {
                 schedule::spin();
                 return Err(Restart);
             }
-            if version & LOCKED == 0 {
+            if version & busy == 0 {
                 return Ok(version);
             }
             if spin < SPINS { schedule::spin() } else { schedule::rest() }
@@ -79,7 +98,7 @@ impl Latch {
     pub(crate) fn validate(&self, version: u64) -> Result<(), Restart> {
         // The reads before stay before the load of the version.
         fence(Ordering::Acquire);
-        if self.0.load(Ordering::Relaxed) == version || schedule::slips(Slip::Validate) { Ok(()) } else { Err(Restart) }
+        if (self.0.load(Ordering::Relaxed) ^ version) & !APPENDS == 0 || schedule::slips(Slip::Validate) { Ok(()) } else { Err(Restart) }
     }
 
     /// Locks if nothing has changed since `version` was read.
@@ -89,14 +108,28 @@ impl Latch {
         if schedule::slips(Slip::Lock) {
             return Ok(Locked { latch: self, version: version | LOCKED });
         }
-        match self.0.compare_exchange(version, version | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => {
-                // No store under the lock becomes visible before the lock does.
-                fence(Ordering::Release);
-                Ok(Locked { latch: self, version })
-            }
-            Err(_) => Err(Restart),
+        self.begin(version, LOCKED)?;
+        // No store under the lock becomes visible before the lock does.
+        fence(Ordering::Release);
+        Ok(Locked { latch: self, version })
+    }
+
+    /// Begins to append if nothing has changed since `version` was read, and nothing was appended.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn append_from(&self, version: u64) -> Result<Appending<'_>, Restart> {
+        if schedule::slips(Slip::Lock) {
+            return Ok(Appending { latch: self, version: version | APPENDING });
         }
+        self.begin(version, APPENDING)?;
+        Ok(Appending { latch: self, version })
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn begin(&self, version: u64, what: u64) -> Result<(), Restart> {
+        let is_idle = version & APPENDING == 0 && self.0.compare_exchange(version, version | what, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_idle { Ok(()) } else { Err(Restart) }
     }
 
     /// Locks if nobody holds the lock at this moment.
@@ -172,6 +205,22 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// The right to append, held. Dropping it tells others that something was.
+pub(crate) struct Appending<'a> {
+    latch: &'a Latch,
+    /// From which it began. With [`APPENDING`], it did not: that was left out.
+    version: u64,
+}
+
+impl Drop for Appending<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !schedule::IS_BUILT_IN || self.version & APPENDING == 0 {
+            self.latch.0.store(self.version + APPEND, Ordering::Release);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +237,21 @@ mod tests {
         assert!(below.read_below(&above, version).is_err());
         let version = above.read().unwrap();
         assert_eq!(below.read_below(&above, version).unwrap(), below.read().unwrap());
+    }
+
+    #[test]
+    fn appends_keep_writers_out_and_leave_readers_alone() {
+        let latch = Latch::default();
+        let before = latch.read_idle().unwrap();
+        let appending = latch.append_from(before).unwrap();
+        let during = latch.read().unwrap();
+        assert!(latch.validate(before).is_ok() && latch.append_from(before).is_err() && latch.try_lock().is_err());
+        drop(appending);
+        assert!(latch.validate(before).is_ok() && latch.validate(during).is_ok());
+        assert!(latch.lock_from(before).is_err() && latch.append_from(before).is_err() && latch.lock_from(during).is_err(), "something was appended since");
+        drop(latch.append_from(latch.read_idle().unwrap()).unwrap());
+        drop(latch.try_lock().unwrap());
+        assert!(latch.validate(during).is_err());
     }
 
     #[test]

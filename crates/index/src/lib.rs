@@ -7,6 +7,7 @@
 mod arena;
 mod counter;
 mod error;
+mod ever;
 mod key;
 mod latch;
 pub mod record;
@@ -17,7 +18,7 @@ mod volatile;
 
 pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
-pub use registry::{Create, Entry, Listed, Open, Recovery, instances, more_sizes, registry};
+pub use registry::{Create, Entry, Listed, Open, Recovery, instances, more_sizes, registry, smallest};
 
 use everleaf_pmem::htm::Statistics;
 use std::num::NonZeroU64;

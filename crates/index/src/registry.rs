@@ -1,5 +1,6 @@
 //! The list of every index.
 
+use crate::ever::Ever;
 use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
 use crate::selective::{AnyRouter, FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Selective, WbLeaf};
@@ -97,10 +98,10 @@ mod lists {
         };
     }
 
-    // The product has all sizes. What checks and counts has those that there is something to learn from.
+    // The checker has those sizes that there is something to learn from.
     listed!(Hardware, instances, more_sizes);
     listed!(Crash, instances);
-    listed!(Count<Hardware>, instances);
+    listed!(Count<Hardware>, instances, more_sizes);
 }
 
 /// Every index.
@@ -108,11 +109,18 @@ pub fn registry<K: Key + ?Sized, M: Listed>() -> Vec<Entry<K, M>> {
     K::indexes()
 }
 
+/// The smallest Isle-Tree, for classes of keys that [`registry`] does not have: compiled where this is called.
+pub fn smallest<K: Key + ?Sized, M: Medium>() -> Entry<K, M> {
+    olc::<K, M, IsleLeaf<1>, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking")
+}
+
 /// Every structure: in sizes for exhaustive checking, and as it is used if no size is asked for. Compiled where this is called, for classes of keys and media
 /// that [`registry`] does not have.
 pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
-        olc::<K, M, IsleLeaf<1>, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking"),
+        ever::<K, M, 1, 4, 4>("ever-64", "Ever with leaves of 64 B, extents of 4 leaves and nodes of 4: for exhaustive checking"),
+        ever::<K, M, 14, 68, FANOUT>("ever", "Ever with leaves of 896 B"),
+        smallest(),
         olc::<K, M, IsleLeaf<7>, FANOUT>("isle", "Isle-Tree with leaves of 512 B"),
         olc::<K, M, FpLeaf<3, 4, 0>, 4>("fp-192", "FPTree with leaves of 192 B and nodes of 4: for exhaustive checking"),
         olc::<K, M, FpLeaf<8, 4, 0>, FANOUT>("fp", "FPTree with leaves of 512 B"),
@@ -167,6 +175,18 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, WbLeaf<8, 2>, FANOUT>("wb-packed", "wB+-Tree with slot arrays in leaves of 512 B on NV-Tree's router"),
         olc::<K, M, NvLeaf<8>, FANOUT>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
     ]
+}
+
+/// Our own index.
+fn ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
+    Entry {
+        name,
+        summary,
+        persistent: true,
+        leaf_capacity: LINES * 4,
+        creator: |entry, pool, root| Ok(Box::new(Ever::<K, M, LINES, LEAVES, FANOUT>::create(pool, root, entry.name)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Ever::<K, M, LINES, LEAVES, FANOUT>::open(pool, root, entry.name, recovery)?)),
+    }
 }
 
 /// On the default router.

@@ -384,19 +384,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         self.pool.get(self.root).expect("the root block was checked when the tree was opened")
     }
 
-    fn fences(&self, key: &K) -> Fences<K> {
-        loop {
-            if let Ok(fences) = self.router.find(Target::At(key)).and_then(|route| self.router.fences(&route)) {
-                return fences;
-            }
-            schedule::spin();
-        }
-    }
-
     /// Finds a separator of the halves of what is in the leaf of `key`, which is latched, or is to be there. `entries` ascend.
     fn halve(&self, key: &K, leaf: &L, entries: Vec<Entry>) -> Result<Halved<K>, Error> {
         // The leaf is latched, so its fences stand.
-        let fences = self.fences(key);
+        let fences = self.router.fences_of(key);
         let damaged = |what| everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what);
         if entries.len() < 2 {
             return Err(damaged("a full leaf with fewer entries than it counts").into());

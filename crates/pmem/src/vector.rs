@@ -66,11 +66,66 @@ fn equal_bytes_one_by_one(words: &[Word; 2], byte: u8) -> u16 {
     bytes.enumerate().map(|(at, found)| u16::from(found == byte) << at).sum()
 }
 
+/// A bit for each of 56 bytes that is `byte`: bit 0 for the lowest byte of the first word.
+#[inline(always)]
+pub fn equal_bytes_of_seven(words: &[AtomicU64; 7], byte: u8) -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if !is_scheduled() {
+        return sse2::equal_bytes_of_seven(words, byte);
+    }
+    equal_bytes_of_seven_one_by_one(words, byte)
+}
+
+fn equal_bytes_of_seven_one_by_one(words: &[AtomicU64; 7], byte: u8) -> u64 {
+    let bytes = words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
+    bytes.enumerate().map(|(at, found)| u64::from(found == byte) << at).sum()
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod sse2 {
     use crate::Word;
+    use crate::schedule::atomic::AtomicU64;
     use std::arch::asm;
     use std::arch::x86_64::_mm_set1_epi8;
+
+    #[inline(always)]
+    pub(super) fn equal_bytes_of_seven(words: &[AtomicU64; 7], byte: u8) -> u64 {
+        let mask: u64;
+        // SAFETY: seven words are 56 readable bytes; the assembly only reads them.
+        unsafe {
+            asm!(
+                "movdqu {a}, xmmword ptr [{words}]",
+                "movdqu {b}, xmmword ptr [{words} + 16]",
+                "movdqu {c}, xmmword ptr [{words} + 32]",
+                "movq {d}, qword ptr [{words} + 48]",
+                "pcmpeqb {a}, {bytes}",
+                "pcmpeqb {b}, {bytes}",
+                "pcmpeqb {c}, {bytes}",
+                "pcmpeqb {d}, {bytes}",
+                "pmovmskb {mask:e}, {a}",
+                "pmovmskb {part:e}, {b}",
+                "shl {part}, 16",
+                "or {mask}, {part}",
+                "pmovmskb {part:e}, {c}",
+                "shl {part}, 32",
+                "or {mask}, {part}",
+                "pmovmskb {part:e}, {d}",
+                "shl {part}, 48",
+                "or {mask}, {part}",
+                words = in(reg) words.as_ptr(),
+                bytes = in(xmm_reg) _mm_set1_epi8(byte as i8),
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                part = out(reg) _,
+                mask = out(reg) mask,
+                options(nostack, readonly),
+            );
+        }
+        // The upper half of the last vector is zeroes, which are no bytes.
+        mask & (u64::MAX >> 8)
+    }
 
     #[inline(always)]
     pub(super) fn equal_bytes(words: &[Word; 2], byte: u8) -> u16 {
@@ -233,6 +288,21 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn equal_bytes_of_seven_is_what_a_loop_finds() {
+        let mut state = 1u64;
+        for _ in 0..2000 {
+            let words: [AtomicU64; 7] = std::array::from_fn(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                AtomicU64::new((state >> 7) & 0x8101_0081_0100_8181)
+            });
+            for byte in [0, 1, 0x80, 0x81, 0xff] {
+                assert_eq!(equal_bytes_of_seven(&words, byte), equal_bytes_of_seven_one_by_one(&words, byte));
+            }
+        }
+    }
+
     #[test]
     fn equal_bytes_is_what_a_loop_finds() {
         use crate::{Hardware, Pool, PoolOptions};

@@ -1,7 +1,7 @@
 //! Integers as Isle-Tree's paper has them: as keys whose *values* tell one entry from another. To be found wrong: values need not be unique.
 
 use crate::Class;
-use everleaf_index::{Entry, Error, FenceBlock, Key, Listed, NewFence, instances};
+use everleaf_index::{Entry, Error, FenceBlock, Key, Listed, NewFence, smallest};
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word};
 use proptest::prelude::*;
 use std::cmp::Ordering;
@@ -16,6 +16,10 @@ impl Key for Published {
     const LOWEST: &'static Self = &Self(0);
 
     fn head(&self, _skip: usize) -> u64 {
+        self.0
+    }
+
+    fn token(&self) -> u64 {
         self.0
     }
 
@@ -57,7 +61,7 @@ impl Key for Published {
     }
 
     fn indexes<M: Listed>() -> Vec<Entry<Self, M>> {
-        instances()
+        vec![smallest()]
     }
 }
 

@@ -186,13 +186,18 @@ pub(crate) fn each(slots: impl Into<u64>) -> impl Iterator<Item = usize> {
 
 /// Sorts entries by their keys; records are read only where heads are equal, each once.
 pub(crate) fn sort<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &mut [Entry]) -> Result<(), Error> {
-    entries.sort_unstable_by_key(|entry| entry.head);
+    sort_by_entry::<K, M, _>(pm, entries, |entry| *entry)
+}
+
+/// Sorts what has entries by the keys of those.
+pub(crate) fn sort_by_entry<K: Key + ?Sized, M: Medium, T>(pm: &Pm<M>, items: &mut [T], entry: impl Fn(&T) -> Entry) -> Result<(), Error> {
+    items.sort_unstable_by_key(|item| entry(item).head);
     if K::WHOLE {
         return Ok(());
     }
     let failure = Cell::new(None);
-    for tied in entries.chunk_by_mut(|a, b| a.head == b.head).filter(|tied| tied.len() > 1) {
-        tied.sort_by_cached_key(|entry| read::<K, M>(pm, entry).map_err(|error| failure.set(Some(error))).unwrap_or_default());
+    for tied in items.chunk_by_mut(|a, b| entry(a).head == entry(b).head).filter(|tied| tied.len() > 1) {
+        tied.sort_by_cached_key(|item| read::<K, M>(pm, &entry(item)).map_err(|error| failure.set(Some(error))).unwrap_or_default());
     }
     failure.take().map_or(Ok(()), Err)
 }

@@ -212,7 +212,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
         let mut low = Some(K::LOWEST.to_owned());
         while let Some(key) = low {
-            let (before, fences) = (self.leaves.get(), self.fences(key.borrow()));
+            let (before, fences) = (self.leaves.get(), self.router.fences_of(key.borrow()));
             if self.read(Target::At(key.borrow()), None, |leaf, _| Ok(leaf.count() == 0)) {
                 let _ = L::Structure::merge(self, key.borrow());
             }

@@ -16,6 +16,7 @@ pub use siblings::Siblings;
 use crate::Key;
 pub use crate::latch::Restart;
 use everleaf_pmem::htm::Statistics;
+use everleaf_pmem::schedule;
 use std::borrow::Borrow;
 
 /// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache
@@ -106,6 +107,16 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
 
     /// The range of the leaf, validated.
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart>;
+
+    /// The range of the leaf of `key`. The caller has latched that leaf, so it stands.
+    fn fences_of(&self, key: &K) -> Fences<K> {
+        loop {
+            if let Ok(fences) = self.find(Target::At(key)).and_then(|route| self.fences(&route)) {
+                return fences;
+            }
+            schedule::spin();
+        }
+    }
 
     /// Puts `left` in the place of `old`, whose range begins at `low`, and gives the part of the range from `separator` on to `right`. The caller has latched
     /// `old`.

@@ -8,7 +8,7 @@ use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, S
 use crate::Error;
 use crate::plan::{KeyKind, Measure};
 use everleaf_index::record::Record;
-use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, more_sizes, registry};
+use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, registry};
 use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
@@ -53,9 +53,6 @@ trait Class: Key {
 
     /// The bytes of a key.
     fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R;
-
-    /// Every index that can be counted.
-    fn counted() -> Vec<Entry<Self, Count<Hardware>>>;
 }
 
 impl Class for u64 {
@@ -66,11 +63,6 @@ impl Class for u64 {
     fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R {
         act(&self.to_be_bytes())
     }
-
-    fn counted() -> Vec<Entry<Self, Count<Hardware>>> {
-        // The registry has the usual sizes alone, as the suites need no more; papers compare sizes.
-        registry().into_iter().chain(more_sizes()).collect()
-    }
 }
 
 impl Class for [u8] {
@@ -80,10 +72,6 @@ impl Class for [u8] {
 
     fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R {
         act(self)
-    }
-
-    fn counted() -> Vec<Entry<Self, Count<Hardware>>> {
-        registry()
     }
 }
 
@@ -118,9 +106,9 @@ impl System for Index {
         let counted = setting.measure == Measure::Counts;
         match (setting.key, counted) {
             (KeyKind::Integer, false) => self.create_in(registry::<u64, Hardware>(), setting),
-            (KeyKind::Integer, true) => self.create_in(<u64 as Class>::counted(), setting),
+            (KeyKind::Integer, true) => self.create_in(registry::<u64, Count<Hardware>>(), setting),
             (KeyKind::Bytes(_), false) => self.create_in(registry::<[u8], Hardware>(), setting),
-            (KeyKind::Bytes(_), true) => self.create_in(<[u8] as Class>::counted(), setting),
+            (KeyKind::Bytes(_), true) => self.create_in(registry::<[u8], Count<Hardware>>(), setting),
         }
     }
 }

@@ -33,7 +33,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
     fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error> {
         let Held { off, leaf, lock } = held;
         // The leaf is latched, so its low fence stands.
-        let low = tree.fences(pending.key).low;
+        let low = tree.router.fences_of(pending.key).low;
         let Ok((before, slot)) = tree.hold_predecessor(low.borrow()) else {
             lock.release_unchanged();
             return Ok(Room::Prevented);
@@ -122,7 +122,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     fn build_successors(&self, pending: Pending<'_, K>, leaf: &L) -> Result<Successors<'_, K, L, M>, Error> {
         let entries = self.changed(&pending, leaf)?;
         if entries.len() <= L::CAPACITY / 2 {
-            let Fences { low, high } = self.fences(pending.key);
+            let Fences { low, high } = self.router.fences_of(pending.key);
             let only = self.pool.alloc::<L>()?;
             self.build(&only, leaf.skip(), &entries, leaf.low(), leaf.next().get(), low.borrow(), high.as_ref().map(Borrow::borrow))?;
             let only = self.pool.fence_all(flush(only));

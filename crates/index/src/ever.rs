@@ -1,0 +1,331 @@
+//! Ever: leaves that hold nothing but entries, and everything that finds them in DRAM.
+//!
+//! ```text
+//!             router (DRAM): ranges of keys -> numbers of leaves            descriptors (DRAM): a line a leaf: latch and fingerprints
+//! root block -> extent -> extent -> ... (PM): directory of { low fence, state } | leaves of entries { token, value }
+//! ```
+//!
+//! Nothing in a leaf says which of its slots count. What does is its *range*: **a slot counts if its value is not 0 and its key lies from the leaf's low fence to
+//! the low fence of the next live leaf.** So an insert writes one line, once; a split writes the new leaf and nothing of the old one, whose entries that have moved
+//! no longer count when the new leaf lives. See `leaf.rs` for the bytes of a leaf, and `directory.rs` for which leaves live.
+//!
+//! # Invariants
+//! 1. of live leaves with equal low fences the one of the highest generation counts; the lows of those that count ascend, the first is the lowest key, and their
+//!    ranges tile the key space;
+//! 2. when the latch of a leaf is free, its fingerprints name exactly the slots that count, and each of those is durable: so what a reader has read between two
+//!    equal versions of the latch cannot be taken back by a crash;
+//! 3. a slot that counts for nothing is written value first (0), then key, then value, in one line: whatever prefix of that a crash leaves, an old value never
+//!    comes to stand beside a new key;
+//! 4. where the key is in a record, a slot that counts for nothing holds 0 when the latch is free: its record may be freed and used again.
+//!
+//! # Protocol
+//! *Insert* into a leaf with room, 1 line and 1 fence. 1. Find the leaf; see in its fingerprints that the key is absent, and choose a slot. 2. Begin to append, if
+//! nobody else has changed the leaf since. 3. Write the slot, flush, fence. A crash leaves the slot as it was, or with value 0, or the entry: the commit point is
+//! the value. 4. Store the fingerprint, and end the append. Readers have not been kept out, and see the entry only now, when it is durable.
+//!
+//! *Update* and *remove*, 1 line and 1 fence, under the latch. 1. Store the value, or 0: the commit point. Flush, fence. 2. Clear the fingerprint of what is gone.
+//!
+//! *Split* of X, latched, whose upper half from m on goes to N:
+//! 1. write N, with the pending entry if that belongs there: all its lines, flush, fence. N is dead: a crash forgets it.
+//! 2. the directory entry of N: low := m, state := 1, flush, fence: the commit point. Before: X as it was. After: what has moved counts in N, and no longer in X.
+//! 3. where keys are in records, the slots of X that have moved := 0, flush, fence. After a crash within, recovery does it. It comes before step 4, so that no
+//!    record they link can be freed meanwhile.
+//! 4. fingerprints of N; those of X that have moved := 0; the router; unlatch. Volatile. An entry that belongs in X is inserted now, over what has moved at most
+//!    after step 2 is durable.
+//!
+//! *Merge* of X and the next leaf N, latched, under one node of the router (see `are_worth_merging`):
+//! 1. write Y with the entries of both, flush, fence. Y is dead.
+//! 2. the directory entry of Y: low := that of X, state := the generation of X + 1, flush, fence. From here on Y stands for X; what it has of N is beyond its range,
+//!    for N lives.
+//! 3. the states of N and X := 0, flush, fence: the commit point is N's, from which on the range of Y reaches over N's. X, which was as good as dead before, must
+//!    be dead before its place is used again, and before Y is.
+//! 4. the router; both latches say obsolete for ever, or until the leaves are used again. Volatile.
+//!
+//! *Bulk load*: new extents, whose leaves all live, the first with the low and the next generation of the only leaf there was; one link of the topmost extent is
+//! the commit point of all of them.
+//!
+//! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, reads all leaves by several threads, clears what does
+//! not count where keys are in records, and builds descriptors and router. It repairs by the same stores as above, so a crash within is one of the same states.
+
+mod directory;
+mod leaf;
+mod open;
+mod scan;
+mod structure;
+
+use crate::arena::Arena;
+use crate::counter::Counter;
+use crate::latch::Restart;
+use crate::selective::router::{GROUP, Olc, Route, Router, Target};
+use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
+use directory::{Directory, Number};
+use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
+use leaf::{Descriptor, Leaf, Place, Slot};
+use std::num::NonZeroU64;
+use std::ops::Bound;
+use std::sync::Arc;
+
+resident! {
+    /// The root block.
+    struct Root {
+        /// Link of the first extent.
+        first: Word,
+        reserved: [Word; 7],
+    }
+}
+
+/// See the module documentation. Leaves of `LINES` lines, `LEAVES` of them in an extent.
+pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> {
+    pool: Arc<Pool<M>>,
+    root: Off<Root>,
+    directory: Directory<LINES, LEAVES>,
+    /// By number of the leaf.
+    descriptors: Arena<Descriptor, 64>,
+    router: Olc<K, FANOUT>,
+    keys: Counter,
+    leaves: Counter,
+}
+
+/// What a write is to do about a key that is there, or is not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Absent,
+    Present,
+    Always,
+}
+
+/// A leaf, and the version at which the router knew it.
+struct Reached<'a, const LINES: usize> {
+    route: Route,
+    leaf: &'a Leaf<LINES>,
+    descriptor: &'a Descriptor,
+    version: u64,
+}
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
+    fn root(&self) -> &Root {
+        self.pool.get(self.root).expect("the root block was checked when the index was opened")
+    }
+
+    /// A leaf by a number that may be out of date.
+    #[inline(always)]
+    fn leaf(&self, number: Number) -> Result<(&Leaf<LINES>, &Descriptor), Restart> {
+        let descriptor = self.descriptors.get(number as usize).ok_or(Restart)?;
+        probe::prefetch(descriptor);
+        let leaf = self.directory.leaf(&self.pool, number).ok_or(Restart)?;
+        Ok((leaf, descriptor))
+    }
+
+    /// Finds the leaf of a key, for a reader or a writer, at a version at which the router knew it. `start` is a way there that was found before, if it has not
+    /// been used up.
+    #[inline(always)]
+    fn reach(&self, key: &K, place: Place, writes: bool, start: &mut Option<Route>) -> Result<Reached<'_, LINES>, Restart> {
+        let route = match start.take() {
+            Some(route) => route,
+            None => self.router.find(Target::At(key))?,
+        };
+        let (leaf, descriptor) = self.leaf(route.leaf)?;
+        probe::prefetch(leaf.home(place));
+        let version = if writes { descriptor.latch.read_idle()? } else { descriptor.latch.read()? };
+        self.router.validate(&route)?;
+        Ok(Reached { route, leaf, descriptor, version })
+    }
+
+    #[inline(always)]
+    fn look_up(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+        let place = Place::of::<LINES>(key.token());
+        loop {
+            let attempt = self.reach(key, place, false, &mut start).and_then(|Reached { leaf, descriptor, version, .. }| {
+                let found = descriptor.find(&self.pool, leaf, key, place);
+                descriptor.latch.validate(version)?;
+                Ok(found)
+            });
+            match attempt {
+                Ok(found) => return Ok(found?.map(|(_, value)| value)),
+                Err(Restart) => schedule::spin(),
+            }
+        }
+    }
+
+    /// Finds the ways to several keys, and asks for all the memory on them. Nothing is promised: a way may be missing, or out of date.
+    fn approach(&self, keys: &[&K], routes: &mut [Option<Route>]) {
+        self.router.find_many(keys, routes);
+        let leaf_of = |route: &Option<Route>| route.as_ref().and_then(|route| self.leaf(route.leaf).ok());
+        for (key, route) in keys.iter().zip(&*routes) {
+            if let Some((leaf, _)) = leaf_of(route) {
+                probe::prefetch(leaf.home(Place::of::<LINES>(key.token())));
+            }
+        }
+        if K::WHOLE {
+            return;
+        }
+        for (key, route) in keys.iter().zip(&*routes) {
+            if let Some((leaf, descriptor)) = leaf_of(route) {
+                descriptor.prefetch_record(&self.pool, leaf, Place::of::<LINES>(key.token()));
+            }
+        }
+    }
+
+    fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+        let place = Place::of::<LINES>(key.token());
+        loop {
+            match self.try_set(key, place, value, when, &mut start) {
+                Ok(done) => return done,
+                Err(Restart) => schedule::spin(),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn try_set(
+        &self,
+        key: &K,
+        place: Place,
+        value: NonZeroU64,
+        when: When,
+        start: &mut Option<Route>,
+    ) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        let reached = self.reach(key, place, true, start)?;
+        let Reached { leaf, descriptor, version, .. } = reached;
+        let found = match descriptor.find(&self.pool, leaf, key, place) {
+            Ok(found) => found,
+            Err(error) => {
+                descriptor.latch.validate(version)?;
+                return Ok(Err(error));
+            }
+        };
+        let old = found.map(|(_, old)| old);
+        match found {
+            Some((slot, _)) if when != When::Absent => {
+                let _lock = descriptor.latch.lock_from(version)?;
+                leaf.set_value(&self.pool, slot, Some(value));
+                self.pool.persist(leaf.line(slot));
+            }
+            None if when != When::Present => {
+                let Some(slot) = descriptor.room::<LINES>(place) else {
+                    return self.split(key, value, reached);
+                };
+                let _appending = descriptor.latch.append_from(version)?;
+                leaf.write(&self.pool, slot, Slot { token: place.token, value });
+                self.pool.persist(leaf.line(slot));
+                descriptor.set(slot, place.fingerprint_at(slot));
+                self.keys.add(1);
+            }
+            _ => descriptor.latch.validate(version)?,
+        }
+        Ok(Ok(old))
+    }
+
+    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let place = Place::of::<LINES>(key.token());
+        let mut start = None;
+        let (old, left) = loop {
+            let attempt = self.reach(key, place, true, &mut start).and_then(|Reached { leaf, descriptor, version, .. }| {
+                let (slot, old) = match descriptor.find(&self.pool, leaf, key, place) {
+                    Ok(Some(found)) => found,
+                    absent => {
+                        descriptor.latch.validate(version)?;
+                        return Ok(absent.map(|_| None));
+                    }
+                };
+                let _lock = descriptor.latch.lock_from(version)?;
+                leaf.set_value(&self.pool, slot, None);
+                self.pool.persist(leaf.line(slot));
+                descriptor.set(slot, 0);
+                Ok(Ok(Some((old, descriptor.occupied::<LINES>().count_ones() as usize))))
+            });
+            match attempt {
+                Ok(Ok(Some(taken))) => break taken,
+                Ok(absent) => return absent.map(|_| None),
+                Err(Restart) => schedule::spin(),
+            }
+        };
+        self.keys.add(-1);
+        if structure::is_sparse(left, Leaf::<LINES>::CAPACITY) {
+            // Somebody in the way is no reason to wait.
+            let _ = self.merge(key);
+        }
+        Ok(Some(old))
+    }
+
+    /// Runs a write unless the pool refuses writes, and acknowledges it only if its fences have done what they say.
+    #[inline(always)]
+    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.pool.writable()?;
+        let result = write()?;
+        self.pool.writable()?;
+        Ok(result)
+    }
+}
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> OrderedIndex<K> for Ever<K, M, LINES, LEAVES, FANOUT> {
+    fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.look_up(key, None)
+    }
+
+    fn get_many(&self, keys: &[&K], values: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        for keys in keys.chunks(GROUP) {
+            let mut routes = [const { None }; GROUP];
+            self.approach(keys, &mut routes[..keys.len()]);
+            for (key, route) in keys.iter().zip(routes) {
+                values.push(self.look_up(key, route)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Absent, None))
+    }
+
+    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Always, None))
+    }
+
+    fn upsert_many(&self, pairs: &[(&K, NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        for pairs in pairs.chunks(GROUP) {
+            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
+            keys.iter_mut().zip(pairs).for_each(|(to, (key, _))| *to = key);
+            self.approach(&keys[..pairs.len()], &mut routes[..pairs.len()]);
+            for ((key, value), route) in pairs.iter().zip(routes) {
+                replaced.push(self.acknowledged(|| self.set(key, *value, When::Always, route))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Present, None))
+    }
+
+    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.take(key))
+    }
+
+    fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
+        self.scan_leaves(from, direction, visit)
+    }
+
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+        self.acknowledged(|| self.load(entries))
+    }
+
+    fn check(&self) -> Result<Stats, Error> {
+        self.check_all()
+    }
+
+    fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
+        self.visit_blocks(visit)
+    }
+
+    fn stats(&self) -> Stats {
+        let leaves = self.leaves.get();
+        Stats {
+            keys: self.keys.get(),
+            leaves,
+            leaf_bytes: leaves * size_of::<Leaf<LINES>>() as u64,
+            depth: self.router.depth() + 1,
+            ..Stats::default()
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Where leaves are, and which of them live.
+//!
+//! ```text
+//! extent   line 0     link of the next extent | not used
+//!          then       a directory entry for each of LEAVES leaves: { low fence, state }, four a line
+//!          then       the leaves
+//! ```
+//!
+//! A state of 0 says that the leaf is dead, and its low fence means nothing. Any other is a *generation*, from 1: of leaves with equal lows, the one of the highest
+//! generation stands for the range, and the others are as good as dead.
+//!
+//! The low fence is stored before the state, in one line, so the state of a leaf that comes to life is the commit point of whatever it is born for. A leaf is
+//! written only when its death is durable.
+//!
+//! Extents form a list from the root block on. A new one goes to its front: durable as a whole, all its leaves dead; then one link. Extents are never given
+//! back while the index lives; their leaves are used again.
+
+use super::Error;
+use super::leaf::Leaf;
+use crate::arena::Arena;
+use everleaf_pmem::schedule::{self, atomic::AtomicU64};
+use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pm, Pool, Word, resident};
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+resident! {
+    /// See the module documentation.
+    pub(super) struct Extent<const LINES: usize, const LEAVES: usize> {
+        pub(super) next: Word,
+        reserved: [Word; 7],
+        pub(super) directory: [Entry; LEAVES],
+        pub(super) leaves: [Leaf<LINES>; LEAVES],
+    }
+}
+
+resident! {
+    /// A low fence, as [`Key::fence`](crate::Key::fence) writes it, and a state.
+    pub(super) struct Entry {
+        pub(super) low: Word,
+        pub(super) state: Word,
+    }
+}
+
+impl Entry {
+    /// Brings a leaf to life, durably: the commit point.
+    #[track_caller]
+    pub(super) fn commit<M: Medium>(&self, pm: &Pm<M>, low: u64, generation: u64) {
+        pm.store(&self.low, low, Release);
+        pm.store(&self.state, generation, Release);
+        pm.persist(self);
+    }
+
+    /// Ends the life of a leaf. The caller fences.
+    #[track_caller]
+    pub(super) fn kill<M: Medium>(&self, pm: &Pm<M>) {
+        pm.store(&self.state, 0, Release);
+        pm.flush(&self.state);
+    }
+}
+
+/// The number of a leaf: its place in its extent, and the number of that, in whatever order they were found.
+pub(super) type Number = u64;
+
+/// What DRAM knows of the extents.
+pub(super) struct Directory<const LINES: usize, const LEAVES: usize> {
+    /// Where each extent lies, in bytes.
+    extents: Arena<AtomicU64, 64>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Number of extents.
+    count: usize,
+    /// Dead leaves.
+    free: Vec<Number>,
+}
+
+impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
+    const CHECKED: () = assert!(LEAVES.is_multiple_of(4), "leaves begin with a line");
+
+    pub(super) fn new() -> Self {
+        const { Self::CHECKED };
+        Self { extents: Arena::new(), state: Mutex::default() }
+    }
+
+    /// The extent of a leaf by a number that may be out of date, and its place there.
+    #[inline(always)]
+    fn extent<'p, M: Medium>(&self, pm: &'p Pm<M>, leaf: Number) -> Option<(&'p Extent<LINES, LEAVES>, usize)> {
+        let at = self.extents.get(leaf as usize / LEAVES)?.load(Relaxed);
+        Some((pm.get(Off::new(at))?, leaf as usize % LEAVES))
+    }
+
+    /// A leaf by a number that may be out of date.
+    #[inline(always)]
+    pub(super) fn leaf<'p, M: Medium>(&self, pm: &'p Pm<M>, leaf: Number) -> Option<&'p Leaf<LINES>> {
+        let (extent, at) = self.extent(pm, leaf)?;
+        Some(&extent.leaves[at])
+    }
+
+    /// The directory entry of a leaf.
+    pub(super) fn entry<'p, M: Medium>(&self, pm: &'p Pm<M>, leaf: Number) -> &'p Entry {
+        let (extent, at) = self.extent(pm, leaf).expect("the number of a leaf in use");
+        &extent.directory[at]
+    }
+
+    /// Takes an extent over that is linked, or about to be; the number of its first leaf. None of its leaves is free until somebody says so.
+    pub(super) fn adopt(&self, extent: Off<Extent<LINES, LEAVES>>) -> Number {
+        let mut state = schedule::lock(&self.state);
+        self.add(&mut state, extent)
+    }
+
+    fn add(&self, state: &mut State, extent: Off<Extent<LINES, LEAVES>>) -> Number {
+        self.extents.get_or_make(state.count).store(extent.bytes(), Release);
+        state.count += 1;
+        ((state.count - 1) * LEAVES) as Number
+    }
+
+    /// Takes a dead leaf, making a new extent if there is none.
+    ///
+    /// # Errors
+    /// A full pool.
+    pub(super) fn take<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<Number, Error> {
+        let mut state = schedule::lock(&self.state);
+        if let Some(leaf) = state.free.pop() {
+            return Ok(leaf);
+        }
+        let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
+        Self::begin(pool, &extent, first.load(Acquire));
+        // Leaves mean nothing before they live.
+        let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
+        let extent = pool.link(first, extent);
+        let leaf = self.add(&mut state, extent);
+        // From the last to the first, so that they are taken in the order of memory.
+        state.free.extend((leaf + 1..leaf + LEAVES as Number).rev());
+        Ok(leaf)
+    }
+
+    /// Writes the first lines of a new extent all of whose leaves are dead.
+    pub(super) fn begin<M: Medium>(pm: &Pm<M>, extent: &Fresh<'_, Extent<LINES, LEAVES>, M>, next: u64) {
+        pm.store(&extent.next, next, Relaxed);
+        // persist-equivalent(store late): nobody reads them yet.
+        extent.reserved.iter().for_each(|word| pm.store(word, 0, Relaxed));
+        for entry in &extent.directory {
+            pm.store(&entry.low, 0, Relaxed);
+            pm.store(&entry.state, 0, Relaxed);
+        }
+    }
+
+    /// Gives leaves back whose death is durable.
+    pub(super) fn give_back(&self, leaves: impl IntoIterator<Item = Number>) {
+        schedule::lock(&self.state).free.extend(leaves);
+    }
+
+    /// Links a chain of extents that ends in `bottom`, of which all but that one have been flushed, `top` first: the commit point of all leaves that live there.
+    /// Calls `adopted` with the number of the first leaf of each, from the top on.
+    pub(super) fn link<'p, M: Medium>(
+        &self,
+        pool: &'p Pool<M>,
+        first: &Word,
+        mut chain: Vec<Flushed<'p, Extent<LINES, LEAVES>, M>>,
+        bottom: Fresh<'p, Extent<LINES, LEAVES>, M>,
+        mut adopted: impl FnMut(Number),
+    ) {
+        let mut state = schedule::lock(&self.state);
+        pool.store(&bottom.next, first.load(Acquire), Relaxed);
+        chain.push(bottom.flush());
+        let mut chain = pool.fence_all(chain).into_iter();
+        let top = chain.next().expect("a chain has a bottom");
+        let rest: Vec<_> = chain.map(Durable::release).collect();
+        for extent in std::iter::once(pool.link(first, top)).chain(rest) {
+            adopted(self.add(&mut state, extent));
+        }
+    }
+
+    /// Visits the extents from `first` on.
+    ///
+    /// # Errors
+    /// A list that leaves the pool, or does not end.
+    pub(super) fn follow<M: Medium>(
+        pm: &Pm<M>,
+        first: u64,
+        visit: &mut dyn FnMut(Off<Extent<LINES, LEAVES>>, &Extent<LINES, LEAVES>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut next = Off::<Extent<LINES, LEAVES>>::from_link(first)?;
+        for _ in 0..=pm.length() / size_of::<Extent<LINES, LEAVES>>() {
+            if next.is_null() {
+                return Ok(());
+            }
+            let extent = pm.at(next, "an extent of leaves does not lie in the pool")?;
+            visit(next, extent)?;
+            next = Off::from_link(extent.next.get())?;
+        }
+        Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of extents that does not end").into())
+    }
+}

@@ -1,0 +1,298 @@
+//! Leaves: entries in persistent memory, and in DRAM a line that says which of them count.
+//!
+//! ```text
+//! leaf         line 0 .. LINES - 1: 4 x { token, value }                          persistent memory; at most 56 slots
+//! descriptor   latch | a fingerprint for each slot, 56 bytes                      DRAM, one line
+//! ```
+//!
+//! The *token* of a key is the key itself, or a hash of it where the key is in a record ([`Key::token`]). Its hash gives the key a home line and a fingerprint of
+//! seven bits. A key is in its home line when there was room; its fingerprint says where it is:
+//!
+//! | byte | the slot |
+//! |---|---|
+//! | 0 | counts for nothing |
+//! | 1 to 127 | holds a key of that hash, whose home is this line |
+//! | 129 to 255 | holds a key of the hash without the highest bit, whose home is another line |
+//!
+//! So a search looks at four bytes for a key at home, which is wrong once in thirty times, and at the others for the few that are not. Where everything is as it
+//! should be, one line of persistent memory is read for a key that is there, and hardly any for one that is not.
+
+use super::{Error, Key};
+use crate::latch::Latch;
+use crate::record::Record;
+use crate::selective::leaf::each;
+use bytemuck::Zeroable;
+use everleaf_pmem::schedule::atomic::AtomicU64;
+use everleaf_pmem::{Medium, Pm, Word, resident, vector};
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Entries of a line.
+pub(super) const SLOTS: usize = 4;
+/// Fingerprints of a descriptor.
+pub(super) const SLOTS_MAX: usize = 56;
+
+const TOKEN: usize = 0;
+const VALUE: usize = 1;
+
+/// A key whose home is another line.
+const AWAY: u8 = 0x80;
+
+resident! {
+    /// A leaf of `LINES` lines of entries. See the module documentation.
+    pub(super) struct Leaf<const LINES: usize> {
+        lines: [Line; LINES],
+    }
+}
+
+pub(super) type Line = [[Word; 2]; SLOTS];
+
+/// An entry as a leaf keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) token: u64,
+    pub(super) value: NonZeroU64,
+}
+
+/// Where a key belongs in a leaf.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) token: u64,
+    home: usize,
+    fingerprint: u8,
+}
+
+impl Place {
+    #[inline(always)]
+    pub(super) fn of<const LINES: usize>(token: u64) -> Self {
+        // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
+        let hash = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let home = ((hash >> 32) as usize * LINES) >> 32;
+        let fingerprint = ((hash >> 48) as u8 & !AWAY).max(1);
+        Self { token, home, fingerprint }
+    }
+
+    /// The fingerprint of the key, if that slot holds it.
+    #[inline(always)]
+    pub(super) fn fingerprint_at(self, slot: usize) -> u8 {
+        if slot / SLOTS == self.home { self.fingerprint } else { self.fingerprint | AWAY }
+    }
+}
+
+impl<const LINES: usize> Leaf<LINES> {
+    pub(super) const CAPACITY: usize = {
+        assert!(LINES * SLOTS <= SLOTS_MAX);
+        LINES * SLOTS
+    };
+
+    #[inline(always)]
+    fn slot(&self, slot: usize) -> &[Word; 2] {
+        &self.lines[slot / SLOTS][slot % SLOTS]
+    }
+
+    /// What a slot holds, whether it counts or not.
+    #[inline(always)]
+    pub(super) fn read(&self, slot: usize) -> Option<Slot> {
+        let [token, value] = self.slot(slot);
+        Some(Slot { value: NonZeroU64::new(value.get())?, token: token.get() })
+    }
+
+    /// The line in which a key is most often found.
+    #[inline(always)]
+    pub(super) fn home(&self, place: Place) -> &Line {
+        &self.lines[place.home]
+    }
+
+    /// Writes a slot that counts for nothing, in an order by which it never holds a new token with an old value. The caller flushes, and publishes behind a
+    /// fence.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn write<M: Medium>(&self, pm: &Pm<M>, slot: usize, Slot { token, value }: Slot) {
+        let words = self.slot(slot);
+        pm.store(&words[VALUE], 0, Release);
+        pm.store(&words[TOKEN], token, Release);
+        pm.store(&words[VALUE], value.get(), Release);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn set_value<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: Option<NonZeroU64>) {
+        pm.store(&self.slot(slot)[VALUE], value.map_or(0, NonZeroU64::get), Release);
+    }
+
+    /// The line of a slot, to be flushed.
+    #[inline(always)]
+    pub(super) fn line(&self, slot: usize) -> &Line {
+        &self.lines[slot / SLOTS]
+    }
+
+    /// The lines of several slots, each once.
+    pub(super) fn lines_of(&self, slots: u64) -> impl Iterator<Item = &Line> {
+        self.lines.iter().enumerate().filter(move |(line, _)| slots >> (line * SLOTS) & 0xf != 0).map(|(_, line)| line)
+    }
+
+    /// Writes all of a leaf in which nothing counts; the fingerprints that will. The caller flushes.
+    #[track_caller]
+    pub(super) fn build<M: Medium>(&self, pm: &Pm<M>, entries: &[Slot]) -> Fingerprints {
+        assert!(entries.len() <= Self::CAPACITY);
+        let mut fingerprints = Fingerprints::default();
+        let mut slots = [None; SLOTS_MAX];
+        let mut away = Vec::new();
+        for entry in entries {
+            let place = Place::of::<LINES>(entry.token);
+            match (place.home * SLOTS..(place.home + 1) * SLOTS).find(|&slot| slots[slot].is_none()) {
+                Some(slot) => {
+                    slots[slot] = Some(*entry);
+                    fingerprints.0[slot] = place.fingerprint_at(slot);
+                }
+                None => away.push((*entry, place)),
+            }
+        }
+        let mut vacant = 0;
+        for (entry, place) in away {
+            vacant += slots[vacant..].iter().position(Option::is_none).expect("no more entries than slots");
+            slots[vacant] = Some(entry);
+            fingerprints.0[vacant] = place.fingerprint_at(vacant);
+        }
+        for (slot, entry) in slots[..Self::CAPACITY].iter().enumerate() {
+            let words = self.slot(slot);
+            pm.store(&words[TOKEN], entry.map_or(0, |entry| entry.token), Relaxed);
+            pm.store(&words[VALUE], entry.map_or(0, |entry| entry.value.get()), Relaxed);
+        }
+        fingerprints
+    }
+}
+
+/// The fingerprints of a leaf, one for each slot.
+pub(super) struct Fingerprints(pub(super) [u8; SLOTS_MAX]);
+
+impl Default for Fingerprints {
+    fn default() -> Self {
+        Self([0; SLOTS_MAX])
+    }
+}
+
+/// What DRAM knows of a leaf. See the module documentation.
+#[derive(Zeroable)]
+#[repr(C, align(64))]
+pub(super) struct Descriptor {
+    pub(super) latch: Latch,
+    fingerprints: [AtomicU64; SLOTS_MAX / 8],
+}
+
+impl Descriptor {
+    /// The slot and value of a key, where the leaf holds still.
+    #[inline(always)]
+    pub(super) fn find<K: Key + ?Sized, M: Medium, const LINES: usize>(
+        &self,
+        pm: &Pm<M>,
+        leaf: &Leaf<LINES>,
+        key: &K,
+        place: Place,
+    ) -> Result<Option<(usize, NonZeroU64)>, Error> {
+        for slot in self.at_home(place) {
+            if let Some(value) = Self::holds(pm, leaf, slot, key, place)? {
+                return Ok(Some((slot, value)));
+            }
+        }
+        for slot in self.away::<LINES>(place) {
+            if let Some(value) = Self::holds(pm, leaf, slot, key, place)? {
+                return Ok(Some((slot, value)));
+            }
+        }
+        Ok(None)
+    }
+
+    #[inline(always)]
+    fn holds<K: Key + ?Sized, M: Medium, const LINES: usize>(
+        pm: &Pm<M>,
+        leaf: &Leaf<LINES>,
+        slot: usize,
+        key: &K,
+        place: Place,
+    ) -> Result<Option<NonZeroU64>, Error> {
+        match leaf.read(slot) {
+            Some(Slot { token, value }) if token == place.token && key.compare(pm, 0, key.head(0), value)?.is_eq() => Ok(Some(value)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Asks for the record of a key, if there is one. A hint.
+    #[inline(always)]
+    pub(super) fn prefetch_record<M: Medium, const LINES: usize>(&self, pm: &Pm<M>, leaf: &Leaf<LINES>, place: Place) {
+        if let Some(slot) = self.at_home(place).next().or_else(|| self.away::<LINES>(place).next())
+            && let Some(found) = leaf.read(slot)
+        {
+            Record::prefetch(pm, found.value.get());
+        }
+    }
+
+    /// The slots of the home line that may hold a key.
+    #[inline(always)]
+    fn at_home(&self, place: Place) -> impl Iterator<Item = usize> + use<> {
+        let bytes = (self.fingerprints[place.home / 2].load(Acquire) >> (place.home % 2 * 32)) as u32;
+        // A byte of `different` is 0 where the fingerprints agree, and then the highest bit of that byte of `equal` is set. No other is: in a slot that does not
+        // count there may be an entry that is not durable.
+        let different = bytes ^ u32::from(place.fingerprint) * 0x0101_0101;
+        let equal = !(((different & 0x7f7f_7f7f) + 0x7f7f_7f7f) | different | 0x7f7f_7f7f);
+        each(equal).map(move |bit| place.home * SLOTS + bit / 8)
+    }
+
+    /// The slots of other lines that may hold a key.
+    #[inline(always)]
+    fn away<const LINES: usize>(&self, place: Place) -> impl Iterator<Item = usize> + use<LINES> {
+        let slots = vector::equal_bytes_of_seven(&self.fingerprints, place.fingerprint | AWAY);
+        // An optimistic search must not see fingerprints before what they tell of.
+        std::sync::atomic::fence(Acquire);
+        each(slots & Self::all::<LINES>())
+    }
+
+    const fn all<const LINES: usize>() -> u64 {
+        u64::MAX >> (64 - Leaf::<LINES>::CAPACITY)
+    }
+
+    /// A bit for each slot that counts for nothing.
+    #[inline(always)]
+    pub(super) fn vacant<const LINES: usize>(&self) -> u64 {
+        vector::equal_bytes_of_seven(&self.fingerprints, 0) & Self::all::<LINES>()
+    }
+
+    /// A bit for each slot that counts.
+    pub(super) fn occupied<const LINES: usize>(&self) -> u64 {
+        let vacant = self.vacant::<LINES>();
+        std::sync::atomic::fence(Acquire);
+        !vacant & Self::all::<LINES>()
+    }
+
+    /// A slot for a new key: at home, if there is room.
+    #[inline(always)]
+    pub(super) fn room<const LINES: usize>(&self, place: Place) -> Option<usize> {
+        let vacant = self.vacant::<LINES>();
+        let at_home = vacant & 0xf << (place.home * SLOTS);
+        let choice = if at_home != 0 { at_home } else { vacant };
+        (choice != 0).then_some(choice.trailing_zeros() as usize)
+    }
+
+    pub(super) fn fingerprint(&self, slot: usize) -> u8 {
+        (self.fingerprints[slot / 8].load(Relaxed) >> (slot % 8 * 8)) as u8
+    }
+
+    /// Makes a slot count, or no longer. The caller has the latch, or is the one who appends.
+    #[inline(always)]
+    pub(super) fn set(&self, slot: usize, fingerprint: u8) {
+        let (word, shift) = (&self.fingerprints[slot / 8], slot % 8 * 8);
+        word.store(word.load(Relaxed) & !(0xff << shift) | u64::from(fingerprint) << shift, Release);
+    }
+
+    /// Says what counts in a leaf that nobody else looks at yet.
+    pub(super) fn fill(&self, fingerprints: &Fingerprints) {
+        for (word, bytes) in self.fingerprints.iter().zip(fingerprints.0.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), Release);
+        }
+    }
+
+    /// Makes several slots count for nothing. The caller has the latch.
+    pub(super) fn clear(&self, slots: u64) {
+        each(slots).for_each(|slot| self.set(slot, 0));
+    }
+}

@@ -1,0 +1,433 @@
+//! Creating, opening, filling and checking.
+
+use super::directory::{Directory, Extent, Number};
+use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
+use super::structure::Placed;
+use super::{Ever, Root};
+use crate::arena::Arena;
+use crate::counter::Counter;
+use crate::registry::{Recovery, kind_of};
+use crate::selective::leaf;
+use crate::selective::router::{Fences, Olc, Router};
+use crate::{Error, Key, Stats};
+use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// A live leaf as recovery has found it.
+struct Found<K: Key + ?Sized> {
+    low: K::Owned,
+    generation: u64,
+    leaf: Number,
+    /// The block of the low fence.
+    fence: crate::FenceBlock,
+}
+
+/// Leaves that one recovery thread takes at a time.
+const BATCH: usize = 256;
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
+    /// Creates an empty index and links it as a root of the pool.
+    ///
+    /// # Errors
+    /// A full pool, or a root of that name.
+    pub(crate) fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
+        let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
+        Directory::begin(pool, &extent, 0);
+        pool.store(&extent.directory[0].state, 1, Relaxed);
+        extent.leaves[0].build(pool, &[]);
+        let root = pool.alloc::<Root>()?;
+        pool.store(&root.first, extent.off().link(), Relaxed);
+        // persist-equivalent(store late): nobody reads them yet.
+        root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
+        let (extent, root) = pool.fence_all((extent.flush_first(Self::size_with_leaves(1)), root.flush()));
+        // Released before the root is linked: a crash in between leaves both unreachable, which is free.
+        let extent = extent.release();
+        // Where that fails, nobody reaches the extent; or its root is there after all, in a pool that allocates no more.
+        let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(extent, &pool.pin()))?;
+        let directory = Directory::new();
+        directory.adopt(extent);
+        directory.give_back((1..LEAVES as Number).rev());
+        let descriptors = Arena::new();
+        Self::assemble(pool, root, directory, descriptors, vec![(K::LOWEST.to_owned(), 0)], 0)
+    }
+
+    /// Size in bytes of an extent, up to that leaf.
+    fn size_with_leaves(count: usize) -> usize {
+        std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) + count * size_of::<Leaf<LINES>>()
+    }
+
+    fn assemble(
+        pool: &Arc<Pool<M>>,
+        root: Off<Root>,
+        directory: Directory<LINES, LEAVES>,
+        descriptors: Arena<Descriptor, 64>,
+        leaves: Vec<(K::Owned, Number)>,
+        count: u64,
+    ) -> Result<Self, Error> {
+        let (keys, leaf_count) = (Counter::default(), Counter::default());
+        keys.add(count as i64);
+        leaf_count.add(leaves.len() as i64);
+        let numbers: Vec<Number> = leaves.iter().map(|(_, leaf)| *leaf).collect();
+        let index = Self { pool: pool.clone(), root, directory, descriptors, router: Olc::build(leaves), keys, leaves: leaf_count };
+        numbers.into_iter().try_for_each(|leaf| index.begin(leaf).map(drop))?;
+        Ok(index)
+    }
+
+    /// The descriptor of a leaf that begins to live.
+    ///
+    /// # Errors
+    /// It lives already, which only damage explains.
+    pub(super) fn begin(&self, leaf: Number) -> Result<&Descriptor, Error> {
+        let descriptor = self.descriptors.get_or_make(leaf as usize);
+        match descriptor.latch.revive() {
+            true => Ok(descriptor),
+            false => Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index that takes a leaf for dead which is not").into()),
+        }
+    }
+
+    /// Opens an index again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchIndex`]; damage.
+    pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
+        let missing = || Error::NoSuchIndex { name: name.to_owned(), kind };
+        let root = pool.root(name)?.ok_or_else(missing)?;
+        if root.kind != kind_of::<K>(kind) {
+            return Err(missing());
+        }
+        let root = Off::<Root>::new(root.off);
+        let first = pool.at(root, "the root block of an index does not lie in the pool")?.first.get();
+        if let Some(reach) = recovery.reach {
+            reach.mark(root, size_of::<Root>())?;
+        }
+        let directory = Directory::new();
+        let mut blocks = vec![(root.bytes(), size_of::<Root>())];
+        Directory::<LINES, LEAVES>::follow(pool, first, &mut |off, extent| {
+            if let Some(reach) = recovery.reach {
+                reach.mark(off, size_of_val(extent))?;
+            }
+            blocks.push((off.bytes(), size_of_val(extent)));
+            directory.adopt(off);
+            Ok(())
+        })?;
+        blocks.sort_unstable();
+        if let Some(pair) = blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
+            return Err(everleaf_pmem::Error::corrupt(pair[1].0, "an extent of leaves that reaches into another block").into());
+        }
+        let live = find_live::<K, M, LINES, LEAVES>(pool, &directory, blocks.len() - 1)?;
+        if let Some(reach) = recovery.reach {
+            live.iter().filter_map(|found| found.fence).try_for_each(|(fence, size)| reach.mark(fence, size))?;
+        }
+        let descriptors = Arena::new();
+        let keys = recover_all::<K, M, LINES, LEAVES>(pool, &directory, &descriptors, &live, recovery)?;
+        let leaves = live.into_iter().map(|found| (found.low, found.leaf)).collect();
+        Self::assemble(pool, root, directory, descriptors, leaves, keys)
+    }
+
+    pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
+        visit(self.root.bytes(), size_of::<Root>())?;
+        Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |off, extent| {
+            visit(off.bytes(), size_of_val(extent))?;
+            for entry in extent.directory.iter().filter(|entry| entry.state.get() != 0) {
+                if let Some((fence, size)) = K::read_fence(&self.pool, entry.low.get())?.1 {
+                    visit(fence.bytes(), size)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn check_all(&self) -> Result<Stats, Error> {
+        let corrupt = |off: u64, what| Error::from(everleaf_pmem::Error::corrupt(off, what));
+        let mut routed = Vec::new();
+        let checked = self.router.check(&mut |Fences { low, high }, leaf| routed.push((Fences { low: low.clone(), high: high.clone() }, leaf)));
+        checked.map_err(|what| corrupt(0, what))?;
+        let (mut keys, mut placed) = (0, Vec::new());
+        for (fences, number) in &routed as &Vec<(Fences<K>, Number)> {
+            let number: Number = *number;
+            let Ok((leaf, descriptor)) = self.leaf(number) else { return Err(corrupt(0, "a leaf of the router that is in no extent")) };
+            let (off, entry) = (self.pool.offset_of(leaf).bytes(), self.directory.entry(&self.pool, number));
+            if entry.state.get() == 0 || K::read_fence(&self.pool, entry.low.get())?.0 != fences.low {
+                return Err(corrupt(off, "a leaf whose directory entry is not what the router says"));
+            }
+            let occupied = descriptor.occupied::<LINES>();
+            let (low, high): (&K, Option<&K>) = (fences.low.borrow(), fences.high.as_ref().map(Borrow::borrow));
+            let (found, count) = recover_leaf::<K, M, LINES>(&self.pool, leaf, low, high, &mut |_| Ok(()))?;
+            if (0..Leaf::<LINES>::CAPACITY).any(|slot| found.fingerprints.0[slot] != descriptor.fingerprint(slot)) {
+                return Err(corrupt(off, "a leaf whose fingerprints are not those of what counts"));
+            }
+            if found.beyond != 0 && !K::WHOLE {
+                return Err(corrupt(off, "a leaf with a record that belongs to another"));
+            }
+            self.sort(leaf, occupied, fences, &mut placed)?;
+            let mut previous = None;
+            for Placed { entry, .. } in &placed {
+                let key = leaf::read::<K, M>(&self.pool, entry)?;
+                if previous.is_some_and(|previous| previous >= key) {
+                    return Err(corrupt(off, "a leaf with the same key twice"));
+                }
+                previous = Some(key);
+            }
+            keys += count;
+        }
+        let mut live = 0;
+        Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |_, extent| {
+            live += extent.directory.iter().filter(|entry| entry.state.get() != 0).count();
+            Ok(())
+        })?;
+        if live != routed.len() {
+            return Err(corrupt(self.root.bytes(), "a live leaf that the router does not know"));
+        }
+        let stats = crate::OrderedIndex::<K>::stats(self);
+        if (stats.keys, stats.leaves) != (keys, routed.len() as u64) {
+            return Err(corrupt(self.root.bytes(), "counts that differ from what is there"));
+        }
+        Ok(stats)
+    }
+
+    /// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so all are gone through, and again.
+    fn merge_empty(&self) {
+        let mut in_vain = 0;
+        while self.leaves.get() > 1 && self.keys.get() == 0 && in_vain < 8 {
+            let before = self.leaves.get();
+            let mut low = Some(K::LOWEST.to_owned());
+            while let Some(key) = low {
+                let (leaves, fences) = (self.leaves.get(), self.router.fences_of(key.borrow()));
+                let _ = self.merge(key.borrow());
+                // What two have become is empty, too.
+                low = if self.leaves.get() < leaves { Some(key) } else { fences.high };
+            }
+            in_vain = if self.leaves.get() < before { 0 } else { in_vain + 1 };
+        }
+    }
+
+    /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
+    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        self.merge_empty();
+        if self.leaves.get() > 1 || self.keys.get() > 0 {
+            return Err(not_empty());
+        }
+        // Before anything is latched: the entries may take their time to come.
+        let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries)? else { return Ok(()) };
+        let (only, lock) = loop {
+            let route = self.router.find(crate::selective::router::Target::At(K::LOWEST));
+            let held = route.and_then(|route| Ok((route.leaf, self.leaf(route.leaf)?.1.latch.try_lock()?)));
+            match held {
+                Ok(held) => break held,
+                Err(crate::latch::Restart) => everleaf_pmem::schedule::rest(),
+            }
+        };
+        let is_only = self.router.fences_of(K::LOWEST).high.is_none();
+        if !is_only || self.leaf(only).is_ok_and(|(_, descriptor)| descriptor.occupied::<LINES>() != 0) {
+            lock.release_unchanged();
+            return Err(not_empty());
+        }
+        let Chain { extents, bottom, lows, fences, fingerprints, count } = chain;
+        let before = self.directory.entry(&self.pool, only);
+        self.pool.store(&bottom.directory[0].state, before.state.get() + 1, Relaxed);
+        self.pool.fence_all(fences).into_iter().for_each(|fence| {
+            fence.release();
+        });
+        let mut numbers = Vec::new();
+        self.directory.link(&self.pool, &self.root().first, extents, bottom, |first| numbers.push(first));
+        before.kill(&self.pool);
+        self.pool.fence();
+        // Extents were filled from the bottom on, and found from the top on.
+        let mut free = Vec::new();
+        let numbers: Vec<Number> = numbers.into_iter().rev().flat_map(|first| first..first + LEAVES as Number).collect();
+        let (used, unused) = numbers.split_at(lows.len());
+        free.extend(unused.iter().rev().copied());
+        for (leaf, fingerprints) in used.iter().zip(&fingerprints) {
+            self.begin(*leaf)?.fill(fingerprints);
+        }
+        self.leaves.add(lows.len() as i64 - 1);
+        self.keys.add(count as i64);
+        self.router.populate(only, lows.into_iter().zip(used.iter().copied()).collect());
+        lock.release_obsolete();
+        free.push(only);
+        self.directory.give_back(free);
+        Ok(())
+    }
+}
+
+/// Reads the directory: the leaves that count, in the order of their lows. Of leaves with equal lows, all but one die.
+fn find_live<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
+    pool: &Pool<M>,
+    directory: &Directory<LINES, LEAVES>,
+    extents: usize,
+) -> Result<Vec<Found<K>>, Error> {
+    let corrupt = |leaf: &Found<K>, what| {
+        let at = pool.offset_of(directory.entry(pool, leaf.leaf)).bytes();
+        Error::from(everleaf_pmem::Error::corrupt(at, what))
+    };
+    let (mut live, mut free) = (Vec::<Found<K>>::new(), Vec::new());
+    // Copies of fences are kept until the end; damage must not make them fill the memory.
+    let mut kept = 0;
+    for leaf in 0..(extents * LEAVES) as Number {
+        let entry = directory.entry(pool, leaf);
+        let generation = entry.state.get();
+        if generation == 0 {
+            free.push(leaf);
+            continue;
+        }
+        let (low, fence) = K::read_fence(pool, entry.low.get())?;
+        let found = Found { low, generation, leaf, fence };
+        kept += fence.map_or(0, |(_, size)| size);
+        if kept > pool.length() {
+            return Err(corrupt(&found, "low fences that take more than the pool"));
+        }
+        live.push(found);
+    }
+    live.sort_unstable_by(|a, b| a.low.cmp(&b.low).then(b.generation.cmp(&a.generation)));
+    let mut chosen: Vec<Found<K>> = Vec::with_capacity(live.len());
+    for found in live {
+        match chosen.last() {
+            Some(before) if before.low == found.low => {
+                if before.generation == found.generation {
+                    return Err(corrupt(&found, "two leaves of one range and one generation"));
+                }
+                directory.entry(pool, found.leaf).kill(pool);
+                pool.fence();
+                free.push(found.leaf);
+            }
+            _ => chosen.push(found),
+        }
+    }
+    free.reverse();
+    directory.give_back(free);
+    match chosen.first() {
+        Some(first) if *first.low.borrow() == *K::LOWEST => Ok(chosen),
+        Some(first) => Err(corrupt(first, "a first leaf that is not lowest")),
+        None => Err(everleaf_pmem::Error::corrupt(0, "an index without leaves").into()),
+    }
+}
+
+/// What counts in a leaf, as its range says.
+struct Counted {
+    fingerprints: Fingerprints,
+    /// A bit for each slot with a value whose key is beyond the range.
+    beyond: u64,
+}
+
+/// Finds what counts in a leaf, and how many that are; calls `visit` with the value of each.
+fn recover_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
+    pool: &Pool<M>,
+    leaf: &Leaf<LINES>,
+    low: &K,
+    high: Option<&K>,
+    visit: &mut dyn FnMut(NonZeroU64) -> Result<(), Error>,
+) -> Result<(Counted, u64), Error> {
+    let (mut counted, mut count) = (Counted { fingerprints: Fingerprints::default(), beyond: 0 }, 0);
+    let mut key = K::Owned::default();
+    for slot in 0..Leaf::<LINES>::CAPACITY {
+        let Some(Slot { token, value }) = leaf.read(slot) else { continue };
+        K::read(pool, token, value, &mut key)?;
+        let found: &K = key.borrow();
+        if found.token() != token {
+            return Err(everleaf_pmem::Error::corrupt(pool.offset_of(leaf).bytes(), "a leaf with a record of another key").into());
+        }
+        if found < low || high.is_some_and(|high| found >= high) {
+            counted.beyond |= 1 << slot;
+            continue;
+        }
+        visit(value)?;
+        counted.fingerprints.0[slot] = Place::of::<LINES>(token).fingerprint_at(slot);
+        count += 1;
+    }
+    Ok((counted, count))
+}
+
+/// Recovers all leaves by several threads; the number of keys.
+fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
+    pool: &Pool<M>,
+    directory: &Directory<LINES, LEAVES>,
+    descriptors: &Arena<Descriptor, 64>,
+    live: &[Found<K>],
+    recovery: &Recovery<'_, M>,
+) -> Result<u64, Error> {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut keys = 0;
+        loop {
+            let start = next.fetch_add(BATCH, Relaxed);
+            if start >= live.len() {
+                return Ok::<_, Error>(keys);
+            }
+            for at in start..live.len().min(start + BATCH) {
+                let leaf = directory.leaf(pool, live[at].leaf).expect("a leaf of an extent");
+                let high = live.get(at + 1).map(|next| next.low.borrow());
+                let (counted, count) = recover_leaf::<K, M, LINES>(pool, leaf, live[at].low.borrow(), high, &mut |value| (recovery.trace)(value))?;
+                super::structure::scrub::<K, M, LINES>(pool, leaf, counted.beyond);
+                descriptors.get_or_make(live[at].leaf as usize).fill(&counted.fingerprints);
+                keys += count;
+            }
+        }
+    };
+    if recovery.threads <= 1 || live.len() <= BATCH {
+        return worker();
+    }
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..recovery.threads).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).sum()
+    })
+}
+
+/// Extents for a bulk load, filled from the bottom on and reachable for nobody.
+struct Chain<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> {
+    /// From the top on, flushed; all but the bottom.
+    extents: Vec<Flushed<'p, Extent<LINES, LEAVES>, M>>,
+    bottom: Fresh<'p, Extent<LINES, LEAVES>, M>,
+    /// Low fences and fingerprints of the leaves, in order.
+    lows: Vec<K::Owned>,
+    fingerprints: Vec<Fingerprints>,
+    fences: Vec<Flushed<'p, [Word], M>>,
+    count: u64,
+}
+
+impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> Chain<'p, K, M, LINES, LEAVES> {
+    /// `None` if there are no entries.
+    fn build(pool: &'p Pool<M>, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<Option<Self>, Error> {
+        // Room for a quarter more, so that the first insert into each leaf does not split it.
+        let fill = (Leaf::<LINES>::CAPACITY * 3 / 4).max(1);
+        let mut extents: Vec<Fresh<'p, Extent<LINES, LEAVES>, M>> = Vec::new();
+        let (mut lows, mut fingerprints, mut fences, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut last: Option<K::Owned> = None;
+        loop {
+            let mut slots = Vec::with_capacity(fill);
+            let mut first = None;
+            for (key, value) in entries.take(fill) {
+                if last.as_ref().is_some_and(|last| *last >= key) {
+                    return Err(Error::Unsorted { position: count });
+                }
+                slots.push(Slot { token: key.borrow().token(), value });
+                if first.is_none() {
+                    first = Some(last.as_ref().map_or_else(|| K::LOWEST.to_owned(), |last| K::separator(last.borrow(), key.borrow())));
+                }
+                last = Some(key);
+                count += 1;
+            }
+            let Some(low) = first else { break };
+            let at = lows.len() % LEAVES;
+            if at == 0 {
+                let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
+                Directory::begin(pool, &extent, extents.last().map_or(0, |below| below.off().link()));
+                extents.push(extent);
+            }
+            let extent = extents.last().expect("one was just made, or there is room");
+            let (word, fence) = low.borrow().fence(pool)?;
+            pool.store(&extent.directory[at].low, word, Relaxed);
+            pool.store(&extent.directory[at].state, 1, Relaxed);
+            fingerprints.push(extent.leaves[at].build(pool, &slots));
+            fences.extend(fence.map(|fence| fence.flush()));
+            lows.push(low);
+        }
+        let mut extents = extents.into_iter();
+        let Some(bottom) = extents.next() else { return Ok(None) };
+        let extents = extents.rev().map(Fresh::flush).collect();
+        Ok(Some(Self { extents, bottom, lows, fingerprints, fences, count }))
+    }
+}

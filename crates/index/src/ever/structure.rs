@@ -1,0 +1,195 @@
+//! Splits and merges. See `ever.rs` for the protocol, whose steps the comments count.
+
+use super::directory::Number;
+use super::leaf::{Leaf, Slot};
+use super::{Ever, Reached};
+use crate::latch::{Locked, Restart};
+use crate::selective::leaf::{self, each};
+use crate::selective::router::{Fences, Neighbours, Router};
+use crate::selective::structure::are_worth_merging;
+use crate::{Error, Key};
+use everleaf_pmem::{Durable, Medium, Pm};
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+
+/// Whether a removal that leaves `count` of `capacity` entries is a reason to try a merge: when the leaf gets under half full, and now and then below.
+#[inline(always)]
+pub(super) fn is_sparse(count: usize, capacity: usize) -> bool {
+    let half = capacity / 2;
+    count + 1 == half || count < half && count.is_multiple_of(4)
+}
+
+/// An entry in the order of its key, and its slot.
+#[derive(Clone, Copy)]
+pub(super) struct Placed {
+    pub(super) entry: leaf::Entry,
+    pub(super) slot: usize,
+}
+
+/// Which entries of a leaf go to a new one.
+struct Halves<K: Key + ?Sized> {
+    low: K::Owned,
+    separator: K::Owned,
+    /// A bit for each of their slots.
+    moved: u64,
+}
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
+    /// Puts slots of a leaf of this range in the order of their keys.
+    pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, fences: &Fences<K>, placed: &mut Vec<Placed>) -> Result<(), Error> {
+        let skip = fences.high.as_ref().map_or(0, |high| fences.low.borrow().shared(high.borrow()));
+        placed.clear();
+        for slot in each(slots) {
+            let Some(Slot { token, value }) = leaf.read(slot) else { continue };
+            placed.push(Placed { entry: leaf::Entry { head: K::rehead(&self.pool, skip, token, value)?, value }, slot });
+        }
+        leaf::sort_by_entry::<K, M, _>(&self.pool, placed, |placed| placed.entry)
+    }
+
+    /// Chooses where to split a full leaf that is latched. Where keys are added at the end of all, the leaf is left full.
+    fn halve(&self, key: &K, leaf: &Leaf<LINES>, occupied: u64) -> Result<Halves<K>, Error> {
+        let damaged = |what| Error::from(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what));
+        let fences = self.router.fences_of(key);
+        let mut placed = Vec::with_capacity(Leaf::<LINES>::CAPACITY);
+        self.sort(leaf, occupied, &fences, &mut placed)?;
+        if placed.len() != Leaf::<LINES>::CAPACITY {
+            return Err(damaged("a full leaf with fewer values than entries"));
+        }
+        let key_of = |at: usize| leaf::read::<K, M>(&self.pool, &placed[at].entry);
+        let last = key_of(placed.len() - 1)?;
+        let (at, separator) = if fences.high.is_none() && *key > *last.borrow() {
+            (placed.len(), K::separator(last.borrow(), key))
+        } else {
+            let half = placed.len() / 2;
+            (half, K::separator(key_of(half - 1)?.borrow(), key_of(half)?.borrow()))
+        };
+        if separator <= fences.low || fences.high.is_some_and(|high| separator >= high) {
+            return Err(damaged("a leaf with keys beyond its range"));
+        }
+        Ok(Halves { low: fences.low, separator, moved: placed[at..].iter().map(|placed| 1 << placed.slot).sum() })
+    }
+
+    /// Splits a full leaf, and inserts the key if it belongs to the new one. If not, the insert is to be tried again.
+    #[cold]
+    pub(super) fn split(&self, key: &K, value: NonZeroU64, reached: Reached<'_, LINES>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        let lock = reached.descriptor.latch.lock_from(reached.version)?;
+        let divided = self.divide(key, value, &reached);
+        match divided {
+            Ok(is_done) => {
+                drop(lock);
+                self.leaves.add(1);
+                if !is_done {
+                    return Err(Restart);
+                }
+                self.keys.add(1);
+                Ok(Ok(None))
+            }
+            Err(error) => {
+                lock.release_unchanged();
+                Ok(Err(error))
+            }
+        }
+    }
+
+    /// Divides a latched leaf. Whether the key went to the new one.
+    fn divide(&self, key: &K, value: NonZeroU64, Reached { route, leaf, descriptor, .. }: &Reached<'_, LINES>) -> Result<bool, Error> {
+        let Halves { low, separator, moved } = self.halve(key, leaf, descriptor.occupied::<LINES>())?;
+        let goes_right = *key >= *separator.borrow();
+        let mut upper: Vec<Slot> = each(moved).filter_map(|slot| leaf.read(slot)).collect();
+        upper.extend(goes_right.then(|| Slot { token: key.token(), value }));
+        let (word, fence) = separator.borrow().fence(&self.pool)?;
+        let right = self.directory.take(&self.pool, &self.root().first)?;
+        // Step 1.
+        let new = self.directory.leaf(&self.pool, right).expect("a leaf that was taken");
+        let fingerprints = new.build(&self.pool, &upper);
+        self.pool.flush(new);
+        let fence = self.pool.fence_all(fence.map(|fence| fence.flush()));
+        // The last that can fail; from here on the low fence is linked.
+        let new = self.begin(right)?;
+        fence.map(Durable::release);
+        // Step 2.
+        self.directory.entry(&self.pool, right).commit(&self.pool, word, 1);
+        // Step 3.
+        scrub::<K, M, LINES>(&self.pool, leaf, moved);
+        // Step 4.
+        new.fill(&fingerprints);
+        descriptor.clear(moved);
+        self.router.split(route.leaf, route.leaf, low.borrow(), separator.borrow(), right);
+        Ok(goes_right)
+    }
+
+    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way. Nothing is owed: a later removal
+    /// tries again.
+    #[cold]
+    pub(super) fn merge(&self, key: &K) -> Result<(), Restart> {
+        let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
+        let [left, right] = pair.leaves();
+        let locks = self.hold(left).and_then(|lock| match self.hold(right) {
+            Ok(other) => Ok([lock, other]),
+            Err(Restart) => {
+                lock.release_unchanged();
+                Err(Restart)
+            }
+        });
+        let Ok(locks) = locks else {
+            pair.release();
+            return Err(Restart);
+        };
+        // Not worth it, or no space: nothing has changed.
+        let Some(joined) = self.join([left, right]) else {
+            locks.into_iter().for_each(Locked::release_unchanged);
+            pair.release();
+            return Ok(());
+        };
+        // Step 4.
+        pair.join(joined);
+        locks.into_iter().for_each(Locked::release_obsolete);
+        self.directory.give_back([left, right]);
+        self.leaves.add(-1);
+        Ok(())
+    }
+
+    /// Latches a leaf, if nobody is in the way.
+    fn hold(&self, number: Number) -> Result<Locked<'_>, Restart> {
+        self.leaf(number)?.1.latch.try_lock()
+    }
+
+    /// Puts one leaf in the place of two, which are latched, in persistent memory; its number.
+    fn join(&self, [left, right]: [Number; 2]) -> Option<Number> {
+        let of = |number| self.leaf(number).ok().map(|(leaf, descriptor)| (leaf, descriptor.occupied::<LINES>()));
+        let leaves = [of(left)?, of(right)?];
+        let counts = leaves.map(|(_, slots)| slots.count_ones() as usize);
+        if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::CAPACITY) {
+            return None;
+        }
+        let entries: Vec<Slot> = leaves.iter().flat_map(|(leaf, slots)| each(*slots).filter_map(|slot| leaf.read(slot))).collect();
+        let joined = self.directory.take(&self.pool, &self.root().first).ok()?;
+        let Ok(descriptor) = self.begin(joined) else { return None };
+        // Step 1.
+        let leaf = self.directory.leaf(&self.pool, joined).expect("a leaf that was taken");
+        descriptor.fill(&leaf.build(&self.pool, &entries));
+        self.pool.persist(leaf);
+        // Step 2.
+        let [left, right] = [left, right].map(|number| self.directory.entry(&self.pool, number));
+        self.directory.entry(&self.pool, joined).commit(&self.pool, left.low.get(), left.state.get() + 1);
+        // Step 3.
+        let fence = K::read_fence(&self.pool, right.low.get());
+        right.kill(&self.pool);
+        left.kill(&self.pool);
+        self.pool.fence();
+        if let Ok((_, Some((fence, _)))) = fence {
+            self.pool.retire(fence, &self.pool.pin());
+        }
+        Some(joined)
+    }
+}
+
+/// Makes the values of slots that no longer count 0, durably, where they link records.
+pub(super) fn scrub<K: Key + ?Sized, M: Medium, const LINES: usize>(pm: &Pm<M>, leaf: &Leaf<LINES>, slots: u64) {
+    if K::WHOLE || slots == 0 {
+        return;
+    }
+    each(slots).for_each(|slot| leaf.set_value(pm, slot, None));
+    leaf.lines_of(slots).for_each(|line| pm.flush(line));
+    pm.fence();
+}
