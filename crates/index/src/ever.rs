@@ -41,12 +41,15 @@
 //!    be dead before its place is used again, and before Y is.
 //! 4. the router; both latches say obsolete for ever, or until the leaves are used again. Volatile.
 //!
+//! *Several writes at once* share a fence (`batch.rs`).
+//!
 //! *Bulk load*: new extents, whose leaves all live, the first with the low and the next generation of the only leaf there was; one link of the topmost extent is
 //! the commit point of all of them.
 //!
 //! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, reads all leaves by several threads, clears what does
 //! not count where keys are in records, and builds descriptors and router. It repairs by the same stores as above, so a crash within is one of the same states.
 
+mod batch;
 mod directory;
 mod leaf;
 mod open;
@@ -177,14 +180,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     #[inline(always)]
-    fn try_set(
-        &self,
-        key: &K,
-        place: Place,
-        value: NonZeroU64,
-        when: When,
-        start: &mut Option<Route>,
-    ) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+    fn try_set(&self, key: &K, place: Place, value: NonZeroU64, when: When, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
         let reached = self.reach(key, place, true, start)?;
         let Reached { leaf, descriptor, version, .. } = reached;
         let found = match descriptor.find(&self.pool, leaf, key, place) {
@@ -202,7 +198,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 self.pool.persist(leaf.line(slot));
             }
             None if when != When::Present => {
-                let Some(slot) = descriptor.room::<LINES>(place) else {
+                let Some(slot) = descriptor.room::<LINES>(place, 0) else {
                     return self.split(key, value, reached);
                 };
                 let _appending = descriptor.latch.append_from(version)?;
@@ -283,15 +279,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn upsert_many(&self, pairs: &[(&K, NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        for pairs in pairs.chunks(GROUP) {
-            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
-            keys.iter_mut().zip(pairs).for_each(|(to, (key, _))| *to = key);
-            self.approach(&keys[..pairs.len()], &mut routes[..pairs.len()]);
-            for ((key, value), route) in pairs.iter().zip(routes) {
-                replaced.push(self.acknowledged(|| self.set(key, *value, When::Always, route))?);
-            }
-        }
-        Ok(())
+        pairs.chunks(GROUP).try_for_each(|pairs| self.acknowledged(|| self.set_many(pairs, replaced)))
     }
 
     fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
@@ -320,12 +308,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     fn stats(&self) -> Stats {
         let leaves = self.leaves.get();
-        Stats {
-            keys: self.keys.get(),
-            leaves,
-            leaf_bytes: leaves * size_of::<Leaf<LINES>>() as u64,
-            depth: self.router.depth() + 1,
-            ..Stats::default()
-        }
+        Stats { keys: self.keys.get(), leaves, leaf_bytes: leaves * size_of::<Leaf<LINES>>() as u64, depth: self.router.depth() + 1, ..Stats::default() }
     }
 }

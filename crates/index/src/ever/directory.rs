@@ -141,10 +141,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         pm.store(&extent.next, next, Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
         extent.reserved.iter().for_each(|word| pm.store(word, 0, Relaxed));
-        for entry in &extent.directory {
-            pm.store(&entry.low, 0, Relaxed);
-            pm.store(&entry.state, 0, Relaxed);
-        }
+        extent.directory.iter().for_each(|entry| pm.store(&entry.state, 0, Relaxed));
     }
 
     /// Gives leaves back whose death is durable.

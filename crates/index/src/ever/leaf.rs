@@ -264,10 +264,10 @@ impl Descriptor {
         !vacant & Self::all::<LINES>()
     }
 
-    /// A slot for a new key: at home, if there is room.
+    /// A slot for a new key, none of those that are `taken`: at home, if there is room.
     #[inline(always)]
-    pub(super) fn room<const LINES: usize>(&self, place: Place) -> Option<usize> {
-        let vacant = self.vacant::<LINES>();
+    pub(super) fn room<const LINES: usize>(&self, place: Place, taken: u64) -> Option<usize> {
+        let vacant = self.vacant::<LINES>() & !taken;
         let at_home = vacant & 0xf << (place.home * SLOTS);
         let choice = if at_home != 0 { at_home } else { vacant };
         (choice != 0).then_some(choice.trailing_zeros() as usize)
@@ -294,5 +294,68 @@ impl Descriptor {
     /// Makes several slots count for nothing. The caller has the latch.
     pub(super) fn clear(&self, slots: u64) {
         each(slots).for_each(|slot| self.set(slot, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf_pmem::{Hardware, Pool, PoolOptions};
+    use std::sync::Arc;
+
+    const LINES: usize = 14;
+
+    fn pool() -> Arc<Pool<Hardware>> {
+        Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap()
+    }
+
+    fn slots(seed: u64) -> Vec<Slot> {
+        let value = |number: u64| NonZeroU64::new(number + 1).unwrap();
+        (0..Leaf::<LINES>::CAPACITY as u64).map(|number| Slot { token: (number * number + 7).wrapping_mul(seed), value: value(number) }).collect()
+    }
+
+    /// Looks all keys up, and some that are not there.
+    fn expect(pool: &Pool<Hardware>, descriptor: &Descriptor, leaf: &Leaf<LINES>, slots: &[Slot], absent: &[Slot]) {
+        let find = |key: u64| descriptor.find(pool, leaf, &key, Place::of::<LINES>(key)).unwrap();
+        for slot in slots {
+            assert_eq!(find(slot.token).map(|(_, value)| value), Some(slot.value));
+        }
+        assert!(absent.iter().all(|slot| find(slot.token).is_none()));
+    }
+
+    #[test]
+    fn a_leaf_takes_entries_until_every_slot_is_full_and_finds_them() {
+        let pool = pool();
+        let leaf = pool.alloc::<Leaf<LINES>>().unwrap();
+        for seed in [1, 3, 0x9e37_79b9_7f4a_7c15, u64::MAX] {
+            let descriptor = Descriptor::zeroed();
+            descriptor.fill(&leaf.build(&*pool, &[]));
+            let slots = slots(seed);
+            for (count, entry) in slots.iter().enumerate() {
+                let place = Place::of::<LINES>(entry.token);
+                let slot = descriptor.room::<LINES>(place, 0).expect("a leaf with room");
+                leaf.write(&*pool, slot, *entry);
+                expect(&pool, &descriptor, &leaf, &slots[..count], &slots[count..]);
+                descriptor.set(slot, place.fingerprint_at(slot));
+                assert_eq!(descriptor.occupied::<LINES>().count_ones() as usize, count + 1);
+            }
+            assert_eq!(descriptor.room::<LINES>(Place::of::<LINES>(0), 0), None);
+            descriptor.clear(0x00ff_00ff);
+            assert_eq!(descriptor.vacant::<LINES>(), 0x00ff_00ff);
+            let left: Vec<Slot> = each(descriptor.occupied::<LINES>()).filter_map(|slot| leaf.read(slot)).collect();
+            expect(&pool, &descriptor, &leaf, &left, &[]);
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_is_built_holds_what_it_was_given() {
+        let pool = pool();
+        let leaf = pool.alloc::<Leaf<LINES>>().unwrap();
+        for (seed, count) in [(1, 0), (3, 1), (5, 28), (7, 55), (11, 56)] {
+            let (descriptor, slots) = (Descriptor::zeroed(), slots(seed));
+            descriptor.fill(&leaf.build(&*pool, &slots[..count]));
+            expect(&pool, &descriptor, &leaf, &slots[..count], &slots[count..]);
+            assert_eq!(descriptor.occupied::<LINES>().count_ones() as usize, count);
+        }
     }
 }

@@ -36,6 +36,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(crate) fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
         let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
         Directory::begin(pool, &extent, 0);
+        pool.store(&extent.directory[0].low, 0, Relaxed);
         pool.store(&extent.directory[0].state, 1, Relaxed);
         extent.leaves[0].build(pool, &[]);
         let root = pool.alloc::<Root>()?;

@@ -1,8 +1,8 @@
 //! Scans: leaf by leaf, each read undisturbed as a whole, found through the router by its fences.
 
+use super::Ever;
 use super::leaf::Leaf;
 use super::structure::Placed;
-use super::Ever;
 use crate::latch::Restart;
 use crate::selective::router::{Fences, Router, Target};
 use crate::selective::{is_beyond, next_bound, scan_target};
