@@ -15,6 +15,7 @@
 pub mod figure;
 mod font;
 mod gather;
+mod layout;
 mod lines;
 mod page;
 mod picture;

@@ -3,6 +3,7 @@
 
 use super::figure::{LinePanel, Lines, Series, Spread};
 use super::font::{Weight, fit, width};
+use super::layout::{Columns, paint_nothing};
 use super::scale::{Linear, plain};
 use super::style;
 use super::svg::{Anchor, Svg};
@@ -19,20 +20,17 @@ const NAME: f64 = 14.0;
 /// Paints the chart below `top`; where it ends. The number of a system in `names` decides how its lines look, in every panel alike.
 pub(super) fn paint(svg: &mut Svg, lines: &Lines, names: &[&str], width_all: f64, top: f64) -> f64 {
     if names.is_empty() || lines.panels.is_empty() {
-        svg.text("muted", [0.0, top + 14.0], Anchor::Start, "nothing was measured");
-        return top + 20.0;
+        return paint_nothing(svg, top);
     }
-    let fitting = ((width_all + GAP) / (PANEL_MIN + GAP)).floor().max(1.0) as usize;
-    let columns = lines.panels.len().div_ceil(lines.panels.len().div_ceil(fitting));
-    let panel_width = (width_all - GAP * (columns - 1) as f64) / columns as f64;
+    let columns = Columns::fit(lines.panels.len(), width_all, PANEL_MIN, GAP);
     let mut y = top;
     svg.text("muted", [0.0, y + 11.0], Anchor::Start, &fit(&lines.vertical, 11.0, Weight::Regular, width_all));
     y += 22.0;
-    for panels in lines.panels.chunks(columns) {
+    for panels in lines.panels.chunks(columns.count) {
         let most = panels.iter().map(|panel| panel.series.len()).max().unwrap_or(0);
         let height = HEIGHT_MIN.max(NAME * (most as f64 + 1.0));
         for (column, panel) in panels.iter().enumerate() {
-            paint_panel(svg, lines, panel, names, [(panel_width + GAP) * column as f64, y, panel_width, height]);
+            paint_panel(svg, lines, panel, names, [(columns.width + GAP) * column as f64, y, columns.width, height]);
         }
         y += TITLE + height + AXIS + GAP * 0.4;
     }

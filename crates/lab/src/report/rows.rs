@@ -12,6 +12,7 @@
 
 use super::figure::{Chart, Kind, Panel, Row, Rows, Spread};
 use super::font::{Weight, fit, width};
+use super::layout::{Columns, paint_nothing};
 use super::scale::{Linear, Logarithmic, short, time};
 use super::style;
 use super::svg::{Anchor, Svg};
@@ -55,8 +56,7 @@ pub(super) fn paint(svg: &mut Svg, chart: &Chart, width_all: f64, top: f64) -> f
         Chart::Lines(_) => unreachable!("lines have no rows"),
     };
     if rows.panels.iter().all(|panel| panel.rows.is_empty()) {
-        svg.text("muted", [0.0, top + 14.0], Anchor::Start, "nothing was measured");
-        return top + 20.0;
+        return paint_nothing(svg, top);
     }
     let mut painter = Painter { rows, form, room: 0.0 };
     painter.room = painter.label_room();
@@ -73,23 +73,19 @@ impl Painter<'_> {
         }
         let widest = names.iter().map(|name| width(name, 12.0, Weight::Regular)).fold(0.0, f64::max);
         let gutter = (widest + 12.0).min(width_all * 0.42);
-        let fitting = ((width_all - gutter + GAP) / (PANEL_MIN + GAP)).floor().max(1.0) as usize;
-        // As many in one line as in the next, if possible.
-        let lines = self.rows.panels.len().div_ceil(fitting);
-        let columns = self.rows.panels.len().div_ceil(lines);
-        let panel_width = (width_all - gutter - GAP * (columns - 1) as f64) / columns as f64;
+        let columns = Columns::fit(self.rows.panels.len(), width_all - gutter, PANEL_MIN, GAP);
 
         let mut y = top + self.paint_key(svg, top, width_all);
-        for panels in self.rows.panels.chunks(columns) {
+        for panels in self.rows.panels.chunks(columns.count) {
             let present: Vec<&str> = names.iter().copied().filter(|name| panels.iter().any(|panel| find(panel, name).is_some())).collect();
             let first = y + TITLE + if self.form == Form::Percentiles { 14.0 } else { 0.0 };
             for (number, name) in present.iter().enumerate() {
                 svg.text("ink", [gutter - 10.0, first + ROW * (number as f64 + 0.5) + 4.0], Anchor::End, &fit(name, 12.0, Weight::Regular, gutter - 12.0));
             }
             for (column, panel) in panels.iter().enumerate() {
-                let left = gutter + (panel_width + GAP) * column as f64;
-                svg.text("panel", [left, y + 13.0], Anchor::Start, &fit(&panel.title, 12.5, Weight::Bold, panel_width));
-                self.paint_panel(svg, panel, &present, [left, first, panel_width]);
+                let left = gutter + (columns.width + GAP) * column as f64;
+                svg.text("panel", [left, y + 13.0], Anchor::Start, &fit(&panel.title, 12.5, Weight::Bold, columns.width));
+                self.paint_panel(svg, panel, &present, [left, first, columns.width]);
             }
             y = first + ROW * present.len() as f64 + AXIS;
             svg.text("muted", [gutter, y + 10.0], Anchor::Start, &fit(&self.rows.axis, 11.0, Weight::Regular, width_all - gutter));

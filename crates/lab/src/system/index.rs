@@ -3,7 +3,7 @@
 //! Integer keys with values of 8 bytes are what the papers measure: key and value are a word each. In all other cases the value word links a record of key and
 //! value, which is made durable before the index is told, and given back when the index does not hold it any more.
 
-use super::medium::Measured;
+use super::medium::{Measured, create_pool, durability, open_pool};
 use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
 use crate::plan::{KeyKind, Measure};
@@ -18,9 +18,6 @@ use std::time::Instant;
 
 /// Name of the root in the pool.
 const ROOT: &str = "lab";
-
-/// What an entry and its share of everything above it may take of a pool, beside its record.
-const ENTRY_BYTES_MAX: u64 = 512;
 
 /// An index of the registry.
 struct Index {
@@ -99,7 +96,7 @@ impl System for Index {
     }
 
     fn durability(&self, setting: &Setting) -> String {
-        if self.persistent { format!("each write, against {}", setting.domain.survives()) } else { "none".into() }
+        if self.persistent { durability(setting) } else { "none".into() }
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
@@ -118,26 +115,10 @@ impl Index {
         let entry = entries.into_iter().find(|entry| entry.name == self.name);
         let entry = entry.ok_or(Error::Missing { system: self.name.into(), operation: "counts with byte strings in leaves of this size" })?;
         let failed = |error: everleaf_index::Error| Error::system(self.name, error);
-        let options = pool_options(setting);
-        let (pool, path) = match &setting.directory {
-            None => (Pool::anonymous(M::over(Hardware::new(setting.domain), setting), options.clone()), None),
-            Some(directory) => {
-                let path = directory.join("lab.pool");
-                (Pool::create_with(&path, &options, |hardware| M::over(hardware, setting)), Some(path))
-            }
-        };
-        let pool = pool.map_err(|error| failed(error.into()))?;
+        let (pool, path) = create_pool::<M>(setting).map_err(|error| failed(error.into()))?;
         let index = entry.create(&pool, ROOT).map_err(failed)?;
         Ok(Box::new(Open { index, pool, entry, path, setting: setting.clone() }))
     }
-}
-
-/// A pool with room for all that the setting says.
-pub(super) fn pool_options(setting: &Setting) -> PoolOptions {
-    let key_bytes = if let KeyKind::Bytes(size) = setting.key { u64::from(size) } else { 8 };
-    // Twice, because blocks come in classes of sizes, and what is replaced is given back later.
-    let size = setting.keys_max * (ENTRY_BYTES_MAX + 2 * (key_bytes + u64::from(setting.value_bytes)));
-    PoolOptions { size_max: (size as usize).max(1 << 28), domain: Some(setting.domain), ..PoolOptions::default() }
 }
 
 /// An index with its pool. Fields are dropped in this order.
@@ -277,7 +258,7 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
         drop(index);
         drop(pool);
         let start = Instant::now();
-        let pool = Pool::open_with(&path, &pool_options(&setting), |hardware| M::over(hardware, &setting)).map_err(|error| failed(error.into()))?;
+        let pool = open_pool::<M>(&path, &setting).map_err(|error| failed(error.into()))?;
         let index = Self::recover(&entry, &pool, inline, threads).map_err(failed)?;
         let time = start.elapsed();
         Ok(Reopened { instance: Box::new(Self { index, pool, entry, path: Some(path), setting }), time })

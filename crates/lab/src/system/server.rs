@@ -2,12 +2,11 @@
 //!
 //! The server runs in this process, with as many threads as there are clients; each handle is a connection. Batches are pipelines.
 
-use super::index::pool_options;
-use super::medium::Measured;
+use super::medium::{create_pool, durability};
 use super::{Capabilities, Entries, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
 use everleaf::{Options, Store};
-use everleaf_pmem::{Hardware, Pool};
+use everleaf_pmem::Hardware;
 use everleaf_server::{Config, Server, Stop};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,15 +48,11 @@ impl System for Servers {
     }
 
     fn durability(&self, setting: &Setting) -> String {
-        format!("each write, against {}", setting.domain.survives())
+        durability(setting)
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        let pool = match &setting.directory {
-            None => Pool::anonymous(Hardware::over(Hardware::new(setting.domain), setting), pool_options(setting)),
-            Some(directory) => Pool::create_with(&directory.join("lab.pool"), &pool_options(setting), |hardware| Hardware::over(hardware, setting)),
-        };
-        let pool = pool.map_err(failed)?;
+        let (pool, _) = create_pool::<Hardware>(setting).map_err(failed)?;
         let store = Arc::new(Store::on(pool, &Options::default()).map_err(failed)?);
         let config = Config { port: 0, threads: setting.threads.into(), ..Config::default() };
         let server = Server::bind(config, store.clone()).map_err(failed)?;

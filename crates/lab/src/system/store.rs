@@ -1,7 +1,6 @@
 //! Everleaf's store: keys and values of any size in a namespace, on any index.
 
-use super::index::pool_options;
-use super::medium::Measured;
+use super::medium::{Measured, create_pool, durability, open_pool};
 use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
 use crate::plan::Measure;
@@ -46,7 +45,7 @@ impl System for Stores {
     }
 
     fn durability(&self, setting: &Setting) -> String {
-        format!("each write, against {}", setting.domain.survives())
+        durability(setting)
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
@@ -60,15 +59,8 @@ impl System for Stores {
 impl Stores {
     fn open<M: Measured + Listed>(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
         let failed = |error: everleaf::Error| Error::system(&self.name, error);
-        let (pool, path) = match &setting.directory {
-            None => (Pool::anonymous(M::over(Hardware::new(setting.domain), setting), pool_options(setting)), None),
-            Some(directory) => {
-                let path = directory.join("lab.pool");
-                (Pool::create_with(&path, &pool_options(setting), |hardware| M::over(hardware, setting)), Some(path))
-            }
-        };
-        let open = open_on(&self.name, &self.index, pool.map_err(|error| failed(error.into()))?, path, setting);
-        Ok(Box::new(open.map_err(failed)?))
+        let (pool, path) = create_pool::<M>(setting).map_err(|error| failed(error.into()))?;
+        Ok(Box::new(open_on(&self.name, &self.index, pool, path, setting).map_err(failed)?))
     }
 }
 
@@ -134,7 +126,7 @@ impl<M: Measured + Listed> Instance for Open<M> {
         }
         let start = Instant::now();
         let setting = Setting { threads, ..setting };
-        let pool = Pool::open_with(&path, &pool_options(&setting), |hardware| M::over(hardware, &setting)).map_err(|error| failed(error.into()))?;
+        let pool = open_pool::<M>(&path, &setting).map_err(|error| failed(error.into()))?;
         let open = open_on(&name, &index, pool, Some(path), &setting).map_err(failed)?;
         let time = start.elapsed();
         Ok(Reopened { instance: Box::new(open), time })
