@@ -130,7 +130,7 @@ impl<E: Engine> Instance for Running<E> {
         Ok(Box::new(Using(self)))
     }
 
-    fn bulk_load(&self, entries: &mut Entries<'_>) -> std::result::Result<(), Error> {
+    fn bulk_load(&self, entries: &mut Entries<'_>, _fill: f64) -> std::result::Result<(), Error> {
         match self.engine.fill(entries) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::Missing { system: self.name.into(), operation: "bulk load" }),

@@ -213,7 +213,7 @@ impl Instance for Running {
         self.launch.connect(&self.server)
     }
 
-    fn bulk_load(&self, _: &mut Entries<'_>) -> Result<(), Error> {
+    fn bulk_load(&self, _: &mut Entries<'_>, _: f64) -> Result<(), Error> {
         Err(Error::Missing { system: self.launch.name.into(), operation: "loading in bulk" })
     }
 

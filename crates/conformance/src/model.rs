@@ -2,7 +2,7 @@
 
 use crate::subject::{Broken, Content, Model};
 use crate::{Class, Subject};
-use everleaf_index::{Direction, Entry};
+use everleaf_index::{Direction, Entry, FILL};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -75,8 +75,10 @@ pub fn model<K: Class + ?Sized>(entry: &Entry<K, Hardware>, options: Options) {
     let config = Config { cases: options.sequences, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
     let loaded = prop_oneof![1 => Just(Vec::new()), 1 => prop::collection::vec((K::any(), 1..u64::MAX), 0..300)];
+    let fill = prop_oneof![Just(FILL), Just(1.0), 0.0..1.0];
     let steps = prop::collection::vec(any_step::<K>(), 1..options.steps);
-    let result = runner.run(&(loaded, steps), |(loaded, steps)| run(entry, loaded, steps).map_err(|broken| TestCaseError::fail(broken.to_string())));
+    let result =
+        runner.run(&(loaded, fill, steps), |(loaded, fill, steps)| run(entry, loaded, fill, steps).map_err(|broken| TestCaseError::fail(broken.to_string())));
     if let Err(error) = result {
         panic!("{}, {} keys, seed {:#x}: {error}", entry.name, K::NAME, options.seed);
     }
@@ -93,13 +95,13 @@ fn pool_options(memory: &Memory) -> PoolOptions {
     PoolOptions { size_max: memory.size(), ..PoolOptions::default() }
 }
 
-fn run<K: Class + ?Sized>(entry: &Entry<K, Hardware>, loaded: Vec<(K::Owned, u64)>, steps: Vec<Step<K::Owned>>) -> Result<(), Broken> {
+fn run<K: Class + ?Sized>(entry: &Entry<K, Hardware>, loaded: Vec<(K::Owned, u64)>, fill: f64, steps: Vec<Step<K::Owned>>) -> Result<(), Broken> {
     const RULE: &str = "an operation succeeds";
     let memory = Memory::new(if cfg!(miri) { 4 << 20 } else { 32 << 20 }).map_err(Broken::by(RULE))?;
     let pool = Pool::create_in(Arc::clone(&memory), Hardware::page_cache(), pool_options(&memory)).map_err(Broken::by(RULE))?;
     let subject = Subject::create(entry, pool).map_err(Broken::by(RULE))?;
     let mut run = Run { entry, memory, subject: Some(subject), model: loaded.into_iter().collect() };
-    run.load().map_err(Broken::by(RULE))?;
+    run.load(fill).map_err(Broken::by(RULE))?;
     for step in steps {
         run.step(step)?;
     }
@@ -111,13 +113,13 @@ impl<K: Class + ?Sized> Run<'_, K> {
         self.subject.as_ref().expect("open between steps")
     }
 
-    fn load(&self) -> Result<(), everleaf_index::Error> {
+    fn load(&self, fill: f64) -> Result<(), everleaf_index::Error> {
         let subject = self.subject();
         let mut values: Vec<(K::Owned, NonZeroU64)> = Vec::new();
         for (key, payload) in &self.model {
             values.push((key.clone(), K::value(&subject.pool, key.borrow(), *payload)?));
         }
-        subject.index.bulk_load(&mut values.into_iter())
+        subject.index.bulk_load(&mut values.into_iter(), fill)
     }
 
     fn step(&mut self, step: Step<K::Owned>) -> Result<(), Broken> {

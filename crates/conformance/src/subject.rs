@@ -1,7 +1,7 @@
 //! The index under test, in its pool, seen through payloads.
 
 use crate::Class;
-use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery};
+use everleaf_index::{Direction, Entry, Error, FILL, OrderedIndex, Recovery};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
     pub fn load(&self, pairs: &[(K::Owned, u64)]) -> Result<bool, Error> {
         let value = |(key, payload): &(K::Owned, u64)| Ok((key.clone(), K::value(&self.pool, key.borrow(), *payload)?));
         let entries = pairs.iter().map(value).collect::<Result<Vec<_>, Error>>()?;
-        match self.index.bulk_load(&mut entries.iter().cloned()) {
+        match self.index.bulk_load(&mut entries.iter().cloned(), FILL) {
             Ok(()) => Ok(true),
             Err(Error::NotEmpty { .. }) => {
                 entries.into_iter().try_for_each(|(_, value)| self.retire(value))?;

@@ -24,6 +24,9 @@ use everleaf_pmem::htm::Statistics;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
+/// How full [`OrderedIndex::bulk_load`] makes leaves if there is no reason for another share: the first insert into each does not divide it.
+pub const FILL: f64 = 0.75;
+
 /// An ordered map from keys to non-zero words, shared by any number of threads.
 ///
 /// Every write is durable, in the sense of the pool's persistence domain, when its call returns; and no call returns what a crash could still take back
@@ -70,11 +73,12 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error>;
 
     /// Fills an empty index with entries in strictly ascending order of keys, faster than one by one. A crash during the call leaves it empty, or with all
-    /// of them.
+    /// of them. Each leaf gets the share `fill`, from 0 to 1, of the entries that it has room for, but at least one; choose [`FILL`] unless you know better. An
+    /// index that keeps nothing over a restart divides leaves as they come, and has no use for it.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::Unsorted`], or a full pool; the index is then as before.
-    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error>;
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error>;
 
     /// Reads everything and checks every invariant that holds when no operation is under way.
     fn check(&self) -> Result<Stats, Error>;

@@ -1,7 +1,7 @@
 //! Pools that nobody has written in good faith: there is an error, never a panic or an endless loop.
 
 use everleaf_index::record::Record;
-use everleaf_index::{Error, OrderedIndex, Recovery, registry};
+use everleaf_index::{Error, FILL, OrderedIndex, Recovery, registry};
 use everleaf_pmem::{Hardware, Off, Pool, PoolOptions, Word};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn value(of: u64) -> NonZeroU64 {
 /// A tree of three leaves with every tenth key, and where its root block and its leaves lie.
 fn three_leaves(pool: &Arc<Pool>) -> (Box<dyn OrderedIndex<u64>>, u64, Vec<u64>) {
     let index = entry().create(pool, "t").unwrap();
-    index.bulk_load(&mut (0..CAPACITY * 3 / 4 * 3).map(|n| (n * 10, value(n)))).unwrap();
+    index.bulk_load(&mut (0..CAPACITY * 3 / 4 * 3).map(|n| (n * 10, value(n))), FILL).unwrap();
     let mut blocks = Vec::new();
     index
         .blocks(&mut |off, size| {

@@ -1,7 +1,7 @@
 //! A quick look at every index; the suites are in `everleaf-conformance`.
 
 use everleaf_index::record::Record;
-use everleaf_index::{Direction, Key, OrderedIndex, Recovery, registry};
+use everleaf_index::{Direction, FILL, Key, OrderedIndex, Recovery, registry};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ fn run<K: Key + ?Sized>(key_of: impl Fn(u64) -> K::Owned, value_of: impl Fn(&Arc
                 assert_eq!(contents(&*again, Direction::Forward), found);
             }
             let loaded = entry.create(&pool, "bulk").unwrap();
-            loaded.bulk_load(&mut model.clone().into_iter()).unwrap();
+            loaded.bulk_load(&mut model.clone().into_iter(), FILL).unwrap();
             loaded.check().unwrap();
             assert_eq!(contents(&*loaded, Direction::Forward), found);
             for (key, value) in &model {
@@ -120,7 +120,7 @@ fn an_index_that_was_emptied_is_loaded_like_a_new_one() {
             let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
             let index = entry.create(&pool, "t").unwrap();
             let keys = if cfg!(miri) { 300 } else { 5000 };
-            let load = || index.bulk_load(&mut (0..keys).map(|key| (key, NonZeroU64::new(key + 1).unwrap())));
+            let load = || index.bulk_load(&mut (0..keys).map(|key| (key, NonZeroU64::new(key + 1).unwrap())), FILL);
             load().unwrap();
             assert!(load().is_err());
             for key in 0..keys {

@@ -93,7 +93,7 @@ pub struct Work {
     /// Each lookup waits for the one before
     #[arg(long)]
     dependent: bool,
-    /// Load in bulk, so that leaves are filled to this share: 0.75, or less, for which keys are removed at random
+    /// Load in bulk, and fill each leaf to this share, from 0.1 to 1
     #[arg(long, value_name = "SHARE")]
     fill: Option<f64>,
     /// Number of keys

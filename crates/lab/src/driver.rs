@@ -8,7 +8,7 @@
 
 use crate::choice::Chooser;
 use crate::keys::{ABSENT, DENSE, KEY_COUNT_MAX, Keys, Population, belongs, version_of, word_of, write_value};
-use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Order, Parameters, Phase};
+use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Parameters, Phase};
 use crate::result::{Metric, metric};
 use crate::{Capabilities, Error, Handle, Instance, Marks, Setting, Shutdown, System, child};
 use everleaf_pmem::{Counts, Domain};
@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +28,8 @@ pub type Metrics = BTreeMap<String, Metric>;
 
 /// Operations between two looks at whether to stop.
 const STOP_INTERVAL: u64 = 256;
-/// Share of a leaf that is filled by loading in bulk: a quarter is left for what comes later.
-const BULK_FILL: f64 = 0.75;
+/// Shares of leaves that can be filled by loading in bulk.
+const FILLS: RangeInclusive<f64> = 0.1..=1.0;
 /// Longest latency that is told apart from longer ones.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -105,9 +105,9 @@ fn check(case: &Case) -> Result<(), Error> {
         return wrong(format!("writes cannot be slowed down in domain {}, where no line is written back", parameters.domain));
     }
     if let Some(fill) = workload.load.and_then(|load| load.fill)
-        && !(0.1..=BULK_FILL).contains(&fill)
+        && !FILLS.contains(&fill)
     {
-        return wrong(format!("leaves filled to {fill}; from 0.1 to {BULK_FILL} is possible, as loading in bulk leaves room in each"));
+        return wrong(format!("leaves filled to {fill}; from {} to {} is possible", FILLS.start(), FILLS.end()));
     }
     for (at, phase) in workload.phases.iter().enumerate() {
         if phase.mix.delete > 0.0 && operations(phase, parameters) < parameters.keys && at + 1 < workload.phases.len() {
@@ -136,7 +136,7 @@ fn operations(phase: &Phase, parameters: &Parameters) -> u64 {
 
 /// Keys that a case inserts at most.
 fn keys_max(case: &Case) -> u64 {
-    let loaded = case.workload.load.map_or(0, |load| bulk_count(case.parameters.keys, load.fill.unwrap_or(BULK_FILL)));
+    let loaded = if case.workload.load.is_some() { case.parameters.keys } else { 0 };
     let inserted = case.workload.phases.iter().filter(|phase| phase.mix.insert > 0.0).map(|phase| operations(phase, &case.parameters));
     loaded.saturating_add(inserted.fold(0, u64::saturating_add))
 }
@@ -148,11 +148,11 @@ pub fn effort(case: &Case) -> u64 {
 }
 
 /// A directory for an instance, gone when it is dropped.
-struct Place(Option<tempfile::TempDir>);
+pub(crate) struct Place(Option<tempfile::TempDir>);
 
 impl Place {
-    fn new(parameters: &Parameters, needs_file: bool) -> Result<Self, Error> {
-        let parent = match &parameters.memory {
+    pub(crate) fn new(memory: &Memory, needs_file: bool) -> Result<Self, Error> {
+        let parent = match memory {
             Memory::Directory(path) => path.clone(),
             Memory::Anonymous if needs_file => memory_directory(),
             Memory::Anonymous => return Ok(Self(None)),
@@ -161,7 +161,7 @@ impl Place {
         Ok(Self(Some(directory.map_err(|source| Error::io("create a directory in", &parent, source))?)))
     }
 
-    fn path(&self) -> Option<PathBuf> {
+    pub(crate) fn path(&self) -> Option<PathBuf> {
         self.0.as_ref().map(|directory| directory.path().to_owned())
     }
 }
@@ -189,70 +189,34 @@ fn prepare(system: &dyn System, case: &Case, directory: Option<PathBuf>, keys: K
     let instance = system.create(&setting(case, directory)?)?;
     let mut population = Population::default();
     if let Some(load) = case.workload.load {
-        fill(system.name(), instance.as_ref(), load, &case.parameters, keys, &mut population, context)?;
+        fill(instance.as_ref(), load, &case.parameters, keys, &mut population, context)?;
     }
     Ok((instance, population))
 }
 
-/// Keys to load in bulk, of which `keys` stay when leaves are filled to that share.
-fn bulk_count(keys: u64, fill: f64) -> u64 {
-    (keys as f64 * BULK_FILL / fill).ceil() as u64
-}
-
-/// Loads an instance. To a given fill: in bulk, and then as many are removed, at random, as are too many.
-fn fill(
-    name: &str,
-    instance: &dyn Instance,
-    load: Load,
-    parameters: &Parameters,
-    keys: Keys,
-    population: &mut Population,
-    context: Context<'_>,
-) -> Result<(), Error> {
-    let (mut key, mut value) = (Vec::new(), Vec::new());
-    let Some(fill) = load.fill else {
-        let mut handle = instance.handle()?;
-        let first = population.reserve(load.order, parameters.keys);
-        population.add(first, parameters.keys);
-        for number in first..first + parameters.keys {
-            if (number - first).is_multiple_of(STOP_INTERVAL) && context.stopped() {
-                return Ok(());
-            }
-            keys.write(number, &mut key);
-            write_value(number, 0, parameters.value_bytes, &mut value);
-            handle.insert(&key, &value)?;
-        }
-        return Ok(());
-    };
-    let total = bulk_count(parameters.keys, fill);
-    let first = population.reserve(load.order, total);
+/// Loads an instance: in bulk if leaves are to be filled to some share, else by inserting one after the other.
+fn fill(instance: &dyn Instance, load: Load, parameters: &Parameters, keys: Keys, population: &mut Population, context: Context<'_>) -> Result<(), Error> {
+    let first = population.reserve(load.order, parameters.keys);
     population.add(first, parameters.keys);
-    let mut numbers: Vec<u64> = (first..first + total).collect();
-    numbers.sort_unstable_by_key(|number| keys.integer(*number));
-    let mut entries = numbers.iter().map(|number| {
-        let (mut key, mut value) = (Vec::new(), Vec::new());
-        keys.write(*number, &mut key);
-        write_value(*number, 0, parameters.value_bytes, &mut value);
-        (key, value)
-    });
-    instance.bulk_load(&mut entries)?;
-    if load.order == Order::Dense && total > parameters.keys {
-        // Ascending keys lie where they are numbered, so those that stay would be full leaves.
-        return Err(Error::Usage(format!("leaves of ascending keys can be filled to {BULK_FILL} only")));
+    if let Some(fill) = load.fill {
+        let mut numbers: Vec<u64> = (first..first + parameters.keys).collect();
+        numbers.sort_unstable_by_key(|number| keys.integer(*number));
+        return instance.bulk_load(&mut numbers.into_iter().map(|number| keys.entry(number, parameters.value_bytes)), fill);
     }
-    let mut handle = instance.handle()?;
-    // Those that were numbered last: random keys, which lie anywhere.
-    for number in first + parameters.keys..first + total {
-        keys.write(number, &mut key);
-        if !handle.delete(&key)? {
-            return Err(Error::WrongAnswers { system: name.into(), phase: "load".into(), count: 1 });
+    let (mut handle, mut key, mut value) = (instance.handle()?, Vec::new(), Vec::new());
+    for number in first..first + parameters.keys {
+        if (number - first).is_multiple_of(STOP_INTERVAL) && context.stopped() {
+            return Ok(());
         }
+        keys.write(number, &mut key);
+        write_value(number, 0, parameters.value_bytes, &mut value);
+        handle.insert(&key, &value)?;
     }
     Ok(())
 }
 
 fn phases(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
-    let place = Place::new(&case.parameters, false)?;
+    let place = Place::new(&case.parameters.memory, false)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
     let mut measured = Vec::new();
@@ -700,7 +664,7 @@ impl<'a> Worker<'a> {
         while at < self.part.end && !self.work.context.stopped() {
             let count = size.min(self.part.end - at);
             let numbers: Vec<u64> = (0..count).map(|offset| if inserts { self.inserted(self.outcome.inserted + offset) } else { self.choose() }).collect();
-            let entries: Vec<(Vec<u8>, Vec<u8>)> = numbers.iter().map(|number| self.entry(*number)).collect();
+            let entries: Vec<(Vec<u8>, Vec<u8>)> = numbers.iter().map(|number| self.work.keys.entry(*number, self.work.parameters.value_bytes)).collect();
             let start = Instant::now();
             if inserts {
                 let entries: Vec<(&[u8], &[u8])> = entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
@@ -721,18 +685,11 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
-
-    fn entry(&self, number: u64) -> (Vec<u8>, Vec<u8>) {
-        let (mut key, mut value) = (Vec::new(), Vec::new());
-        self.work.keys.write(number, &mut key);
-        write_value(number, 0, self.work.parameters.value_bytes, &mut value);
-        (key, value)
-    }
 }
 
 /// Fills an instance in a file, and opens it again: after a crash, and after a clean shutdown.
 fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
-    let place = Place::new(&case.parameters, true)?;
+    let place = Place::new(&case.parameters.memory, true)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let (mut instance, mut population) = prepare(system, case, place.path(), keys, context)?;
     let plain = Parameters { measure: Measure::Time, threads: 1, ..case.parameters.clone() };
@@ -794,7 +751,7 @@ fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(
 pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> Result<child::Used, Error> {
     check(case)?;
     // Its pages are then no private memory.
-    let place = Place::new(&case.parameters, system.capabilities().persistent)?;
+    let place = Place::new(&case.parameters.memory, system.capabilities().persistent)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let before = crate::machine::private_bytes();
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;

@@ -62,6 +62,14 @@ impl Keys {
             }
         }
     }
+
+    /// A key, and the value that is first set for it.
+    pub(crate) fn entry(self, number: u64, value_bytes: u32) -> (Vec<u8>, Vec<u8>) {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        self.write(number, &mut key);
+        write_value(number, 0, value_bytes, &mut value);
+        (key, value)
+    }
 }
 
 /// Writes a value of so many bytes, at least 8, for the key of that number: no two versions in a row are the same.

@@ -57,7 +57,7 @@ pub struct Workload {
 pub struct Load {
     /// In what order keys come.
     pub order: Order,
-    /// Share of leaves that is full afterwards, on average, at most 0.75; `None`: whatever comes of inserting one after the other.
+    /// Share of each leaf that is full afterwards, rounded down to entries; `None`: whatever comes of inserting one after the other.
     pub fill: Option<f64>,
 }
 

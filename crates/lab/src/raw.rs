@@ -8,6 +8,13 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// Name of [`Raw::flushed_line`].
+pub(crate) const FLUSHED_LINE: &str = "random store, write-back, fence";
+/// Name of [`Raw::store`].
+pub(crate) const STORE: &str = "random store";
+/// Name of [`Raw::dependent_read`].
+pub(crate) const DEPENDENT_READ: &str = "dependent random read of 64 B";
+
 const LINE_WORDS: usize = everleaf_pmem::LINE / WORD;
 
 /// Costs in nanoseconds.
@@ -56,7 +63,7 @@ impl Raw {
 
     /// Names and samples, for a table.
     pub fn rows(&self) -> [(&'static str, &Samples); 3] {
-        [("random store, write-back, fence", &self.flushed_line), ("random store", &self.store), ("dependent random read of 64 B", &self.dependent_read)]
+        [(FLUSHED_LINE, &self.flushed_line), (STORE, &self.store), (DEPENDENT_READ, &self.dependent_read)]
     }
 }
 

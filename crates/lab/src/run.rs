@@ -11,12 +11,12 @@
 //! So all systems of a case are measured within seconds of each other, five times or more, minutes apart: what the machine does meanwhile hits all of them.
 //! What is counted, not timed, is the same in every round, and is done in the first alone.
 
-use crate::driver::{self, Context};
-use crate::plan::{Case, Experiment, Measure, Plan};
+use crate::driver::{self, Context, Place};
+use crate::plan::{Case, Experiment, Measure, Memory, Plan};
 use crate::raw::Raw;
 use crate::result::{End, FORMAT, Header, Line, Machine, Measurement, Results, Skipped};
-use crate::{Error, System, child, claims};
-use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
+use crate::{Error, System, child, claims, system};
+use everleaf_pmem::Domain;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -185,15 +185,16 @@ fn is_counted(case: &Case) -> bool {
     matches!(case.parameters.measure, Measure::Counts | Measure::Space | Measure::Instructions)
 }
 
-/// What memory costs, on an area about as large as that of the largest index.
+/// What memory costs where the largest index lies, as pages of files may be smaller than others, and on an area about as large as that index.
 fn measure_memory(plan: &Plan) -> Result<Raw, Error> {
-    let keys = plan.experiments.iter().flat_map(|experiment| &experiment.cases).map(|case| case.parameters.keys).max().unwrap_or(0);
-    let lines = (keys / 2).clamp(1 << 10, RAW_LINES_MAX) as usize;
-    let options = PoolOptions { size_max: (lines * 2 * everleaf_pmem::LINE).max(1 << 28), domain: Some(Domain::Adr), ..PoolOptions::default() };
+    let largest = plan.experiments.iter().flat_map(|experiment| &experiment.cases).max_by_key(|case| case.parameters.keys);
+    let (keys, memory) = largest.map_or((0, &Memory::Anonymous), |case| (case.parameters.keys, &case.parameters.memory));
+    let lines = (keys / 2).clamp(1 << 10, RAW_LINES_MAX);
     let mut raw = Raw::default();
     for round in 0..RAW_ROUNDS {
-        let pool = Pool::anonymous(Hardware::new(Domain::Adr), options.clone()).map_err(|error| Error::system("memory", error))?;
-        raw.measure(&pool, lines, keys.clamp(1000, 1_000_000) as usize, plan.seed + u64::from(round))?;
+        let place = Place::new(memory, false)?;
+        let pool = system::pool(2 * lines, Domain::Adr, place.path())?;
+        raw.measure(&pool, lines as usize, keys.clamp(1000, 1_000_000) as usize, plan.seed + u64::from(round))?;
     }
     Ok(raw)
 }

@@ -2,6 +2,7 @@
 
 use crate::Samples;
 use crate::plan::{Experiment, KeyKind, Measure, Memory, Parameters};
+use crate::raw::{DEPENDENT_READ, FLUSHED_LINE};
 use crate::result::{Measurement, Results, metric};
 use std::fmt::Write;
 
@@ -27,6 +28,9 @@ const COLUMNS: [(&str, &str, f64, usize); 19] = [
     (metric::RECOVERY, "crash ms", 1e-3, 1),
     (metric::REOPENING, "closed ms", 1e-3, 1),
 ];
+
+/// Costs of memory that times are told in multiples of, and the names above.
+const FLOORS: [(&str, &str); 2] = [(FLUSHED_LINE, "flushes"), (DEPENDENT_READ, "reads")];
 
 /// Metrics of which more is better: a ratio of 2 is twice as good then.
 const MORE_IS_BETTER: [&str; 2] = [metric::THROUGHPUT, metric::ENTRIES];
@@ -112,7 +116,10 @@ fn table(results: &Results, experiment: &Experiment, text: &mut String) {
     let baseline = experiment.baseline.as_ref().or(experiment.systems.first());
     let _ = writeln!(text, "\n{} ({})", experiment.title, experiment.id);
     let heads: String = columns.iter().map(|(_, head, ..)| format!("{head:>13}")).collect();
-    let _ = writeln!(text, "{:12}{:16}{heads}{:>9}{:>9}", "", "", "spread", "ratio");
+    let raw = &results.header.machine.raw_ns;
+    let floors: Vec<(f64, &str)> = FLOORS.iter().filter(|_| *main == metric::MEAN).filter_map(|(name, head)| Some((*raw.get(*name)?, *head))).collect();
+    let floor_heads: String = floors.iter().map(|(_, head)| format!("{head:>9}")).collect();
+    let _ = writeln!(text, "{:12}{:16}{heads}{:>9}{:>9}{floor_heads}", "", "", "spread", "ratio");
     let mut above = None;
     for group in &groups {
         let label = describe(&group.first.workload, &group.first.parameters);
@@ -133,7 +140,8 @@ fn table(results: &Results, experiment: &Experiment, text: &mut String) {
         let ratio = if MORE_IS_BETTER.contains(main) { 1.0 / ratio } else { ratio };
         let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
         let (width, ratio) = (cell(width, format!("{width:.0} %")), cell(ratio, format!("{ratio:.2}")));
-        let _ = writeln!(text, "    {:10}{:14}{cells}{width:>9}{ratio:>9}", group.first.phase, group.first.system);
+        let floors: String = floors.iter().map(|(cost, _)| format!("{:>9.2}", spread.median / cost)).collect();
+        let _ = writeln!(text, "    {:10}{:14}{cells}{width:>9}{ratio:>9}{floors}", group.first.phase, group.first.system);
     }
 }
 

@@ -16,9 +16,10 @@ mod store;
 
 use crate::Error;
 use crate::plan::{KeyKind, Measure};
-use everleaf_pmem::{Counts, Domain};
+use everleaf_pmem::{Counts, Domain, Pool};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Something that can be measured.
@@ -94,11 +95,11 @@ pub trait Instance: Send + Sync {
     /// Whatever hinders it.
     fn handle(&self) -> Result<Box<dyn Handle + '_>, Error>;
 
-    /// Fills it, empty as it is, with entries in ascending order, so that leaves are as full as they can be.
+    /// Fills it, empty as it is, with entries in ascending order, and its leaves to the share `fill`, if it has leaves and does not choose that by itself.
     ///
     /// # Errors
     /// [`Error::Missing`] if it has no such operation.
-    fn bulk_load(&self, entries: &mut Entries<'_>) -> Result<(), Error>;
+    fn bulk_load(&self, entries: &mut Entries<'_>, fill: f64) -> Result<(), Error>;
 
     /// What it takes.
     ///
@@ -225,6 +226,13 @@ pub trait Handle {
     fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
         entries.iter().try_for_each(|(key, value)| self.insert(key, value))
     }
+}
+
+/// An empty pool as systems have them, with room for so many small entries.
+pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>) -> Result<Arc<Pool>, Error> {
+    let (key, measure) = (KeyKind::Integer, Measure::Time);
+    let setting = Setting { keys_max, key, value_bytes: 8, threads: 1, domain, write_latency_ns: 0, directory, measure };
+    medium::create_pool(&setting).map(|(pool, _)| pool).map_err(|error| Error::system("memory", error))
 }
 
 /// All systems of this crate: every index of the registry, the store on its default index, the server.

@@ -2,7 +2,7 @@
 //!
 //! | family | workloads |
 //! |---|---|
-//! | micro | load, insert, search, miss, update, delete, scan, micro (insert, search, scan, update, delete in turn), dense |
+//! | micro | load, insert, search, miss, update, delete, scan, dense, micro (insert, search, scan, update, delete in turn), basic (three of them) |
 //! | YCSB | ycsb-a to ycsb-f, with the standard mixes and Zipf's law with 0.99 |
 //! | NV-Store's study | status-update, session-store |
 //! | db_bench | fillseq, fillrandom, readrandom, readseq, overwrite |
@@ -16,8 +16,9 @@ use crate::plan::{Access, Distribution, Load, Mix, Order, Phase, Workload};
 const YCSB: f64 = 0.99;
 
 /// Every workload: its name, and one line for people.
-pub const WORKLOADS: [(&str, &str); 25] = [
+pub const WORKLOADS: [(&str, &str); 26] = [
     ("micro", "insert random keys, then search, scan, update and delete all of them"),
+    ("basic", "insert random keys, then search and delete all of them"),
     ("load", "fill an empty instance with random keys"),
     ("insert", "insert as many random keys as there are already"),
     ("dense", "insert ascending keys above all that are there"),
@@ -59,6 +60,10 @@ pub fn find(name: &str) -> Result<Workload, Error> {
         "micro" => {
             let delete = phase("delete", DELETE);
             let phases = vec![phase("insert", INSERT), phase("search", SEARCH), phase("scan", SCAN), phase("update", UPDATE), delete];
+            Ok(Workload { name: name.into(), load: None, phases })
+        }
+        "basic" => {
+            let phases = vec![phase("insert", INSERT), phase("search", SEARCH), phase("delete", DELETE)];
             Ok(Workload { name: name.into(), load: None, phases })
         }
         "load" | "fillrandom" => one(None, phase("insert", INSERT)),

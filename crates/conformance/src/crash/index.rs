@@ -3,7 +3,7 @@
 use super::world::{Start, World};
 use crate::subject::{Model, apply_to_model};
 use crate::{Broken, Change, Class, ROOT, Subject};
-use everleaf_index::Entry;
+use everleaf_index::{Entry, FILL};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -166,7 +166,7 @@ impl<K: Class + ?Sized> World for Index<K> {
                 let subject = live.subject()?;
                 let value = |(key, payload): (K::Owned, u64)| Ok((key.clone(), K::value(&subject.pool, key.borrow(), payload)?));
                 let values: Vec<_> = Self::loaded(count).into_iter().map(value).collect::<Result<_, everleaf_index::Error>>().map_err(Broken::by(RULE))?;
-                subject.index.bulk_load(&mut values.into_iter()).map_err(Broken::by(RULE))?;
+                subject.index.bulk_load(&mut values.into_iter(), FILL).map_err(Broken::by(RULE))?;
             }
             IndexChange::Key(change) => {
                 let (Put(key, _) | Delete(key)) = change;

@@ -288,7 +288,7 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> OrderedIndex<K> for List<K
         Ok(())
     }
 
-    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {
         // From the last node to the first, each durable before it is linked, and all of them linked at once.
         let entries: Vec<_> = entries.collect();
         let (mut next, mut nodes) = (0, Vec::new());

@@ -232,7 +232,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
-    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         let is_only = |leaf: &L| leaf.count() == 0 && leaf.next().get() == 0;
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
         self.merge_empty();
@@ -240,7 +240,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Err(not_empty());
         }
         // Before anything is latched: the entries may take their time to come.
-        let mut chain = Chain::<K, L, M>::build(&self.pool, entries)?;
+        let mut chain = Chain::<K, L, M>::build(&self.pool, entries, fill)?;
         if chain.leaves.is_empty() {
             return Ok(());
         }
@@ -290,13 +290,12 @@ struct Pending<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
 }
 
 impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
-    fn build(pool: &'p Pool<M>, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<Self, Error> {
-        // Room for a quarter more, so that the first insert into each leaf does not split it.
-        let fill = (L::CAPACITY * 3 / 4).max(1);
+    fn build(pool: &'p Pool<M>, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<Self, Error> {
+        let size = ((L::CAPACITY as f64 * fill) as usize).clamp(1, L::CAPACITY);
         let mut chain = Self { leaves: Vec::new(), fences: Vec::new(), lows: Vec::new(), count: 0 };
         let mut last: Option<Pending<'p, K, L, M>> = None;
         loop {
-            let chunk: Vec<_> = entries.take(fill).collect();
+            let chunk: Vec<_> = entries.take(size).collect();
             if chunk.is_empty() {
                 break;
             }

@@ -152,11 +152,13 @@ const INSERT_NOTHING: crate::plan::Mix = crate::plan::Mix { search: 0.0, miss: 0
 fn lb(Scale(n): Scale) -> Vec<Experiment> {
     let all = ["lb", "wb-256", "fp-256"];
     let filled = |fill| Some(Load { order: Order::Random, fill: Some(fill) });
-    let added = n / 5;
+    // The paper adds at most 300 thousand to 2 billion, so that a full leaf is divided by nearly every insert, and others by hardly any.
+    let added = n / 20;
     let inserts = |name: &str, fill| workload(name, filled(fill), vec![some(added, phase("insert", INSERT))]);
-    let dense = || workload("dense", filled(0.75), vec![some(added, Phase { order: Order::Dense, ..phase("insert", INSERT) })]);
+    let full = || workload("100 %", filled(1.0), vec![some(added / 2, phase("insert", INSERT))]);
+    let dense = || workload("dense", filled(0.7), vec![some(added, Phase { order: Order::Dense, ..phase("insert", INSERT) })]);
     let case = |workload: Workload, threads: u16, measure: Measure| Case { workload, parameters: Parameters { threads, ..parameters(n, 0, measure) } };
-    let three = |threads| vec![case(inserts("70 %", 0.7), threads, Measure::Time), case(dense(), threads, Measure::Time)];
+    let three = |threads| [inserts("70 %", 0.7), full(), dense()].map(|workload| case(workload, threads, Measure::Time)).into();
     let reads = workload("reads", filled(0.7), vec![some(added, phase("search", SEARCH)), some(added, phase("delete", DELETE))]);
     let rebuilt = [1, 2].map(|threads| case(workload("rebuild", filled(0.7), Vec::new()), threads, Measure::Recovery));
     // Stable: as many keys are added as there were, so that leaves are as full as they are in the long run.

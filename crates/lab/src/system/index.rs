@@ -194,7 +194,7 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
         Ok(Box::new(Threads { open: self, words: Vec::new() }))
     }
 
-    fn bulk_load(&self, entries: &mut Entries<'_>) -> Result<(), Error> {
+    fn bulk_load(&self, entries: &mut Entries<'_>, fill: f64) -> Result<(), Error> {
         // The index cannot be told that a record could not be written, so that is remembered, and no more entries come.
         let mut failed = Ok(());
         let mut words = entries.map_while(|(key, value)| match self.word(&key, &value) {
@@ -204,7 +204,7 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
                 None
             }
         });
-        let loaded = self.index.bulk_load(&mut words);
+        let loaded = self.index.bulk_load(&mut words, fill);
         failed.and(loaded).map_err(self.failed())
     }
 

@@ -90,7 +90,7 @@ impl Instance for Running {
         Ok(Box::new(Connection { socket, reader, request: Vec::new() }))
     }
 
-    fn bulk_load(&self, _: &mut Entries<'_>) -> Result<(), Error> {
+    fn bulk_load(&self, _: &mut Entries<'_>, _: f64) -> Result<(), Error> {
         Err(Error::Missing { system: NAME.into(), operation: "loading in bulk" })
     }
 

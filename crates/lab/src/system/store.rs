@@ -94,7 +94,7 @@ impl<M: Measured + Listed> Instance for Open<M> {
         Ok(Box::new(Threads(self)))
     }
 
-    fn bulk_load(&self, _: &mut Entries<'_>) -> Result<(), Error> {
+    fn bulk_load(&self, _: &mut Entries<'_>, _: f64) -> Result<(), Error> {
         Err(Error::Missing { system: self.name.clone(), operation: "loading in bulk" })
     }
 
