@@ -274,7 +274,7 @@ impl Results {
                 Ok(line) => line,
                 // Whoever wrote it was stopped in its middle.
                 Err(_) if header.is_some() && text.last() != Some(&b'\n') => break,
-                Err(error) => return Err(wrong(error.to_string())),
+                Err(error) => return Err(wrong(told(&error))),
             };
             match line {
                 Line::Header(found) if header.is_none() && found.format == FORMAT => header = Some(*found),
@@ -289,6 +289,15 @@ impl Results {
         }
         let header = header.ok_or(Error::Result { line: 1, message: "the file is empty".into() })?;
         Ok(Self { header, measurements, skipped, claims, end })
+    }
+}
+
+/// What is wrong with a line. Its number in the file is told beside; serde counts lines from the start of what it was given, which is one line.
+fn told(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    match message.strip_suffix(&format!(" at line {} column {}", error.line(), error.column())) {
+        Some(what) => format!("{what}, at column {}", error.column()),
+        None => message,
     }
 }
 
@@ -393,7 +402,8 @@ mod tests {
     fn other_formats_and_other_files_are_refused() {
         let mut lines = lines();
         let damaged = [written(&lines[..2]), b"{\"line\":\"end\"}\n".to_vec()].concat();
-        assert!(matches!(Results::read(damaged.as_slice()), Err(Error::Result { line: 3, .. })));
+        let refused = Results::read(damaged.as_slice()).unwrap_err();
+        assert!(matches!(refused, Error::Result { line: 3, .. }) && !refused.to_string().contains("line 1"), "{refused}");
         assert!(matches!(Results::read(written(&lines[1..]).as_slice()), Err(Error::Result { line: 1, .. })));
         if let Line::Header(header) = &mut lines[0] {
             header.format += 1;

@@ -112,8 +112,8 @@ fn write_claims(html: &mut String, claims: &[Claim]) -> std::fmt::Result {
     if claims.is_empty() {
         return Ok(());
     }
-    html.push_str("<h2 id=\"claims\">What the papers say, and what came out here</h2>\n<div class=\"wrap\"><table class=\"claims\">\n<thead><tr>");
-    for name in ["Claim", "What", "Paper", "Here", "Verdict", "Why"] {
+    html.push_str("<h2 id=\"claims\">What the papers say, and what came out here</h2>\n<div class=\"broad\"><table class=\"claims\">\n<thead><tr>");
+    for name in ["Claim", "What", "Paper", "Here", "Why"] {
         write!(html, "<th scope=\"col\">{name}</th>")?;
     }
     html.push_str("</tr></thead>\n<tbody>\n");
@@ -121,8 +121,8 @@ fn write_claims(html: &mut String, claims: &[Claim]) -> std::fmt::Result {
         let [id, place, what, paper, ours, why] = [&claim.id, &claim.place, &claim.what, &claim.paper, &claim.ours, &claim.why].map(|text| escape(text));
         writeln!(
             html,
-            "<tr><th scope=\"row\"><span class=\"id\">{id}</span><span class=\"place\">{place}</span></th><td>{what}</td>\
-             <td data-name=\"Paper\">{paper}</td><td data-name=\"Here\">{ours}</td><td class=\"verdict {}\">{} {}</td><td class=\"why\">{why}</td></tr>",
+            "<tr><th scope=\"row\"><span class=\"id\">{id}</span><span class=\"place\">{place}</span><span class=\"verdict {}\">{} {}</span></th>\
+             <td>{what}</td><td data-name=\"Paper\">{paper}</td><td data-name=\"Here\">{ours}</td><td class=\"why\">{why}</td></tr>",
             class(claim.verdict),
             sign(claim.verdict),
             claim.verdict.name(),
