@@ -3,7 +3,6 @@
 use crate::process::{Failure, cargo, root, run};
 use clap::Args;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 /// What to measure, and where it goes.
@@ -16,57 +15,89 @@ pub(crate) struct Arguments {
     #[arg(long)]
     peers: bool,
     /// The same without RocksDB, which takes longest to build
-    #[arg(long)]
+    #[arg(long, conflicts_with = "peers")]
     peers_without_rocksdb: bool,
-    /// Keys with which engines are compared
-    #[arg(long, default_value_t = 1_000_000)]
+    /// Keys with which engines are compared; servers, which take longer for each, are with a tenth
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(100..))]
     peers_keys: u64,
-    /// Where the report goes, instead of docs/results
+    /// Only the engines: the claims have been measured
+    #[arg(long)]
+    peers_only: bool,
+    /// Where the report goes, from the folder of the workspace on
     #[arg(long, default_value = "docs/results")]
     out: String,
 }
 
-/// The engines that are compared: each way of being durable, and what is lost with the process.
-const ENGINES: [&str; 11] =
-    ["store", "lmdb-durable", "lmdb-nosync", "redb-durable", "fjall-durable", "fjall-nosync", "sled-nosync", "btreemap", "skipmap", "bf-tree", "volatile"];
+/// The engines that are compared: each way of being durable, and what is lost with the process. The first is what others are compared with.
+const ENGINES: [&str; 12] = [
+    "store",
+    "lmdb-durable",
+    "lmdb-nosync",
+    "redb-durable",
+    "fjall-durable",
+    "fjall-nosync",
+    "sled-durable",
+    "sled-nosync",
+    "btreemap",
+    "skipmap",
+    "bf-tree",
+    "volatile",
+];
 const ROCKSDB: [&str; 2] = ["rocksdb-durable", "rocksdb-nosync"];
+/// Servers, with the programs that must be installed for them.
+const SERVERS: [(&str, Option<&str>); 5] = [
+    ("server", None),
+    ("redis-memory", Some("redis-server")),
+    ("redis-everysec", Some("redis-server")),
+    ("redis-always", Some("redis-server")),
+    ("memcached", Some("memcached")),
+];
 
 /// Measures, and draws.
 pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
-    let out = root().join(&arguments.out);
     run(&mut cargo(&["build", "--release", "--package", "everleaf-cli"]))?;
-    let lines = fresh(&out, "results.jsonl")?;
-    run(everleaf().args(["lab", "reproduce", "all", "--scale", &arguments.scale, "--output"]).arg(&lines))?;
-    run(everleaf().args(["lab", "report"]).arg(&lines).arg("--out").arg(&out))?;
+    if !arguments.peers_only {
+        report(&arguments.out, everleaf().args(["lab", "reproduce", "all", "--scale", &arguments.scale]))?;
+    }
     if !arguments.peers && !arguments.peers_without_rocksdb {
         return Ok(());
     }
-    let out = out.join("peers");
-    let lines = fresh(&out, "peers.jsonl")?;
-    let (mut engines, mut command) = (ENGINES.to_vec(), cargo(&["run", "--release", "--manifest-path", "peers/Cargo.toml"]));
-    if arguments.peers_without_rocksdb {
-        command.arg("--no-default-features");
-    } else {
+    let peers = |work: &[&str], keys: u64, systems: &[&str]| {
+        let mut command = cargo(&["run", "--release", "--manifest-path", "peers/Cargo.toml"]);
+        if arguments.peers_without_rocksdb {
+            command.arg("--no-default-features");
+        }
+        command.args(["--", "lab", "run", "--key", "16", "--value-bytes", "100", "--domains", "page-cache", "--directory", "/dev/shm"]);
+        command.args(work).args(["--keys", &keys.to_string(), "--systems", &systems.join(",")]);
+        command
+    };
+    let mut engines = ENGINES.to_vec();
+    if arguments.peers {
         engines.extend(ROCKSDB);
     }
-    let keys = arguments.peers_keys.to_string();
-    command.args(["--", "lab", "run", "--workload", "micro", "--key", "16", "--value-bytes", "100", "--domains", "page-cache", "--keys", &keys]);
-    run(command.args(["--systems", &engines.join(","), "--directory", "/dev/shm", "--output"]).arg(&lines))?;
-    run(everleaf().args(["lab", "report"]).arg(&lines).arg("--out").arg(&out))
+    report(&format!("{}/peers", arguments.out), &mut peers(&["--workload", "micro"], arguments.peers_keys, &engines))?;
+    let servers: Vec<&str> = SERVERS.iter().filter(|(_, program)| program.is_none_or(is_installed)).map(|(name, _)| *name).collect();
+    report(&format!("{}/servers", arguments.out), &mut peers(&["--workload", "basic", "--threads", "1,2"], arguments.peers_keys / 10, &servers))
 }
 
+/// Lets `command` write its results into a folder, and draws them there. Paths begin in the workspace, so that what is kept tells nothing of a machine.
+fn report(out: &str, command: &mut Command) -> Result<(), Failure> {
+    let lines = format!("{out}/results.jsonl");
+    fs::create_dir_all(root().join(out)).map_err(|error| Failure(format!("create {out}: {error}")))?;
+    if root().join(&lines).exists() {
+        return Err(Failure(format!("{lines} is there already: remove it, or choose another place with --out")));
+    }
+    run(command.args(["--output", &lines]))?;
+    run(everleaf().args(["lab", "report", &lines, "--out", out]))
+}
+
+/// The program, by a path that holds in the folder of the workspace.
 fn everleaf() -> Command {
-    let mut command = Command::new(root().join("target/release/everleaf"));
+    let mut command = Command::new("target/release/everleaf");
     command.current_dir(root());
     command
 }
 
-/// The path of a file in `out` that is not there: `lab` writes nothing over.
-fn fresh(out: &Path, name: &str) -> Result<std::path::PathBuf, Failure> {
-    let path = out.join(name);
-    fs::create_dir_all(out).map_err(|error| Failure(format!("create {}: {error}", out.display())))?;
-    if path.exists() {
-        return Err(Failure(format!("{} is there already: remove it, or choose another place with --out", path.display())));
-    }
-    Ok(path)
+fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }

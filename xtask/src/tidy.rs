@@ -23,7 +23,10 @@ pub(crate) fn run() -> Result<(), Failure> {
     let mut findings = Vec::new();
     for path in files()? {
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
-        check_text(&path, &text, &mut findings);
+        // What the lab draws carries its fonts as text, in which every word comes up.
+        if !(path.starts_with("docs/results") && path.extension().is_some_and(|extension| extension == "html" || extension == "svg")) {
+            check_text(&path, &text, &mut findings);
+        }
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => check_code(&path, &text, &mut findings),
             Some("toml") if path.ends_with("Cargo.toml") => check_manifest(&path, &text, &mut findings),
