@@ -294,8 +294,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.scan_leaves(from, direction, visit)
     }
 
-    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
-        self.acknowledged(|| self.load(entries))
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
+        self.acknowledged(|| self.load(entries, fill))
     }
 
     fn check(&self) -> Result<Stats, Error> {

@@ -206,14 +206,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
-    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
+    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
         self.merge_empty();
         if self.leaves.get() > 1 || self.keys.get() > 0 {
             return Err(not_empty());
         }
         // Before anything is latched: the entries may take their time to come.
-        let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries)? else { return Ok(()) };
+        let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries, fill)? else { return Ok(()) };
         let (only, lock) = loop {
             let route = self.router.find(crate::selective::router::Target::At(K::LOWEST));
             let held = route.and_then(|route| Ok((route.leaf, self.leaf(route.leaf)?.1.latch.try_lock()?)));
@@ -391,16 +391,15 @@ struct Chain<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: u
 
 impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> Chain<'p, K, M, LINES, LEAVES> {
     /// `None` if there are no entries.
-    fn build(pool: &'p Pool<M>, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<Option<Self>, Error> {
-        // Room for a quarter more, so that the first insert into each leaf does not split it.
-        let fill = (Leaf::<LINES>::CAPACITY * 3 / 4).max(1);
+    fn build(pool: &'p Pool<M>, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<Option<Self>, Error> {
+        let size = ((Leaf::<LINES>::CAPACITY as f64 * fill) as usize).clamp(1, Leaf::<LINES>::CAPACITY);
         let mut extents: Vec<Fresh<'p, Extent<LINES, LEAVES>, M>> = Vec::new();
         let (mut lows, mut fingerprints, mut fences, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
         let mut last: Option<K::Owned> = None;
         loop {
-            let mut slots = Vec::with_capacity(fill);
+            let mut slots = Vec::with_capacity(size);
             let mut first = None;
-            for (key, value) in entries.take(fill) {
+            for (key, value) in entries.take(size) {
                 if last.as_ref().is_some_and(|last| *last >= key) {
                     return Err(Error::Unsorted { position: count });
                 }
