@@ -13,8 +13,8 @@
 use crate::namespace::{GROUP, link_word};
 use crate::store::{Index, Shared, Space, check_sizes};
 use crate::{Error, Namespace};
-use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
+use everleaf_index::{FILL, Listed};
 use everleaf_pmem::{Medium, Off, Pool, Word, schedule};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl<M: Listed> Namespace<M> {
         let index = shared.begin_load(&self.space)?;
         let mut records =
             Records { pool: &shared.pool, entries: entries.into_iter().fuse(), ready: Vec::new().into_iter(), written: Vec::new(), last: None, error: None };
-        let loaded = index.tree.bulk_load(&mut records).map_err(Error::from);
+        let loaded = index.tree.bulk_load(&mut records, FILL).map_err(Error::from);
         let Records { written, error, .. } = records;
         let outcome = error.map_or(loaded, Err).and_then(|()| shared.writable());
         if let Err(error) = outcome {
