@@ -58,6 +58,9 @@ impl Entry {
     }
 }
 
+/// What [`Directory::follow`] calls for each extent.
+type Visit<'a, const LINES: usize, const LEAVES: usize> = dyn FnMut(Off<Extent<LINES, LEAVES>>, &Extent<LINES, LEAVES>) -> Result<(), Error> + 'a;
+
 /// The number of a leaf: its place in its extent, and the number of that, in whatever order they were found.
 pub(super) type Number = u64;
 
@@ -174,11 +177,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     ///
     /// # Errors
     /// A list that leaves the pool, or does not end.
-    pub(super) fn follow<M: Medium>(
-        pm: &Pm<M>,
-        first: u64,
-        visit: &mut dyn FnMut(Off<Extent<LINES, LEAVES>>, &Extent<LINES, LEAVES>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub(super) fn follow<M: Medium>(pm: &Pm<M>, first: u64, visit: &mut Visit<'_, LINES, LEAVES>) -> Result<(), Error> {
         let mut next = Off::<Extent<LINES, LEAVES>>::from_link(first)?;
         for _ in 0..=pm.length() / size_of::<Extent<LINES, LEAVES>>() {
             if next.is_null() {

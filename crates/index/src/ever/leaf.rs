@@ -233,7 +233,7 @@ impl Descriptor {
         let bytes = (self.fingerprints[place.home / 2].load(Acquire) >> (place.home % 2 * 32)) as u32;
         // A byte of `different` is 0 where the fingerprints agree, and then the highest bit of that byte of `equal` is set. No other is: in a slot that does not
         // count there may be an entry that is not durable.
-        let different = bytes ^ u32::from(place.fingerprint) * 0x0101_0101;
+        let different = bytes ^ (u32::from(place.fingerprint) * 0x0101_0101);
         let equal = !(((different & 0x7f7f_7f7f) + 0x7f7f_7f7f) | different | 0x7f7f_7f7f);
         each(equal).map(move |bit| place.home * SLOTS + bit / 8)
     }
