@@ -5,13 +5,13 @@
 //! root block -> extent -> extent -> ... (PM): directory of { low fence, state } | leaves of entries { token, value }
 //! ```
 //!
-//! Nothing in a leaf says which of its slots count. What does is its *range*: **a slot counts if its value is not 0 and its key lies from the leaf's low fence to
-//! the low fence of the next live leaf.** So an insert writes one line, once; a split writes the new leaf and nothing of the old one, whose entries that have moved
-//! no longer count when the new leaf lives. See `leaf.rs` for the bytes of a leaf, and `directory.rs` for which leaves live.
+//! Nothing in a leaf says which of its slots count. What does is its *range*: **a slot counts if its value is not 0 and its key lies from the leaf's low fence
+//! to the low fence of the next live leaf.** So an insert writes one line, once; a split writes the new leaf and nothing of the old one, whose entries that
+//! have moved no longer count when the new leaf lives. See `leaf.rs` for the bytes of a leaf, and `directory.rs` for which leaves live.
 //!
 //! # Invariants
-//! 1. of live leaves with equal low fences the one of the highest generation counts; the lows of those that count ascend, the first is the lowest key, and their
-//!    ranges tile the key space;
+//! 1. of live leaves with equal low fences the one of the highest generation counts; the lows of those that count ascend, the first is the lowest key, and
+//!    their ranges tile the key space;
 //! 2. when the latch of a leaf is free, its fingerprints name exactly the slots that count, and each of those is durable: so what a reader has read between two
 //!    equal versions of the latch cannot be taken back by a crash;
 //! 3. a slot that counts for nothing is written value first (0), then key, then value, in one line: whatever prefix of that a crash leaves, an old value never
@@ -19,35 +19,38 @@
 //! 4. where the key is in a record, a slot that counts for nothing holds 0 when the latch is free: its record may be freed and used again.
 //!
 //! # Protocol
-//! *Insert* into a leaf with room, 1 line and 1 fence. 1. Find the leaf; see in its fingerprints that the key is absent, and choose a slot. 2. Begin to append, if
-//! nobody else has changed the leaf since. 3. Write the slot, flush, fence. A crash leaves the slot as it was, or with value 0, or the entry: the commit point is
-//! the value. 4. Store the fingerprint, and end the append. Readers have not been kept out, and see the entry only now, when it is durable.
+//! *Insert* into a leaf with room, 1 line and 1 fence. 1. Find the leaf; see in its fingerprints that the key is absent, and choose a slot. 2. Begin to append,
+//! if nobody else has changed the leaf since. 3. Write the slot, flush, fence. A crash leaves the slot as it was, or with value 0, or the entry: the commit
+//! point is the value. 4. Store the fingerprint, and end the append. Readers have not been kept out, and see the entry only now, when it is durable.
 //!
-//! *Update* and *remove*, 1 line and 1 fence, under the latch. 1. Store the value, or 0: the commit point. Flush, fence. 2. Clear the fingerprint of what is gone.
+//! *Update* and *remove*, 1 line and 1 fence, under the latch. 1. Store the value, or 0: the commit point. Flush, fence. 2. Clear the fingerprint of what is
+//! gone.
 //!
 //! *Split* of X, latched, whose upper half from m on goes to N:
 //! 1. write N, with the pending entry if that belongs there: all its lines, flush, fence. N is dead: a crash forgets it.
-//! 2. the directory entry of N: low := m, state := 1, flush, fence: the commit point. Before: X as it was. After: what has moved counts in N, and no longer in X.
+//! 2. the directory entry of N: low := m, state := 1, flush, fence: the commit point. Before: X as it was. After: what has moved counts in N, and no longer in
+//!    X.
 //! 3. where keys are in records, the slots of X that have moved := 0, flush, fence. After a crash within, recovery does it. It comes before step 4, so that no
 //!    record they link can be freed meanwhile.
-//! 4. fingerprints of N; those of X that have moved := 0; the router; unlatch. Volatile. An entry that belongs in X is inserted now, over what has moved at most
-//!    after step 2 is durable.
+//! 4. fingerprints of N; those of X that have moved := 0; the router; unlatch. Volatile. An entry that belongs in X is inserted now, over what has moved at
+//!    most after step 2 is durable.
 //!
 //! *Merge* of X and the next leaf N, latched, under one node of the router (see `are_worth_merging`):
 //! 1. write Y with the entries of both, flush, fence. Y is dead.
-//! 2. the directory entry of Y: low := that of X, state := the generation of X + 1, flush, fence. From here on Y stands for X; what it has of N is beyond its range,
-//!    for N lives.
-//! 3. the states of N and X := 0, flush, fence: the commit point is N's, from which on the range of Y reaches over N's. X, which was as good as dead before, must
-//!    be dead before its place is used again, and before Y is.
+//! 2. the directory entry of Y: low := that of X, state := the generation of X + 1, flush, fence. From here on Y stands for X; what it has of N is beyond its
+//!    range, for N lives.
+//! 3. the states of N and X := 0, flush, fence: the commit point is N's, from which on the range of Y reaches over N's. X, which was as good as dead before,
+//!    must be dead before its place is used again, and before Y is.
 //! 4. the router; both latches say obsolete for ever, or until the leaves are used again. Volatile.
 //!
 //! *Several writes at once* share a fence (`batch.rs`).
 //!
-//! *Bulk load*: new extents, whose leaves all live, the first with the low and the next generation of the only leaf there was; one link of the topmost extent is
-//! the commit point of all of them.
+//! *Bulk load*: new extents, whose leaves all live, the first with the low and the next generation of the only leaf there was; one link of the topmost extent
+//! is the commit point of all of them.
 //!
-//! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, reads all leaves by several threads, clears what does
-//! not count where keys are in records, and builds descriptors and router. It repairs by the same stores as above, so a crash within is one of the same states.
+//! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, reads all leaves by several threads, clears what
+//! does not count where keys are in records, and builds descriptors and router. It repairs by the same stores as above, so a crash within is one of the same
+//! states.
 
 mod batch;
 mod directory;

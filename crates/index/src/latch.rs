@@ -4,8 +4,8 @@
 //! the version, reads what the latch guards, and checks that the version is still the same; a writer locks from a version that it has seen, so that it knows
 //! nothing has changed since. The version never goes back, so a place that was given up and taken into use again is told from its former life.
 //!
-//! Who *appends* adds something that nobody sees before it is complete, and changes nothing that is there. Appends keep writers out, and are seen by writers who
-//! have come before; to readers they make no difference.
+//! Who *appends* adds something that nobody sees before it is complete, and changes nothing that is there. Appends keep writers out, and are seen by writers
+//! who have come before; to readers they make no difference.
 
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
 use std::sync::atomic::{Ordering, fence};

@@ -6,8 +6,8 @@
 //! 3. Publish the fingerprints, and let go.
 //!
 //! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody: where somebody is in the way, or a leaf is full, what has been
-//! staged is settled first, and the write is made alone. That includes the batch itself, which keeps the order of equal keys. Keys that are new to the same leaf
-//! share one append.
+//! staged is settled first, and the write is made alone. That includes the batch itself, which keeps the order of equal keys. Keys that are new to the same
+//! leaf share one append.
 
 use super::leaf::{Descriptor, Leaf, Place, Slot};
 use super::{Ever, When};

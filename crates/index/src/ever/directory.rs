@@ -6,8 +6,8 @@
 //!          then       the leaves
 //! ```
 //!
-//! A state of 0 says that the leaf is dead, and its low fence means nothing. Any other is a *generation*, from 1: of leaves with equal lows, the one of the highest
-//! generation stands for the range, and the others are as good as dead.
+//! A state of 0 says that the leaf is dead, and its low fence means nothing. Any other is a *generation*, from 1: of leaves with equal lows, the one of the
+//! highest generation stands for the range, and the others are as good as dead.
 //!
 //! The low fence is stored before the state, in one line, so the state of a leaf that comes to life is the commit point of whatever it is born for. A leaf is
 //! written only when its death is durable.
@@ -152,8 +152,8 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         schedule::lock(&self.state).free.extend(leaves);
     }
 
-    /// Links a chain of extents that ends in `bottom`, of which all but that one have been flushed, `top` first: the commit point of all leaves that live there.
-    /// Calls `adopted` with the number of the first leaf of each, from the top on.
+    /// Links a chain of extents that ends in `bottom`, of which all but that one have been flushed, `top` first: the commit point of all leaves that live
+    /// there. Calls `adopted` with the number of the first leaf of each, from the top on.
     pub(super) fn link<'p, M: Medium>(
         &self,
         pool: &'p Pool<M>,

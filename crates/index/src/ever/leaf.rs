@@ -5,8 +5,8 @@
 //! descriptor   latch | a fingerprint for each slot, 56 bytes                      DRAM, one line
 //! ```
 //!
-//! The *token* of a key is the key itself, or a hash of it where the key is in a record ([`Key::token`]). Its hash gives the key a home line and a fingerprint of
-//! seven bits. A key is in its home line when there was room; its fingerprint says where it is:
+//! The *token* of a key is the key itself, or a hash of it where the key is in a record ([`Key::token`]). Its hash gives the key a home line and a fingerprint
+//! of seven bits. A key is in its home line when there was room; its fingerprint says where it is:
 //!
 //! | byte | the slot |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | 1 to 127 | holds a key of that hash, whose home is this line |
 //! | 129 to 255 | holds a key of the hash without the highest bit, whose home is another line |
 //!
-//! So a search looks at four bytes for a key at home, which is wrong once in thirty times, and at the others for the few that are not. Where everything is as it
-//! should be, one line of persistent memory is read for a key that is there, and hardly any for one that is not.
+//! So a search looks at four bytes for a key at home, which is wrong once in thirty times, and at the others for the few that are not. Where everything is as
+//! it should be, one line of persistent memory is read for a key that is there, and hardly any for one that is not.
 
 use super::{Error, Key};
 use crate::latch::Latch;
@@ -231,8 +231,8 @@ impl Descriptor {
     #[inline(always)]
     fn at_home(&self, place: Place) -> impl Iterator<Item = usize> + use<> {
         let bytes = (self.fingerprints[place.home / 2].load(Acquire) >> (place.home % 2 * 32)) as u32;
-        // A byte of `different` is 0 where the fingerprints agree, and then the highest bit of that byte of `equal` is set. No other is: in a slot that does not
-        // count there may be an entry that is not durable.
+        // A byte of `different` is 0 where the fingerprints agree, and then the highest bit of that byte of `equal` is set. No other is: in a slot that does
+        // not count there may be an entry that is not durable.
         let different = bytes ^ (u32::from(place.fingerprint) * 0x0101_0101);
         let equal = !(((different & 0x7f7f_7f7f) + 0x7f7f_7f7f) | different | 0x7f7f_7f7f);
         each(equal).map(move |bit| place.home * SLOTS + bit / 8)

@@ -118,8 +118,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(goes_right)
     }
 
-    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way. Nothing is owed: a later removal
-    /// tries again.
+    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way. Nothing is owed: a later
+    /// removal tries again.
     #[cold]
     pub(super) fn merge(&self, key: &K) -> Result<(), Restart> {
         let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
