@@ -3,8 +3,9 @@
 
 use super::world::{Start, World};
 use crate::Broken;
-use everleaf::{Batch, Change, Direction, Error, Isolation, Namespace, Options, Snapshot, Store};
+use everleaf::{Batch, Direction, Error, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
 use everleaf_pmem::{Crash, Pool};
+use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use std::collections::BTreeMap;
@@ -22,10 +23,18 @@ pub enum StoreChange {
     Put(usize, &'static str, &'static str),
     /// Sets values, each by itself, with shared fences.
     PutMany(usize, &'static [(&'static str, &'static str)]),
+    /// Sets a value that expires: long ago, or in a long time.
+    PutUntil(usize, &'static str, &'static str, Expiry),
+    /// Removes what has expired.
+    Sweep,
+    /// Sets the first values of a namespace, if it has none, at once.
+    Load(usize, &'static [(&'static str, &'static str)]),
     /// Appends to a value.
     Append(usize, &'static str, &'static str),
     /// Deletes a key.
     Delete(usize, &'static str),
+    /// Deletes the keys from one to before another, each by itself, in order.
+    DeleteRange(usize, &'static str, &'static str),
     /// Sets and deletes all at once.
     Write(&'static [(usize, &'static str, Option<&'static str>)]),
     /// Compares and swaps: namespace, key, what is expected, what is to be.
@@ -40,13 +49,42 @@ pub enum StoreChange {
 
 use StoreChange::*;
 
+/// When a key expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Before it was set.
+    Past,
+    /// After everything.
+    Future,
+}
+
+impl Expiry {
+    fn ms(self) -> u64 {
+        match self {
+            Self::Past => NOW_MS - 1,
+            Self::Future => NOW_MS + 1,
+        }
+    }
+}
+
+/// No time passes in a run.
+const NOW_MS: u64 = 1 << 40;
+
+fn times() -> Times {
+    Times { wall_ms: NOW_MS, passed_ms: 1 }
+}
+
 impl fmt::Display for StoreChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Put(space, key, value) => write!(f, "put {space}/{key}={value}"),
             PutMany(space, pairs) => write!(f, "put many in {space}: {pairs:?}"),
+            PutUntil(space, key, value, expiry) => write!(f, "put {space}/{key}={value} until {expiry:?}"),
+            Sweep => write!(f, "sweep"),
+            Load(space, pairs) => write!(f, "load {space}: {pairs:?}"),
             Append(space, key, tail) => write!(f, "append {tail} to {space}/{key}"),
             Delete(space, key) => write!(f, "delete {space}/{key}"),
+            DeleteRange(space, from, to) => write!(f, "delete {space}/{from}..{to}"),
             Write(changes) => write!(f, "write {changes:?}"),
             Swap(space, key, expected, new) => write!(f, "swap {space}/{key} from {expected:?} to {new:?}"),
             Clear(space) => write!(f, "clear {space}"),
@@ -55,6 +93,9 @@ impl fmt::Display for StoreChange {
         }
     }
 }
+
+/// A start with operations of its own.
+const EXPIRING: &str = "expiring";
 
 const SPACES: [&str; 2] = ["first", "second"];
 
@@ -76,6 +117,23 @@ const CHANGES: [StoreChange; 15] = [
     Look,
 ];
 
+/// Others, for a start with keys that expire.
+const OTHERS: [StoreChange; 13] = [
+    PutUntil(0, "t", "1", Expiry::Past),
+    PutUntil(0, "t", "2", Expiry::Future),
+    PutUntil(0, "u", "a value that has expired already and takes more than one line of a cache, as others do", Expiry::Past),
+    Put(0, "u", "for good"),
+    Append(0, "t", "+"),
+    Sweep,
+    Delete(0, "u"),
+    DeleteRange(0, "aa", "c"),
+    Load(1, &[("b", "1"), ("c", "2"), ("d", "3"), ("e", "4")]),
+    Clear(1),
+    Write(&[(0, "t", None), (1, "c", None), (0, "u", Some("batch"))]),
+    Transact(1, "c", &[(0, "t", None), (1, "c", Some("there"))]),
+    Look,
+];
+
 /// What a recovered store is used for.
 const AFTERWARDS: [StoreChange; 4] =
     [Write(&[(0, "a", Some("x")), (1, "c", None), (1, "e", Some("y"))]), Delete(0, "a"), Put(0, "z", "z"), Append(1, "e", "!")];
@@ -92,7 +150,9 @@ pub struct Live {
     look: Option<(Snapshot<Crash>, Content)>,
 }
 
-type Content = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
+/// Value, and when it expires.
+type Held = (Vec<u8>, Option<u64>);
+type Content = BTreeMap<(usize, Vec<u8>), Held>;
 
 impl World for Stores {
     type Live = Live;
@@ -114,6 +174,7 @@ impl World for Stores {
             Start::new("filled", filled(), [0; 4]),
             Start { closed: true, ..Start::new("closed", filled(), [0; 4]) },
             Start::new("looked at", [filled(), vec![Look, Delete(0, "aa"), Put(0, "b", "over")]].concat(), [0; 4]),
+            Start::new(EXPIRING, [filled(), vec![Clear(1), PutUntil(0, "t", "0", Expiry::Future), PutUntil(0, "v", "0", Expiry::Past)]].concat(), [0; 4]),
             Start::new("new", Vec::new(), [0; 4]),
         ]
     }
@@ -124,7 +185,8 @@ impl World for Stores {
 
     fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
         const RULE: &str = "opening after a crash succeeds";
-        let store = Store::on(pool, &Options { index: "isle-128".into(), recovery_threads: 1, ..Options::default() }).map_err(Broken::by(RULE))?;
+        let options = Options { index: "isle-128".into(), recovery_threads: 1, times, ..Options::default() };
+        let store = Store::on(pool, &options).map_err(Broken::by(RULE))?;
         let spaces = SPACES.iter().map(|name| store.namespace(name)).collect::<Result<_, _>>().map_err(Broken::by(RULE))?;
         Ok(Live { store, spaces, look: None })
     }
@@ -138,12 +200,12 @@ impl World for Stores {
         live.store.close().map_err(Broken::by("a store can be closed"))
     }
 
-    fn changes(&self, _start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
-        CHANGES.to_vec()
+    fn changes(&self, start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
+        if start.name == EXPIRING { OTHERS.to_vec() } else { CHANGES.to_vec() }
     }
 
     fn random(&self, _step: u64, _content: &Content, choice: &mut StdRng) -> StoreChange {
-        CHANGES.choose(choice).expect("there are some").clone()
+        if choice.random_ratio(1, 3) { OTHERS.choose(choice) } else { CHANGES.choose(choice) }.expect("there are some").clone()
     }
 
     fn follow_up(&self, _start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
@@ -151,37 +213,55 @@ impl World for Stores {
     }
 
     fn model(&self, content: &mut Content, change: &StoreChange) {
+        let is_empty = |space| content.keys().all(|(at, _)| *at != space);
+        if let Load(space, pairs) = *change
+            && is_empty(space)
+        {
+            content.extend(pairs.iter().map(|(key, value)| ((space, (*key).into()), ((*value).into(), None))));
+        }
         let mut set = |space: usize, key: &str, value: Option<String>| match value {
-            Some(value) => drop(content.insert((space, key.into()), value.into())),
+            Some(value) => drop(content.insert((space, key.into()), (value.into(), None))),
             None => drop(content.remove(&(space, key.as_bytes().to_vec()))),
         };
         match *change {
             Put(space, key, value) => set(space, key, Some(value.into())),
             PutMany(space, pairs) => pairs.iter().for_each(|(key, value)| set(space, key, Some((*value).into()))),
-            Append(space, key, tail) => content.entry((space, key.into())).or_default().extend_from_slice(tail.as_bytes()),
+            PutUntil(space, key, value, Expiry::Future) => drop(content.insert((space, key.into()), (value.into(), Some(Expiry::Future.ms())))),
+            PutUntil(space, key, _, Expiry::Past) => set(space, key, None),
+            Append(space, key, tail) => content.entry((space, key.into())).or_default().0.extend_from_slice(tail.as_bytes()),
             Delete(space, key) => set(space, key, None),
             Write(changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
             Swap(space, key, expected, new) => {
-                if content.get(&(space, key.into())).map(Vec::as_slice) == expected.map(str::as_bytes) {
+                if content.get(&(space, key.into())).map(|(value, _)| value.as_slice()) == expected.map(str::as_bytes) {
                     match new {
-                        Some(new) => drop(content.insert((space, key.into()), new.into())),
+                        Some(new) => drop(content.insert((space, key.into()), (new.into(), None))),
                         None => drop(content.remove(&(space, key.into()))),
                     }
                 }
             }
+            DeleteRange(space, from, to) => content.retain(|(at, key), _| *at != space || !is_within(key, from, to)),
             Clear(space) => content.retain(|(at, _), _| *at != space),
             Transact(_, _, changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
-            Look => {}
+            Look | Sweep | Load(..) => {}
         }
     }
 
-    /// Each pair of many is a write of its own.
+    /// Each pair of many is a write of its own, and each key of a range a removal.
     fn between(&self, before: &Content, change: &StoreChange) -> Vec<Content> {
-        let PutMany(space, pairs) = *change else { return Vec::new() };
+        let writes: Vec<(usize, Vec<u8>, Option<Held>)> = match *change {
+            PutMany(space, pairs) => pairs.iter().map(|(key, value)| (space, (*key).into(), Some(((*value).into(), None)))).collect(),
+            DeleteRange(space, from, to) => {
+                before.keys().filter(|(at, key)| *at == space && is_within(key, from, to)).map(|(_, key)| (space, key.clone(), None)).collect()
+            }
+            _ => return Vec::new(),
+        };
         let mut states = vec![before.clone()];
-        for (key, value) in pairs {
+        for (space, key, held) in writes {
             let mut next = states.last().expect("there is one").clone();
-            next.insert((space, (*key).into()), (*value).into());
+            match held {
+                Some(held) => drop(next.insert((space, key), held)),
+                None => drop(next.remove(&(space, key))),
+            }
             states.push(next);
         }
         states
@@ -196,11 +276,18 @@ impl World for Stores {
         }
         if let Transact(space, key, changes) = *change {
             let read = transact(live, space, key, changes).map_err(Broken::by(RULE))?;
-            if read.as_ref() != before.get(&(space, key.into())) {
+            if read.as_ref() != before.get(&(space, key.into())).map(|(value, _)| value) {
                 return Err(Broken::new("a transaction reads what there is", format_args!("{key}: {read:?}")));
             }
         }
-        apply(live, change).map_err(|error| Broken::new("an operation succeeds", format_args!("{change}: {error}")))
+        if let Load(space, pairs) = *change {
+            let loaded = load(live, space, pairs).map_err(Broken::by(RULE))?;
+            // Nothing expires where anything is loaded.
+            if loaded == before.keys().any(|(at, _)| *at == space) {
+                return Err(Broken::new("what is loaded was empty", format_args!("{change}: {loaded}")));
+            }
+        }
+        apply(live, change).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))
     }
 
     fn content(&self, live: &Live, limit: usize) -> Result<Content, Broken> {
@@ -212,15 +299,16 @@ impl World for Stores {
             if forward != reverse {
                 return Err(Broken::new("a reverse scan is a scan reversed", format_args!("{reverse:?}, forward {forward:?}")));
             }
-            if space.count() != forward.len() as u64 {
-                return Err(Broken::new("counts are right", format_args!("{} instead of {}", space.count(), forward.len())));
+            // Exactly that is what the store's own check finds, which sees what has expired, too.
+            if space.count() < forward.len() as u64 {
+                return Err(Broken::new("counts are right", format_args!("{} instead of {} and more", space.count(), forward.len())));
             }
             for (key, value) in forward {
-                let found = space.get(&key).map_err(Broken::by("a lookup"))?;
-                if found.as_ref() != Some(&value) {
-                    return Err(Broken::new("what a scan shows a lookup finds", format_args!("{key:?}: {found:?} instead of {value:?}")));
-                }
-                content.insert((number, key), value);
+                let found = space.entry(&key).map_err(Broken::by("a lookup"))?;
+                let Some(found) = found.filter(|found| found.value == value) else {
+                    return Err(Broken::new("what a scan shows a lookup finds", format_args!("{key:?}: not {value:?}")));
+                };
+                content.insert((number, key), (value, found.expiry_ms));
             }
         }
         live.look.as_ref().map_or(Ok(()), |(snapshot, shown)| check_look(live, snapshot, shown, limit))?;
@@ -242,7 +330,9 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
             let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
             spaces[space].put_many(&pairs)
         }
-        Append(space, key, tail) => spaces[space].modify(key.as_bytes(), |old| Change::Put([old.unwrap_or_default(), tail.as_bytes()].concat())),
+        PutUntil(space, key, value, expiry) => spaces[space].put_until(key.as_bytes(), value.as_bytes(), expiry.ms()),
+        Sweep => store.sweep(1 << 10).map(drop),
+        Append(space, key, tail) => spaces[space].merge(key.as_bytes(), &Merge::Append(tail.into())).map(drop),
         Delete(space, key) => spaces[space].delete(key.as_bytes()).map(drop),
         Write(changes) => {
             let mut batch = Batch::default();
@@ -255,8 +345,22 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
             store.write(batch)
         }
         Swap(space, key, expected, new) => spaces[space].compare_and_swap(key.as_bytes(), expected.map(str::as_bytes), new.map(str::as_bytes)).map(drop),
+        DeleteRange(space, from, to) => spaces[space].delete_range(Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes())).map(drop),
         Clear(space) => spaces[space].clear(),
-        Transact(..) | Look => Ok(()),
+        Transact(..) | Load(..) | Look => Ok(()),
+    }
+}
+
+fn is_within(key: &[u8], from: &str, to: &str) -> bool {
+    (from.as_bytes()..to.as_bytes()).contains(&key)
+}
+
+/// Whether the namespace was empty, and was loaded.
+fn load(live: &Live, space: usize, pairs: &[(&str, &str)]) -> Result<bool, Error> {
+    match live.spaces[space].load(pairs.iter().copied()) {
+        Ok(count) => Ok(count == pairs.len() as u64),
+        Err(Error::Index(everleaf_index::Error::NotEmpty { .. })) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -282,7 +386,7 @@ fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Optio
 fn check_look(live: &Live, snapshot: &Snapshot<Crash>, shown: &Content, limit: usize) -> Result<(), Broken> {
     const RULE: &str = "a snapshot shows the same as long as it lives";
     for (number, space) in live.spaces.iter().enumerate() {
-        let wanted: Entries = shown.iter().filter(|((at, _), _)| *at == number).map(|((_, key), value)| (key.clone(), value.clone())).collect();
+        let wanted: Entries = shown.iter().filter(|((at, _), _)| *at == number).map(|((_, key), (value, _))| (key.clone(), value.clone())).collect();
         for direction in [Direction::Forward, Direction::Reverse] {
             let mut found = collect(limit, |visit| snapshot.scan(space, Bound::Unbounded, direction, visit))?;
             if direction == Direction::Reverse {

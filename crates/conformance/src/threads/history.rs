@@ -33,6 +33,8 @@ pub enum Operation {
     Swap(usize, u64, u64),
     /// Sets several registers, to 0 for absent, as one.
     Batch(Vec<(usize, u64)>),
+    /// Sets several registers, each at some moment.
+    Many(Vec<(usize, u64)>),
     /// Makes all registers absent, as one.
     Clear,
     /// If all registers are absent, sets those from one to before another, as one.
@@ -154,6 +156,7 @@ impl Atom {
             match &call.operation {
                 Operation::Get(_) | Operation::Scan(_) | Operation::Look(_) => {}
                 Operation::Transact(_, changes) => add(Effect::Atomic(Vec::new(), changes.clone())),
+                Operation::Many(changes) => changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to)))),
                 operation => add(Effect::Blind(operation.clone())),
             }
             return;
@@ -179,6 +182,9 @@ impl Atom {
                 let found = reads.iter().copied().zip(found.iter().copied()).collect();
                 add(Effect::Atomic(found, if *committed { changes.clone() } else { Vec::new() }));
             }
+            (Operation::Many(changes), Returned::Done) => {
+                changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to))));
+            }
             (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),
             // What has been emptied may count as full for a while.
             (Operation::Load(..), Returned::Changed(false)) => {}
@@ -192,7 +198,7 @@ impl Atom {
     fn registers(&self, all: usize) -> Vec<usize> {
         match &self.effect {
             Effect::Read(register, _) | Effect::Write(register, ..) => vec![*register],
-            Effect::Blind(Operation::Batch(changes)) => changes.iter().map(|(register, _)| *register).collect(),
+            Effect::Blind(Operation::Batch(changes) | Operation::Many(changes)) => changes.iter().map(|(register, _)| *register).collect(),
             Effect::Atomic(reads, changes) => reads.iter().chain(changes).map(|(register, _)| *register).collect(),
             Effect::Load(..) | Effect::Blind(Operation::Clear | Operation::Load(..) | Operation::Scan(_) | Operation::Look(_) | Operation::Transact(..)) => {
                 (0..all).collect()
@@ -239,7 +245,7 @@ impl Atom {
                 }
                 true
             }
-            Effect::Blind(Operation::Batch(changes)) => {
+            Effect::Blind(Operation::Batch(changes) | Operation::Many(changes)) => {
                 changes.iter().for_each(|(register, to)| state[*register] = *to);
                 true
             }
@@ -440,9 +446,10 @@ impl fmt::Display for Operation {
             Self::Update(register, to) => write!(f, "update {register}={}", payload(*to)),
             Self::Remove(register) => write!(f, "remove {register}"),
             Self::Swap(register, expected, to) => write!(f, "swap {register} from {} to {}", payload(*expected), payload(*to)),
-            Self::Batch(changes) => {
+            Self::Batch(changes) | Self::Many(changes) => {
+                let kind = if matches!(self, Self::Batch(_)) { "batch" } else { "put many" };
                 let changes: Vec<String> = changes.iter().map(|(register, to)| format!("{register}={}", payload(*to))).collect();
-                write!(f, "batch {}", changes.join(" "))
+                write!(f, "{kind} {}", changes.join(" "))
             }
             Self::Clear => write!(f, "clear"),
             Self::Load(from, to, loaded) => write!(f, "load {from}..{to}={}", payload(*loaded)),
@@ -525,6 +532,19 @@ mod tests {
         let scan = history.begin(9, &Operation::Scan(Direction::Forward));
         history.end(scan, Returned::Entries(vec![(0, 5)]));
         assert!(history.outcomes(&[5, 6]).unexplained().is_some(), "key 0 is 5 after the batch took key 1 away");
+    }
+
+    #[test]
+    fn of_many_puts_each_is_there_or_not() {
+        let mut history = History::default();
+        let many = history.begin(1, &Operation::Many(vec![(0, A), (1, B)]));
+        let states = [[5, 6], [A, 6], [5, B], [A, B], [B, A]];
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [true, true, true, true, false]);
+        let look = history.begin(2, &Operation::Look(Direction::Forward));
+        history.end(look, Returned::Entries(vec![(0, A), (1, 6)]));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, true, false, true, false]);
+        history.end(many, Returned::Done);
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, false, false, true, false]);
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Target for Store {
             };
         }
         let to = |random: &mut StdRng| if mood.removes(random) { 0 } else { payload };
-        match random.random_range(0..16u32) {
+        match random.random_range(0..18u32) {
             0 if random.random() => Operation::Clear,
             0..3 => {
                 // What others put there is not known here; what was there at first is, and absence.
@@ -185,6 +185,10 @@ impl Target for Store {
                 }
             }
             9 | 10 => Operation::Insert(register, payload),
+            11 | 12 => {
+                let others = world.keys.len();
+                Operation::Many((0..random.random_range(2..4usize)).map(|step| ((register + step) % others, payload)).collect())
+            }
             _ => match to(random) {
                 0 => Operation::Remove(register),
                 payload => Operation::Upsert(register, payload),
@@ -221,6 +225,12 @@ impl Target for Store {
                     }
                 }
                 live.store.write(batch).map_err(failed)?;
+                Returned::Done
+            }
+            Operation::Many(changes) => {
+                let pairs: Vec<_> = changes.iter().map(|(register, to)| (key(world, *register), to.to_le_bytes())).collect();
+                let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+                live.space.put_many(&pairs).map_err(failed)?;
                 Returned::Done
             }
             Operation::Clear => {

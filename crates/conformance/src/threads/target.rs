@@ -408,7 +408,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 let pairs: Vec<_> = (*from..*to).map(|register| (key(&register), *payload)).collect();
                 return live.load(&pairs).map(Returned::Changed).map_err(Broken::by("an operation succeeds"));
             }
-            Operation::Swap(..) | Operation::Batch(_) | Operation::Clear | Operation::Look(_) | Operation::Transact(..) => {
+            Operation::Swap(..) | Operation::Batch(_) | Operation::Many(_) | Operation::Clear | Operation::Look(_) | Operation::Transact(..) => {
                 unreachable!("an index has no such operation")
             }
         };

@@ -2,6 +2,7 @@
 
 use everleaf_conformance::Broken;
 use everleaf_conformance::threads::{Index, Mood, Omission, Operation, Options, Report, Returned, Store, Table, Target, World, run};
+use everleaf_index::Direction;
 use everleaf_pmem::schedule::Slip;
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
@@ -112,6 +113,39 @@ fn deletions() -> Narrowed<Store> {
 #[test]
 fn a_key_that_a_batch_has_deleted_does_not_come_back() {
     run(deletions(), Options { schedules: 6000, seed: 0x5eed, crash_every: 0, ..Options::default() }, |_| {}).assert_clean();
+}
+
+/// Calls of a store that starts from one of its worlds, without crashes.
+fn look_on(world: &'static str, draw: fn(&Mood<'_>, u64, &mut StdRng) -> Operation) -> Report {
+    let options = Options { schedules: 4000, seed: 0x5eed, crash_every: 0, ..Options::default() };
+    run(Narrowed { target: Store { index: "isle-128" }, world, draw }, options, |_| {})
+}
+
+fn look(random: &mut StdRng) -> Operation {
+    Operation::Look(if random.random() { Direction::Forward } else { Direction::Reverse })
+}
+
+/// A group of puts holds many stripes, and its records get their timestamps from readers in any order.
+#[test]
+fn snapshots_show_the_same_beside_groups_of_puts() {
+    let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
+        0 => Operation::Many((0..random.random_range(2..5usize)).map(|register| (register, payload)).collect()),
+        _ => look(random),
+    };
+    look_on("one leaf", draw).assert_clean();
+    look_on("empty", draw).assert_clean();
+}
+
+/// Snapshots from before a namespace was cleared, from after, and from after the next write see three different indexes.
+#[test]
+fn snapshots_show_the_same_beside_namespaces_that_are_cleared() {
+    let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
+        0 if random.random() => Operation::Clear,
+        0 => Operation::Upsert(random.random_range(0..3usize), payload),
+        _ => look(random),
+    };
+    look_on("one leaf", draw).assert_clean();
+    look_on("empty", draw).assert_clean();
 }
 
 /// Lookups and changes of values only: what goes wrong here is not the shape of a leaf.
