@@ -136,6 +136,12 @@ impl<M: Medium> Pool<M> {
         self.alloc.heap.is_recovering()
     }
 
+    /// About how many bytes can still be allocated: what is free, and what the pool may grow by, if the file system has that much. Blocks that threads keep at
+    /// hand, and those that are retired, do not count.
+    pub fn room(&self) -> usize {
+        self.alloc.heap.free_size() + (self.size_max() - self.length()) / self.alloc.slab_size() * self.alloc.slab_size()
+    }
+
     /// Writes the allocator's state into free space of the pool, flushed but not fenced; `None` when there is not enough, or the state is not sound. The last
     /// act before the pool is marked clean: nothing may be allocated or freed after it.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {

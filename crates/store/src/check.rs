@@ -22,6 +22,23 @@ pub struct Stats {
     pub pool: Info,
 }
 
+/// How full a pool is. See [`Store::fill`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Number of bytes in use, or kept at hand.
+    pub used: usize,
+    /// Number of bytes to which the pool may grow.
+    pub limit: usize,
+}
+
+impl Fill {
+    /// Whether less than a tenth is left: time to make room, or to open the pool with a higher [`Options::size_max`](crate::Options::size_max). A pool that is
+    /// full refuses writes; reads, deletes and clears go on.
+    pub fn is_near_limit(&self) -> bool {
+        self.used > self.limit - self.limit / 10
+    }
+}
+
 /// Numbers of a namespace.
 #[derive(Clone, Debug)]
 pub struct NamespaceStats {
@@ -98,6 +115,13 @@ impl<M: Listed> Store<M> {
             Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys, leaves: stats.leaves, leaf_bytes: stats.leaf_bytes, depth: stats.depth })
         });
         Stats { namespaces: namespaces.collect(), pool: self.shared.pool.info() }
+    }
+
+    /// How full the pool is: in a moment, without reading it.
+    pub fn fill(&self) -> Fill {
+        let pool = &self.shared.pool;
+        let limit = pool.size_max();
+        Fill { used: limit.saturating_sub(pool.room()), limit }
     }
 
     /// Reads everything: every index, every record and its checksum, and that no block serves two masters. Writers wait meanwhile; readers do not.

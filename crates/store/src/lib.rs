@@ -68,7 +68,7 @@ mod version;
 mod wall;
 
 pub use batch::Batch;
-pub use check::{Damage, NamespaceReport, NamespaceStats, Report, Stats};
+pub use check::{Damage, Fill, NamespaceReport, NamespaceStats, Report, Stats};
 pub use cursor::Cursor;
 pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT};
 pub use everleaf_index::Direction;

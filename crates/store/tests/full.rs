@@ -95,6 +95,27 @@ fn a_transaction_without_room_leaves_no_trace() {
     check(&store);
 }
 
+#[test]
+fn a_pool_tells_when_it_nears_its_limit() {
+    let store = Store::anonymous(Options { size_max: 16 << 20, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let (mut told_at, mut count) = (None, 0);
+    while fits(space.put(&key(count), &[1; 1_000])) {
+        count += 1;
+        if store.fill().is_near_limit() {
+            told_at.get_or_insert(count);
+        }
+    }
+    let told_at = told_at.expect("it tells before it is full");
+    println!("told at {told_at} of {count}, {:?}", store.fill());
+    assert!((count * 8 / 10..count).contains(&told_at), "{told_at} of {count}");
+    space.clear().unwrap();
+    store.pool().collect();
+    let fill = store.fill();
+    assert!(!fill.is_near_limit() && fill.used < fill.limit / 10 && fill.limit == 16 << 20, "{fill:?}");
+    check(&store);
+}
+
 /// NV-Tree notes a removal in the leaf, and a leaf without room for the note is replaced by a new one: so a full pool may refuse it. Then the key is still
 /// there, for all; what needs no room succeeds.
 #[test]

@@ -128,6 +128,18 @@ impl Heap {
         }
     }
 
+    /// Bytes in free slabs, and in free blocks that no thread keeps at hand. About so many, while others allocate and free.
+    pub(super) fn free_size(&self) -> usize {
+        let blocks = self.bins.iter().enumerate().map(|(class, bin)| {
+            let bin = bin.lock();
+            let count: usize = bin.partial.iter().map(|place| bin.slabs[*place as usize].free_count as usize).sum();
+            count * self.classes.get(class as u8).size as usize
+        });
+        let blocks: usize = blocks.sum();
+        let slabs: usize = self.runs.lock().iter().map(|(_, count)| count as usize).sum();
+        blocks + slabs * self.slab_size()
+    }
+
     /// The pool is now `length` bytes long.
     pub(super) fn extend(&self, length: usize) {
         self.runs.lock().extend(self.slabs_in(length));
