@@ -283,8 +283,8 @@ pub(super) const ROWS: &[Row] = &[
             of: &[("wb-256", 2.55, 2.92), ("fp-256", 2.31, 2.45)],
             tolerance: TIME_TOLERANCE,
         },
-        why: "Nearly every insert divides a leaf. That and the insert take 6 flushed lines and 2 fences in LB+-Tree, which needs no log, 10 lines and 6 fences in \
-               FPTree, 12 and 7 in wB+-Tree; and allocation and the router take their time in all three.",
+        why: "Nearly every insert divides a leaf. That and the insert take 6 flushed lines and 2 fences in LB+-Tree, which needs no log, 10 lines and 6 fences \
+               in FPTree, 12 and 7 in wB+-Tree; and allocation and the router take their time in all three.",
     },
     Row {
         paper: "lb",
