@@ -72,7 +72,8 @@ struct Name {
 
 impl Name {
     fn new(name: &str) -> Result<Self, Error> {
-        if name.is_empty() || name.len() > ROOT_NAME_SIZE_MAX {
+        // One that ends with a zero could not be told from its padding.
+        if name.is_empty() || name.len() > ROOT_NAME_SIZE_MAX || name.ends_with('\0') {
             return Err(Error::RootName { name: name.to_owned(), length_max: ROOT_NAME_SIZE_MAX });
         }
         let mut words = [0; NAME_WORDS];
@@ -91,6 +92,12 @@ impl Name {
         u64::from(crc) << 32 | self.length as u64
     }
 
+    /// Length without the padding: the check does not cover the length that is stored.
+    fn unpadded_length(&self) -> usize {
+        let bytes = self.words.iter().flat_map(|word| word.to_le_bytes());
+        bytes.enumerate().filter(|(_, byte)| *byte != 0).last().map_or(0, |(at, _)| at + 1)
+    }
+
     fn text(&self) -> Option<String> {
         let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).take(self.length).collect();
         String::from_utf8(bytes).ok()
@@ -107,7 +114,7 @@ impl Entry {
         let at = pool.offset_of(self).bytes();
         let (kind, check) = (self.kind.get(), self.check.get());
         let name = Name { words: self.name.each_ref().map(Word::get), length: check as u32 as usize };
-        if name.length == 0 || name.length > ROOT_NAME_SIZE_MAX || check != name.check(kind) {
+        if name.length == 0 || name.length != name.unpadded_length() || check != name.check(kind) {
             return Err(Error::corrupt(at, "an entry of the root directory whose name or kind does not match its check"));
         }
         let off = Off::<u8>::from_link(root)?.bytes();
