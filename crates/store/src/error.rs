@@ -22,7 +22,7 @@ pub enum Error {
         size: usize,
     },
     /// A namespace whose name is empty, too long, or the store's own.
-    #[error("{name:?} cannot name a namespace: 1 to {NAMESPACE_SIZE_MAX} bytes are possible, and {STORE_ROOT:?} is taken; choose another name")]
+    #[error("{name:?} cannot name a namespace: 1 to {NAMESPACE_SIZE_MAX} bytes, the last not zero, and {STORE_ROOT:?} is taken; choose another name")]
     BadNamespace {
         /// The name.
         name: String,

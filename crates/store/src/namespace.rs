@@ -104,6 +104,11 @@ impl<'a> Found<'a> {
         self.record.value_size()
     }
 
+    /// When it expires, in milliseconds since 1970, if it does.
+    pub fn expiry_ms(&self) -> Option<u64> {
+        self.record.expiry_ms()
+    }
+
     /// Appends the value to `out`; its length.
     ///
     /// # Errors
@@ -132,6 +137,11 @@ impl<M: Listed> Namespace<M> {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.space.name
+    }
+
+    /// Has it get the index `name` when it is written to for the first time, if there is an index of that name.
+    pub fn prefer_index(&self, name: &str) {
+        self.shared.prefer_index(&self.space, name);
     }
 
     /// The value of `key`.

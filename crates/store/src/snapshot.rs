@@ -16,7 +16,7 @@
 //! a store that takes one transaction after the other.
 
 use crate::clock::Clock;
-use crate::namespace::{Found, GROUP, Namespace, copy_value};
+use crate::namespace::{Entry, Found, GROUP, Namespace, copy_value};
 use crate::scan::Place;
 use crate::store::{Shared, Space};
 use crate::version::Moment;
@@ -185,6 +185,26 @@ impl<M: Listed> Snapshot<M> {
     /// When the namespace belongs to another store.
     pub fn value_size(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<usize>, Error> {
         self.find(namespace, key, |found| found.check().map(|()| found.size()))
+    }
+
+    /// The value of `key`, and when it expires.
+    ///
+    /// # Errors
+    /// See [`Snapshot::get`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn entry(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Entry>, Error> {
+        self.find(namespace, key, |found| {
+            let mut value = Vec::new();
+            found.copy_to(&mut value)?;
+            Ok(Entry { value, expiry_ms: found.expiry_ms() })
+        })
+    }
+
+    /// As of when it shows what there is.
+    pub(crate) fn moment(&self) -> Moment {
+        self.moment
     }
 
     fn find<T>(&self, namespace: &Namespace<M>, key: &[u8], read: impl FnOnce(Found<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {

@@ -247,7 +247,7 @@ impl<M: Listed> Store<M> {
     /// # Errors
     /// [`Error::BadNamespace`].
     pub fn namespace(&self, name: &str) -> Result<Namespace<M>, Error> {
-        if name.is_empty() || name.len() > NAMESPACE_SIZE_MAX || name == STORE_ROOT {
+        if name.is_empty() || name.len() > NAMESPACE_SIZE_MAX || name == STORE_ROOT || name.ends_with('\0') {
             return Err(Error::BadNamespace { name: name.into() });
         }
         let known = self.shared.spaces.read().get(name).cloned();
@@ -321,6 +321,14 @@ impl<M: Listed> Shared<M> {
             })
         };
         spaces.entry(name.into()).or_insert_with(new).clone()
+    }
+
+    /// Has a namespace that has had no index yet get this one, if it is known.
+    pub(crate) fn prefer_index(&self, space: &Space, name: &str) {
+        if let Ok(entry) = find_entry::<M>(name) {
+            // One that has had an index keeps it.
+            let _ = space.kind.set(entry.name);
+        }
     }
 
     /// The index of `space`, created now if need be. The caller holds a stripe, so nobody replaces it meanwhile.

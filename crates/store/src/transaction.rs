@@ -153,6 +153,45 @@ impl<M: Listed> Transaction<M> {
         self.snapshot.get(namespace, key)
     }
 
+    /// The value of `key`, and when it expires.
+    ///
+    /// # Errors
+    /// See [`Transaction::get`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn entry(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Entry>, Error> {
+        match self.writes.get(&place(namespace, key)) {
+            Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.clone()),
+            Some(_) => {
+                let expiry_ms = self.snapshot.entry(namespace, key)?.and_then(|entry| entry.expiry_ms);
+                Ok(self.get(namespace, key)?.map(|value| Entry { value, expiry_ms }))
+            }
+            None => {
+                self.note_key(namespace, key);
+                self.snapshot.entry(namespace, key)
+            }
+        }
+    }
+
+    /// Length of the value of `key` in bytes, if the key is present.
+    ///
+    /// # Errors
+    /// See [`Transaction::get`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn value_size(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<usize>, Error> {
+        match self.writes.get(&place(namespace, key)) {
+            Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.as_ref().map(|entry| entry.value.len())),
+            Some(_) => Ok(self.get(namespace, key)?.map(|value| value.len())),
+            None => {
+                self.note_key(namespace, key);
+                self.snapshot.value_size(namespace, key)
+            }
+        }
+    }
+
     /// The values of several keys, in their order, as the transaction has set them, or as of its beginning: faster than one by one.
     ///
     /// # Errors
@@ -215,14 +254,7 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn delete(&mut self, namespace: &Namespace<M>, key: &[u8]) -> Result<bool, Error> {
-        let present = match self.writes.get(&place(namespace, key)) {
-            Some(Write { to: Goal::Be(entry), .. }) => entry.is_some(),
-            Some(_) => self.get(namespace, key)?.is_some(),
-            None => {
-                self.note_key(namespace, key);
-                self.snapshot.value_size(namespace, key)?.is_some()
-            }
-        };
+        let present = self.value_size(namespace, key)?.is_some();
         self.write(namespace, key, Goal::Be(None))?;
         Ok(present)
     }
@@ -441,7 +473,7 @@ impl<M: Listed> Transaction<M> {
         shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
     }
 
-    fn note_key(&self, namespace: &Namespace<M>, key: &[u8]) {
+    pub(crate) fn note_key(&self, namespace: &Namespace<M>, key: &[u8]) {
         if self.isolation == Isolation::Serializable {
             self.rely_on(namespace, key);
         }

@@ -86,13 +86,19 @@ impl<M: Listed> Shared<M> {
     /// The version that a reader sees as of `moment` who finds `link` in an index; `None` when the key is absent. The caller is pinned, and `moment` is that of
     /// a snapshot that it holds.
     pub(crate) fn visible_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
+        Ok(self.version_at(link, moment.at)?.map(|(record, _)| record).filter(|record| is_shown(record, moment.time_ms)))
+    }
+
+    /// The version that was the newest as of a timestamp, and when it was committed, whatever it says. The caller is pinned, and holds a snapshot of that
+    /// timestamp.
+    pub(crate) fn version_at(&self, link: u64, timestamp: u64) -> Result<Option<(Record<'_>, u64)>, Error> {
         let mut record = Record::read(&self.pool, link)?;
         let mut newer = None;
         loop {
             let previous = record.previous().load(Ordering::Acquire);
             let age = self.age(&record)?;
             match (age, newer) {
-                (Age::At(at), _) if at < moment.at => return Ok(Some(record).filter(|record| is_shown(record, moment.time_ms))),
+                (Age::At(at), _) if at < timestamp => return Ok(Some((record, at))),
                 (Age::At(at), None) if at > self.clock.now() => return Err(damaged(&record, "a record with a timestamp that the clock has still to give")),
                 (_, None) => {}
                 (Age::At(at), Some(Age::At(newer))) if at >= newer => return Err(damaged(&record, "a record that is not older than the one that replaced it")),

@@ -1,0 +1,85 @@
+//! Compact: a pool written anew, as small as what it holds; repair: what can be read of a damaged one (`salvage.rs`).
+//!
+//! Either makes a new pool beside the old one and gives it a name when it is closed. Compacting, that is the name of the old one, which is kept locked until
+//! then: *a crash before leaves the old pool, and what it leaves of the new one is overwritten by the next attempt; a crash after leaves the new one.*
+
+use crate::import::NewPool;
+use crate::salvage::{Salvaged, salvage};
+use crate::stream::{Passed, StreamError};
+use crate::{Options, Store};
+use everleaf_pmem::Pool;
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+/// What [`compact`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// Size of the pool in bytes, before.
+    pub size_before: usize,
+    /// And now.
+    pub size: usize,
+    /// What it holds.
+    pub passed: Passed,
+}
+
+/// Writes the pool at `path` anew. Nobody else may use it meanwhile. Takes as much space beside it as it holds; all namespaces keep their indexes.
+///
+/// # Errors
+/// A pool in use, or damaged; no space for the new one; what the system says. The pool is as before then.
+pub fn compact(path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
+    let old = open_existing(path, &options)?;
+    let new = NewPool::create(path, options)?;
+    let passed = {
+        let io = |source| StreamError::Io { action: "make a pipe", source };
+        let (input, out) = std::io::pipe().map_err(io)?;
+        let export = old.snapshot()?;
+        thread::scope(|scope| {
+            // It ends when all is written, or when nobody reads any more; either way the reader knows, too.
+            let writer = scope.spawn(move || export.export(&[], out)?.finish().map(drop));
+            let read = (|| {
+                let mut import = new.store().import(input)?;
+                while import.advance()? {
+                    watch(import.passed(), import.origin().entries_expected);
+                }
+                Ok(import.passed())
+            })();
+            match (writer.join(), read) {
+                (_, Ok(passed)) => Ok(passed),
+                // Why the stream was cut off is known to who wrote it.
+                (Ok(Err(error)), Err(StreamError::CutOff { .. } | StreamError::NotAStream)) => Err(error),
+                (_, Err(error)) => Err(error),
+            }
+        })?
+    };
+    let (size_before, size) = (old.pool().info().size, new.store().pool().info().size);
+    new.close_as(path, |unfinished, path| fs::rename(unfinished, path))?;
+    // The lock ends with it; what it was has no name any more.
+    drop(old);
+    Ok(Compacted { size_before, size, passed })
+}
+
+/// Makes a pool at `to`, where there must be none, of what can be read of the damaged one at `path`, in which nothing is changed.
+///
+/// # Errors
+/// A pool whose header or root directory cannot be read; one that is in use; no space; what the system says. There is no new pool then.
+pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64)) -> Result<Salvaged, StreamError> {
+    if to.exists() {
+        return Err(crate::import::exists());
+    }
+    let damaged = Pool::inspect(path).map_err(crate::Error::from)?;
+    let new = NewPool::create(to, options)?;
+    let salvaged = salvage(&damaged, new.store(), watch)?;
+    new.close_as(to, |unfinished, to| fs::hard_link(unfinished, to).and_then(|()| fs::remove_file(unfinished)))?;
+    Ok(salvaged)
+}
+
+fn open_existing(path: &Path, options: &Options) -> Result<Store, crate::Error> {
+    let pool = everleaf_pmem::PoolOptions {
+        size_max: options.size_max,
+        domain: options.domain,
+        accept_dirty_shutdown: options.accept_dirty_shutdown,
+        ..Default::default()
+    };
+    Store::on(Pool::open(path, &pool)?, options)
+}

@@ -1,0 +1,170 @@
+//! Export: a snapshot, written as a stream (`stream.rs`). A backup is one in a file.
+//!
+//! Writers go on meanwhile; what they replace is held back until the export is over. It takes memory for one block of the stream, or for the largest value.
+//! Epochs are pinned while a block is gathered and not while it is written, however slow that is.
+//!
+//! A backup gets its name when all of it is in the file, and the device has it: a file of that name is whole, or it was there before.
+
+use crate::namespace::copy_value;
+use crate::snapshot::Snapshot;
+use crate::stream::{Origin, Passed, StreamError, Writer};
+use crate::{Cursor, Direction, Namespace};
+use everleaf_index::Listed;
+use everleaf_pmem::Hardware;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// A stream that is being written, a block at a time.
+pub struct Export<W, M: Listed = Hardware> {
+    snapshot: Snapshot<M>,
+    writer: Writer<W>,
+    /// What is still to be written.
+    namespaces: std::vec::IntoIter<Namespace<M>>,
+    /// What is being written, and how far it is.
+    current: Option<(Namespace<M>, Cursor)>,
+    entries_expected: u64,
+}
+
+impl<M: Listed> Snapshot<M> {
+    /// Begins to write what it shows to `out`: of the namespaces in `only`, or of all if that is empty.
+    ///
+    /// # Errors
+    /// What `out` says.
+    pub fn export<W: Write>(self, only: &[&str], out: W) -> Result<Export<W, M>, StreamError> {
+        let is_wanted = |name: &str| only.is_empty() || only.contains(&name);
+        let spaces: Vec<_> = self.shared.spaces.read().iter().filter(|(name, _)| is_wanted(name)).map(|(_, space)| space.clone()).collect();
+        let mut namespaces: Vec<_> = spaces.into_iter().map(|space| Namespace { shared: self.shared.clone(), space }).collect();
+        {
+            let _pinned = self.shared.pool.pin();
+            namespaces.retain(|namespace| namespace.space.index_at(self.moment(), &self.shared.clock).is_some());
+        }
+        let entries_expected = namespaces.iter().map(|namespace| namespace.space.count.load(Ordering::Relaxed)).sum();
+        let origin = Origin { time_ms: self.time_ms(), entries_expected, writer: concat!("everleaf ", env!("CARGO_PKG_VERSION")).into() };
+        let writer = Writer::begin(out, &origin)?;
+        Ok(Export { snapshot: self, writer, namespaces: namespaces.into_iter(), current: None, entries_expected })
+    }
+
+    /// Begins to write all that it shows into a new file, which takes the place of `path` when it is done.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn backup(self, path: &Path) -> Result<Backup<M>, StreamError> {
+        let unfinished = Unfinished(unfinished_path(path));
+        let file = File::create(&unfinished.0).map_err(|source| StreamError::Io { action: "create the file of the backup", source })?;
+        Ok(Backup { export: self.export(&[], file)?, unfinished, path: path.to_owned() })
+    }
+}
+
+/// A backup that is being written, a block at a time. Dropped before it is done, it leaves nothing, and what was at its path stays there.
+pub struct Backup<M: Listed = Hardware> {
+    export: Export<File, M>,
+    unfinished: Unfinished,
+    path: PathBuf,
+}
+
+/// The file of a backup that is not done: gone when this is dropped. What a crash leaves of one is overwritten by the next.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // When it has got its name there is nothing to remove; else it is in nobody's way if that fails.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl<M: Listed> Backup<M> {
+    /// See [`Export::advance`].
+    ///
+    /// # Errors
+    /// What the file system says; a damaged pool.
+    pub fn advance(&mut self) -> Result<bool, StreamError> {
+        self.export.advance()
+    }
+
+    /// Writes what is left, has the device take it, and gives the file its name.
+    ///
+    /// # Errors
+    /// See [`Backup::advance`].
+    pub fn finish(self) -> Result<Passed, StreamError> {
+        let (file, passed) = self.export.finish()?;
+        file.sync_all().map_err(|source| StreamError::Io { action: "make the backup durable", source })?;
+        fs::rename(&self.unfinished.0, &self.path).map_err(|source| StreamError::Io { action: "give the backup its name", source })?;
+        sync_directory_of(&self.path).map_err(|source| StreamError::Io { action: "make the name of the backup durable", source })?;
+        Ok(passed)
+    }
+
+    /// How much has been written.
+    pub fn passed(&self) -> Passed {
+        self.export.passed()
+    }
+
+    /// About how many entries there are.
+    pub fn entries_expected(&self) -> u64 {
+        self.export.entries_expected()
+    }
+}
+
+impl<W: Write, M: Listed> Export<W, M> {
+    /// Writes the next block; whether there is more to write.
+    ///
+    /// # Errors
+    /// What the stream is written to says; a damaged pool. Nothing can be done with the stream then.
+    pub fn advance(&mut self) -> Result<bool, StreamError> {
+        let Some((namespace, cursor)) = &mut self.current else {
+            let Some(namespace) = self.namespaces.next() else { return Ok(false) };
+            let kind = {
+                let _pinned = self.snapshot.shared.pool.pin();
+                let index = namespace.space.index_at(self.snapshot.moment(), &self.snapshot.shared.clock);
+                index.as_ref().map_or("", |index| index.kind)
+            };
+            self.writer.namespace(namespace.name(), kind)?;
+            self.current = Some((namespace, Cursor::new(Bound::Unbounded, Direction::Forward)));
+            return Ok(true);
+        };
+        let writer = &mut self.writer;
+        self.snapshot.place(&namespace.space).walk(cursor, &mut |key, record| {
+            let is_full = writer.entry(key, record.expiry_ms(), |out| copy_value(record, key, out))?;
+            Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        self.writer.flush_entries()?;
+        if cursor.is_over() {
+            self.current = None;
+        }
+        Ok(true)
+    }
+
+    /// Writes what is left, and the end of the stream.
+    ///
+    /// # Errors
+    /// See [`Export::advance`].
+    pub fn finish(mut self) -> Result<(W, Passed), StreamError> {
+        while self.advance()? {}
+        self.writer.end()
+    }
+
+    /// How much has been written.
+    pub fn passed(&self) -> Passed {
+        self.writer.passed
+    }
+
+    /// About how many entries there are.
+    pub fn entries_expected(&self) -> u64 {
+        self.entries_expected
+    }
+}
+
+/// The name of what is to be `path` when it is done.
+pub(crate) fn unfinished_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".unfinished");
+    path.with_file_name(name)
+}
+
+/// Makes a change of names in the directory of `path` durable.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}

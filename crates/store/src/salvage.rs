@@ -1,0 +1,290 @@
+//! Salvage: what can be read of a damaged pool, written into another store.
+//!
+//! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
+//!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
+//! 2. If the pool was closed, its allocator tells which blocks are in use: what it says must be what the walks have come by, or an entry was lost, or one that
+//!    was removed has come back.
+//! 3. If anything was lost, all of the pool is searched for records that no walk has come by: a record that matches its checksums, 64 bits of them, is no
+//!    chance. The newest of each key goes to the namespace [`LOST_AND_FOUND`]: a record does not say which namespace it is of, and it may be one that was
+//!    replaced or removed, and whose block has not been used since. So they are for people to look at.
+//!
+//! The pool is only looked at: what opening an index may store goes to pages of this process. Memory: a link for each record taken, and the keys of those that
+//! are found in the last step.
+
+use crate::block::{SlotState, StoreBlock, read_log};
+use crate::check::Damage;
+use crate::error::STORE_ROOT;
+use crate::slots::{PENDING, UNSTAMPED, generation};
+use crate::{Direction, Error, Namespace, Store};
+use everleaf_index::record::Record;
+use everleaf_index::{Listed, OrderedIndex, Recovery, registry};
+use everleaf_pmem::{Off, Pool, Reach, Root, WORD, Word};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Where records go that no index leads to.
+pub const LOST_AND_FOUND: &str = "lost+found";
+/// Number of losses that are described; all are counted.
+const LOSS_COUNT_MAX: usize = 64;
+
+/// What was salvaged.
+#[derive(Clone, Debug, Default)]
+pub struct Salvaged {
+    /// Number of entries by namespace.
+    pub namespaces: Vec<(String, u64)>,
+    /// Number of losses.
+    pub loss_count: u64,
+    /// The first of them.
+    pub losses: Vec<Damage>,
+    /// Number of entries in [`LOST_AND_FOUND`].
+    pub found: u64,
+}
+
+impl Salvaged {
+    fn lose(&mut self, namespace: Option<&str>, what: impl ToString) {
+        self.loss_count += 1;
+        if self.losses.len() < LOSS_COUNT_MAX {
+            self.losses.push(Damage { namespace: namespace.map(str::to_owned), what: what.to_string() });
+        }
+    }
+}
+
+/// The last key that a walk came by, and whether it came through.
+type Walked = (Option<Vec<u8>>, Result<(), Error>);
+
+/// A salvage that is under way.
+struct Salvage<'s, M: Listed> {
+    pool: &'s Arc<Pool<M>>,
+    to: &'s Store,
+    /// Links of records of batches that were not committed.
+    undecided: HashSet<u64>,
+    /// Offsets of records that walks have come by.
+    seen: HashSet<u64>,
+    /// Blocks that walks have come by.
+    reach: Reach<'s, M>,
+    salvaged: Salvaged,
+    taken: u64,
+}
+
+/// See the head of this module. `watch` hears how many entries have been taken.
+pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64)) -> Result<Salvaged, Error> {
+    let mut salvage = Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: pool.reach(), salvaged: Salvaged::default(), taken: 0 };
+    let roots = pool.roots()?;
+    salvage.read_slots(&roots);
+    for (name, root) in roots.iter().filter(|(name, _)| name != STORE_ROOT) {
+        salvage.namespace(name, *root, &mut watch)?;
+    }
+    salvage.compare_with_allocator();
+    if salvage.salvaged.loss_count > 0 {
+        salvage.search(&mut watch)?;
+    }
+    Ok(salvage.salvaged)
+}
+
+impl<M: Listed> Salvage<'_, M> {
+    /// Finds the batches that were under way.
+    fn read_slots(&mut self, roots: &[(String, Root)]) {
+        let Some((_, root)) = roots.iter().find(|(name, _)| name == STORE_ROOT) else {
+            return self.salvaged.lose(None, "the pool has no root of a store: batches that were under way may show in part");
+        };
+        let block = match StoreBlock::open(self.pool, Off::new(root.off)) {
+            Ok(block) => block,
+            Err(error) => return self.salvaged.lose(None, format!("{error}: batches that were under way may show in part")),
+        };
+        self.mark(Off::new(root.off), size_of::<StoreBlock>());
+        for slot in &block.slots {
+            let SlotState::Undecided(link) = slot.state() else { continue };
+            match read_log(self.pool, link) {
+                Ok((_, _, _, entries)) => self.undecided.extend(entries.iter().map(|entry| entry.link)),
+                Err(error) => self.salvaged.lose(None, format!("{error}: a batch that was under way may show in part")),
+            }
+        }
+    }
+
+    fn namespace(&mut self, name: &str, root: Root, watch: &mut impl FnMut(u64)) -> Result<(), Error> {
+        let Some(entry) = registry::<[u8], M>().into_iter().find(|entry| entry.kind() == root.kind) else {
+            self.salvaged.lose(Some(name), Error::UnknownKind { name: name.into(), kind: root.kind });
+            return Ok(());
+        };
+        // Of its own: what one index reaches wrongly must not be in the way of another.
+        let reach = self.pool.needs_recovery().then(|| self.pool.reach());
+        let index = match entry.open(self.pool, name, &Recovery { reach: reach.as_ref(), trace: &|_| Ok(()), threads: 1 }) {
+            Ok(index) => index,
+            Err(error) => {
+                self.salvaged.lose(Some(name), format!("its index cannot be opened: {error}"));
+                return Ok(());
+            }
+        };
+        let namespace = self.to.namespace(name)?;
+        namespace.prefer_index(entry.name);
+        let mut blocks = Vec::new();
+        let listed = index.blocks(&mut |off, size| {
+            blocks.push((off, size));
+            Ok(())
+        });
+        blocks.into_iter().for_each(|(off, size)| self.mark(Off::new(off), size));
+        if let Err(error) = listed {
+            self.salvaged.lose(Some(name), error);
+        }
+        let before = self.taken;
+        let (end, outcome) = self.walk(&*index, Direction::Forward, None, &namespace, watch)?;
+        if let Err(error) = outcome {
+            self.salvaged.lose(Some(name), format!("behind the key \"{}\": {error}", end.as_deref().unwrap_or_default().escape_ascii()));
+            let (start, outcome) = self.walk(&*index, Direction::Reverse, end, &namespace, watch)?;
+            if let Err(error) = outcome {
+                self.salvaged.lose(Some(name), format!("before the key \"{}\": {error}", start.unwrap_or_default().escape_ascii()));
+            }
+        }
+        self.salvaged.namespaces.push((name.to_owned(), self.taken - before));
+        Ok(())
+    }
+
+    /// Takes what an index has, up to `until`; the last key it came by, and whether it came through.
+    fn walk(
+        &mut self,
+        index: &dyn OrderedIndex<[u8]>,
+        direction: Direction,
+        until: Option<Vec<u8>>,
+        to: &Namespace,
+        watch: &mut impl FnMut(u64),
+    ) -> Result<Walked, Error> {
+        // No index has more entries than the pool has words; one that is damaged may go round.
+        let mut left = self.pool.length() / WORD;
+        let (mut last, mut failure): (Option<Vec<u8>>, _) = (None, None);
+        let walked = index.scan(Bound::Unbounded, direction, &mut |key, link| {
+            let is_on = |last: &Vec<u8>| if direction == Direction::Forward { key > last.as_slice() } else { key < last.as_slice() };
+            left -= 1;
+            if until.as_ref().is_some_and(|until| key <= until.as_slice()) || left == 0 || !last.as_ref().is_none_or(is_on) {
+                return ControlFlow::Break(());
+            }
+            last = Some(key.to_vec());
+            match self.take(key, link.get(), to) {
+                Ok(()) => {
+                    if self.taken.is_multiple_of(1 << 12) {
+                        watch(self.taken);
+                    }
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        match failure {
+            Some(error) => Err(error),
+            None => Ok((last, walked.map_err(Error::from))),
+        }
+    }
+
+    /// Takes the record of `key` that an index links.
+    ///
+    /// # Errors
+    /// Those of the store to which it is written; damage is noted.
+    fn take(&mut self, key: &[u8], link: u64, to: &Namespace) -> Result<(), Error> {
+        let mut link = link;
+        if self.undecided.contains(&link) {
+            // What it replaced stands.
+            self.note(link);
+            link = match Record::read(self.pool, link) {
+                Ok(record) if record.previous().get() == 0 => return Ok(()),
+                Ok(record) => record.previous().get(),
+                Err(_) => link,
+            };
+        }
+        match Record::read(self.pool, link) {
+            Ok(record) if record.is_intact() && record.matches_key(key) => {
+                self.mark(record.off, record.size());
+                self.seen.insert(record.off.bytes());
+                if record.is_tombstone() { Ok(()) } else { self.write(to, key, &record) }
+            }
+            Ok(record) => {
+                self.mark(record.off, record.size());
+                let what = if record.is_intact() { "a record of another key" } else { "a record that does not match its checksum" };
+                self.salvaged.lose(Some(to.name()), format!("key \"{}\": {what} at {:#x}", key.escape_ascii(), record.off.bytes()));
+                Ok(())
+            }
+            Err(error) => {
+                self.salvaged.lose(Some(to.name()), format!("key \"{}\": {error}", key.escape_ascii()));
+                Ok(())
+            }
+        }
+    }
+
+    fn mark(&mut self, off: Off<Word>, size: usize) {
+        if let Err(error) = self.reach.mark(off, size) {
+            self.salvaged.lose(None, error);
+        }
+    }
+
+    /// Step 2. What was lost already explains whatever is missing.
+    fn compare_with_allocator(&mut self) {
+        if self.pool.needs_recovery() || self.salvaged.loss_count > 0 {
+            return;
+        }
+        // Opening an index gives back the image that it was closed with.
+        self.pool.collect();
+        match self.pool.audit(&self.reach) {
+            Ok(usage) if usage.leaked == 0 => {}
+            Ok(usage) => {
+                let at = usage.leaked_at.unwrap_or(0);
+                self.salvaged.lose(None, format!("{} blocks are in use, yet nothing leads to them, one at {at:#x}", usage.leaked));
+            }
+            Err(error) => self.salvaged.lose(None, format!("{error}: what was removed may have come back")),
+        }
+    }
+
+    fn note(&mut self, link: u64) {
+        if let Ok(off) = Off::<Word>::from_link(link) {
+            self.seen.insert(off.bytes());
+        }
+    }
+
+    fn write(&mut self, to: &Namespace, key: &[u8], record: &Record<'_>) -> Result<(), Error> {
+        let mut value = Vec::with_capacity(record.value_size());
+        record.copy_value(0, record.value_size(), &mut value);
+        match record.expiry_ms() {
+            Some(expiry_ms) => to.put_until(key, &value, expiry_ms)?,
+            None => to.put(key, &value)?,
+        }
+        self.taken += 1;
+        Ok(())
+    }
+
+    /// Step 3.
+    fn search(&mut self, watch: &mut impl FnMut(u64)) -> Result<(), Error> {
+        let slab_size = self.pool.info().slab_size;
+        // By key: when it was committed, and where the record lies.
+        let mut found: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
+        let mut key = Vec::new();
+        for at in (slab_size as u64..self.pool.length() as u64).step_by(WORD) {
+            let off = Off::<Word>::new(at);
+            let Ok(record) = Record::read(self.pool, off.link()) else { continue };
+            // The key alone is soon looked at, whatever size a word that is no header claims for the value.
+            key.clear();
+            record.copy_key(&mut key);
+            if !record.matches_key(&key) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
+                continue;
+            }
+            let age = match record.commit().get() {
+                // No version of a store: an index keeps keys of its own like that, of leaves that are empty or were divided.
+                0 => continue,
+                token if token & PENDING != 0 => generation(token),
+                word => word & !UNSTAMPED,
+            };
+            let newest = found.entry(key.clone()).or_default();
+            *newest = (*newest).max((age, at));
+        }
+        let namespace = self.to.namespace(LOST_AND_FOUND)?;
+        for (key, (_, at)) in found {
+            let record = Record::read(self.pool, Off::<Word>::new(at).link())?;
+            if !record.is_tombstone() {
+                self.write(&namespace, &key, &record)?;
+                self.salvaged.found += 1;
+                watch(self.taken);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! Whether a key has changed between a snapshot and a transaction that began later.
+//!
+//! The snapshot keeps in place whatever tells of a change: newer versions stand before the one that it sees, and what was removed has left a tombstone. So
+//! nothing has changed if the transaction, which reads from a snapshot of its own, finds that very version; and what it has looked at it looks at again when it
+//! commits. So, if it commits, the key was the same from the one moment to the other.
+
+use crate::version::is_shown;
+use crate::{Error, Namespace, Snapshot, Transaction};
+use everleaf_index::Listed;
+
+impl<M: Listed> Transaction<M> {
+    /// Whether `key` has been left alone since `before`: neither written, be it with the same value, nor removed, nor expired. A key that both find absent, in
+    /// a namespace that was cleared between them, counts as left alone.
+    ///
+    /// # Errors
+    /// A damaged pool.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn is_unchanged_since(&self, before: &Snapshot<M>, namespace: &Namespace<M>, key: &[u8]) -> Result<bool, Error> {
+        self.note_key(namespace, key);
+        let was_shown = before.value_size(namespace, key)?.is_some();
+        let (now, shared) = (self.snapshot().moment(), &before.shared);
+        let _pinned = shared.pool.pin();
+        let index = namespace.space.index_at(now, &shared.clock);
+        let link = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))?;
+        Ok(match link.map_or(Ok(None), |link| shared.version_at(link.get(), now.at))? {
+            Some((record, at)) => at < before.timestamp() && is_shown(&record, now.time_ms) == was_shown,
+            None => !was_shown,
+        })
+    }
+}

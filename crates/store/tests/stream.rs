@@ -1,0 +1,281 @@
+//! Backup, restore, export and import: what comes out is what was there at one moment, and what is damaged is told.
+
+use everleaf::{Direction, Options, Part, Store, StreamError, StreamReader, check_stream, restore};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// By namespace and key: value, and when it expires.
+type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
+
+fn options() -> Options {
+    Options { size_max: 256 << 20, recovery_threads: 1, ..Options::default() }
+}
+
+fn store(index: &str) -> Store {
+    Store::anonymous(Options { index: index.into(), ..options() }).unwrap()
+}
+
+fn content(store: &Store) -> Content {
+    let mut content = Content::new();
+    for name in store.namespaces() {
+        let namespace = store.namespace(&name).unwrap();
+        let mut keys = Vec::new();
+        namespace
+            .scan_keys(Bound::Unbounded, Direction::Forward, |key| {
+                keys.push(key.to_vec());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        for key in keys {
+            let entry = namespace.entry(&key).unwrap().unwrap();
+            content.insert((name.clone(), key), (entry.value, entry.expiry_ms));
+        }
+    }
+    content
+}
+
+const FAR_MS: u64 = 32_503_680_000_000;
+
+/// Keys and values of all sizes, in three namespaces and two indexes.
+fn fill(store: &Store, count: usize, value_size_max: usize, seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    for (name, index) in [("0", "isle"), ("names", "lb"), ("third", "isle")] {
+        let namespace = store.namespace(name).unwrap();
+        namespace.prefer_index(index);
+        namespace.put(b"a key that is longer than all the others", b"fixed").unwrap();
+        for _ in 0..count {
+            let key: Vec<u8> = (0..random.random_range(0..20)).map(|_| random.random()).collect();
+            let value = vec![random.random(); random.random_range(0..=value_size_max)];
+            match random.random_range(0..4) {
+                0 => namespace.put_until(&key, &value, FAR_MS + random.random_range(0..1000)).unwrap(),
+                1 => namespace.put_until(&key, &value, 1).unwrap(),
+                _ => namespace.put(&key, &value).unwrap(),
+            }
+        }
+    }
+}
+
+fn export(store: &Store) -> Vec<u8> {
+    store.snapshot().unwrap().export(&[], Vec::new()).unwrap().finish().unwrap().0
+}
+
+#[test]
+fn what_is_imported_is_what_was_exported() {
+    let source = store("isle");
+    fill(&source, 3000, 1000, 1);
+    source.namespace("0").unwrap().put(b"large", &vec![7; 3 << 20]).unwrap();
+    let stream = export(&source);
+    let (expected, copy) = (content(&source), store("fp"));
+    let passed = copy.import(stream.as_slice()).unwrap().finish().unwrap();
+    assert!(content(&copy) == expected);
+    assert_eq!((passed.namespaces, passed.entries, passed.stream_bytes), (3, expected.len() as u64, stream.len() as u64));
+    let indexes: Vec<_> = copy.stats().namespaces.iter().map(|namespace| namespace.index).collect();
+    assert_eq!(indexes, ["isle", "lb", "isle"]);
+    assert!(copy.verify().unwrap().is_sound());
+    // Of a key that is there, the stream's value wins; others stay.
+    let names = copy.namespace("names").unwrap();
+    names.put(b"a key that is longer than all the others", b"changed").unwrap();
+    names.put(b"not in the stream, and longer than all", b"kept").unwrap();
+    copy.import(stream.as_slice()).unwrap().finish().unwrap();
+    assert_eq!(names.get(b"a key that is longer than all the others").unwrap().as_deref(), Some(&b"fixed"[..]));
+    assert!(names.delete(b"not in the stream, and longer than all").unwrap());
+    assert!(content(&copy) == expected);
+    // Of one namespace alone.
+    let part = source.snapshot().unwrap().export(&["names"], Vec::new()).unwrap().finish().unwrap();
+    assert_eq!((part.1.namespaces, part.1.entries), (1, expected.keys().filter(|(name, _)| name == "names").count() as u64));
+}
+
+#[test]
+fn an_empty_store_and_an_empty_namespace_have_streams() {
+    let source = store("isle");
+    assert_eq!(check_stream(export(&source).as_slice(), |_, _| ()).unwrap().entries, 0);
+    source.namespace("a").unwrap().put(b"k", b"v").unwrap();
+    source.namespace("a").unwrap().delete(b"k").unwrap();
+    let stream = export(&source);
+    let mut reader = StreamReader::begin(stream.as_slice()).unwrap();
+    assert_eq!(reader.next_part().unwrap(), Part::Namespace { name: "a", index: "isle" });
+    assert_eq!(reader.next_part().unwrap(), Part::End);
+}
+
+/// Two keys are always changed together, and others come and go; a namespace is cleared in between.
+#[test]
+fn an_export_shows_one_moment_whatever_is_written_meanwhile() {
+    let source = store("isle");
+    fill(&source, 2000, 200, 2);
+    let (one, other) = (source.namespace("0").unwrap(), source.namespace("third").unwrap());
+    let is_over = AtomicBool::new(false);
+    let set_both = |number: u64| {
+        let mut batch = everleaf::Batch::default();
+        batch.put(&one, b"both", &number.to_le_bytes());
+        batch.put(&other, b"both", &number.to_le_bytes());
+        source.write(batch).unwrap();
+    };
+    set_both(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 1;
+            while !is_over.load(Ordering::Relaxed) {
+                set_both(number);
+                one.put(&number.to_le_bytes(), &[1; 500]).unwrap();
+                one.delete(&(number / 2).to_le_bytes()).unwrap();
+                number += 1;
+            }
+        });
+        for round in 0..10 {
+            let snapshot = source.snapshot().unwrap();
+            let expected: Vec<_> = ["0", "names", "third"]
+                .iter()
+                .flat_map(|name| {
+                    let mut entries = Vec::new();
+                    let push = |key: &[u8], value: &[u8]| {
+                        entries.push((name.to_string(), key.to_vec(), value.to_vec()));
+                        ControlFlow::Continue(())
+                    };
+                    snapshot.scan(&source.namespace(name).unwrap(), Bound::Unbounded, Direction::Forward, push).unwrap();
+                    entries
+                })
+                .collect();
+            let mut export = snapshot.export(&[], Vec::new()).unwrap();
+            export.advance().unwrap();
+            if round == 5 {
+                source.namespace("names").unwrap().clear().unwrap();
+            }
+            let (stream, _) = export.finish().unwrap();
+            assert!(entries(&stream) == expected, "round {round}");
+            let both: Vec<_> = expected.iter().filter(|(_, key, _)| key == b"both").map(|(_, _, value)| value).collect();
+            assert_eq!(both[0], both[1]);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+fn entries(stream: &[u8]) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let mut reader = StreamReader::begin(stream).unwrap();
+    let (mut entries, mut namespace) = (Vec::new(), String::new());
+    loop {
+        match reader.next_part().unwrap() {
+            Part::Namespace { name, .. } => namespace = name.into(),
+            Part::Entries(found) => entries.extend(found.iter().map(|entry| (namespace.clone(), entry.key.to_vec(), entry.value.to_vec()))),
+            Part::End => return entries,
+        }
+    }
+}
+
+/// Whatever byte is changed or missing: an error, whose offset is not behind the change, and until then nothing but what was written.
+#[test]
+fn every_damage_of_a_stream_is_told() {
+    let source = store("isle");
+    fill(&source, 20, 30, 3);
+    let (stream, all) = (export(&source), content(&source));
+    let check = |damaged: &[u8], at: usize, how: &str| {
+        let copy = store("isle");
+        let failure = match copy.import(damaged) {
+            Ok(import) => import.finish().expect_err(how),
+            Err(failure) => failure,
+        };
+        match failure {
+            StreamError::Damaged { offset, .. } | StreamError::CutOff { offset } => assert!(offset <= at as u64, "{how} at {at}: {failure}"),
+            StreamError::NotAStream | StreamError::UnknownVersion { .. } => assert!(at < 16, "{how} at {at}: {failure}"),
+            other => panic!("{how} at {at}: {other}"),
+        }
+        assert!(content(&copy).iter().all(|(place, entry)| all.get(place) == Some(entry)), "{how} at {at}");
+    };
+    let mut random = StdRng::seed_from_u64(4);
+    for at in 0..stream.len() {
+        let mut damaged = stream.clone();
+        damaged[at] ^= 1 << random.random_range(0..8);
+        check(&damaged, at, "a flipped bit");
+        damaged[at] = !stream[at];
+        check(&damaged, at, "a flipped byte");
+        check(&stream[..at], at, "a stream that is cut off");
+    }
+    check(&[&stream[..], b"\0"].concat(), stream.len(), "a byte more");
+}
+
+/// A forger has the right checksums.
+#[test]
+fn a_forged_stream_is_told_and_takes_no_more_memory_than_it_brings() {
+    fn block(kind: u32, number: u32, claimed: Option<u32>, content: &[u8]) -> Vec<u8> {
+        let size = claimed.unwrap_or(content.len() as u32);
+        let mut block: Vec<u8> = [kind, size, number, crc32c::crc32c(content)].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let crc = crc32c::crc32c(&block);
+        block.extend_from_slice(&crc.to_le_bytes());
+        block.extend_from_slice(content);
+        block
+    }
+    fn entry(key: &[u8], value: &[u8]) -> Vec<u8> {
+        [&(key.len() as u32).to_le_bytes()[..], &(value.len() as u32).to_le_bytes(), &[0; 8], key, value].concat()
+    }
+    let header = export(&store("isle"))[..16].to_vec();
+    let origin = block(1, 0, None, &[0; 16]);
+    let namespace = |name: &[u8], number| block(2, number, None, &[&[name.len() as u8], name, b"isle"].concat());
+    let end = |namespaces: u64, entries: u64, bytes: u64, number| block(4, number, None, &[namespaces, entries, bytes].map(u64::to_le_bytes).concat());
+    let cases: Vec<(&str, Vec<Vec<u8>>)> = vec![
+        ("where it comes from", vec![namespace(b"a", 0)]),
+        ("too short", vec![block(1, 0, None, &[0; 15])]),
+        ("before any namespace", vec![origin.clone(), block(3, 1, None, &entry(b"k", b"v"))]),
+        ("larger than any", vec![origin.clone(), block(3, 1, Some(u32::MAX), b"")]),
+        ("in the middle", vec![origin.clone(), block(3, 1, Some(512 << 20), b"")]),
+        ("belongs elsewhere", vec![origin.clone(), namespace(b"a", 2)]),
+        ("no known kind", vec![origin.clone(), block(9, 1, None, b"")]),
+        ("a second time", vec![origin.clone(), namespace(b"a", 1), namespace(b"a", 2)]),
+        ("no namespace can have", vec![origin.clone(), namespace(b"", 1)]),
+        ("no namespace can have", vec![origin.clone(), namespace(&[b'n'; 41], 1)]),
+        ("not UTF-8", vec![origin.clone(), namespace(b"\xff", 1)]),
+        ("cannot name a namespace", vec![origin.clone(), namespace(b"everleaf", 1)]),
+        ("not in order", vec![origin.clone(), namespace(b"a", 1), block(3, 2, None, &[entry(b"b", b""), entry(b"a", b"")].concat())]),
+        ("not in order", vec![origin.clone(), namespace(b"a", 1), block(3, 2, None, &entry(b"b", b"")), block(3, 3, None, &entry(b"b", b""))]),
+        ("is cut off", vec![origin.clone(), namespace(b"a", 1), block(3, 2, None, &entry(b"b", b"value")[..18])]),
+        ("larger than any", vec![origin.clone(), namespace(b"a", 1), block(3, 2, None, &entry(&[0; 70_000], b""))]),
+        ("larger than any", vec![origin.clone(), namespace(b"a", 1), block(3, 2, None, &[entry(b"a", &[0; 300_000]), entry(b"b", b"")].concat())]),
+        ("counts what was not there", vec![origin.clone(), namespace(b"a", 1), block(3, 2, None, &entry(b"b", b"v")), end(1, 2, 2, 3)]),
+        ("behind its end", vec![origin.clone(), end(0, 0, 0, 1), namespace(b"a", 2)]),
+        ("in the middle", vec![origin.clone(), namespace(b"a", 1)]),
+    ];
+    for (expected, blocks) in cases {
+        let stream = [header.clone(), blocks.concat()].concat();
+        let store = store("isle");
+        let said = match store.import(stream.as_slice()) {
+            Ok(import) => import.finish().expect_err(expected).to_string(),
+            Err(failure) => failure.to_string(),
+        };
+        assert!(said.contains(expected), "{said:?} instead of {expected:?}");
+    }
+    let sound = [header, origin, namespace(b"a", 1), block(3, 2, None, &entry(b"b", b"v")), end(1, 1, 2, 3)].concat();
+    let store = store("isle");
+    store.import(sound.as_slice()).unwrap().finish().unwrap();
+    assert_eq!(store.namespace("a").unwrap().get(b"b").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn a_backup_is_whole_or_what_was_there_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, pool) = (directory.path().join("backup"), directory.path().join("restored.pool"));
+    let source = store("isle");
+    fill(&source, 2000, 2000, 5);
+    let passed = source.snapshot().unwrap().backup(&file).unwrap().finish().unwrap();
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), passed.stream_bytes);
+    let before = std::fs::read(&file).unwrap();
+    let mut unfinished = source.snapshot().unwrap().backup(&file).unwrap();
+    while unfinished.advance().unwrap() {}
+    drop(unfinished);
+    assert!(std::fs::read(&file).unwrap() == before);
+    let absent = directory.path().join("absent").join("backup");
+    assert!(matches!(source.snapshot().unwrap().backup(&absent).map(drop), Err(StreamError::Io { .. })));
+    // A damaged one leaves no pool.
+    let mut damaged = before.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    restore(&pool, options(), damaged.as_slice(), |_, _| ()).expect_err("a damaged stream");
+    let names = || std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>();
+    assert_eq!(names(), ["backup"]);
+    // Neither does one that was interrupted before: it is begun anew.
+    std::fs::write(directory.path().join("restored.pool.unfinished"), "half a pool").unwrap();
+    restore(&pool, options(), before.as_slice(), |_, _| ()).unwrap();
+    restore(&pool, options(), before.as_slice(), |_, _| ()).expect_err("a pool that is there");
+    let restored = Store::open(&pool, options()).unwrap();
+    assert!(content(&restored) == content(&source));
+    assert_eq!(names().len(), 2);
+}

@@ -1,0 +1,195 @@
+//! Whatever byte of a closed pool is changed: opening it fails, or `verify` names the damage, or nothing that can be read or written has changed. And what
+//! `repair` makes of it holds nothing that was not written, and misses little.
+
+use everleaf::{Batch, Direction, LOST_AND_FOUND, Options, Store, repair};
+use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SIZE: usize = 128 << 10;
+const SLAB_SIZE: usize = 4096;
+const FAR_MS: u64 = 32_503_680_000_000;
+
+/// A namespace, and a key.
+type Place = (String, Vec<u8>);
+/// A value, and when it expires.
+type Held = (Vec<u8>, Option<u64>);
+type Content = BTreeMap<Place, Held>;
+
+fn options(index: &str) -> Options {
+    Options { index: index.into(), size_max: SIZE, recovery_threads: 1, ..Options::default() }
+}
+
+fn pool_options() -> PoolOptions {
+    PoolOptions { size_max: SIZE, slab_size: SLAB_SIZE, ..PoolOptions::default() }
+}
+
+/// Keys and values that a pool has ever held.
+type Written = BTreeSet<(Vec<u8>, Vec<u8>)>;
+
+/// A closed pool with two namespaces, batches, deletes and keys that expire; its bytes, what it holds, and what it has held.
+fn build(index: &str) -> (Vec<u8>, Content, Written) {
+    let memory = Memory::new(SIZE).unwrap();
+    let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options(index)).unwrap();
+    let (one, other) = (store.namespace("one").unwrap(), store.namespace("other").unwrap());
+    let mut written = Written::new();
+    for number in 0..60_u32 {
+        let key = format!("key {}", number.wrapping_mul(2_654_435_761) % 1000).into_bytes();
+        let value = vec![number as u8; number as usize * 2];
+        match number % 4 {
+            0 => one.put_until(&key, &value, FAR_MS + u64::from(number)).unwrap(),
+            1 => {
+                let mut batch = Batch::default();
+                batch.put(&one, &key, &value);
+                batch.put(&other, &key, &value);
+                store.write(batch).unwrap();
+            }
+            _ => one.put(&key, &value).unwrap(),
+        }
+        written.insert((key, value));
+    }
+    let keys: Vec<_> = content(&store).unwrap().into_keys().collect();
+    keys.iter().step_by(5).for_each(|(name, key)| _ = store.namespace(name).unwrap().delete(key).unwrap());
+    let content = content(&store).unwrap();
+    assert!(content.len() > 40);
+    store.close().unwrap();
+    (memory.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect(), content, written)
+}
+
+/// What a scan shows, if gets, and a scan the other way, show the same.
+fn content(store: &Store) -> Result<Content, everleaf::Error> {
+    let mut content = Content::new();
+    for name in store.namespaces() {
+        let namespace = store.namespace(&name)?;
+        let (mut forward, mut reverse) = (Vec::new(), Vec::new());
+        for (direction, entries) in [(Direction::Forward, &mut forward), (Direction::Reverse, &mut reverse)] {
+            namespace.scan(Bound::Unbounded, direction, |key, value| {
+                entries.push((key.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            })?;
+        }
+        reverse.reverse();
+        assert!(forward == reverse);
+        for (key, value) in forward {
+            let entry = namespace.entry(&key)?.expect("a key that a scan shows");
+            assert!(entry.value == value);
+            content.insert((name.clone(), key), (entry.value, entry.expiry_ms));
+        }
+    }
+    Ok(content)
+}
+
+fn open(bytes: &[u8], index: &str) -> Result<Store, everleaf::Error> {
+    let memory: Arc<Memory> = Memory::new(SIZE).unwrap();
+    for (word, bytes) in memory.words().iter().zip(bytes.chunks_exact(8)) {
+        word.store(u64::from_le_bytes(bytes.try_into().unwrap()), Ordering::Relaxed);
+    }
+    Store::on(Pool::open_in(memory, Hardware::page_cache(), pool_options())?, &options(index))
+}
+
+/// What becomes of a damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
+    RefusedAtOpen,
+    NamedByVerify,
+    Harmless,
+}
+
+fn fate(bytes: &[u8], index: &str, expected: &Content) -> Fate {
+    let Ok(store) = open(bytes, index) else { return Fate::RefusedAtOpen };
+    if !store.verify().unwrap().is_sound() {
+        return Fate::NamedByVerify;
+    }
+    // So it is claimed to be sound: then all is as it was, and goes on to be when the store is used.
+    assert!(content(&store).unwrap() == *expected);
+    let namespace = store.namespace("one").unwrap();
+    (0..20_u32).for_each(|number| namespace.put(format!("new {number}").as_bytes(), &[7; 40]).unwrap());
+    (0..20_u32).for_each(|number| assert!(namespace.delete(format!("new {number}").as_bytes()).unwrap()));
+    assert!(content(&store).unwrap() == *expected);
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{:?}", report.damages);
+    store.close().unwrap();
+    Fate::Harmless
+}
+
+/// Positions of bytes in lines that hold something, and some of the others.
+fn positions(bytes: &[u8], random: &mut StdRng) -> Vec<usize> {
+    let is_used = |at: &usize| bytes[at / 64 * 64..][..64].iter().any(|byte| *byte != 0);
+    let (mut used, unused): (Vec<usize>, Vec<usize>) = (0..bytes.len()).partition(is_used);
+    used.extend((0..500).map(|_| unused[random.random_range(0..unused.len())]));
+    used
+}
+
+#[test]
+fn every_flipped_byte_of_a_closed_pool_is_noticed_or_harmless() {
+    for (index, seed) in [("isle", 1), ("isle-128", 2)] {
+        println!("{index}, seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let (sound, expected, _) = build(index);
+        assert_eq!(fate(&sound, index, &expected), Fate::Harmless);
+        let mut fates = BTreeMap::<Fate, usize>::new();
+        for at in positions(&sound, &mut random) {
+            let mut damaged = sound.clone();
+            let flip = if random.random_bool(0.5) { 1 << random.random_range(0..8) } else { random.random_range(1..=255) };
+            damaged[at] ^= flip;
+            match std::panic::catch_unwind(|| fate(&damaged, index, &expected)) {
+                Ok(fate) => *fates.entry(fate).or_default() += 1,
+                Err(_) => panic!("{index}: byte {at:#x}, {:#04x} -> {:#04x}", sound[at], damaged[at]),
+            }
+        }
+        println!("{fates:?}");
+        assert!(fates[&Fate::RefusedAtOpen] + fates[&Fate::NamedByVerify] > fates[&Fate::Harmless]);
+    }
+}
+
+#[test]
+fn what_is_salvaged_is_what_was_written() {
+    const ROUNDS: usize = 150;
+    for (index, seed) in [("isle", 3), ("fp", 4)] {
+        println!("{index}, seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let directory = tempfile::tempdir().unwrap();
+        let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+        let (sound, expected, written) = build(index);
+        std::fs::write(&path, &sound).unwrap();
+        let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap();
+        assert_eq!((salvaged.loss_count, salvaged.found), (0, 0), "{:?}", salvaged.losses);
+        assert!(salvaged_content(&to) == expected);
+        repair(&path, &to, Options::default(), |_| ()).expect_err("a pool that is there");
+        let mut with_losses = 0;
+        for _ in 0..ROUNDS {
+            std::fs::remove_file(&to).unwrap_or_default();
+            // Behind the header and the root directory: without those nothing can be found.
+            let used: Vec<usize> = positions(&sound, &mut random).into_iter().filter(|at| *at >= SLAB_SIZE).collect();
+            let at = used[random.random_range(0..used.len())];
+            let mut damaged = sound.clone();
+            damaged[at] ^= 1 << random.random_range(0..8);
+            std::fs::write(&path, &damaged).unwrap();
+            let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap_or_else(|error| panic!("byte {at:#x}: {error}"));
+            assert!(std::fs::read(&path).unwrap() == damaged, "the damaged pool was changed");
+            let mut found = salvaged_content(&to);
+            let (lost, kept): (Content, Content) = std::mem::take(&mut found).into_iter().partition(|((name, _), _)| name == LOST_AND_FOUND);
+            let is_written = |((_, key), (value, _)): (&Place, &Held)| written.contains(&(key.clone(), value.clone()));
+            let strange = kept.iter().chain(&lost).find(|entry| !is_written(*entry));
+            assert!(strange.is_none(), "byte {at:#x}, {:#04x} -> {:#04x}: never written was {strange:?}; {:?}", sound[at], damaged[at], salvaged.losses);
+            with_losses += usize::from(salvaged.loss_count > 0);
+            if salvaged.loss_count == 0 {
+                assert!(kept == expected, "byte {at:#x}: a loss that is not told");
+            }
+            let missing =
+                expected.iter().filter(|(place, _)| !kept.contains_key(place) && !lost.contains_key(&(LOST_AND_FOUND.into(), place.1.clone()))).count();
+            assert!(missing <= 1, "byte {at:#x}: {missing} entries are missing, {:?}", salvaged.losses);
+        }
+        assert!(with_losses > ROUNDS / 10, "{with_losses} of {ROUNDS} had losses");
+    }
+}
+
+fn salvaged_content(path: &std::path::Path) -> Content {
+    let store = Store::open(path, Options::default()).unwrap();
+    assert!(store.verify().unwrap().is_sound());
+    content(&store).unwrap()
+}
