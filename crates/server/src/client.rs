@@ -2,8 +2,10 @@
 
 use crate::command::Spec;
 use crate::executor::Unfinished;
+use crate::queue::Queue;
 use crate::reply::{Protocol, Reply};
 use crate::shared::Shared;
+use everleaf::Snapshot;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,6 +30,9 @@ pub(crate) enum Closing {
     AfterReplies,
 }
 
+/// Keys that a client watches, by the number of the database, and the snapshot that shows each as it was then.
+pub(crate) type Watched = BTreeMap<(usize, Vec<u8>), Arc<Snapshot>>;
+
 /// A connection as its commands see it.
 pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
@@ -40,11 +45,24 @@ pub(crate) struct Session {
     pub(crate) closing: Closing,
     /// A command that is not done. Until it is, no other runs.
     pub(crate) unfinished: Option<Box<dyn Unfinished>>,
+    /// What has been queued since MULTI.
+    pub(crate) queue: Option<Queue>,
+    pub(crate) watched: Watched,
 }
 
 impl Session {
     pub(crate) fn new(client: Arc<Client>, authenticated: bool) -> Self {
-        Self { client, authenticated, database: 0, command: None, replies: Replies::On, closing: Closing::No, unfinished: None }
+        Self {
+            client,
+            authenticated,
+            database: 0,
+            command: None,
+            replies: Replies::On,
+            closing: Closing::No,
+            unfinished: None,
+            queue: None,
+            watched: Watched::new(),
+        }
     }
 
     /// Back to the first state.
@@ -53,6 +71,13 @@ impl Session {
         self.authenticated = authenticated;
         self.database = 0;
         self.replies = Replies::On;
+        self.end_transaction();
+    }
+
+    /// Forgets what was queued, and what is watched.
+    pub(crate) fn end_transaction(&mut self) {
+        self.queue = None;
+        self.watched.clear();
     }
 
     /// Tells other connections, which see only [`Client`], what CLIENT LIST shows.
@@ -61,6 +86,8 @@ impl Session {
         seen.active = server.now();
         seen.command = self.command;
         seen.database = self.database;
+        seen.queued = self.queue.as_ref().map(Queue::len);
+        seen.is_watching = !self.watched.is_empty();
         seen.protocol = reply.protocol;
         seen.input_size = input_size;
         seen.output_size = reply.out.len();
@@ -87,6 +114,9 @@ pub(crate) struct Seen {
     active: Instant,
     command: Option<&'static Spec>,
     database: usize,
+    /// Number of commands since MULTI.
+    queued: Option<usize>,
+    is_watching: bool,
     protocol: Protocol,
     input_size: usize,
     output_size: usize,
@@ -100,10 +130,12 @@ impl Client {
         let mut line = format!("id={} addr={} laddr={} name=", self.id, self.address, self.local).into_bytes();
         line.extend_from_slice(&seen.name);
         let rest = format!(
-            " age={} idle={} flags=N db={} sub=0 psub=0 ssub=0 multi=-1 qbuf={} obl={} oll=0 omem={} events=r cmd={} user=default redir=-1 resp={} lib-name=",
+            " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} qbuf={} obl={} oll=0 omem={} events=r cmd={} user=default redir=-1 resp={} lib-name=",
             seconds(self.since),
             seconds(seen.active),
+            if seen.queued.is_some() { 'x' } else { 'N' },
             seen.database,
+            seen.queued.map_or(-1, |count| count as i64),
             seen.input_size,
             seen.output_size,
             seen.output_size,
@@ -140,6 +172,8 @@ impl Clients {
             active: now,
             command: None,
             database: 0,
+            queued: None,
+            is_watching: false,
             protocol: Protocol::Resp2,
             input_size: 0,
             output_size: 0,
@@ -163,6 +197,11 @@ impl Clients {
 }
 
 impl Client {
+    /// Whether it has sent WATCH, and nothing that ends it.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.seen.lock().is_watching
+    }
+
     pub(crate) fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }

@@ -64,7 +64,7 @@ impl Index<usize> for Arguments<'_> {
 pub(crate) struct Flags(u16);
 
 /// Names of the flags in COMMAND INFO, in its order.
-const FLAG_NAMES: [(Flags, &str); 10] = [
+const FLAG_NAMES: [(Flags, &str); 13] = [
     (Flags::WRITE, "write"),
     (Flags::READONLY, "readonly"),
     (Flags::DENYOOM, "denyoom"),
@@ -72,8 +72,11 @@ const FLAG_NAMES: [(Flags, &str); 10] = [
     (Flags::NOSCRIPT, "noscript"),
     (Flags::LOADING, "loading"),
     (Flags::STALE, "stale"),
+    (Flags::SKIP_SLOWLOG, "skip_slowlog"),
     (Flags::FAST, "fast"),
     (Flags::NO_AUTH, "no_auth"),
+    (Flags::NO_ASYNC_LOADING, "no_async_loading"),
+    (Flags::NO_MULTI, "no_multi"),
     (Flags::ALLOW_BUSY, "allow_busy"),
 ];
 
@@ -92,6 +95,12 @@ impl Flags {
     pub(crate) const ALLOW_BUSY: Self = Self(512);
     /// Not shown as a flag, only as a category.
     pub(crate) const DANGEROUS: Self = Self(1024);
+    /// Cannot be part of a transaction.
+    pub(crate) const NO_MULTI: Self = Self(2048);
+    /// Runs at once even after MULTI. Not shown.
+    pub(crate) const AT_ONCE: Self = Self(4096);
+    pub(crate) const SKIP_SLOWLOG: Self = Self(8192);
+    pub(crate) const NO_ASYNC_LOADING: Self = Self(16384);
 
     pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -121,6 +130,7 @@ pub(crate) enum Group {
     Generic,
     Server,
     String,
+    Transactions,
 }
 
 impl Group {
@@ -130,6 +140,7 @@ impl Group {
             Self::Generic => "generic",
             Self::Server => "server",
             Self::String => "string",
+            Self::Transactions => "transactions",
         }
     }
 }
@@ -204,6 +215,7 @@ impl Spec {
             (!fast, "@slow"),
             (admin || self.flags.contains(Flags::DANGEROUS), "@dangerous"),
             (self.group == Group::Connection, "@connection"),
+            (self.group == Group::Transactions, "@transaction"),
         ];
         all.into_iter().filter(|(applies, _)| *applies).map(|(_, name)| name).collect()
     }

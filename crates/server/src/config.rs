@@ -1,6 +1,7 @@
 //! What a server is told at its start.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Configuration of a server.
@@ -16,6 +17,8 @@ pub struct Config {
     pub databases: usize,
     /// What clients must show with AUTH or HELLO. Default: nothing.
     pub password: Option<Vec<u8>>,
+    /// The file to which SAVE and BGSAVE write. Default: the pool's name with `.backup` behind it.
+    pub backup: Option<PathBuf>,
     /// Bounds on what clients may use.
     pub limits: Limits,
     /// Seconds after which a silent peer is asked for a sign of life, and dropped if it gives none. Default 300; 0 never asks.
@@ -32,6 +35,7 @@ impl Default for Config {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             databases: 16,
             password: None,
+            backup: None,
             limits: Limits::default(),
             keepalive_seconds: 300,
             stop_patience: Duration::from_secs(5),

@@ -5,9 +5,10 @@
 //! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences. So
 //!    are consecutive GETs, which wait for memory together. Before any other command runs, and before the slice ends, those that are waiting are run; nobody
 //!    can tell the difference, except by the time.
+//! 4. After MULTI commands are queued, and run by EXEC in one slice.
 
 use crate::client::{Closing, Replies, Session};
-use crate::command::{Arguments, Spec};
+use crate::command::{Arguments, Flags, Spec};
 use crate::executor::{Call, Failure, Slice, execute, resolve};
 use crate::reply::Reply;
 use crate::resp::{FrameLimits, Parser, Progress, Span};
@@ -82,6 +83,7 @@ impl Conversation {
 
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
     pub(crate) fn advance(&mut self, server: &Shared, counters: &Counters, input: &mut [u8]) -> (usize, Pause) {
+        let _working = server.gate.enter(self.session.client.thread);
         let group = Group { kind: Kind::Get, places: ArrayVec::new() };
         let mut work = Work { server, counters, output_size_max: self.reply.out.len() + SLICE_OUTPUT_SIZE, group };
         let (mut done, mut pause) = self.run_slice(&mut work, input);
@@ -137,7 +139,11 @@ impl Conversation {
                 continue;
             }
             let resolved = resolve(Arguments::new(&input[frame.clone()], spans), &self.session);
-            let kind = resolved.as_ref().ok().and_then(|spec| Kind::of(spec, spans.len())).filter(|_| self.session.replies == Replies::On);
+            let kind = resolved
+                .as_ref()
+                .ok()
+                .and_then(|spec| Kind::of(spec, spans.len()))
+                .filter(|_| self.session.replies == Replies::On && self.session.queue.is_none());
             if (kind != Some(work.group.kind) || work.group.places.is_full())
                 && let Some(rest) = self.run_group(work, input)
             {
@@ -158,12 +164,25 @@ impl Conversation {
         let replies = self.session.replies;
         let arguments = Arguments::new(frame, self.parser.spans());
         match resolved {
-            Ok(spec) => execute(&mut Call { server, counters, session: &mut self.session, reply: &mut self.reply, arguments, spec }),
+            Ok(spec) if self.session.queue.is_some() && !spec.flags.contains(Flags::AT_ONCE) => self.enqueue(server, counters, spec, frame),
+            Ok(spec) => {
+                let databases = server.databases();
+                execute(&mut Call { server, databases, counters, session: &mut self.session, reply: &mut self.reply, arguments, spec });
+            }
             // The beginning of an HTTP request: somebody makes a browser talk to us. What follows may be commands in its body.
             Err(_) if arguments.is(0, "post") || arguments.is(0, "host:") => self.session.closing = Closing::AfterReplies,
+            // Whatever is wrong with an EXEC, it ends the transaction.
+            Err(failure) if arguments.is(0, "exec") => {
+                counters.errors.add(1);
+                self.session.end_transaction();
+                failure.of_exec().write(&mut self.reply);
+            }
             Err(failure) => {
                 counters.errors.add(1);
                 failure.write(&mut self.reply);
+                if let Some(queue) = &mut self.session.queue {
+                    queue.break_off();
+                }
             }
         }
         if replies != Replies::On && self.session.replies == replies && self.session.unfinished.is_none() {
@@ -174,11 +193,24 @@ impl Conversation {
         }
     }
 
+    /// Leaves a command to EXEC.
+    fn enqueue(&mut self, server: &Shared, counters: &Counters, spec: &'static Spec, frame: &[u8]) {
+        let Some(queue) = &mut self.session.queue else { return };
+        queue.push(spec, frame, self.parser.spans());
+        if queue.size() <= server.config.limits.query_buffer_size_max {
+            self.reply.simple("QUEUED");
+            return;
+        }
+        queue.break_off();
+        counters.errors.add(1);
+        Failure::fixed("ERR the transaction is longer than the query buffer may be; split it up").write(&mut self.reply);
+    }
+
     /// Takes the next slice of the command that is not done.
     fn go_on(&mut self, server: &Shared, counters: &Counters) {
         let Some(mut unfinished) = self.session.unfinished.take() else { return };
         let start = self.reply.out.len();
-        match unfinished.advance(server, counters) {
+        match unfinished.advance(server.databases(), counters) {
             Ok(Slice::More) => {
                 self.session.unfinished = Some(unfinished);
                 return;

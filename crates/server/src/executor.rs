@@ -5,16 +5,17 @@
 //! 3. Whoever reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic among all
 //!    threads.
 //! 4. What visits many keys ([`walk`], [`many`]) does so in slices, between which other connections of the thread have their turn. MSET and MSETNX do not:
-//!    they are one batch of the store, all or nothing.
+//!    they are one batch of the store, all or nothing; nor does EXEC ([`transaction`]).
 
 use crate::client::Session;
 use crate::command::{Arguments, Flags, Spec, lookup};
+use crate::database::{Database, Databases};
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
-use everleaf::Namespace;
 use std::borrow::Cow;
 use std::fmt;
 
+pub(crate) mod backup;
 pub(crate) mod client;
 pub(crate) mod conditional;
 pub(crate) mod config;
@@ -25,15 +26,19 @@ pub(crate) mod info;
 pub(crate) mod introspection;
 pub(crate) mod keys;
 pub(crate) mod many;
+pub(crate) mod memory;
 pub(crate) mod numbers;
 pub(crate) mod scan;
 pub(crate) mod server;
 pub(crate) mod strings;
+pub(crate) mod transaction;
 pub(crate) mod walk;
 
 /// A command and all it may touch.
 pub(crate) struct Call<'a> {
     pub(crate) server: &'a Shared,
+    /// Those of the server, or as the transaction sees them of which the command is a part.
+    pub(crate) databases: Databases<'a>,
     pub(crate) counters: &'a Counters,
     pub(crate) session: &'a mut Session,
     pub(crate) reply: &'a mut Reply,
@@ -43,8 +48,8 @@ pub(crate) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// The selected database.
-    pub(crate) fn database(&self) -> &'a Namespace {
-        &self.server.databases[self.session.database]
+    pub(crate) fn database(&self) -> Database<'a> {
+        self.databases.at(self.session.database)
     }
 
     /// The argument at `index`; the arity of the command guarantees it.
@@ -66,7 +71,7 @@ impl<'a> Call<'a> {
 /// A command that is not done. The connection waits (its later commands too: replies keep their order), and the thread serves others between two slices.
 pub(crate) trait Unfinished: Send {
     /// Does another slice.
-    fn advance(&mut self, server: &Shared, counters: &Counters) -> Result<Slice, Failure>;
+    fn advance(&mut self, databases: Databases<'_>, counters: &Counters) -> Result<Slice, Failure>;
 
     /// Writes the reply, after the last slice.
     fn finish(&self, reply: &mut Reply);
@@ -112,6 +117,12 @@ impl Failure {
         Self(Cow::Owned(text))
     }
 
+    /// What EXEC says that could not even be called.
+    pub(crate) fn of_exec(&self) -> Self {
+        let why = self.0.strip_prefix(b"ERR ").unwrap_or(&self.0);
+        Self::bytes([b"EXECABORT Transaction discarded because of: ", why].concat())
+    }
+
     /// `name` takes another number of arguments.
     pub(crate) fn arity(name: &str) -> Self {
         Self::text(format_args!("ERR wrong number of arguments for '{name}' command"))
@@ -139,6 +150,9 @@ pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session) -> Result<&'s
     }
     if !session.authenticated && !spec.flags.contains(Flags::NO_AUTH) {
         return Err(Failure::NO_AUTH);
+    }
+    if session.queue.is_some() && spec.flags.contains(Flags::NO_MULTI) {
+        return Err(Failure::fixed("ERR Command not allowed inside a transaction"));
     }
     Ok(spec)
 }

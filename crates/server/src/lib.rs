@@ -9,14 +9,18 @@
 //! `event_loop` shares the connections among threads, `connection` moves bytes, `conversation` turns them into commands and those into replies, `executor` runs
 //! them. A reply leaves when what it acknowledges is durable.
 
+mod backups;
 mod client;
 mod command;
 mod config;
 mod connection;
 mod conversation;
+mod database;
 mod event_loop;
 mod executor;
+mod gate;
 mod glob;
+mod queue;
 mod reply;
 pub mod resp;
 mod server;

@@ -130,6 +130,14 @@ impl Reply {
         });
     }
 
+    /// No array: what EXEC replies when a watched key has changed.
+    pub(crate) fn null_array(&mut self) {
+        self.out.extend_from_slice(match self.protocol {
+            Protocol::Resp2 => b"*-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
     /// The next `count` replies are one array.
     pub(crate) fn array(&mut self, count: usize) {
         self.header(b'*', count as i64);

@@ -9,6 +9,7 @@ use mio::{Poll, Waker};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -110,6 +111,7 @@ impl Server {
                 let ended = thread.join().map_or(Err(Error::Panicked), |ended| ended.map_err(Error::from));
                 outcome = outcome.and(ended);
             }
+            shared.backups.join();
             outcome
         })
     }
@@ -124,7 +126,9 @@ const SWEEP_COUNT: usize = 1000;
 /// it makes no pause.
 fn sweep(server: &Shared) {
     while !server.is_stopping() {
+        server.sample_rate();
         let swept = server.store.sweep(SWEEP_COUNT).unwrap_or_default();
+        server.swept_count.fetch_add(swept.removed as u64, Ordering::Relaxed);
         // What cannot be removed now may be so later; a store that is damaged says so to whoever writes.
         let _ = server.store.collect(SWEEP_COUNT);
         if swept.removed * 4 <= swept.visited || swept.is_round {

@@ -1,11 +1,15 @@
 //! What all event loops of a server share.
 
+use crate::backups::Backups;
 use crate::client::{Client, Clients};
 use crate::config::Config;
+use crate::database::Databases;
 use crate::executor::scan::Cursors;
+use crate::gate::Gate;
 use everleaf::{Error, Namespace, Store};
 use mio::Waker;
 use parking_lot::{Mutex, RwLock};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -59,6 +63,15 @@ pub(crate) struct Totals {
     pub(crate) rejected: u64,
 }
 
+/// How many commands there are in a second.
+struct Rate {
+    /// When the last sample was taken.
+    since: Instant,
+    /// Number of commands until then.
+    commands: u64,
+    per_second: u64,
+}
+
 /// What all event loops of a server share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
@@ -68,15 +81,21 @@ pub(crate) struct Shared {
     pub(crate) connection_count_max: AtomicUsize,
     pub(crate) clients: Clients,
     pub(crate) cursors: Mutex<Cursors>,
+    pub(crate) gate: Gate,
+    pub(crate) backups: Arc<Backups>,
     pub(crate) started: Instant,
     /// Of the server's life, so that clients can tell one from the next.
     pub(crate) run_id: String,
+    /// Keys that the sweep has removed because they had expired.
+    pub(crate) swept_count: AtomicU64,
+    rate: Mutex<Rate>,
     counters: Vec<Counters>,
     /// What CONFIG RESETSTAT found: counters are never set back, since their owner might be counting.
     baseline: Mutex<Totals>,
     password: RwLock<Option<Vec<u8>>>,
     wakers: Vec<Waker>,
-    stopping: AtomicBool,
+    /// Whoever works in the background looks at it, too.
+    pub(crate) stopping: Arc<AtomicBool>,
     /// Milliseconds from `started` to the last look at the clock.
     clock_ms: AtomicU64,
 }
@@ -86,6 +105,7 @@ impl Shared {
     /// When the store cannot give a namespace.
     pub(crate) fn new(config: Config, port: u16, store: Arc<Store>, wakers: Vec<Waker>) -> Result<Self, Error> {
         let databases = (0..config.databases.max(1)).map(|index| store.namespace(&index.to_string())).collect::<Result<_, _>>()?;
+        let backup = config.backup.clone().unwrap_or_else(|| beside(store.path()));
         Ok(Self {
             store,
             databases,
@@ -93,16 +113,25 @@ impl Shared {
             connection_count_max: AtomicUsize::new(config.limits.connection_count_max),
             clients: Clients::default(),
             cursors: Mutex::new(Cursors::new()),
+            gate: Gate::new(wakers.len()),
+            backups: Arc::new(Backups::new(backup)),
             started: Instant::now(),
             run_id: format!("{:032x}{:08x}", rand::random::<u128>(), rand::random::<u32>()),
+            swept_count: AtomicU64::new(0),
+            rate: Mutex::new(Rate { since: Instant::now(), commands: 0, per_second: 0 }),
             counters: wakers.iter().map(|_| Counters::default()).collect(),
             baseline: Mutex::new(Totals::default()),
             password: RwLock::new(config.password.clone()),
             wakers,
-            stopping: AtomicBool::new(false),
+            stopping: Arc::default(),
             clock_ms: AtomicU64::new(0),
             config,
         })
+    }
+
+    /// The databases as they are.
+    pub(crate) fn databases(&self) -> Databases<'_> {
+        Databases { store: &self.store, namespaces: &self.databases, transaction: None }
     }
 
     pub(crate) fn thread_count(&self) -> usize {
@@ -139,6 +168,22 @@ impl Shared {
             output_size: now.output_size - then.output_size,
             connections: now.connections - then.connections,
             rejected: now.rejected - then.rejected,
+        }
+    }
+
+    /// Commands per second, over the last second or so.
+    pub(crate) fn commands_per_second(&self) -> u64 {
+        self.rate.lock().per_second
+    }
+
+    /// Takes a sample for that, if a second is over.
+    pub(crate) fn sample_rate(&self) {
+        let mut rate = self.rate.lock();
+        let passed = rate.since.elapsed();
+        if passed >= Duration::from_secs(1) {
+            let commands = self.sum().commands;
+            let done = commands.wrapping_sub(rate.commands);
+            *rate = Rate { since: Instant::now(), commands, per_second: (done as f64 / passed.as_secs_f64()) as u64 };
         }
     }
 
@@ -201,4 +246,11 @@ impl Shared {
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
+}
+
+/// The file beside a pool to which backups go if nothing else is said.
+fn beside(pool: &Path) -> PathBuf {
+    let mut path = pool.as_os_str().to_owned();
+    path.push(".backup");
+    path.into()
 }

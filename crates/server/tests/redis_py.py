@@ -53,6 +53,37 @@ def check(port, protocol):
     pairs = [[b"key0010", b"10"], [b"key0011", b"11"]]
     assert found == (pairs if protocol == 3 else sum(pairs, [])), found
 
+    client.set("n", 5)
+    with client.pipeline(transaction=True) as pipeline:
+        for number in range(1000):
+            pipeline.incr("n").set(f"t{number}", number)
+        assert pipeline.execute() == [part for number in range(1000) for part in (6 + number, True)]
+        pipeline.incr("n").incr("k").get("n")
+        replies = pipeline.execute(raise_on_error=False)
+        assert (replies[0], replies[2]) == (1006, b"1006") and isinstance(replies[1], redis.ResponseError), replies
+        pipeline.watch("n")
+        seen = int(pipeline.get("n"))
+        pipeline.multi()
+        pipeline.set("n", seen + 1)
+        assert pipeline.execute() == [True]
+        pipeline.watch("n")
+        client.set("n", 0)
+        pipeline.multi()
+        pipeline.set("n", 1)
+        try:
+            pipeline.execute()
+            raise AssertionError("a watched key was changed")
+        except redis.WatchError:
+            pass
+
+    def increment(pipeline):
+        seen = int(pipeline.get("n"))
+        pipeline.multi()
+        pipeline.set("n", seen + 1)
+
+    assert client.transaction(increment, "n") == [True] and client.get("n") == b"1"
+    client.delete(*(f"t{number}" for number in range(1000)))
+
     other = redis.Redis(port=port, protocol=protocol, db=5)
     assert other.get("k") is None
     assert other.set("k", 1) and client.get("k") == b"niwer"

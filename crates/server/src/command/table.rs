@@ -1,7 +1,9 @@
 //! The commands. Names, arities, flags and key positions are Redis's; what Redis does not have says so in `since`.
 
 use super::{Flags, Group, Keys, Run, Spec};
-use crate::executor::{client, conditional, config, connection, expiry, info, introspection, keys, many, numbers, scan, server, strings, walk};
+use crate::executor::{
+    backup, client, conditional, config, connection, expiry, info, introspection, keys, many, memory, numbers, scan, server, strings, transaction, walk,
+};
 
 const READ: Flags = Flags::READONLY;
 const WRITE: Flags = Flags::WRITE;
@@ -9,7 +11,10 @@ const WRITE_NEW: Flags = Flags::WRITE.and(Flags::DENYOOM);
 const FAST: Flags = Flags::FAST;
 const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
 const SESSION: Flags = Flags::NOSCRIPT.and(ALWAYS);
+const TRANSACTION: Flags = SESSION.and(Flags::AT_ONCE);
+const AT_ONCE: Flags = TRANSACTION.and(FAST).and(Flags::ALLOW_BUSY);
 const ADMIN: Flags = SESSION.and(Flags::ADMIN);
+const SAVE: Flags = Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING).and(Flags::NO_MULTI);
 const OPEN: Flags = SESSION.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
 
 #[expect(clippy::too_many_arguments, reason = "one for each column of the table")]
@@ -33,13 +38,14 @@ const fn parent(group: Group, name: &'static str, since: &'static str, summary: 
     Spec { subcommands, ..plain(group, name, -2, Flags::NONE, since, summary, introspection::no_subcommand) }
 }
 
-use Group::{Connection, Server};
+use Group::{Connection, Server, Transactions};
 
 /// Every command, in the order of their names.
 #[rustfmt::skip]
 pub(crate) static TABLE: &[Spec] = &[
     string("append", 3, WRITE_NEW.and(FAST), Keys::FIRST, "2.0.0", "Appends to the value of a key; sets it if there is none.", strings::append),
     plain(Connection, "auth", -2, OPEN, "1.0.0", "Shows the password.", connection::auth),
+    plain(Server, "bgsave", -1, SAVE, "1.0.0", "Writes a backup in the background.", backup::bgsave),
     parent(Connection, "client", "2.4.0", "Commands about connections.", CLIENT),
     Spec { subcommands: COMMAND, ..plain(Connection, "command", -1, ALWAYS, "2.8.13", "Describes every command.", introspection::command) },
     parent(Server, "config", "2.0.0", "Commands about the configuration.", CONFIG),
@@ -47,7 +53,9 @@ pub(crate) static TABLE: &[Spec] = &[
     string("decr", 2, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts one from the number in a key, from 0 if there is none.", numbers::decr),
     string("decrby", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts from the number in a key, from 0 if there is none.", numbers::decrby),
     generic("del", -2, WRITE, Keys::ALL, "1.0.0", "Removes keys.", many::del),
+    plain(Transactions, "discard", 1, AT_ONCE, "2.0.0", "Forgets the commands since MULTI, and what is watched.", transaction::discard),
     plain(Connection, "echo", 2, ALWAYS.and(FAST), "1.0.0", "Returns its argument.", connection::echo),
+    plain(Transactions, "exec", 1, TRANSACTION.and(Flags::SKIP_SLOWLOG), "1.2.0", "Runs the commands since MULTI, all at once.", transaction::exec),
     generic("exists", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Counts how many of the keys are present.", many::exists),
     generic("expire", -3, WRITE.and(FAST), Keys::FIRST, "1.0.0", "Has a key expire after some seconds.", expiry::expire),
     generic("expireat", -3, WRITE.and(FAST), Keys::FIRST, "1.2.0", "Has a key expire at a time in seconds since 1970.", expiry::expireat),
@@ -65,9 +73,12 @@ pub(crate) static TABLE: &[Spec] = &[
     string("incrbyfloat", 3, WRITE_NEW.and(FAST), Keys::FIRST, "2.6.0", "Adds a fraction to the number in a key, to 0 if there is none.", numbers::incrbyfloat),
     plain(Server, "info", -1, ALWAYS.and(Flags::DANGEROUS), "1.0.0", "Describes the server and its state.", info::info),
     generic("keys", 2, READ.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Returns the keys that match a pattern.", walk::keys),
+    plain(Server, "lastsave", 1, ALWAYS.and(FAST).and(Flags::DANGEROUS), "1.0.0", "Returns when a backup was done last.", backup::lastsave),
+    parent(Server, "memory", "4.0.0", "Commands about memory.", MEMORY),
     string("mget", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Returns the values of keys.", many::mget),
     string("mset", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys, all or none.", conditional::mset),
     string("msetnx", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys if none of them is present.", conditional::msetnx),
+    plain(Transactions, "multi", 1, AT_ONCE, "1.2.0", "Begins to queue commands for EXEC.", transaction::multi),
     parent(Group::Generic, "object", "2.2.3", "Commands about how a value is kept.", OBJECT),
     generic("persist", 2, WRITE.and(FAST), Keys::FIRST, "2.2.0", "Has a key expire no more.", expiry::persist),
     generic("pexpire", -3, WRITE.and(FAST), Keys::FIRST, "2.6.0", "Has a key expire after some milliseconds.", expiry::pexpire),
@@ -76,25 +87,28 @@ pub(crate) static TABLE: &[Spec] = &[
     plain(Connection, "ping", -1, FAST, "1.0.0", "Answers.", connection::ping),
     string("psetex", 4, WRITE_NEW, Keys::FIRST, "2.6.0", "Sets a key, to expire after some milliseconds.", expiry::psetex),
     generic("pttl", 2, READ.and(FAST), Keys::FIRST, "2.6.0", "Returns after how many milliseconds a key expires.", expiry::pttl),
-    plain(Connection, "quit", -1, OPEN, "1.0.0", "Closes the connection.", connection::quit),
+    plain(Connection, "quit", -1, OPEN.and(Flags::AT_ONCE), "1.0.0", "Closes the connection.", connection::quit),
     generic("randomkey", 1, READ, Keys::NONE, "1.0.0", "Returns a key, whichever.", keys::randomkey),
     generic("range", -3, READ, Keys::NONE, "everleaf 0.1.0", "Returns the keys between two, and their values, in order.", walk::range),
     generic("rename", 3, WRITE, Keys::FIRST_TWO, "1.0.0", "Renames a key; what the new name held is gone.", conditional::rename),
     generic("renamenx", 3, WRITE.and(FAST), Keys::FIRST_TWO, "1.0.0", "Renames a key if the new name is free.", conditional::renamenx),
-    plain(Connection, "reset", 1, OPEN, "6.2.0", "Puts the connection into its first state.", connection::reset),
+    plain(Connection, "reset", 1, OPEN.and(Flags::AT_ONCE), "6.2.0", "Puts the connection into its first state.", connection::reset),
+    plain(Server, "save", 1, SAVE, "1.0.0", "Writes a backup, and answers when it is done.", backup::save),
     generic("scan", -2, READ, Keys::NONE, "2.8.0", "Returns some keys, and a cursor for the rest.", scan::scan),
     plain(Connection, "select", 2, ALWAYS.and(FAST), "1.0.0", "Changes the database.", connection::select),
     string("set", -3, WRITE_NEW, Keys::FIRST, "1.0.0", "Sets a key.", strings::set),
     string("setex", 4, WRITE_NEW, Keys::FIRST, "2.0.0", "Sets a key, to expire after some seconds.", expiry::setex),
     string("setnx", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Sets a key if it is absent.", strings::setnx),
     string("setrange", 4, WRITE_NEW, Keys::FIRST, "2.2.0", "Overwrites a part of the value of a key, after zeros if it is too short.", strings::setrange),
-    plain(Server, "shutdown", -1, ADMIN.and(Flags::ALLOW_BUSY), "1.0.0", "Stops the server.", server::shutdown),
+    plain(Server, "shutdown", -1, ADMIN.and(Flags::ALLOW_BUSY).and(Flags::NO_MULTI), "1.0.0", "Stops the server.", server::shutdown),
     string("strlen", 2, READ.and(FAST), Keys::FIRST, "2.2.0", "Returns the length of the value of a key.", strings::strlen),
     string("substr", 4, READ, Keys::FIRST, "1.0.0", "An older name of GETRANGE.", strings::getrange),
     plain(Server, "time", 1, ALWAYS.and(FAST), "2.6.0", "Returns the time as seconds and microseconds since 1970.", server::time),
     generic("ttl", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns after how many seconds a key expires.", expiry::ttl),
     generic("type", 2, READ.and(FAST), Keys::FIRST, "1.0.0", "Returns the kind of a key's value.", keys::kind),
     generic("unlink", -2, WRITE.and(FAST), Keys::ALL, "4.0.0", "Removes keys.", many::del),
+    plain(Transactions, "unwatch", 1, SESSION.and(FAST).and(Flags::ALLOW_BUSY), "2.2.0", "Watches no key any more.", transaction::unwatch),
+    line(Transactions, "watch", -2, AT_ONCE, Keys::ALL, "2.2.0", "Has EXEC do nothing if a key changes until then.", transaction::watch),
 ];
 
 #[rustfmt::skip]
@@ -128,6 +142,12 @@ const CONFIG: &[Spec] = &[
     plain(Server, "config|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
     plain(Server, "config|resetstat", 2, ADMIN, "2.0.0", "Sets the counters of INFO to zero.", config::resetstat),
     plain(Server, "config|set", -4, ADMIN, "2.0.0", "Changes settings.", config::set),
+];
+
+#[rustfmt::skip]
+const MEMORY: &[Spec] = &[
+    plain(Server, "memory|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
+    line(Server, "memory|usage", -3, READ, Keys::SECOND, "4.0.0", "Returns how many bytes a key takes in the pool.", memory::usage),
 ];
 
 #[rustfmt::skip]

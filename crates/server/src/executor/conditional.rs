@@ -1,13 +1,12 @@
-//! Commands that write several keys at once, some on a condition: one batch of the store each.
+//! Commands that write several keys at once, some on a condition: one batch of the store each, unless they are part of a transaction.
 //!
 //! A condition on what the keys hold goes into the batch as an expectation. If another client changes one of them between the look and the batch, the batch is
 //! refused as a whole and the command begins anew; each such turn means that another write went through, so that somebody always gets on.
 
 use super::{Call, Failure};
-use everleaf::{Batch, Entry, Error};
 
 /// Keys and values in turn, as MSET takes them.
-fn pairs<'a>(call: &Call<'a>) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a>, Failure> {
+fn pairs<'a>(call: &Call<'a>) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a>, Failure> {
     if call.arguments.len().is_multiple_of(2) {
         return Err(Failure::arity(call.spec.name));
     }
@@ -16,26 +15,13 @@ fn pairs<'a>(call: &Call<'a>) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8]
 }
 
 pub(crate) fn mset(call: &mut Call<'_>) -> Result<(), Failure> {
-    let mut batch = Batch::default();
-    for (key, value) in pairs(call)? {
-        batch.put(call.database(), key, value);
-    }
-    call.server.store.write(batch)?;
+    call.database().put_all(pairs(call)?)?;
     call.reply.ok();
     Ok(())
 }
 
 pub(crate) fn msetnx(call: &mut Call<'_>) -> Result<(), Failure> {
-    let mut batch = Batch::default();
-    for (key, value) in pairs(call)? {
-        batch.expect(call.database(), key, None);
-        batch.put(call.database(), key, value);
-    }
-    let written = match call.server.store.write(batch) {
-        Ok(()) => true,
-        Err(Error::Conflict { .. }) => false,
-        Err(error) => return Err(error.into()),
-    };
+    let written = call.database().insert_all(pairs(call)?)?;
     call.reply.flag(written);
     Ok(())
 }
@@ -63,23 +49,15 @@ enum Target {
 fn move_value(call: &Call<'_>, target: Target) -> Result<bool, Failure> {
     let (database, from, to) = (call.database(), call.argument(1), call.argument(2));
     loop {
-        let Entry { value, expiry_ms } = database.entry(from)?.ok_or(Failure::NO_SUCH_KEY)?;
+        let entry = database.entry(from)?.ok_or(Failure::NO_SUCH_KEY)?;
         if from == to {
             return Ok(target == Target::Any);
         }
-        let mut batch = Batch::default();
-        batch.expect(database, from, Some(&value));
-        if target == Target::Absent {
-            if database.value_size(to)?.is_some() {
-                return Ok(false);
-            }
-            batch.expect(database, to, None);
+        if target == Target::Absent && database.value_size(to)?.is_some() {
+            return Ok(false);
         }
-        batch.delete(database, from);
-        batch.put_until(database, to, &value, expiry_ms);
-        match call.server.store.write(batch) {
-            Err(Error::Conflict { .. }) => {}
-            written => return Ok(written.map(|()| true)?),
+        if database.rename(from, &entry, to, target == Target::Absent)? {
+            return Ok(true);
         }
     }
 }

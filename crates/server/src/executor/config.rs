@@ -17,6 +17,7 @@ fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
         ("appendonly", b"no".to_vec()),
         ("bind", config.address.to_string().into_bytes()),
         ("client-query-buffer-limit", number(config.limits.query_buffer_size_max)),
+        ("dbfilename", server.backups.path.file_name().unwrap_or_default().as_encoded_bytes().to_vec()),
         ("databases", number(server.databases.len())),
         ("dir", parent_directory(server)),
         ("io-threads", number(server.thread_count())),
@@ -32,8 +33,9 @@ fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// Where the backups go: by default, where the pool lies.
 fn parent_directory(server: &Shared) -> Vec<u8> {
-    let path = std::path::absolute(server.store.path()).unwrap_or_else(|_| server.store.path().into());
+    let path = std::path::absolute(&server.backups.path).unwrap_or_else(|_| server.backups.path.clone());
     path.parent().unwrap_or(&path).as_os_str().as_encoded_bytes().to_vec()
 }
 

@@ -183,7 +183,7 @@ pub(crate) fn psetex(call: &mut Call<'_>) -> Result<(), Failure> {
 
 fn set_until(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
     let expiry_ms = future_ms(call, 2, notation)?;
-    call.database().put_until(call.argument(1), call.argument(3), expiry_ms)?;
+    call.database().put_until(call.argument(1), call.argument(3), Some(expiry_ms))?;
     call.reply.ok();
     Ok(())
 }

@@ -9,12 +9,13 @@ use std::sync::atomic::Ordering;
 type WriteSection = fn(&mut String, &Shared) -> fmt::Result;
 
 /// Names of the sections and what writes them.
-const SECTIONS: [(&str, WriteSection); 7] = [
+const SECTIONS: [(&str, WriteSection); 8] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
     ("Persistence", persistence),
     ("Stats", stats),
+    ("Store", store),
     ("Replication", replication),
     ("Keyspace", keyspace),
 ];
@@ -65,7 +66,14 @@ fn resident_size() -> Option<u64> {
 fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     let pool = server.store.pool().info();
     let (domain, survives) = pool.domain.map_or(("none", "nothing"), |domain| (domain.name(), domain.survives()));
-    write!(text, "loading:0\r\nrdb_changes_since_last_save:0\r\naof_enabled:0\r\n")?;
+    let saves = server.backups.state();
+    let (took, status) = saves.last_background.map_or((-1, "ok"), |(took, done)| (took as i64, if done { "ok" } else { "err" }));
+    let current = saves.running_since.map_or(-1, |since| since.elapsed().as_secs() as i64);
+    // No change waits for a save: each is durable when it is acknowledged.
+    write!(text, "loading:0\r\nrdb_changes_since_last_save:0\r\nrdb_bgsave_in_progress:{}\r\n", u8::from(saves.running_since.is_some()))?;
+    write!(text, "rdb_last_save_time:{}\r\nrdb_last_bgsave_status:{status}\r\nrdb_last_bgsave_time_sec:{took}\r\n", saves.last_s)?;
+    write!(text, "rdb_current_bgsave_time_sec:{current}\r\naof_enabled:0\r\nbackup_path:{}\r\n", server.backups.path.display())?;
+    write!(text, "backup_last_entries:{}\r\nbackup_last_size:{}\r\n", saves.last_passed.entries, saves.last_passed.stream_bytes)?;
     write!(text, "pool_path:{}\r\npool_size:{}\r\npool_size_max:{}\r\n", server.store.path().display(), pool.size, pool.size_max)?;
     write!(text, "persistence_domain:{domain}\r\nacknowledged_writes_survive:{survives}\r\n")
 }
@@ -74,8 +82,17 @@ fn stats(text: &mut String, server: &Shared) -> fmt::Result {
     let totals = server.totals();
     write!(text, "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n", totals.connections, totals.commands)?;
     write!(text, "total_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n", totals.input_size, totals.output_size)?;
-    write!(text, "rejected_connections:{}\r\nexpired_keys:0\r\nevicted_keys:0\r\n", totals.rejected)?;
+    write!(text, "instantaneous_ops_per_sec:{}\r\nrejected_connections:{}\r\n", server.commands_per_second(), totals.rejected)?;
+    write!(text, "expired_keys:{}\r\nevicted_keys:0\r\n", server.swept_count.load(Ordering::Relaxed))?;
     write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
+}
+
+/// What snapshots, watching clients and backups among them, hold back.
+fn store(text: &mut String, server: &Shared) -> fmt::Result {
+    let held = server.store.held_back();
+    let watching = server.clients.all().iter().filter(|client| client.is_watching()).count();
+    write!(text, "snapshots:{}\r\n", held.snapshots)?;
+    write!(text, "clients_watching:{watching}\r\nheld_back_versions:{}\r\nheld_back_age:{}\r\n", held.count, held.age)
 }
 
 /// There is none; clients look here for the role.
@@ -87,7 +104,9 @@ fn keyspace(text: &mut String, server: &Shared) -> fmt::Result {
     for (index, database) in server.databases.iter().enumerate() {
         let count = database.count();
         if count > 0 {
-            write!(text, "db{index}:keys={count},expires=0,avg_ttl=0\r\n")?;
+            // How many keys expire is not counted; that none does is known.
+            let expires = if database.may_expire() { "" } else { ",expires=0,avg_ttl=0" };
+            write!(text, "db{index}:keys={count}{expires}\r\n")?;
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! Keys as such.
 
 use super::{Call, Failure};
-use everleaf::{Direction, Namespace};
+use crate::database::Database;
+use everleaf::Direction;
 use std::ops::{Bound, ControlFlow};
 
 pub(crate) fn kind(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -24,7 +25,8 @@ pub(crate) fn encoding(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn dbsize(call: &mut Call<'_>) -> Result<(), Failure> {
-    call.reply.integer(call.database().count() as i64);
+    let count = call.database().count()?;
+    call.reply.integer(count as i64);
     Ok(())
 }
 
@@ -37,14 +39,13 @@ pub(crate) fn flushdb(call: &mut Call<'_>) -> Result<(), Failure> {
 
 pub(crate) fn flushall(call: &mut Call<'_>) -> Result<(), Failure> {
     check_flush_mode(call)?;
-    for database in &call.server.databases {
-        database.clear()?;
-    }
+    call.databases.all().try_for_each(|database| database.clear())?;
     call.reply.ok();
     Ok(())
 }
 
 /// ASYNC and SYNC are the same here: the store unlinks the tree at once, and then gives its blocks back, which takes a quarter of a second for a million keys.
+/// Within a transaction every key is removed on its own, so that it happens with the rest or not at all.
 fn check_flush_mode(call: &Call<'_>) -> Result<(), Failure> {
     match call.arguments.len() {
         1 => Ok(()),
@@ -67,7 +68,7 @@ pub(crate) fn randomkey(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn next_key(database: &Namespace, from: Bound<&[u8]>, direction: Direction) -> Result<Option<Vec<u8>>, Failure> {
+fn next_key(database: Database<'_>, from: Bound<&[u8]>, direction: Direction) -> Result<Option<Vec<u8>>, Failure> {
     let mut found = None;
     database.scan_keys(from, direction, |key| {
         found = Some(key.to_vec());

@@ -3,9 +3,9 @@
 //! Each key is read or removed on its own. Few are done at once; of many, or of large values, a slice, and the others from a copy of their names.
 
 use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
+use crate::database::{Database, Databases};
 use crate::reply::Reply;
-use crate::shared::{Counters, Shared};
-use everleaf::Namespace;
+use crate::shared::Counters;
 
 /// What is done with each key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl<E: Into<Failure>> From<E> for End {
 
 impl Deed {
     /// Does `keys`, until there is a slice of `values`: how many, and how many of them were found. Values are written to `values` if they are what is wanted.
-    fn apply(self, database: &Namespace, counters: &Counters, keys: &[&[u8]], values: &mut Reply) -> Result<(usize, i64), Failure> {
+    fn apply(self, database: Database<'_>, counters: &Counters, keys: &[&[u8]], values: &mut Reply) -> Result<(usize, i64), Failure> {
         let (mut done, mut found_count) = (0, 0);
         if self == Self::Delete {
             for key in keys {
@@ -109,11 +109,11 @@ impl Deed {
 }
 
 impl Unfinished for Many {
-    fn advance(&mut self, server: &Shared, counters: &Counters) -> Result<Slice, Failure> {
+    fn advance(&mut self, databases: Databases<'_>, counters: &Counters) -> Result<Slice, Failure> {
         let until = self.ends.len().min(self.done + SLICE_KEY_COUNT);
         let start = |number: usize| if number == 0 { 0 } else { self.ends[number - 1] };
         let keys: Vec<&[u8]> = (self.done..until).map(|number| &self.bytes[start(number)..self.ends[number]]).collect();
-        let (done, found) = self.deed.apply(&server.databases[self.database], counters, &keys, &mut self.reply)?;
+        let (done, found) = self.deed.apply(databases.at(self.database), counters, &keys, &mut self.reply)?;
         (self.done, self.found) = (self.done + done, self.found + found);
         Ok(if self.done == self.ends.len() { Slice::Last } else { Slice::More })
     }

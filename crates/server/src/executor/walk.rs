@@ -8,9 +8,10 @@
 //! without it, `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
 
 use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
+use crate::database::Databases;
 use crate::glob;
 use crate::reply::{Protocol, Reply};
-use crate::shared::{Counters, Shared};
+use crate::shared::Counters;
 use everleaf::Direction;
 use std::ops::{Bound, ControlFlow};
 
@@ -88,7 +89,7 @@ fn bound(text: &[u8]) -> Bound<Vec<u8>> {
 
 /// Takes the first slice, which most often is the only one.
 fn begin(call: &mut Call<'_>, mut walk: Walk) -> Result<(), Failure> {
-    match walk.advance(call.server, call.counters)? {
+    match walk.advance(call.databases, call.counters)? {
         Slice::Last => walk.finish(call.reply),
         Slice::More => call.session.unfinished = Some(Box::new(walk)),
     }
@@ -125,13 +126,13 @@ impl Walk {
 }
 
 impl Unfinished for Walk {
-    fn advance(&mut self, server: &Shared, _counters: &Counters) -> Result<Slice, Failure> {
+    fn advance(&mut self, databases: Databases<'_>, _counters: &Counters) -> Result<Slice, Failure> {
         let from = std::mem::replace(&mut self.from, Bound::Unbounded);
         let from = from.as_ref().map(Vec::as_slice);
         let size_max = self.elements.out.len() + SLICE_SIZE;
         let mut visited = 0;
         let mut slice = Slice::Last;
-        let (database, direction, shape) = (&server.databases[self.database], self.direction, self.shape);
+        let (database, direction, shape) = (databases.at(self.database), self.direction, self.shape);
         let mut visit = |key: &[u8], value: Option<&[u8]>| {
             if self.is_behind_end(key) {
                 return ControlFlow::Break(());

@@ -1,7 +1,7 @@
 //! What Redis does not have, and what a comparison with it cannot show.
 
-use crate::peer::{Running, encode};
-use everleaf_server::Config;
+use crate::peer::{Client, Running, encode};
+use everleaf_server::{Config, Limits};
 use std::collections::BTreeSet;
 
 #[test]
@@ -280,4 +280,131 @@ fn settings_change_or_say_why_not() {
     second.send(b"GET a\r\n");
     second.expect(b"-NOAUTH Authentication required.\r\n");
     assert_eq!(server.client().read_to_end(), b"-ERR max number of clients reached\r\n");
+}
+
+#[test]
+fn transactions_in_the_third_protocol_and_in_the_list_of_clients() {
+    let server = Running::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.call(&[b"HELLO", b"3"]);
+    client.replies("WATCH k", "+OK\r\n");
+    other.replies("SET k v", "+OK\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("GET k", "+QUEUED\r\n");
+    let list = String::from_utf8(other.call(&[b"CLIENT", b"LIST"])).unwrap();
+    assert!(list.contains("flags=x db=0 sub=0 psub=0 ssub=0 multi=1 "), "{list}");
+    client.replies("EXEC", "_\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("GET none", "+QUEUED\r\n");
+    client.replies("GET k", "+QUEUED\r\n");
+    client.replies("EXEC", "*2\r\n_\r\n$1\r\nv\r\n");
+    // A pipeline of GETs and SETs is queued like anything else.
+    client.send(b"MULTI\r\nSET a 1\r\nSET b 2\r\nGET a\r\nGET b\r\nEXEC\r\nGET a\r\n");
+    client.expect(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n+OK\r\n+OK\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n1\r\n");
+}
+
+#[test]
+fn a_transaction_has_its_bounds() {
+    let limits = Limits { query_buffer_size_max: 100_000, output_buffer_size_max: 100_000, ..Limits::default() };
+    let server = Running::with(Config { limits, ..Config::default() });
+    let mut client = server.client();
+    client.replies("SET k v", "+OK\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    let value = "v".repeat(40_000);
+    client.replies(&format!("SET k {value}"), "+QUEUED\r\n");
+    client.replies(&format!("SET k {value}"), "+QUEUED\r\n");
+    client.replies(&format!("SET k {value}"), "-ERR the transaction is longer than the query buffer may be; split it up\r\n");
+    client.replies("EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    client.replies("GET k", "$1\r\nv\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies(&format!("SET k {value}"), "+QUEUED\r\n");
+    (0..3).for_each(|_| client.replies("GET k", "+QUEUED\r\n"));
+    client.replies("EXEC", "-ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up\r\n");
+    client.replies("GET k", "$1\r\nv\r\n");
+}
+
+#[test]
+fn walks_within_a_transaction_see_what_it_has_written() {
+    let server = Running::start();
+    fill(&server, 3000);
+    let mut client = server.client();
+    client.replies("MULTI", "+OK\r\n");
+    for line in ["SET a 1", "DEL k000000", "SET k000001 w", "RANGE - + LIMIT 2", "DBSIZE", "KEYS k0029*", "SCAN 0 COUNT 1", "RANGE + - REV LIMIT 1 KEYSONLY"] {
+        client.replies(line, "+QUEUED\r\n");
+    }
+    let reply = String::from_utf8(client.exchange(&[b"EXEC"])).unwrap();
+    assert!(reply.starts_with("*8\r\n+OK\r\n:1\r\n+OK\r\n*4\r\n$1\r\na\r\n$1\r\n1\r\n$7\r\nk000001\r\n$1\r\nw\r\n:3000\r\n*100\r\n"), "{reply}");
+    assert!(reply.ends_with("*1\r\n$1\r\na\r\n*1\r\n$7\r\nk002999\r\n"), "{reply}");
+}
+
+#[test]
+fn a_key_takes_what_its_record_takes() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("MEMORY USAGE k", "$-1\r\n");
+    client.says("SET k v", "+OK\r\n");
+    // Four words, one each for key and value, and two in the index.
+    client.says("MEMORY USAGE k", ":64\r\n");
+    client.says("MEMORY USAGE k SAMPLES 5", ":64\r\n");
+    client.says("SET k v EX 1000", "+OK\r\n");
+    client.says("MEMORY USAGE k", ":72\r\n");
+    client.says("MEMORY USAGE k SAMPLES -1", "-ERR syntax error\r\n");
+    client.says("MEMORY USAGE k foo", "-ERR syntax error\r\n");
+    client.says("MEMORY x", "-ERR unknown subcommand 'x'. Try MEMORY HELP.\r\n");
+    let info = String::from_utf8(client.call(&[b"INFO", b"keyspace"])).unwrap();
+    assert!(info.contains("db0:keys=1\r\n"), "{info}");
+}
+
+#[test]
+fn info_tells_what_a_watching_client_holds_back() {
+    let server = Running::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.says("SET k 0", "+OK\r\n");
+    client.says("WATCH k", "+OK\r\n");
+    (0..10).for_each(|number| other.says(&format!("SET k {number}"), "+OK\r\n"));
+    let store = |client: &mut Client| String::from_utf8(client.call(&[b"INFO", b"store"])).unwrap();
+    let info = store(&mut other);
+    assert!(info.contains("snapshots:1\r\n") && info.contains("clients_watching:1\r\n") && info.contains("held_back_versions:10\r\n"), "{info}");
+    client.says("UNWATCH", "+OK\r\n");
+    let info = store(&mut other);
+    assert!(info.contains("snapshots:0\r\n") && info.contains("held_back_versions:0\r\n"), "{info}");
+}
+
+#[test]
+fn backups_are_made_while_others_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("backup");
+    let server = Running::with(Config { backup: Some(file.clone()), ..Config::default() });
+    fill(&server, 20_000);
+    let (mut client, mut other) = (server.client(), server.client());
+    let integer = |reply: Vec<u8>| std::str::from_utf8(&reply).unwrap().trim().trim_start_matches(':').parse::<u64>().unwrap();
+    let started = integer(client.call(&[b"LASTSAVE"]));
+    client.send(&encode(&[b"SAVE"]));
+    other.says("SET another v", "+OK\r\n");
+    client.expect(b"+OK\r\n");
+    assert!(integer(client.call(&[b"LASTSAVE"])) >= started);
+    let count = |file: &std::path::Path| everleaf::check_stream(std::fs::File::open(file).unwrap(), |_, _| ()).unwrap().entries;
+    assert!((20_000..=20_001).contains(&count(&file)));
+    client.says("BGSAVE", "+Background saving started\r\n");
+    let persistence = |client: &mut Client| String::from_utf8(client.call(&[b"INFO", b"persistence"])).unwrap();
+    let mut tries = 0;
+    while persistence(&mut client).contains("rdb_bgsave_in_progress:1") {
+        tries += 1;
+        assert!(tries < 10_000, "it does not end");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let info = persistence(&mut client);
+    assert!(info.contains("rdb_last_bgsave_status:ok") && info.contains("backup_last_entries:20001"), "{info}");
+    assert_eq!(count(&file), 20_001);
+    client.says("BGSAVE foo", "-ERR syntax error\r\n");
+    client.says("CONFIG GET dbfilename", "*2\r\n$10\r\ndbfilename\r\n$6\r\nbackup\r\n");
+    // Where nothing can be written, and in the middle of a transaction.
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert!(client.call(&[b"SAVE"]).starts_with(b"-ERR give the backup its name"));
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("BGSAVE", "-ERR Command not allowed inside a transaction\r\n");
+    client.replies("DISCARD", "+OK\r\n");
+    let names: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["backup"]);
 }

@@ -1,9 +1,9 @@
 //! The same commands to a live redis-server and to ours: the replies must be the same bytes.
 //!
 //! `differential.txt` has a command line each. `@raw` lines are sent as they are, after C escapes, over a connection of their own, and everything until its end
-//! is compared.
+//! is compared. `@other` lines are sent over a second connection.
 
-use crate::peer::{Client, Running, encode, shorten, skipped};
+use crate::peer::{Client, Running, shorten, skipped};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -93,6 +93,7 @@ fn replies_are_those_of_redis() {
     };
     let server = Running::start();
     let (mut theirs, mut ours) = (Client::connect(redis.address), server.client());
+    let (mut their_other, mut our_other) = (Client::connect(redis.address), server.client());
     let mut count = 0;
     let mut differences = Vec::new();
     for line in include_str!("differential.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -101,10 +102,13 @@ fn replies_are_those_of_redis() {
             let bytes = words(&format!("\"{text}\"")).concat();
             (raw(redis.address, &bytes), raw(server.address, &bytes))
         } else {
+            let (theirs, ours, line) = match line.strip_prefix("@other ") {
+                Some(line) => (&mut their_other, &mut our_other, line),
+                None => (&mut theirs, &mut ours, line),
+            };
             let words = words(line);
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            assert!(!encode(&words).is_empty());
-            (theirs.call(&words), ours.call(&words))
+            (theirs.exchange(&words), ours.exchange(&words))
         };
         if their != our {
             differences.push(format!("{line}\n  redis: {:?}\n  ours:  {:?}", String::from_utf8_lossy(&their), String::from_utf8_lossy(&our)));
@@ -180,6 +184,14 @@ const FORMS: &[&str] = &[
     "RANDOMKEY V",
     "SHUTDOWN W",
     "nosuch V",
+    "MULTI",
+    "MULTI",
+    "EXEC",
+    "EXEC",
+    "DISCARD",
+    "WATCH K",
+    "WATCH K K",
+    "UNWATCH",
 ];
 const KEYS: &[&[u8]] = &[b"a", b"b", b"n", b"", b"k\r\n", b"\x00\xff", &[b'l'; 100]];
 const VALUES: &[&[u8]] = &[
@@ -260,12 +272,12 @@ fn replies_to_random_commands_are_those_of_redis() {
             let described = [&[&b"COMMAND"[..], b"INFO"][..], &[b"COMMAND", b"COUNT"], &[b"CLIENT", b"LIST"], &[b"HELLO", b"2"], &[b"HELLO", b"3"]];
             let left_out = matches!(words[..], [b"SHUTDOWN" | b"COMMAND" | b"RANDOMKEY" | b"HELLO"]) || described.contains(&&words[..]);
             if !left_out {
-                let (their, our) = (theirs.call(&words), ours.call(&words));
+                let (their, our) = (theirs.exchange(&words), ours.exchange(&words));
                 assert!(their == our, "{}\n  redis: {:?}\n  ours:  {:?}", show(&words), shorten(&their), shorten(&our));
             }
             if words[0] == b"RESET" {
-                theirs.call(&[b"HELLO", protocol]);
-                ours.call(&[b"HELLO", protocol]);
+                theirs.exchange(&[b"HELLO", protocol]);
+                ours.exchange(&[b"HELLO", protocol]);
             }
         }
     }

@@ -94,6 +94,31 @@ impl Client {
         self.read_to_mark()
     }
 
+    /// Sends one command and returns the bytes of the one reply that comes; after MULTI, too, where [`Client::call`] would queue its mark.
+    pub(crate) fn exchange(&mut self, words: &[&[u8]]) -> Vec<u8> {
+        self.send(&encode(words));
+        let mut got = Vec::new();
+        let mut piece = [0; 64 * 1024];
+        loop {
+            match self.socket.read(&mut piece).unwrap() {
+                0 => return got,
+                size => got.extend_from_slice(&piece[..size]),
+            }
+            if let Some(size) = reply_size(&got) {
+                assert_eq!(size, got.len(), "more than one reply: {:?}", shorten(&got));
+                return got;
+            }
+        }
+    }
+
+    /// [`Client::exchange`] with words separated by spaces.
+    #[track_caller]
+    pub(crate) fn replies(&mut self, line: &str, reply: &str) {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let got = self.exchange(&words);
+        assert_eq!(String::from_utf8_lossy(&got), reply, "{line}");
+    }
+
     /// The same with words separated by spaces, for tests that are easy to read.
     #[track_caller]
     pub(crate) fn says(&mut self, line: &str, reply: &str) {
@@ -124,6 +149,23 @@ impl Client {
             got.extend_from_slice(&piece[..size]);
         }
         got
+    }
+}
+
+/// Size of the reply that `bytes` begin with, if all of it is there.
+fn reply_size(bytes: &[u8]) -> Option<usize> {
+    let line = memchr::memmem::find(bytes, b"\r\n")? + 2;
+    let number = || std::str::from_utf8(&bytes[1..line - 2]).unwrap().parse::<i64>().unwrap();
+    match bytes[0] {
+        b'$' | b'=' => {
+            let end = usize::try_from(number()).map_or(line, |size| line + size + 2);
+            (end <= bytes.len()).then_some(end)
+        }
+        kind @ (b'*' | b'~' | b'%') => {
+            let count = number().max(0) * if kind == b'%' { 2 } else { 1 };
+            (0..count).try_fold(line, |at, _| Some(at + reply_size(&bytes[at..])?))
+        }
+        _ => Some(line),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Commands are atomic among connections, and a write that was acknowledged is seen by all.
 
-use crate::peer::{Running, encode};
+use crate::peer::{Client, Running, encode};
 use everleaf_server::Config;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 1000;
@@ -32,7 +33,7 @@ fn no_increment_and_no_append_is_lost() {
 #[test]
 fn of_all_who_set_if_absent_one_wins() {
     let server = Running::with(Config { threads: 4, ..Config::default() });
-    let wins = std::sync::atomic::AtomicUsize::new(0);
+    let wins = AtomicUsize::new(0);
     together(|number| {
         let mut client = server.client();
         for round in 0..100 {
@@ -41,7 +42,7 @@ fn of_all_who_set_if_absent_one_wins() {
             // Half of them name the keys the other way round.
             let (first, second) = (keys[number % 2], keys[1 - number % 2]);
             if client.call(&[b"MSETNX", first, value.as_bytes(), second, value.as_bytes()]) == b":1\r\n" {
-                wins.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                wins.fetch_add(1, Ordering::Relaxed);
             }
             let both = client.call(&[b"MGET", left.as_bytes(), right.as_bytes()]);
             let text = String::from_utf8(both).unwrap();
@@ -65,4 +66,107 @@ fn a_renamed_value_is_neither_lost_nor_doubled() {
         }
     });
     server.client().says("DBSIZE", ":1\r\n");
+}
+
+/// The integers of a reply, in bulk strings.
+fn numbers(reply: &[u8]) -> Vec<i64> {
+    let text = std::str::from_utf8(reply).unwrap();
+    text.lines().filter(|line| !line.starts_with(['*', '$', '+', ':'])).map(|line| line.parse().unwrap()).collect()
+}
+
+/// Sends the commands of a transaction, and returns what EXEC replies.
+fn execute(client: &mut Client, lines: &[&str]) -> Vec<u8> {
+    client.replies("MULTI", "+OK\r\n");
+    lines.iter().for_each(|line| client.replies(line, "+QUEUED\r\n"));
+    client.exchange(&[b"EXEC"])
+}
+
+#[test]
+fn transfers_leave_the_sum_as_it_is() {
+    const ACCOUNTS: usize = 6;
+    let server = Running::with(Config { threads: 4, ..Config::default() });
+    // Half of the accounts are in another database.
+    let place = |account: usize| (format!("SELECT {}", account % 2), format!("account {account}").replace(' ', ""));
+    for account in 0..ACCOUNTS {
+        let mut client = server.client();
+        let (select, key) = place(account);
+        client.says(&select, "+OK\r\n");
+        client.says(&format!("SET {key} 100"), "+OK\r\n");
+    }
+    together(|number| {
+        let mut client = server.client();
+        for round in 0..200 {
+            if number == 0 {
+                let places: Vec<_> = (0..ACCOUNTS).map(place).collect();
+                let lines: Vec<_> = places.iter().flat_map(|(select, key)| [select.clone(), format!("GET {key}")]).collect();
+                let seen = numbers(&execute(&mut client, &lines.iter().map(String::as_str).collect::<Vec<_>>()));
+                assert_eq!((seen.len(), seen.iter().sum::<i64>()), (ACCOUNTS, 100 * ACCOUNTS as i64), "{seen:?}");
+                continue;
+            }
+            let ((from, payer), (to, payee)) = (place((number + round) % ACCOUNTS), place((number * 5 + round * 7 + 1) % ACCOUNTS));
+            let reply = execute(&mut client, &[&from, &format!("DECRBY {payer} {round}"), &to, &format!("INCRBY {payee} {round}")]);
+            assert!(reply.starts_with(b"*4\r\n+OK\r\n:"), "{:?}", String::from_utf8_lossy(&reply));
+        }
+    });
+}
+
+#[test]
+fn of_all_who_watch_one_wins() {
+    let server = Running::with(Config { threads: 4, ..Config::default() });
+    server.client().says("SET n 0", "+OK\r\n");
+    let wins = AtomicUsize::new(0);
+    together(|_| {
+        let mut client = server.client();
+        for _ in 0..200 {
+            client.replies("WATCH n", "+OK\r\n");
+            let seen = numbers(&client.exchange(&[b"GET", b"n"]))[0];
+            let reply = execute(&mut client, &[&format!("SET n {}", seen + 1), "GET n"]);
+            match numbers(&reply)[..] {
+                [] => assert_eq!(reply, b"*-1\r\n"),
+                [now] => {
+                    assert_eq!(now, seen + 1);
+                    wins.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => panic!("{:?}", String::from_utf8_lossy(&reply)),
+            }
+        }
+    });
+    let wins = wins.into_inner();
+    assert!(wins > 0);
+    server.client().says("GET n", &format!("${}\r\n{wins}\r\n", wins.to_string().len()));
+}
+
+#[test]
+fn a_transaction_that_others_would_always_overtake_gets_through() {
+    let server = Running::with(Config { threads: 4, ..Config::default() });
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let (server, is_over) = (&server, &is_over);
+            scope.spawn(move || {
+                let mut client = server.client();
+                while !is_over.load(Ordering::Relaxed) {
+                    client.send(&encode(&[b"INCR", format!("n{number}").as_bytes()]).repeat(50));
+                    assert!(client.call(&[b"PING"]).ends_with(b"+PONG\r\n"));
+                }
+            });
+        }
+        let over = Over(&is_over);
+        let mut client = server.client();
+        (0..2000).for_each(|number| client.says(&format!("SET key{number} v"), "+OK\r\n"));
+        for _ in 0..20 {
+            let reply = execute(&mut client, &["DBSIZE", "SET written v", "STRLEN written"]);
+            assert!(reply.ends_with(b"+OK\r\n:1\r\n"), "{:?}", String::from_utf8_lossy(&reply));
+        }
+        drop(over);
+    });
+}
+
+/// Tells the others when this is over, however that comes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -1,0 +1,258 @@
+//! Databases as commands see them: as they are, or, within EXEC, as its transaction sees them.
+//!
+//! Commands do not know which. As they are, each change is one step of the store, atomic and durable when it returns; within a transaction, it is kept until
+//! all of it is committed.
+
+use everleaf::{Batch, Change, Direction, Entry, Error, Found, Namespace, Store, Transaction};
+use std::cell::RefCell;
+use std::ops::{Bound, ControlFlow};
+
+/// All databases.
+#[derive(Clone, Copy)]
+pub(crate) struct Databases<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) namespaces: &'a [Namespace],
+    /// That of EXEC.
+    pub(crate) transaction: Option<&'a RefCell<Transaction>>,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Database<'a> {
+    store: &'a Store,
+    namespace: &'a Namespace,
+    transaction: Option<&'a RefCell<Transaction>>,
+}
+
+impl<'a> Databases<'a> {
+    /// The database with that number, which is known to be there.
+    pub(crate) fn at(&self, number: usize) -> Database<'a> {
+        Database { store: self.store, namespace: &self.namespaces[number], transaction: self.transaction }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = Database<'a>> + use<'a> {
+        let databases = *self;
+        (0..self.namespaces.len()).map(move |number| databases.at(number))
+    }
+}
+
+/// A value that was found.
+pub(crate) enum Value<'v> {
+    InPlace(Found<'v>),
+    Copied(Vec<u8>),
+}
+
+impl Value<'_> {
+    /// Appends it to `out`; its length.
+    pub(crate) fn copy_to(&self, out: &mut Vec<u8>) -> Result<usize, Error> {
+        match self {
+            Self::InPlace(found) => found.copy_to(out),
+            Self::Copied(value) => {
+                out.extend_from_slice(value);
+                Ok(value.len())
+            }
+        }
+    }
+}
+
+impl Database<'_> {
+    /// The value of `key`.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        match self.transaction {
+            Some(transaction) => transaction.borrow().get(self.namespace, key),
+            None => self.namespace.get(key),
+        }
+    }
+
+    /// Appends the value of `key` to `out`; its length, if the key is present.
+    pub(crate) fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<usize>, Error> {
+        match self.transaction {
+            Some(_) => self.get(key)?.map(|value| Value::Copied(value).copy_to(out)).transpose(),
+            None => self.namespace.get_into(key, out),
+        }
+    }
+
+    /// Calls `visit` for each of `keys`, in their order, with what was found of it.
+    pub(crate) fn visit_many<E: From<Error>>(&self, keys: &[&[u8]], mut visit: impl FnMut(Option<Value<'_>>) -> Result<(), E>) -> Result<(), E> {
+        match self.transaction {
+            Some(_) => keys.iter().try_for_each(|key| visit(self.get(key)?.map(Value::Copied))),
+            None => self.namespace.visit_many(keys, |found| visit(found.map(Value::InPlace))),
+        }
+    }
+
+    /// Length of the value of `key` in bytes, if the key is present.
+    pub(crate) fn value_size(&self, key: &[u8]) -> Result<Option<usize>, Error> {
+        match self.transaction {
+            Some(transaction) => transaction.borrow().value_size(self.namespace, key),
+            None => self.namespace.value_size(key),
+        }
+    }
+
+    /// Bytes that `key` takes in the pool, if it is present there: what a transaction has only written so far does not count.
+    pub(crate) fn footprint(&self, key: &[u8]) -> Result<Option<usize>, Error> {
+        self.namespace.footprint(key)
+    }
+
+    /// The value of `key`, and when it expires.
+    pub(crate) fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Error> {
+        match self.transaction {
+            Some(transaction) => transaction.borrow().entry(self.namespace, key),
+            None => self.namespace.entry(key),
+        }
+    }
+
+    /// When `key` expires, in milliseconds since 1970, if it does; if it is present.
+    pub(crate) fn expiry_ms(&self, key: &[u8]) -> Result<Option<Option<u64>>, Error> {
+        match self.transaction {
+            Some(_) => Ok(self.entry(key)?.map(|entry| entry.expiry_ms)),
+            None => self.namespace.expiry_ms(key),
+        }
+    }
+
+    /// Number of keys. Within a transaction they are counted one by one, without those that have expired.
+    pub(crate) fn count(&self) -> Result<u64, Error> {
+        if self.transaction.is_none() {
+            return Ok(self.namespace.count());
+        }
+        let mut count = 0;
+        self.scan(Bound::Unbounded, Direction::Forward, |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    /// Visits keys and values in order from a bound on, until `visit` breaks.
+    pub(crate) fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        match self.transaction {
+            Some(transaction) => transaction.borrow().scan(self.namespace, from, direction, visit),
+            None => self.namespace.scan(from, direction, visit),
+        }
+    }
+
+    /// Visits keys in order from a bound on, until `visit` breaks.
+    pub(crate) fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        match self.transaction {
+            Some(_) => self.scan(from, direction, |key, _| visit(key)),
+            None => self.namespace.scan_keys(from, direction, visit),
+        }
+    }
+
+    /// Sets `key` to `value`.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        match self.transaction {
+            Some(transaction) => transaction.borrow_mut().put(self.namespace, key, value),
+            None => self.namespace.put(key, value),
+        }
+    }
+
+    /// Sets `key` to `value`, until it expires, if it does.
+    pub(crate) fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
+        match (self.transaction, expiry_ms) {
+            // A transaction goes on to see what it has written.
+            (Some(_), Some(expiry_ms)) if expiry_ms <= self.store.time_ms() => self.delete(key).map(drop),
+            (Some(transaction), _) => transaction.borrow_mut().put_until(self.namespace, key, value, expiry_ms),
+            (None, Some(expiry_ms)) => self.namespace.put_until(key, value, expiry_ms),
+            (None, None) => self.namespace.put(key, value),
+        }
+    }
+
+    /// Sets `key` if it is absent; whether it was.
+    pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        match self.transaction {
+            Some(_) => {
+                let is_absent = self.value_size(key)?.is_none();
+                if is_absent {
+                    self.put(key, value)?;
+                }
+                Ok(is_absent)
+            }
+            None => self.namespace.insert(key, value),
+        }
+    }
+
+    /// Removes `key`; whether it was present.
+    pub(crate) fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        match self.transaction {
+            Some(transaction) => transaction.borrow_mut().delete(self.namespace, key),
+            None => self.namespace.delete(key),
+        }
+    }
+
+    /// Reads `key` and changes it as `decide` says, atomically. `decide` must not touch the store.
+    pub(crate) fn modify(&self, key: &[u8], mut decide: impl FnMut(Option<&[u8]>) -> Change) -> Result<(), Error> {
+        self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))
+    }
+
+    /// [`Database::modify`] by somebody who wants to know when the key expires.
+    pub(crate) fn modify_entry(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<(), Error> {
+        if self.transaction.is_none() {
+            return self.namespace.modify_entry(key, decide);
+        }
+        let entry = self.entry(key)?;
+        match decide(entry.as_ref()) {
+            Change::Keep => Ok(()),
+            Change::Put(value) => self.put_until(key, &value, entry.and_then(|entry| entry.expiry_ms)),
+            Change::PutUntil(value, expiry_ms) => self.put_until(key, &value, expiry_ms),
+            Change::Delete => self.delete(key).map(drop),
+        }
+    }
+
+    /// Sets all of `pairs`.
+    pub(crate) fn put_all<'k>(&self, pairs: impl Iterator<Item = (&'k [u8], &'k [u8])>) -> Result<(), Error> {
+        if self.transaction.is_some() {
+            return pairs.into_iter().try_for_each(|(key, value)| self.put(key, value));
+        }
+        let mut batch = Batch::default();
+        pairs.for_each(|(key, value)| batch.put(self.namespace, key, value));
+        self.store.write(batch)
+    }
+
+    /// Sets all of `pairs` if all their keys are absent; whether they were.
+    pub(crate) fn insert_all<'k>(&self, pairs: impl Iterator<Item = (&'k [u8], &'k [u8])> + Clone) -> Result<bool, Error> {
+        if self.transaction.is_some() {
+            for (key, _) in pairs.clone() {
+                if self.value_size(key)?.is_some() {
+                    return Ok(false);
+                }
+            }
+            return self.put_all(pairs).map(|()| true);
+        }
+        let mut batch = Batch::default();
+        for (key, value) in pairs {
+            batch.expect(self.namespace, key, None);
+            batch.put(self.namespace, key, value);
+        }
+        match self.store.write(batch) {
+            Err(Error::Conflict { .. }) => Ok(false),
+            written => written.map(|()| true),
+        }
+    }
+
+    /// Gives what `from` holds, which is `entry`, to `to`, if that is so still, and, if `to_absent`, `to` is absent; whether it was.
+    pub(crate) fn rename(&self, from: &[u8], entry: &Entry, to: &[u8], to_absent: bool) -> Result<bool, Error> {
+        if self.transaction.is_some() {
+            self.delete(from)?;
+            return self.put_until(to, &entry.value, entry.expiry_ms).map(|()| true);
+        }
+        let mut batch = Batch::default();
+        batch.expect(self.namespace, from, Some(&entry.value));
+        if to_absent {
+            batch.expect(self.namespace, to, None);
+        }
+        batch.delete(self.namespace, from);
+        batch.put_until(self.namespace, to, &entry.value, entry.expiry_ms);
+        match self.store.write(batch) {
+            Err(Error::Conflict { .. }) => Ok(false),
+            written => written.map(|()| true),
+        }
+    }
+
+    /// Removes every key: at once, by unlinking the index; within a transaction one by one, so that all of it happens together with the rest.
+    pub(crate) fn clear(&self) -> Result<(), Error> {
+        match self.transaction {
+            Some(transaction) => transaction.borrow_mut().delete_range(self.namespace, Bound::Unbounded, Bound::Unbounded).map(drop),
+            None => self.namespace.clear(),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! MULTI, EXEC and WATCH: commands that happen together.
+//!
+//! Between MULTI and EXEC commands are queued (`queue.rs`). EXEC runs them in a serializable transaction of the store, one after the other, each with a reply
+//! of its own, and commits it: what they have written becomes visible and durable at once, or, with a crash, not at all. A command that fails leaves an error
+//! among the replies, and the others are run all the same, as in Redis. When the commit fails because another client has changed something that the commands
+//! have read or written, all of it is done once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works
+//! (`gate.rs`).
+//!
+//! WATCH takes a snapshot of the store. At EXEC, the transaction asks of each watched key whether it is as the snapshot shows it, and the commit fails if it
+//! does not stay so. The snapshot holds back what was replaced since, so a client that watches and does nothing costs space, until it is gone.
+
+use super::{Call, Failure, Slice, execute};
+use crate::client::Watched;
+use crate::database::Databases;
+use crate::queue::Queue;
+use everleaf::{Error, Isolation};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Attempts at a transaction while others work, too.
+const ATTEMPTS: usize = 16;
+
+const ABORTED: Failure = Failure::fixed("EXECABORT Transaction discarded because of previous errors.");
+const TOO_MANY_REPLIES: Failure =
+    Failure::fixed("ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up");
+
+pub(crate) fn multi(call: &mut Call<'_>) -> Result<(), Failure> {
+    if call.session.queue.is_some() {
+        return Err(Failure::fixed("ERR MULTI calls can not be nested"));
+    }
+    call.session.queue = Some(Queue::default());
+    call.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn discard(call: &mut Call<'_>) -> Result<(), Failure> {
+    call.session.queue.take().ok_or(Failure::fixed("ERR DISCARD without MULTI"))?;
+    call.session.watched.clear();
+    call.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn watch(call: &mut Call<'_>) -> Result<(), Failure> {
+    if call.session.queue.is_some() {
+        return Err(Failure::fixed("ERR WATCH inside MULTI is not allowed"));
+    }
+    let database = call.session.database;
+    let mut places: Vec<_> = call.arguments.from(1).map(|key| (database, key.to_vec())).collect();
+    // What is watched already goes on to be watched from then on.
+    places.retain(|place| !call.session.watched.contains_key(place));
+    if !places.is_empty() {
+        let since = Arc::new(call.server.store.snapshot()?);
+        call.session.watched.extend(places.into_iter().map(|place| (place, since.clone())));
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn unwatch(call: &mut Call<'_>) -> Result<(), Failure> {
+    call.session.watched.clear();
+    call.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn exec(call: &mut Call<'_>) -> Result<(), Failure> {
+    let queue = call.session.queue.take().ok_or(Failure::fixed("ERR EXEC without MULTI"))?;
+    let watched = std::mem::take(&mut call.session.watched);
+    if queue.is_broken() {
+        return Err(ABORTED);
+    }
+    for _ in 0..ATTEMPTS {
+        if attempt(call, &queue, &watched)? == Attempt::Done {
+            return Ok(());
+        }
+    }
+    let (gate, number) = (&call.server.gate, call.session.client.thread);
+    gate.alone(number, || {
+        // Only the sweep is left to overtake it, which removes a key once.
+        while attempt(call, &queue, &watched)? == Attempt::Overtaken {}
+        Ok(())
+    })
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// With its replies.
+    Done,
+    /// Without a trace.
+    Overtaken,
+}
+
+/// Runs the commands and commits what they have written. Unless that is done, the session is as before.
+fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt, Failure> {
+    let start = call.reply.out.len();
+    let before = (call.session.database, call.session.replies, call.reply.protocol);
+    let outcome = run_and_commit(call, queue, watched);
+    if !matches!(outcome, Ok(Attempt::Done)) {
+        call.reply.out.truncate(start);
+        (call.session.database, call.session.replies, call.reply.protocol) = before;
+    }
+    outcome
+}
+
+fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt, Failure> {
+    let transaction = call.server.store.begin(Isolation::Serializable)?;
+    for ((database, key), since) in watched {
+        if !transaction.is_unchanged_since(since, &call.server.databases[*database], key)? {
+            call.reply.null_array();
+            return Ok(Attempt::Done);
+        }
+    }
+    let transaction = RefCell::new(transaction);
+    let size_max = call.reply.out.len() + call.server.config.limits.output_buffer_size_max;
+    call.reply.array(queue.len());
+    for (spec, arguments) in queue.iter() {
+        let databases = Databases { transaction: Some(&transaction), ..call.databases };
+        let Call { server, counters, .. } = *call;
+        run_to_end(&mut Call { server, databases, counters, session: &mut *call.session, reply: &mut *call.reply, arguments, spec });
+        if call.reply.out.len() > size_max {
+            return Err(TOO_MANY_REPLIES);
+        }
+    }
+    call.session.command = Some(call.spec);
+    match transaction.into_inner().commit() {
+        Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
+        committed => Ok(committed.map(|()| Attempt::Done)?),
+    }
+}
+
+/// Runs a command with all its slices: within a transaction nobody else has a turn.
+fn run_to_end(call: &mut Call<'_>) {
+    let start = call.reply.out.len();
+    execute(call);
+    while let Some(mut unfinished) = call.session.unfinished.take() {
+        match unfinished.advance(call.databases, call.counters) {
+            Ok(Slice::More) => call.session.unfinished = Some(unfinished),
+            Ok(Slice::Last) => unfinished.finish(call.reply),
+            Err(failure) => {
+                call.reply.out.truncate(start);
+                call.counters.errors.add(1);
+                failure.write(call.reply);
+            }
+        }
+    }
+}
