@@ -30,6 +30,9 @@ enum Task {
         /// Only on this index, instead of all in turn
         #[arg(long)]
         index: Option<String>,
+        /// Only tests with this in their names: acknowledged (single writes, pipelines, MSET) or transfers (transactions)
+        #[arg(long)]
+        only: Option<String>,
     },
     /// Run every fuzz target, or one; needs a nightly toolchain and a C++ compiler
     Fuzz {
@@ -77,7 +80,7 @@ fn do_task(task: Task) -> Result<(), Failure> {
     match task {
         Task::Ci => ci(),
         Task::Tidy => tidy::run(),
-        Task::Kill { rounds, seed, index } => {
+        Task::Kill { rounds, seed, index, only } => {
             let mut command = cargo(&["test", "--package", "everleaf-cli", "--test", "kill", "--", "--nocapture"]);
             command.env("EVERLEAF_KILL_ROUNDS", rounds.to_string());
             if let Some(seed) = seed {
@@ -86,6 +89,7 @@ fn do_task(task: Task) -> Result<(), Failure> {
             if let Some(index) = index {
                 command.env("EVERLEAF_KILL_INDEX", index);
             }
+            command.args(only);
             run(&mut command)
         }
         Task::Fuzz { seconds, target } => fuzz::run_targets(seconds, target.as_deref()),

@@ -1,18 +1,25 @@
 //! The commands.
 
+mod backup;
 mod bench;
 mod check;
+mod compact;
 mod completion;
 mod create;
 mod del;
 mod dump;
+mod export;
 mod get;
+mod import;
 mod info;
 mod lab;
 mod load;
 mod put;
+mod repair;
+mod restore;
 mod scan;
 mod serve;
+mod stats;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -27,7 +34,10 @@ pub(crate) enum Command {
     /// Say what a pool is and holds, even while it is in use
     Info(info::Arguments),
     /// Read everything in a pool and look for damage
+    #[command(visible_alias = "verify")]
     Check(check::Arguments),
+    /// Print numbers of a pool, or, again and again, of a server
+    Stats(stats::Arguments),
     /// Print the value of a key
     Get(get::Arguments),
     /// Set a key
@@ -40,6 +50,18 @@ pub(crate) enum Command {
     Load(load::Arguments),
     /// Print everything as NDJSON that load reads back
     Dump(dump::Arguments),
+    /// Write all of a pool into a file, as of one moment
+    Backup(backup::Arguments),
+    /// Make a new pool of a backup
+    Restore(restore::Arguments),
+    /// Write a pool, or some of its namespaces, as a stream
+    Export(export::Arguments),
+    /// Write what export or backup has written into a pool
+    Import(import::Arguments),
+    /// Write a pool anew, as small as what it holds
+    Compact(compact::Arguments),
+    /// Make a new pool of what can be read of a damaged one
+    Repair(repair::Arguments),
     /// Measure, in one interleaved run
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -58,12 +80,19 @@ impl Command {
             Self::Create(arguments) => arguments.run(),
             Self::Info(arguments) => arguments.run(),
             Self::Check(arguments) => arguments.run(),
+            Self::Stats(arguments) => arguments.run(),
             Self::Get(arguments) => arguments.run(),
             Self::Put(arguments) => arguments.run(),
             Self::Del(arguments) => arguments.run(),
             Self::Scan(arguments) => arguments.run(),
             Self::Load(arguments) => arguments.run(),
             Self::Dump(arguments) => arguments.run(),
+            Self::Backup(arguments) => arguments.run(),
+            Self::Restore(arguments) => arguments.run(),
+            Self::Export(arguments) => arguments.run(),
+            Self::Import(arguments) => arguments.run(),
+            Self::Compact(arguments) => arguments.run(),
+            Self::Repair(arguments) => arguments.run(),
             Self::Bench(bench) => bench.run(),
             Self::Lab(lab) => lab.run(),
             Self::Completion(arguments) => arguments.run(),

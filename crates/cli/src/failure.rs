@@ -1,7 +1,8 @@
 //! How a command can fail, and the exit code of each way.
 
+use everleaf::StreamError;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Shown below the help.
@@ -25,6 +26,13 @@ pub(crate) enum Failure {
     Server(everleaf_server::Error),
     /// A measurement, or its results.
     Lab(everleaf_lab::Error),
+    /// A stream, or the file that has it.
+    Stream {
+        /// That file.
+        path: PathBuf,
+        /// What is wrong.
+        error: StreamError,
+    },
     /// A file that is no pool, the network, the system.
     Io {
         /// What was tried, and on what.
@@ -50,10 +58,12 @@ impl Failure {
         let code = match self {
             Self::No => return ExitCode::from(1),
             // Whoever reads has seen enough, as `head` does.
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+            Self::Io { source, .. } | Self::Stream { error: StreamError::Io { source, .. }, .. } if source.kind() == io::ErrorKind::BrokenPipe => {
+                return ExitCode::SUCCESS;
+            }
             Self::Usage(_) | Self::Lab(everleaf_lab::Error::Usage(_)) => 2,
-            Self::Store(_) | Self::Server(everleaf_server::Error::Store(_)) => 3,
-            Self::Server(_) | Self::Lab(_) | Self::Io { .. } => 4,
+            Self::Store(_) | Self::Server(everleaf_server::Error::Store(_)) | Self::Stream { error: StreamError::Store(_), .. } => 3,
+            Self::Server(_) | Self::Lab(_) | Self::Stream { .. } | Self::Io { .. } => 4,
         };
         match self {
             Self::No => {}
@@ -61,6 +71,9 @@ impl Failure {
             Self::Store(error) => eprintln!("everleaf: {error}"),
             Self::Server(error) => eprintln!("everleaf: {error}"),
             Self::Lab(error) => eprintln!("everleaf: {error}"),
+            // The store's own errors are not about that file.
+            Self::Stream { error: StreamError::Store(error), .. } => eprintln!("everleaf: {error}"),
+            Self::Stream { path, error } => eprintln!("everleaf: {}: {error}", path.display()),
             Self::Io { action, source } => eprintln!("everleaf: {action}: {source}"),
         }
         ExitCode::from(code)

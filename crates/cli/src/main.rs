@@ -8,6 +8,7 @@ mod failure;
 mod options;
 mod output;
 mod text;
+mod transfer;
 
 use clap::Parser;
 use std::process::ExitCode;

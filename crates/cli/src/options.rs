@@ -58,6 +58,11 @@ impl PoolArguments {
         Ok(Store::on(pool, &Options { index: index.index.clone(), ..Options::default() })?)
     }
 
+    /// How to create a store in a new pool.
+    pub(crate) fn store_options(&self) -> Options {
+        Options { size_max: self.size_max.0, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..Options::default() }
+    }
+
     /// How to open or create the pool.
     pub(crate) fn pool_options(&self) -> PoolOptions {
         PoolOptions { size_max: self.size_max.0, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..PoolOptions::default() }

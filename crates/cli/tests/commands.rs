@@ -126,6 +126,82 @@ fn what_is_dumped_can_be_loaded() {
 }
 
 #[test]
+fn a_pool_is_backed_up_exported_and_compacted() {
+    let directory = directory();
+    let path = directory.path();
+    let mut text = Vec::new();
+    (0..20_000).for_each(|number| writeln!(text, "key {number}\tvalue {number}").expect("a vector takes everything"));
+    expect(path, &["load", "-"], &text, 0);
+    expect(path, &["put", "--namespace", "other", "--index", "lb", "k", "v"], b"", 0);
+    let dump = expect(path, &["dump"], b"", 0);
+    let said = |bytes: Vec<u8>| serde_json::from_slice::<serde_json::Value>(&bytes).expect("JSON");
+    let backup = said(expect(path, &["backup", "--json", "file"], b"", 0));
+    assert_eq!((backup["entries"].as_u64(), backup["namespaces"].as_u64()), (Some(20_001), Some(2)));
+    expect(path, &["restore", "file", "--pool", "restored.pool"], b"", 0);
+    expect(path, &["restore", "file", "--pool", "restored.pool"], b"", 4);
+    assert!(expect(path, &["dump", "--pool", "restored.pool"], b"", 0) == dump);
+    let report = said(expect(path, &["verify", "--json", "--pool", "restored.pool"], b"", 0));
+    assert_eq!((&report["sound"], &report["namespaces"][1]["index"]), (&true.into(), &"lb".into()));
+    // Through a pipe, and of one namespace.
+    let stream = expect(path, &["export", "-", "--namespace", "other"], b"", 0);
+    expect(path, &["export", "-", "--namespace", "absent"], b"", 2);
+    expect(path, &["import", "-", "--pool", "imported.pool"], &stream, 0);
+    let other = expect(path, &["dump", "--pool", "imported.pool"], b"", 0);
+    assert_eq!(said(other.clone()), serde_json::json!({ "namespace": "other", "key": "k", "value": "v" }));
+    // A damaged file changes nothing; a damaged pipe only what came before the damage.
+    let mut damaged = std::fs::read(path.join("file")).expect("the backup");
+    *damaged.last_mut().expect("a byte") ^= 1;
+    std::fs::write(path.join("damaged"), &damaged).expect("a file");
+    let output = everleaf(path, &["import", "damaged", "--pool", "imported.pool"], b"");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(4) && message.contains("damaged: the stream is damaged at byte"), "{message}");
+    assert!(expect(path, &["dump", "--pool", "imported.pool"], b"", 0) == other);
+    expect(path, &["import", "-", "--pool", "imported.pool"], &damaged, 4);
+    assert!(expect(path, &["dump", "--pool", "imported.pool"], b"", 0) == dump);
+    expect(path, &["restore", "damaged", "--pool", "absent.pool"], b"", 4);
+    expect(path, &["import", "absent"], b"", 4);
+    expect(path, &["backup", "no/such/directory/file"], b"", 4);
+    expect(path, &["backup", "--pool", "absent.pool", "file"], b"", 3);
+    // Most of it is deleted, and the pool gets smaller.
+    let names: Vec<String> = (0..19_000).map(|number| format!("key {number}")).collect();
+    expect(path, &[&["del"], names.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat(), b"", 0);
+    expect(path, &["put", "large", "-"], &vec![b'v'; 40 << 20], 0);
+    expect(path, &["del", "large"], b"", 0);
+    let dump = expect(path, &["dump"], b"", 0);
+    let compacted = said(expect(path, &["compact", "--json"], b"", 0));
+    assert!(compacted["size"].as_u64() < compacted["size_before"].as_u64(), "{compacted}");
+    assert_eq!(std::fs::metadata(path.join("everleaf.pool")).expect("the pool").len(), compacted["size"].as_u64().expect("a number"));
+    assert!(expect(path, &["dump"], b"", 0) == dump);
+    expect(path, &["check"], b"", 0);
+    let mut names: Vec<_> = std::fs::read_dir(path).expect("it is there").map(|entry| entry.expect("a file").file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["damaged", "everleaf.pool", "file", "imported.pool", "restored.pool"]);
+}
+
+/// What a bit that was flipped in a closed pool does: `verify` names it, and `repair` makes a pool of the rest.
+#[test]
+fn a_damaged_pool_is_repaired() {
+    let directory = directory();
+    let path = directory.path();
+    let mut text = Vec::new();
+    (0..2000).for_each(|number| writeln!(text, "key {number}\tvalue-{number}-").expect("a vector takes everything"));
+    expect(path, &["load", "-"], &text, 0);
+    let mut bytes = std::fs::read(path.join("everleaf.pool")).expect("the pool");
+    let at = bytes.windows(11).position(|window| window == b"value-1234-").expect("the value lies in the pool");
+    bytes[at] ^= 1;
+    std::fs::write(path.join("everleaf.pool"), &bytes).expect("a file");
+    let report = String::from_utf8(expect(path, &["verify"], b"", 1)).expect("UTF-8");
+    assert!(report.contains("DAMAGED: namespace 0: ") && report.contains("checksum"), "{report}");
+    let said = String::from_utf8(expect(path, &["repair", "repaired.pool"], b"", 1)).expect("UTF-8");
+    assert!(said.contains("namespace 0: 1 999 entries") && said.contains("LOST: namespace 0: key \"key 1234\": a record that does not match"), "{said}");
+    expect(path, &["verify", "--pool", "repaired.pool"], b"", 0);
+    assert_eq!(expect(path, &["get", "--pool", "repaired.pool", "key 1233"], b"", 0), b"value-1233-");
+    expect(path, &["get", "--pool", "repaired.pool", "key 1234"], b"", 1);
+    expect(path, &["repair", "repaired.pool"], b"", 4);
+    expect(path, &["repair", "again.pool", "--pool", "repaired.pool"], b"", 0);
+}
+
+#[test]
 fn bad_lines_are_reported_by_number() {
     let directory = directory();
     let path = directory.path();
@@ -165,6 +241,10 @@ fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
     let info = String::from_utf8(expect(path, &["info"], b"", 0)).expect("UTF-8");
     assert!(info.contains(&format!("in use by process {}", server.id())), "{info}");
+    let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let watched = expect(path, &["stats", "--watch", "--server", said["address"].as_str().expect("an address"), "--count", "2", "--interval", "0.01"], b"", 0);
+    let watched = String::from_utf8(watched).expect("UTF-8");
+    assert!(watched.lines().count() == 3 && watched.starts_with("  clients  commands/s "), "{watched}");
     let output = everleaf(path, &["get", "key"], b"");
     assert_eq!(output.status.code(), Some(3));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -7,6 +7,8 @@
 //!
 //! Every structure of the registry in its default size has a pool in its turn.
 //!
+//! A second test transfers between accounts by MULTI and EXEC, and kills as well.
+//!
 //! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone; they are printed. A seed
 //! fixes what is written and when the kill comes, though not how far the server is by then.
 
@@ -16,6 +18,8 @@ mod client;
 mod ledger;
 #[path = "kill/server.rs"]
 mod server;
+#[path = "kill/transfers.rs"]
+mod transfers;
 #[path = "kill/workload.rs"]
 mod workload;
 
@@ -28,10 +32,13 @@ use server::{Place, Server};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use transfers::Teller;
 use workload::Writer;
 
 /// Rounds of an ordinary test run.
 const ROUNDS: u64 = 25;
+/// Rounds of an ordinary test run with transfers, which are shorter.
+const TRANSFER_ROUNDS: u64 = 50;
 /// Largest number of rounds on one pool; fewer, if not every index would have one.
 const ROUNDS_PER_POOL: u64 = 40;
 /// Connections that write.
@@ -158,6 +165,50 @@ fn run_pool(place: &Place<'_>, rounds: std::ops::Range<u64>, benchmark: bool, ra
     let server = Server::start(place);
     totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys).unwrap_or_else(|what| panic!("after the last round: {what}"));
     server.kill();
+}
+
+/// Transactions of several connections on the same accounts, in two databases; see `kill/transfers.rs`.
+#[test]
+fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
+    let rounds = setting("EVERLEAF_KILL_ROUNDS", TRANSFER_ROUNDS);
+    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
+    let indexes = indexes();
+    let only = if let [only] = &indexes[..] { format!(" --index {only}") } else { String::new() };
+    println!("{rounds} rounds on {}; replay with: cargo xtask kill --only transfers --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
+    let (start, mut random) = (Instant::now(), StdRng::seed_from_u64(seed));
+    let per_pool = rounds.div_ceil(indexes.len() as u64).clamp(1, ROUNDS_PER_POOL);
+    let (mut done, mut acknowledged, mut overtaken) = (0, 0, 0);
+    for index in indexes.iter().cycle() {
+        if done == rounds {
+            break;
+        }
+        let directory = tempfile::tempdir().expect("a directory for the pool");
+        let place = Place { pool: directory.path().join("kill.pool"), index };
+        let mut tellers: Vec<_> = (0..WRITERS as u64).map(Teller::new).collect();
+        let mut server = Server::start(&place);
+        transfers::open(&server);
+        for _ in 0..per_pool.min(rounds - done) {
+            let (port, time) = (server.port, Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000)));
+            thread::scope(|scope| {
+                for teller in &mut tellers {
+                    scope.spawn(move || teller.run(port));
+                }
+                thread::sleep(time);
+                server.kill();
+            });
+            server = Server::start(&place);
+            transfers::verify(&server, &mut tellers).unwrap_or_else(|what| panic!("round {done} on {index}: {what}"));
+            done += 1;
+        }
+        server.kill();
+        acknowledged += tellers.iter().map(|teller| teller.acknowledged).sum::<u64>();
+        overtaken += tellers.iter().map(|teller| teller.overtaken).sum::<u64>();
+    }
+    println!(
+        "{rounds} rounds in {:.1} s: {acknowledged} transfers, {overtaken} more overtaken: each is there as a whole or not at all, and the sum is what it was",
+        start.elapsed().as_secs_f64()
+    );
+    assert!(acknowledged > rounds, "the rounds were too short to transfer anything");
 }
 
 /// Starts a redis-benchmark that would run for longer than the round does.

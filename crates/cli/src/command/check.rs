@@ -48,7 +48,7 @@ impl Arguments {
         match report.damage_count {
             0 => out.line(format!("{} is sound", self.pool.pool.display())),
             count => out.line(format!(
-                "{} has {} damages, {} of them above; dump what can be read, and restore a backup",
+                "{} has {} damages, {} of them above; `everleaf repair` makes a new pool of what can be read, `everleaf restore` one of a backup",
                 self.pool.pool.display(),
                 text::count(count),
                 report.damages.len()

@@ -41,6 +41,9 @@ pub(crate) struct Arguments {
     /// File whose first line is the password
     #[arg(long, value_name = "PATH", conflicts_with = "password")]
     password_file: Option<PathBuf>,
+    /// File to which SAVE and BGSAVE write a backup; by default the pool's name with .backup behind it
+    #[arg(long, value_name = "PATH")]
+    backup: Option<PathBuf>,
     /// Connections at a time
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     connections_max: u32,
@@ -103,6 +106,7 @@ impl Arguments {
             threads: self.threads.map_or(defaults.threads, usize::from),
             databases: usize::from(self.databases),
             password,
+            backup: self.backup.clone(),
             limits: Limits {
                 connection_count_max: self.connections_max as usize,
                 query_buffer_size_max: self.query_buffer_size_max.0,
@@ -166,7 +170,7 @@ impl Arguments {
 }
 
 /// The first line of a file, without its end.
-fn read_password(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn read_password(path: &Path) -> Result<Vec<u8>, Failure> {
     let content = std::fs::read(path).map_err(|source| Failure::io("read", path, source))?;
     let line = content.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
     match line {

@@ -1,0 +1,32 @@
+//! `everleaf backup`: all of a pool in a file, as of one moment. A server makes backups of the pool that it serves by itself: BGSAVE.
+
+use crate::failure::Failure;
+use crate::options::PoolArguments;
+use crate::transfer::{self, Transfer};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    /// The file of the backup; it gets this name when it is whole
+    file: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let transfer = Transfer::begin();
+        let passed = self.pool.with_store(|store| {
+            let mut backup = store.snapshot()?.backup(&self.file).map_err(transfer::failure(&self.file))?;
+            while backup.advance().map_err(transfer::failure(&self.file))? {
+                transfer.show(backup.passed(), backup.entries_expected());
+            }
+            backup.finish().map_err(transfer::failure(&self.file))
+        })?;
+        transfer::print("backed up", passed, transfer.end(), self.json)
+    }
+}

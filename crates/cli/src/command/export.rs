@@ -1,0 +1,55 @@
+//! `everleaf export`: a pool, or some of its namespaces, as a stream.
+
+use crate::failure::Failure;
+use crate::options::PoolArguments;
+use crate::transfer::{self, Transfer};
+use clap::Args;
+use everleaf::{Passed, Store};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    /// The file; - is standard output
+    file: PathBuf,
+    /// Only this namespace, which may be given several times; otherwise all
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Vec<String>,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let transfer = Transfer::begin();
+        let passed = self.pool.with_store(|store| {
+            let known = store.namespaces();
+            if let Some(unknown) = self.namespace.iter().find(|name| !known.contains(name)) {
+                return Err(Failure::Usage(format!("there is no namespace {unknown:?}; there are: {}", known.join(", "))));
+            }
+            if transfer::is_standard(&self.file) {
+                return self.write(store, std::io::stdout().lock(), &transfer);
+            }
+            let file = File::create(&self.file).map_err(|source| Failure::io("create", &self.file, source))?;
+            let passed = self.write(store, &file, &transfer)?;
+            file.sync_all().map_err(|source| Failure::io("synchronise", &self.file, source))?;
+            Ok(passed)
+        })?;
+        let time = transfer.end();
+        // Standard output has the stream.
+        if transfer::is_standard(&self.file) { Ok(()) } else { transfer::print("exported", passed, time, self.json) }
+    }
+
+    fn write(&self, store: &Store, out: impl Write, transfer: &Transfer) -> Result<Passed, Failure> {
+        let only: Vec<&str> = self.namespace.iter().map(String::as_str).collect();
+        let mut export = store.snapshot()?.export(&only, out).map_err(transfer::failure(&self.file))?;
+        while export.advance().map_err(transfer::failure(&self.file))? {
+            transfer.show(export.passed(), export.entries_expected());
+        }
+        Ok(export.finish().map_err(transfer::failure(&self.file))?.1)
+    }
+}

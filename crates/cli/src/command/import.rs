@@ -1,0 +1,45 @@
+//! `everleaf import`: what `export` or `backup` has written, into a pool that may hold something already.
+//!
+//! A file is read through before anything is written, so that a damaged one changes nothing. Standard input is not: what came before the damage is imported
+//! then, and the error says where the damage is.
+
+use crate::failure::Failure;
+use crate::options::{IndexArgument, PoolArguments};
+use crate::transfer::{self, Transfer};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    #[command(flatten)]
+    index: IndexArgument,
+    /// The file; - is standard input. Of a key that is there already, what the file says wins
+    file: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let failure = || transfer::failure(&self.file);
+        let is_file = std::fs::metadata(&self.file).is_ok_and(|metadata| metadata.is_file());
+        if is_file && !transfer::is_standard(&self.file) {
+            let transfer = Transfer::begin();
+            everleaf::check_stream(transfer::open(&self.file)?, |passed, origin| transfer.show(passed, origin.entries_expected)).map_err(failure())?;
+            transfer.end();
+        }
+        let transfer = Transfer::begin();
+        let input = transfer::open(&self.file)?;
+        let passed = self.pool.with_store_or_new(&self.index, |store| {
+            let mut import = store.import(input).map_err(failure())?;
+            while import.advance().map_err(failure())? {
+                transfer.show(import.passed(), import.origin().entries_expected);
+            }
+            Ok(import.passed())
+        })?;
+        transfer::print("imported", passed, transfer.end(), self.json)
+    }
+}

@@ -1,0 +1,61 @@
+//! `everleaf repair`: a new pool of what can be read of a damaged one. The damaged one is only looked at.
+
+use crate::failure::Failure;
+use crate::options::PoolArguments;
+use crate::output::Output;
+use crate::text;
+use crate::transfer;
+use clap::Args;
+use everleaf::{LOST_AND_FOUND, Salvaged};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    /// The new pool, which must not be there yet
+    to: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let progress = ProgressBar::new_spinner();
+        let watch = |taken| progress.set_message(format!("{} entries", text::count(taken)));
+        let salvaged = everleaf::repair(&self.pool.pool, &self.to, self.pool.store_options(), watch).map_err(transfer::failure(&self.to))?;
+        progress.finish_and_clear();
+        let mut out = Output::new();
+        if self.json {
+            let losses: Vec<_> = salvaged.losses.iter().map(|loss| json!({ "namespace": loss.namespace, "what": loss.what })).collect();
+            let namespaces: Vec<_> = salvaged.namespaces.iter().map(|(name, entries)| json!({ "name": name, "entries": entries })).collect();
+            out.json(&json!({ "namespaces": namespaces, "found": salvaged.found, "loss_count": salvaged.loss_count, "losses": losses }))?;
+        } else {
+            self.print(&salvaged, &mut out)?;
+        }
+        out.flush()?;
+        if salvaged.loss_count == 0 { Ok(()) } else { Err(Failure::No) }
+    }
+
+    fn print(&self, salvaged: &Salvaged, out: &mut Output) -> Result<(), Failure> {
+        for (name, entries) in &salvaged.namespaces {
+            out.line(format!("namespace {}: {} entries", text::escape(name.as_bytes()), text::count(*entries)))?;
+        }
+        for loss in &salvaged.losses {
+            let place = loss.namespace.as_ref().map_or_else(String::new, |name| format!("namespace {}: ", text::escape(name.as_bytes())));
+            out.line(format!("LOST: {place}{}", loss.what))?;
+        }
+        if salvaged.loss_count == 0 {
+            return out.line(format!("{} has all of it", self.to.display()));
+        }
+        out.line(format!(
+            "{} losses, {} of them above; {} entries that no index leads to are in namespace {LOST_AND_FOUND}: they may be old or removed, look at them",
+            text::count(salvaged.loss_count),
+            salvaged.losses.len(),
+            text::count(salvaged.found)
+        ))
+    }
+}

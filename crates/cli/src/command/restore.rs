@@ -1,0 +1,28 @@
+//! `everleaf restore`: a new pool of what `backup` or `export` has written.
+
+use crate::failure::Failure;
+use crate::options::PoolArguments;
+use crate::transfer::{self, Transfer};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pool: PoolArguments,
+    /// The backup; - is standard input. The pool must not be there yet, and is there when all of the backup has been read
+    file: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let transfer = Transfer::begin();
+        let input = transfer::open(&self.file)?;
+        let passed = everleaf::restore(&self.pool.pool, self.pool.store_options(), input, |passed, origin| transfer.show(passed, origin.entries_expected));
+        let passed = passed.map_err(transfer::failure(&self.file))?;
+        transfer::print("restored", passed, transfer.end(), self.json)
+    }
+}

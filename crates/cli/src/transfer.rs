@@ -1,0 +1,76 @@
+//! What the commands that read or write streams have in common: progress, the stream's file, and the last line.
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::text;
+use everleaf::{Passed, StreamError};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Shows how far a stream is, on standard error if that is a terminal.
+pub(crate) struct Transfer {
+    start: Instant,
+    bar: ProgressBar,
+}
+
+impl Transfer {
+    pub(crate) fn begin() -> Self {
+        let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}, {eta} left").unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self { start: Instant::now(), bar: ProgressBar::new(0).with_style(style) }
+    }
+
+    /// Shows it.
+    pub(crate) fn show(&self, passed: Passed, entries_expected: u64) {
+        self.bar.set_length(entries_expected.max(passed.entries));
+        self.bar.set_position(passed.entries);
+        self.bar.set_message(format!("{} entries, {}", text::count(passed.entries), text::size(passed.content_bytes as usize)));
+    }
+
+    /// Takes the bar away; the time since the beginning.
+    pub(crate) fn end(self) -> Duration {
+        self.bar.finish_and_clear();
+        self.start.elapsed()
+    }
+}
+
+/// Prints what was done: `done` is the verb.
+pub(crate) fn print(done: &str, passed: Passed, time: Duration, as_json: bool) -> Result<(), Failure> {
+    let mut out = Output::new();
+    let Passed { namespaces, entries, content_bytes, stream_bytes } = passed;
+    if as_json {
+        out.json(&json!({
+            "namespaces": namespaces, "entries": entries, "content_bytes": content_bytes, "stream_bytes": stream_bytes, "seconds": time.as_secs_f64(),
+        }))?;
+    } else {
+        out.line(format!(
+            "{done} {} entries of {} namespaces, {} of keys and values, in {time:.2?} ({})",
+            text::count(entries),
+            text::count(namespaces),
+            text::size(content_bytes as usize),
+            text::rate(entries, time)
+        ))?;
+    }
+    out.flush()
+}
+
+/// The file of a stream; `-` is standard input.
+pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
+    if is_standard(path) {
+        return Ok(Box::new(std::io::stdin().lock()));
+    }
+    Ok(Box::new(File::open(path).map_err(|source| Failure::io("open", path, source))?))
+}
+
+/// Whether a path means standard input or output.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// What went wrong with the stream at `path`.
+pub(crate) fn failure(path: &Path) -> impl Fn(StreamError) -> Failure + use<'_> {
+    |error| Failure::Stream { path: path.to_owned(), error }
+}
