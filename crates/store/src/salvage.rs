@@ -2,11 +2,11 @@
 //!
 //! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
 //!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
-//! 2. If the pool was closed, its allocator tells which blocks are in use: what it says must be what the walks have come by, or an entry was lost, or one that
-//!    was removed has come back.
-//! 3. If anything was lost, all of the pool is searched for records that no walk has come by: a record that matches its checksums, 64 bits of them, is no
+//! 2. If anything was lost, all of the pool is searched for records that no walk has come by: a record that matches its checksums, 64 bits of them, is no
 //!    chance. The newest of each key goes to the namespace [`LOST_AND_FOUND`]: a record does not say which namespace it is of, and it may be one that was
 //!    replaced or removed, and whose block has not been used since. So they are for people to look at.
+//!
+//! An entry that an index does not show any more, without any sign of damage, is not noticed here: `verify` tells of the block that nothing leads to.
 //!
 //! The pool is only looked at: what opening an index may store goes to pages of this process. Memory: a link for each record taken, and the keys of those that
 //! are found in the last step.
@@ -18,7 +18,7 @@ use crate::slots::{PENDING, UNSTAMPED, generation};
 use crate::{Direction, Error, Namespace, Store};
 use everleaf_index::record::Record;
 use everleaf_index::{Listed, OrderedIndex, Recovery, registry};
-use everleaf_pmem::{Off, Pool, Reach, Root, WORD, Word};
+use everleaf_pmem::{Off, Pool, Root, WORD, Word};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -61,21 +61,18 @@ struct Salvage<'s, M: Listed> {
     undecided: HashSet<u64>,
     /// Offsets of records that walks have come by.
     seen: HashSet<u64>,
-    /// Blocks that walks have come by.
-    reach: Reach<'s, M>,
     salvaged: Salvaged,
     taken: u64,
 }
 
 /// See the head of this module. `watch` hears how many entries have been taken.
 pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64)) -> Result<Salvaged, Error> {
-    let mut salvage = Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: pool.reach(), salvaged: Salvaged::default(), taken: 0 };
+    let mut salvage = Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), salvaged: Salvaged::default(), taken: 0 };
     let roots = pool.roots()?;
     salvage.read_slots(&roots);
     for (name, root) in roots.iter().filter(|(name, _)| name != STORE_ROOT) {
         salvage.namespace(name, *root, &mut watch)?;
     }
-    salvage.compare_with_allocator();
     if salvage.salvaged.loss_count > 0 {
         salvage.search(&mut watch)?;
     }
@@ -92,7 +89,6 @@ impl<M: Listed> Salvage<'_, M> {
             Ok(block) => block,
             Err(error) => return self.salvaged.lose(None, format!("{error}: batches that were under way may show in part")),
         };
-        self.mark(Off::new(root.off), size_of::<StoreBlock>());
         for slot in &block.slots {
             let SlotState::Undecided(link) = slot.state() else { continue };
             match read_log(self.pool, link) {
@@ -118,15 +114,6 @@ impl<M: Listed> Salvage<'_, M> {
         };
         let namespace = self.to.namespace(name)?;
         namespace.prefer_index(entry.name);
-        let mut blocks = Vec::new();
-        let listed = index.blocks(&mut |off, size| {
-            blocks.push((off, size));
-            Ok(())
-        });
-        blocks.into_iter().for_each(|(off, size)| self.mark(Off::new(off), size));
-        if let Err(error) = listed {
-            self.salvaged.lose(Some(name), error);
-        }
         let before = self.taken;
         let (end, outcome) = self.walk(&*index, Direction::Forward, None, &namespace, watch)?;
         if let Err(error) = outcome {
@@ -195,12 +182,10 @@ impl<M: Listed> Salvage<'_, M> {
         }
         match Record::read(self.pool, link) {
             Ok(record) if record.is_intact() && record.matches_key(key) => {
-                self.mark(record.off, record.size());
                 self.seen.insert(record.off.bytes());
                 if record.is_tombstone() { Ok(()) } else { self.write(to, key, &record) }
             }
             Ok(record) => {
-                self.mark(record.off, record.size());
                 let what = if record.is_intact() { "a record of another key" } else { "a record that does not match its checksum" };
                 self.salvaged.lose(Some(to.name()), format!("key \"{}\": {what} at {:#x}", key.escape_ascii(), record.off.bytes()));
                 Ok(())
@@ -209,29 +194,6 @@ impl<M: Listed> Salvage<'_, M> {
                 self.salvaged.lose(Some(to.name()), format!("key \"{}\": {error}", key.escape_ascii()));
                 Ok(())
             }
-        }
-    }
-
-    fn mark(&mut self, off: Off<Word>, size: usize) {
-        if let Err(error) = self.reach.mark(off, size) {
-            self.salvaged.lose(None, error);
-        }
-    }
-
-    /// Step 2. What was lost already explains whatever is missing.
-    fn compare_with_allocator(&mut self) {
-        if self.pool.needs_recovery() || self.salvaged.loss_count > 0 {
-            return;
-        }
-        // Opening an index gives back the image that it was closed with.
-        self.pool.collect();
-        match self.pool.audit(&self.reach) {
-            Ok(usage) if usage.leaked == 0 => {}
-            Ok(usage) => {
-                let at = usage.leaked_at.unwrap_or(0);
-                self.salvaged.lose(None, format!("{} blocks are in use, yet nothing leads to them, one at {at:#x}", usage.leaked));
-            }
-            Err(error) => self.salvaged.lose(None, format!("{error}: what was removed may have come back")),
         }
     }
 
@@ -252,7 +214,7 @@ impl<M: Listed> Salvage<'_, M> {
         Ok(())
     }
 
-    /// Step 3.
+    /// Step 2.
     fn search(&mut self, watch: &mut impl FnMut(u64)) -> Result<(), Error> {
         let slab_size = self.pool.info().slab_size;
         // By key: when it was committed, and where the record lies.
