@@ -1,9 +1,7 @@
 //! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
 
-mod shown;
-
+use crate::shown::keys;
 use everleaf::{Batch, Change, Error, Isolation, Namespace, Options, Store};
-use shown::keys;
 
 const LARGE: usize = 150 << 10;
 

@@ -1,12 +1,10 @@
 //! Merges, ranges, cursors and bulk loads.
 
-mod shown;
-
+use crate::shown::keys;
 use everleaf::{Batch, Cursor, Direction, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store};
 use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use shown::keys;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;

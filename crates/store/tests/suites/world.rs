@@ -1,10 +1,8 @@
 //! What the world does to a store: full pools, damage, bad input, restarts.
 
-mod shown;
-
+use crate::shown::keys;
 use everleaf::{Batch, Change, Direction, Error, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
 use everleaf_pmem::{Medium, Off, Pool, Word};
-use shown::keys;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;

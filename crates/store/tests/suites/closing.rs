@@ -1,11 +1,9 @@
 //! Stores that are closed, or not, and opened again.
 
-mod shown;
-
+use crate::shown::keys;
 use everleaf::{Batch, Error, Namespace, Options, Store, Swept};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use shown::keys;
 use std::collections::BTreeMap;
 use std::path::Path;
 

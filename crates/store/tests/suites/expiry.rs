@@ -1,9 +1,7 @@
 //! Keys that expire, by clocks that the tests set.
 
-mod shown;
-
+use crate::shown::keys;
 use everleaf::{Batch, Change, Entry, Isolation, Namespace, Options, Store, Swept, Times};
-use shown::keys;
 use std::cell::Cell;
 
 thread_local! {

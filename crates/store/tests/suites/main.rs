@@ -1,0 +1,17 @@
+//! All suites of the store, in one program: so it is compiled once for each medium.
+
+mod budget;
+mod churn;
+mod closing;
+mod damage;
+mod expiry;
+mod full;
+mod histories;
+mod model;
+mod operations;
+mod shown;
+mod stream;
+mod threads;
+mod transactions;
+mod verify;
+mod world;
