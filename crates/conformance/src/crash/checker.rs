@@ -568,7 +568,8 @@ impl<W: World> Checker<W> {
 
 /// Leaves in a slab of blocks of every size, as far as there is room, what somebody else may have left there: who finds a block free may rely on nothing in it.
 fn soil(pool: &Pool<Crash>, seed: u64) {
-    let sizes = (2..).flat_map(|shift| [2 << shift, 3 << shift]).map(|size| size / 2).take_while(|size| size * WORD < SLAB);
+    let doubled = |from: usize| (0..).map(move |shift| from << shift).take_while(|size| size * WORD < SLAB);
+    let sizes = doubled(4).chain(doubled(6));
     let blocks: Vec<_> = sizes.flat_map(|size| std::iter::repeat_n(size, SLAB / WORD / size)).map_while(|size| pool.alloc_words(size).ok()).collect();
     let mut left = !seed;
     for word in blocks.iter().flat_map(|block| block.iter()) {
