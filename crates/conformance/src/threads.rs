@@ -270,8 +270,8 @@ mod tests {
                 assert_eq!(trace, second.trace(&schedule), "{schedule:x?} by another worker");
             }
         }
-        check(|| Index::<u64>::all().swap_remove(0));
-        check(|| Index::<[u8]>::all().swap_remove(0));
+        check(|| Index::<u64>::named("isle-128"));
+        check(|| Index::<[u8]>::named("isle-128"));
         check(|| Store { index: "isle-128" });
         check(|| Table);
     }

@@ -175,6 +175,14 @@ impl<K: Class + ?Sized> Index<K> {
         registry::<K, Crash>().into_iter().map(|entry| Self { entry }).collect()
     }
 
+    /// The index of that name.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn named(name: &str) -> Self {
+        Self::all().into_iter().find(|index| index.entry.name == name).expect("an index of the registry")
+    }
+
     /// Some leaves: full ones, which the next insertion splits, and half full ones, which removals merge.
     fn leaves(&self, name: &'static str, count: u32, is_full: &dyn Fn(u32) -> bool) -> Start<IndexChange> {
         let half = self.entry.leaf_capacity as u32 / 2;
