@@ -62,7 +62,9 @@ mod structure;
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::Restart;
+use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Target};
+use crate::selective::structure::is_getting_sparse;
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use directory::{Directory, Number};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
@@ -90,14 +92,6 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     router: Olc<K, FANOUT>,
     keys: Counter,
     leaves: Counter,
-}
-
-/// What a write is to do about a key that is there, or is not.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum When {
-    Absent,
-    Present,
-    Always,
 }
 
 /// A leaf, and the version at which the router knew it.
@@ -240,7 +234,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         };
         self.keys.add(-1);
-        if structure::is_sparse(left, Leaf::<LINES>::CAPACITY) {
+        if is_getting_sparse(left, Leaf::<LINES>::CAPACITY) {
             // Somebody in the way is no reason to wait.
             let _ = self.merge(key);
         }

@@ -136,7 +136,7 @@ impl Before<'_> {
 
 /// What a write is to do about a key that is there, or is not.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum When {
+pub(crate) enum When {
     Absent,
     Present,
     Always,

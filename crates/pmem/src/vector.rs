@@ -58,12 +58,11 @@ pub fn equal_bytes(words: &[Word; 2], byte: u8) -> u16 {
     if !is_scheduled() {
         return sse2::equal_bytes(words, byte);
     }
-    equal_bytes_one_by_one(words, byte)
+    equal_bytes_one_by_one(words.iter().map(Word::get), byte) as u16
 }
 
-fn equal_bytes_one_by_one(words: &[Word; 2], byte: u8) -> u16 {
-    let bytes = words.iter().flat_map(|word| word.get().to_le_bytes());
-    bytes.enumerate().map(|(at, found)| u16::from(found == byte) << at).sum()
+fn equal_bytes_one_by_one(words: impl Iterator<Item = u64>, byte: u8) -> u64 {
+    words.flat_map(u64::to_le_bytes).enumerate().map(|(at, found)| u64::from(found == byte) << at).sum()
 }
 
 /// A bit for each of 56 bytes that is `byte`: bit 0 for the lowest byte of the first word.
@@ -73,12 +72,7 @@ pub fn equal_bytes_of_seven(words: &[AtomicU64; 7], byte: u8) -> u64 {
     if !is_scheduled() {
         return sse2::equal_bytes_of_seven(words, byte);
     }
-    equal_bytes_of_seven_one_by_one(words, byte)
-}
-
-fn equal_bytes_of_seven_one_by_one(words: &[AtomicU64; 7], byte: u8) -> u64 {
-    let bytes = words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
-    bytes.enumerate().map(|(at, found)| u64::from(found == byte) << at).sum()
+    equal_bytes_one_by_one(words.iter().map(|word| word.load(Relaxed)), byte)
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -298,7 +292,7 @@ mod tests {
                 AtomicU64::new((state >> 7) & 0x8101_0081_0100_8181)
             });
             for byte in [0, 1, 0x80, 0x81, 0xff] {
-                assert_eq!(equal_bytes_of_seven(&words, byte), equal_bytes_of_seven_one_by_one(&words, byte));
+                assert_eq!(equal_bytes_of_seven(&words, byte), equal_bytes_one_by_one(words.iter().map(|word| word.load(Relaxed)), byte));
             }
         }
     }
@@ -322,7 +316,7 @@ mod tests {
                 pool.store(word, (state >> 7) & 0x8101_0081_0100_8181, Relaxed);
             }
             for byte in [0, 1, 0x80, 0x81, 0xff] {
-                assert_eq!(equal_bytes(&words, byte), equal_bytes_one_by_one(&words, byte));
+                assert_eq!(u64::from(equal_bytes(&words, byte)), equal_bytes_one_by_one(words.iter().map(Word::get), byte));
             }
         }
     }

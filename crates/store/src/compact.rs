@@ -28,7 +28,7 @@ pub struct Compacted {
 /// # Errors
 /// A pool in use, or damaged; no space for the new one; what the system says. The pool is as before then.
 pub fn compact(path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
-    let old = open_existing(path, &options)?;
+    let old = Store::on(Pool::open(path, &options.pool()).map_err(crate::Error::from)?, &options)?;
     let new = NewPool::create(path, options)?;
     let passed = {
         let io = |source| StreamError::Io { action: "make a pipe", source };
@@ -72,14 +72,4 @@ pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64)) 
     let salvaged = salvage(&damaged, new.store(), watch)?;
     new.close_as(to, |unfinished, to| fs::hard_link(unfinished, to).and_then(|()| fs::remove_file(unfinished)))?;
     Ok(salvaged)
-}
-
-fn open_existing(path: &Path, options: &Options) -> Result<Store, crate::Error> {
-    let pool = everleaf_pmem::PoolOptions {
-        size_max: options.size_max,
-        domain: options.domain,
-        accept_dirty_shutdown: options.accept_dirty_shutdown,
-        ..Default::default()
-    };
-    Store::on(Pool::open(path, &pool)?, options)
 }

@@ -41,6 +41,13 @@ pub struct Options {
     pub times: fn() -> Times,
 }
 
+impl Options {
+    /// Those of them that are the pool's.
+    pub(crate) fn pool(&self) -> PoolOptions {
+        PoolOptions { size_max: self.size_max, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..PoolOptions::default() }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -177,9 +184,7 @@ impl Store<Hardware> {
     /// # Errors
     /// Whatever can be wrong with a pool; see [`Store::on`].
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        let PoolOptions { slab_size, .. } = PoolOptions::default();
-        let pool = PoolOptions { size_max: options.size_max, slab_size, domain: options.domain, accept_dirty_shutdown: options.accept_dirty_shutdown };
-        Self::on(Pool::open_or_create(path, &pool)?, &options)
+        Self::on(Pool::open_or_create(path, &options.pool())?, &options)
     }
 
     /// A store in anonymous memory of at most [`Options::size_max`] bytes, gone with the process: for tests and for measuring.

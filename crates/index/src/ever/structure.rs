@@ -12,13 +12,6 @@ use everleaf_pmem::{Durable, Medium, Pm};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
 
-/// Whether a removal that leaves `count` of `capacity` entries is a reason to try a merge: when the leaf gets under half full, and now and then below.
-#[inline(always)]
-pub(super) fn is_sparse(count: usize, capacity: usize) -> bool {
-    let half = capacity / 2;
-    count + 1 == half || count < half && count.is_multiple_of(4)
-}
-
 /// An entry in the order of its key, and its slot.
 #[derive(Clone, Copy)]
 pub(super) struct Placed {

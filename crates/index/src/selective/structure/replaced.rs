@@ -61,11 +61,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
         Ok(Room::Applied)
     }
 
-    /// When it gets under half full, and now and then below.
     #[inline(always)]
     fn is_sparse(count: usize, capacity: usize) -> bool {
-        let half = capacity / 2;
-        count + 1 == half || count < half && count.is_multiple_of(4)
+        is_getting_sparse(count, capacity)
     }
 
     #[cold]
@@ -197,6 +195,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 fn flush<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(leaf: Fresh<'p, L, M>) -> Flushed<'p, L, M> {
     let used = leaf.used();
     leaf.flush_first(used)
+}
+
+/// Whether a removal that leaves `count` of `capacity` entries is a reason to try a merge: when the leaf gets under half full, and now and then below.
+#[inline(always)]
+pub(crate) fn is_getting_sparse(count: usize, capacity: usize) -> bool {
+    let half = capacity / 2;
+    count + 1 == half || count < half && count.is_multiple_of(4)
 }
 
 /// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other
