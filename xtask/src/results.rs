@@ -29,8 +29,9 @@ pub(crate) struct Arguments {
 }
 
 /// The engines that are compared: each way of being durable, and what is lost with the process. The first is what others are compared with.
-const ENGINES: [&str; 12] = [
+const ENGINES: [&str; 13] = [
     "store",
+    "store-snapshots",
     "lmdb-durable",
     "lmdb-nosync",
     "redb-durable",

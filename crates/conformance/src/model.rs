@@ -2,7 +2,7 @@
 
 use crate::subject::{Broken, Content, Model};
 use crate::{Class, Subject};
-use everleaf_index::{Direction, Entry, FILL};
+use everleaf_index::{Direction, Entry, FILL, Write};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -33,16 +33,29 @@ enum Step<O> {
     Scan(Bound<O>, Direction, usize),
     /// Many neighbours are looked up together.
     GetMany(u32, u32),
+    /// Several writes are made together.
+    Many(Vec<(O, Write)>),
     /// Many come, together, so that nodes split.
     Fill(u32, u32, u64),
-    /// And go, so that they merge.
-    Drain(u32, u32),
+    /// And go, so that they merge; together, or one by one.
+    Drain(u32, u32, bool),
     Check,
     /// The pool is closed, or only dropped, and opened again.
     Reopen {
         close: bool,
         threads: usize,
     },
+}
+
+/// Writes that carry payloads: of all kinds, or of one.
+fn any_writes<K: Class + ?Sized>() -> impl Strategy<Value = Vec<(K::Owned, Write)>> {
+    let write = || {
+        let payload = || (1..u64::MAX).prop_map(|payload| NonZeroU64::new(payload).expect("from 1 on"));
+        prop_oneof![payload().prop_map(Write::Insert), payload().prop_map(Write::Upsert), payload().prop_map(Write::Update), Just(Write::Remove)]
+    };
+    let mixed = prop::collection::vec((K::any(), write()), 1..80);
+    let alike = (prop::collection::vec(K::any(), 1..80), write()).prop_map(|(keys, write)| keys.into_iter().map(|key| (key, write)).collect());
+    prop_oneof![mixed, alike]
 }
 
 fn any_step<K: Class + ?Sized>() -> impl Strategy<Value = Step<K::Owned>> {
@@ -59,7 +72,8 @@ fn any_step<K: Class + ?Sized>() -> impl Strategy<Value = Step<K::Owned>> {
         6 => (bound, direction, 0..40usize).prop_map(|(from, direction, limit)| Step::Scan(from, direction, limit)),
         2 => range().prop_map(|(first, count)| Step::GetMany(first, count)),
         2 => (range(), payload()).prop_map(|((first, count), payload)| Step::Fill(first, count, payload)),
-        2 => range().prop_map(|(first, count)| Step::Drain(first, count)),
+        2 => (range(), any::<bool>()).prop_map(|((first, count), together)| Step::Drain(first, count, together)),
+        2 => any_writes::<K>().prop_map(Step::Many),
         1 => Just(Step::Check),
         1 => (any::<bool>(), 1..4usize).prop_map(|(close, threads)| Step::Reopen { close, threads }),
     ]
@@ -108,6 +122,17 @@ fn run<K: Class + ?Sized>(entry: &Entry<K, Hardware>, loaded: Vec<(K::Owned, u64
     run.check()
 }
 
+/// What a write that carries a payload makes of the model; what it returns.
+fn write_to_model<K: Class + ?Sized>(model: &mut Model<K>, key: K::Owned, write: Write) -> Option<u64> {
+    let present = model.get::<K>(key.borrow()).copied();
+    match (write, present) {
+        (Write::Insert(payload), None) | (Write::Upsert(payload), _) | (Write::Update(payload), Some(_)) => drop(model.insert(key, payload.get())),
+        (Write::Remove, _) => drop(model.remove::<K>(key.borrow())),
+        (Write::Insert(_), Some(_)) | (Write::Update(_), None) => {}
+    }
+    present
+}
+
 impl<K: Class + ?Sized> Run<'_, K> {
     fn subject(&self) -> &Subject<K, Hardware> {
         self.subject.as_ref().expect("open between steps")
@@ -147,19 +172,23 @@ impl<K: Class + ?Sized> Run<'_, K> {
                 let expected: Vec<_> = keys.iter().map(|key| model.get::<K>(key.borrow()).copied()).collect();
                 return same(&told, returned, expected);
             }
-            Step::Fill(first, count, payload) => {
-                let pairs: Vec<_> = (first..first + count).map(|number| (K::numbered(number), payload)).collect();
-                let returned = subject.upsert_many(&pairs).map_err(Broken::by("an operation succeeds"))?;
-                let expected: Vec<_> = pairs.into_iter().map(|(key, payload)| model.insert(key, payload)).collect();
+            Step::Many(writes) => {
+                let returned = subject.write_many(&writes).map_err(Broken::by("an operation succeeds"))?;
+                let expected: Vec<_> = writes.into_iter().map(|(key, write)| write_to_model::<K>(model, key, write)).collect();
                 return same(&told, returned, expected);
             }
-            Step::Drain(first, count) => {
-                for number in first..first + count {
-                    let key = K::numbered(number);
-                    let returned = subject.remove(key.borrow()).map_err(Broken::by("an operation succeeds"))?;
-                    same(&told, returned, model.remove::<K>(key.borrow()))?;
-                }
-                (Ok(None), None)
+            Step::Fill(first, count, payload) => {
+                let write = Write::Upsert(NonZeroU64::new(payload).expect("payloads begin with 1"));
+                let writes: Vec<_> = (first..first + count).map(|number| (K::numbered(number), write)).collect();
+                let returned = subject.write_many(&writes).map_err(Broken::by("an operation succeeds"))?;
+                let expected: Vec<_> = writes.into_iter().map(|(key, _)| model.insert(key, payload)).collect();
+                return same(&told, returned, expected);
+            }
+            Step::Drain(first, count, together) => {
+                let writes: Vec<_> = (first..first + count).map(|number| (K::numbered(number), Write::Remove)).collect();
+                let returned = if together { subject.write_many(&writes) } else { writes.iter().map(|(key, _)| subject.remove(key.borrow())).collect() };
+                let expected: Vec<_> = writes.iter().map(|(key, _)| model.remove::<K>(key.borrow())).collect();
+                return same(&told, returned.map_err(Broken::by("an operation succeeds"))?, expected);
             }
             Step::Check => return self.check(),
             Step::Reopen { close, threads } => return self.reopen(close, threads),

@@ -8,12 +8,13 @@
 
 use crate::subject::{Broken, Model};
 use crate::{Class, Subject};
-use everleaf_index::{Direction, Entry};
+use everleaf_index::{Direction, Entry, Write};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroU64;
 use std::ops::Bound;
 
 /// How much to run.
@@ -123,16 +124,23 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
         if returned == expected { Ok(()) } else { Err(Broken::new(RULE, format_args!("{key:?}: {returned:?} instead of {expected:?}"))) }
     }
 
-    /// Sets a run of this thread's keys together, or looks them up.
+    /// Sets and removes a run of this thread's keys together, or looks them up.
     fn many_own(&mut self, growing: bool) -> Result<(), Broken> {
         const RULE: &str = "operations on keys that only this thread changes return what it put there";
         let first = self.random.random_range(0..self.options.own_keys);
         let count = self.random.random_range(1..=70).min(self.options.own_keys - first);
         let keys: Vec<_> = (first..first + count).map(|index| K::numbered(self.own_key(index))).collect();
-        let (returned, expected): (_, Vec<_>) = if growing && self.random.random() {
-            let payload = self.random.random_range(1..u64::MAX);
-            let pairs: Vec<_> = keys.iter().map(|key| (key.clone(), payload)).collect();
-            (self.subject.upsert_many(&pairs), pairs.into_iter().map(|(key, payload)| self.own.insert(key, payload)).collect())
+        let (returned, expected): (_, Vec<_>) = if self.random.random() {
+            let payload = NonZeroU64::new(self.random.random_range(1..u64::MAX)).expect("from 1 on");
+            let puts = if growing { 4 } else { 1 };
+            let writes: Vec<_> =
+                keys.iter().map(|key| (key.clone(), if self.random.random_ratio(puts, 5) { Write::Upsert(payload) } else { Write::Remove })).collect();
+            let returned = self.subject.write_many(&writes);
+            let own = |(key, write): (K::Owned, Write)| match write {
+                Write::Remove => self.own.remove::<K>(key.borrow()),
+                _ => self.own.insert(key, payload.get()),
+            };
+            (returned, writes.into_iter().map(own).collect())
         } else {
             (self.subject.get_many(&keys), keys.iter().map(|key| self.own.get::<K>(key.borrow()).copied()).collect())
         };

@@ -1,7 +1,7 @@
 //! The index under test, in its pool, seen through payloads.
 
 use crate::Class;
-use everleaf_index::{Direction, Entry, Error, FILL, OrderedIndex, Recovery};
+use everleaf_index::{Direction, Entry, Error, FILL, OrderedIndex, Recovery, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -166,18 +166,52 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         values.into_iter().map(|value| value.map(|value| K::payload(&self.pool, value)).transpose()).collect()
     }
 
-    /// Sets the payloads of several keys together; those that were there.
+    /// Makes several writes together, which carry payloads; those that were there. Writes of one kind go by the call for that kind.
     ///
     /// # Errors
     /// A full or damaged pool.
-    pub fn upsert_many(&self, pairs: &[(K::Owned, u64)]) -> Result<Vec<Option<u64>>, Error> {
-        let mut links = Vec::with_capacity(pairs.len());
-        for (key, payload) in pairs {
-            links.push((key.borrow(), K::value(&self.pool, key.borrow(), *payload)?));
+    pub fn write_many(&self, writes: &[(K::Owned, Write)]) -> Result<Vec<Option<u64>>, Error> {
+        let value = |key: &K::Owned, payload: NonZeroU64| K::value(&self.pool, key.borrow(), payload.get());
+        let mut linked: Vec<(&K, Write)> = Vec::with_capacity(writes.len());
+        for (key, write) in writes {
+            let write = match *write {
+                Write::Insert(payload) => Write::Insert(value(key, payload)?),
+                Write::Upsert(payload) => Write::Upsert(value(key, payload)?),
+                Write::Update(payload) => Write::Update(value(key, payload)?),
+                Write::Remove => Write::Remove,
+            };
+            linked.push((key.borrow(), write));
         }
-        let mut before = Vec::new();
-        self.index.upsert_many(&links, &mut before)?;
-        before.into_iter().map(|value| self.give_back(value)).collect()
+        // What is there may be changed and retired by another thread before its payload is read.
+        let _guard = self.pool.pin();
+        let mut returned = Vec::new();
+        self.write_linked(&linked, &mut returned)?;
+        let settle = |((_, write), returned): (&(&K, Write), Option<NonZeroU64>)| match (*write, returned) {
+            (Write::Insert(value), Some(present)) => {
+                self.retire(value)?;
+                Ok(Some(K::payload(&self.pool, present)?))
+            }
+            (Write::Update(value), None) => self.retire(value).map(|()| None),
+            (_, returned) => self.give_back(returned),
+        };
+        linked.iter().zip(returned).map(settle).collect()
+    }
+
+    fn write_linked(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        let pairs = |of: fn(Write) -> Option<NonZeroU64>| writes.iter().map(|&(key, write)| Some((key, of(write)?))).collect::<Option<Vec<_>>>();
+        if let Some(pairs) = pairs(|write| if let Write::Insert(value) = write { Some(value) } else { None }) {
+            return self.index.insert_many(&pairs, returned);
+        }
+        if let Some(pairs) = pairs(|write| if let Write::Upsert(value) = write { Some(value) } else { None }) {
+            return self.index.upsert_many(&pairs, returned);
+        }
+        if let Some(pairs) = pairs(|write| if let Write::Update(value) = write { Some(value) } else { None }) {
+            return self.index.update_many(&pairs, returned);
+        }
+        if writes.iter().all(|(_, write)| *write == Write::Remove) {
+            return self.index.remove_many(&writes.iter().map(|&(key, _)| key).collect::<Vec<_>>(), returned);
+        }
+        self.index.apply(writes, returned)
     }
 
     /// Sets the payload of a key that is present; the payload that was there.

@@ -65,7 +65,7 @@ use crate::latch::Restart;
 use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Target};
 use crate::selective::structure::is_getting_sparse;
-use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
+use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write};
 use directory::{Directory, Number};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Descriptor, Leaf, Place, Slot};
@@ -209,9 +209,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Ok(old))
     }
 
-    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+    fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         let place = Place::of::<LINES>(key.token());
-        let mut start = None;
         let (old, left) = loop {
             let attempt = self.reach(key, place, true, &mut start).and_then(|Reached { leaf, descriptor, version, .. }| {
                 let (slot, old) = match descriptor.find(&self.pool, leaf, key, place) {
@@ -275,16 +274,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.acknowledged(|| self.set(key, value, When::Always, None))
     }
 
-    fn upsert_many(&self, pairs: &[(&K, NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        pairs.chunks(GROUP).try_for_each(|pairs| self.acknowledged(|| self.set_many(pairs, replaced)))
-    }
-
     fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
         self.acknowledged(|| self.set(key, value, When::Present, None))
     }
 
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+        self.acknowledged(|| self.take(key, None))
+    }
+
+    fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        writes.chunks(GROUP).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, returned)))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {

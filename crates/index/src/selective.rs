@@ -36,7 +36,7 @@ mod scan;
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
-use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
+use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
@@ -140,6 +140,19 @@ pub(crate) enum When {
     Absent,
     Present,
     Always,
+}
+
+impl Write {
+    /// The value it sets, and when; nothing for a removal.
+    #[inline(always)]
+    pub(crate) fn sets(self) -> Option<(NonZeroU64, When)> {
+        match self {
+            Self::Insert(value) => Some((value, When::Absent)),
+            Self::Upsert(value) => Some((value, When::Always)),
+            Self::Update(value) => Some((value, When::Present)),
+            Self::Remove => None,
+        }
+    }
 }
 
 /// A leaf and the version at which it was found.
@@ -318,9 +331,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(result)
     }
 
-    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+    fn take(&self, key: &K, mut start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {
-            let held = self.hold(key, None);
+            let held = self.hold(key, start.take());
             let (slot, old) = match held.leaf.find(&self.pool, key) {
                 Ok(Some(found)) => found,
                 absent => {
@@ -458,24 +471,27 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
         self.acknowledged(|| self.set(key, value, When::Always, None))
     }
 
-    fn upsert_many(&self, pairs: &[(&K, NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        for pairs in pairs.chunks(GROUP) {
-            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
-            keys.iter_mut().zip(pairs).for_each(|(to, (key, _))| *to = key);
-            self.approach(&keys[..pairs.len()], &mut routes[..pairs.len()]);
-            for ((key, value), route) in pairs.iter().zip(routes) {
-                replaced.push(self.acknowledged(|| self.set(key, *value, When::Always, route))?);
-            }
-        }
-        Ok(())
-    }
-
     fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
         self.acknowledged(|| self.set(key, value, When::Present, None))
     }
 
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+        self.acknowledged(|| self.take(key, None))
+    }
+
+    fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        for writes in writes.chunks(GROUP) {
+            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
+            keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
+            self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
+            for ((key, write), route) in writes.iter().zip(routes) {
+                returned.push(self.acknowledged(|| match write.sets() {
+                    Some((value, when)) => self.set(key, value, when, route),
+                    None => self.take(key, route),
+                })?);
+            }
+        }
+        Ok(())
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {

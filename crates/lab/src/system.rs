@@ -239,7 +239,8 @@ pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>) ->
 pub fn systems() -> Vec<Box<dyn System>> {
     let mut systems = index::all();
     let index = everleaf::Options::default().index;
-    systems.push(Box::new(store::Stores { name: "store".into(), index }));
+    systems.push(Box::new(store::Stores { name: "store".into(), index: index.clone(), by_snapshots: false }));
+    systems.push(Box::new(store::Stores { name: "store-snapshots".into(), index, by_snapshots: true }));
     systems.push(Box::new(server::Servers));
     systems
 }
@@ -253,7 +254,7 @@ pub fn find<'a>(systems: &'a mut Vec<Box<dyn System>>, name: &str) -> Result<&'a
     let at = match (place(systems, name), name.strip_prefix("store:").and_then(|index| Some((index, place(systems, index)?)))) {
         (Some(at), _) => at,
         (None, Some((index, at))) if systems[at].capabilities().leaf_bytes.is_some() => {
-            systems.push(Box::new(store::Stores { name: name.into(), index: index.into() }));
+            systems.push(Box::new(store::Stores { name: name.into(), index: index.into(), by_snapshots: false }));
             systems.len() - 1
         }
         _ => {

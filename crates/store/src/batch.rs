@@ -147,6 +147,10 @@ impl<M: Medium> Step<'_, M> {
     fn is_delete(&self) -> bool {
         self.entry.is_none()
     }
+
+    fn has_index_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.index, &other.index)
+    }
 }
 
 impl<M: Listed> Store<M> {
@@ -239,12 +243,18 @@ impl<M: Listed> Shared<M> {
                     None => continue,
                 },
             };
-            let previous = index.tree.get(&item.key)?.map_or(0, NonZeroU64::get);
-            let was_present = item.namespace.is_present(previous)?;
-            if entry.is_some() || was_present {
-                steps.push(Step { item, entry, index, previous, was_present, off: Off::NULL });
+            steps.push(Step { item, entry, index, previous: 0, was_present: false, off: Off::NULL });
+        }
+        for group in steps.chunk_by_mut(Step::has_index_of) {
+            let keys: Vec<&[u8]> = group.iter().map(|step| step.item.key.as_slice()).collect();
+            let mut previous = Vec::with_capacity(keys.len());
+            group[0].index.tree.get_many(&keys, &mut previous)?;
+            for (step, previous) in group.iter_mut().zip(previous) {
+                step.previous = previous.map_or(0, NonZeroU64::get);
+                step.was_present = step.item.namespace.is_present(step.previous)?;
             }
         }
+        steps.retain(|step| step.entry.is_some() || step.was_present);
         Ok(steps)
     }
 
@@ -254,8 +264,13 @@ impl<M: Listed> Shared<M> {
         let slot = &self.header.get().slots[claim.slot];
         let log = self.prepare(&mut steps, &claim)?;
         slot.begin(&self.pool, log.link());
-        for (done, step) in steps.iter().enumerate() {
-            if let Err(error) = self.upsert(&step.index, &step.item.key, step.link()) {
+        let mut done = 0;
+        for group in steps.chunk_by(Step::has_index_of) {
+            let links: Vec<_> = group.iter().map(|step| (step.item.key.as_slice(), step.link())).collect();
+            let mut replaced = Vec::with_capacity(links.len());
+            let outcome = self.upsert_many(&group[0].index, &links, &mut replaced);
+            done += replaced.len();
+            if let Err(error) = outcome {
                 return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
             }
         }

@@ -3,12 +3,13 @@
 use super::world::{Start, World};
 use crate::subject::{Model, apply_to_model};
 use crate::{Broken, Change, Class, ROOT, Subject};
-use everleaf_index::{Entry, FILL};
+use everleaf_index::{Entry, FILL, Write};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::borrow::Borrow;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// An index of the registry.
@@ -16,6 +17,8 @@ pub struct Index<K: Class + ?Sized> {
     entry: Entry<K, Crash>,
     /// How many keys long random runs speak of.
     keys: u32,
+    /// Whether several writes share a fence. Where they are made one after the other, a crash leaves nothing of them that it does not leave of single ones.
+    shares_fences: bool,
 }
 
 /// What can happen to an index.
@@ -27,7 +30,12 @@ pub enum IndexChange {
     Load(u32),
     /// A key of it is put or deleted.
     Key(Change),
+    /// Several are, together; different ones.
+    Many([Change; MANY]),
 }
+
+/// Writes that are made together: so many that a leaf gets several, and no more, because each subset of them may survive a crash.
+const MANY: usize = 3;
 
 use Change::{Delete, Put};
 
@@ -40,6 +48,7 @@ impl fmt::Display for IndexChange {
             Self::Create => f.pad("create"),
             Self::Load(count) => write!(f, "load {count} keys"),
             Self::Key(change) => change.fmt(f),
+            Self::Many([first, second, third]) => write!(f, "together {first}, {second}, {third}"),
         }
     }
 }
@@ -47,7 +56,7 @@ impl fmt::Display for IndexChange {
 impl<K: Class + ?Sized> Index<K> {
     /// The index of an entry of the registry.
     pub fn new(entry: Entry<K, Crash>) -> Self {
-        Self { keys: entry.leaf_capacity as u32 * 16 + 40, entry }
+        Self { keys: entry.leaf_capacity as u32 * 16 + 40, shares_fences: entry.name.starts_with("ever"), entry }
     }
 
     /// What a bulk load of `count` keys makes.
@@ -120,7 +129,11 @@ impl<K: Class + ?Sized> World for Index<K> {
             },
             Some(content) => {
                 let put = |key| put(start, key, content.get::<K>(K::numbered(key).borrow()).copied());
-                start.keys.into_iter().flat_map(|key| [put(key), Delete(key)]).map(IndexChange::Key).collect()
+                let [first, second, third, _] = start.keys;
+                let is_present = content.contains_key::<K>(K::numbered(second).borrow());
+                let many = [put(first), if is_present { Delete(second) } else { put(second) }, put(third)];
+                let many = self.shares_fences.then_some(IndexChange::Many(many));
+                start.keys.into_iter().flat_map(|key| [put(key), Delete(key)]).map(IndexChange::Key).chain(many).collect()
             }
         }
     }
@@ -133,8 +146,9 @@ impl<K: Class + ?Sized> World for Index<K> {
         }
         let key = choice.random_range(0..self.keys);
         let growing = (step / u64::from(self.keys)).is_multiple_of(2);
-        let put = choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty();
-        IndexChange::Key(if put { Put(key, step + 2) } else { Delete(key) })
+        let mut change = |key| if choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty() { Put(key, step + 2) } else { Delete(key) };
+        let changes = [change(key), change(key + 1), change(key + self.keys / 2)];
+        if self.shares_fences && choice.random_ratio(1, 8) { IndexChange::Many(changes) } else { IndexChange::Key(changes[0]) }
     }
 
     /// Fills a leaf until it splits, updates, and empties it again until it merges.
@@ -152,10 +166,28 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn model(&self, content: &mut Option<Model<K>>, change: &IndexChange) {
         match (change, content) {
             (IndexChange::Key(change), Some(content)) => drop(apply_to_model::<K>(content, *change)),
+            (IndexChange::Many(changes), Some(content)) => {
+                for change in changes {
+                    apply_to_model::<K>(content, *change);
+                }
+            }
             (IndexChange::Load(count), Some(content)) => *content = Self::loaded(*count),
             (IndexChange::Create, content) => *content = Some(Model::<K>::new()),
             (_, None) => {}
         }
+    }
+
+    /// Of writes that were made together, any may have happened.
+    fn between(&self, before: &Option<Model<K>>, change: &IndexChange) -> Vec<Option<Model<K>>> {
+        let (IndexChange::Many(changes), Some(before)) = (change, before) else { return Vec::new() };
+        let subset = |chosen: u32| {
+            let mut content = before.clone();
+            for (_, change) in changes.iter().enumerate().filter(|(number, _)| chosen >> number & 1 == 1) {
+                apply_to_model::<K>(&mut content, *change);
+            }
+            Some(content)
+        };
+        (0..1 << MANY).map(subset).collect()
     }
 
     fn apply(&self, live: &mut Live<K>, before: &Option<Model<K>>, change: &IndexChange) -> Result<(), Broken> {
@@ -167,6 +199,21 @@ impl<K: Class + ?Sized> World for Index<K> {
                 let value = |(key, payload): (K::Owned, u64)| Ok((key.clone(), K::value(&subject.pool, key.borrow(), payload)?));
                 let values: Vec<_> = Self::loaded(count).into_iter().map(value).collect::<Result<_, everleaf_index::Error>>().map_err(Broken::by(RULE))?;
                 subject.index.bulk_load(&mut values.into_iter(), FILL).map_err(Broken::by(RULE))?;
+            }
+            IndexChange::Many(changes) => {
+                let mut model = before.clone().unwrap_or_default();
+                let (mut writes, mut were) = (Vec::new(), Vec::new());
+                for change in changes {
+                    writes.push(match change {
+                        Put(key, payload) => (K::numbered(key), NonZeroU64::new(payload).map_or(Write::Remove, Write::Upsert)),
+                        Delete(key) => (K::numbered(key), Write::Remove),
+                    });
+                    were.push(apply_to_model::<K>(&mut model, change));
+                }
+                let returned = live.subject()?.write_many(&writes).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
+                if returned != were {
+                    return Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {were:?}")));
+                }
             }
             IndexChange::Key(change) => {
                 let (Put(key, _) | Delete(key)) = change;

@@ -33,7 +33,7 @@ pub enum Operation {
     Swap(usize, u64, u64),
     /// Sets several registers, to 0 for absent, as one.
     Batch(Vec<(usize, u64)>),
-    /// Sets several registers, each at some moment.
+    /// Sets several registers, to 0 for absent, each at some moment.
     Many(Vec<(usize, u64)>),
     /// Makes all registers absent, as one.
     Clear,
@@ -54,6 +54,8 @@ pub enum Returned {
     Done,
     /// What the register was, 0 for absent.
     Was(u64),
+    /// What several registers were, 0 for absent.
+    Were(Vec<u64>),
     /// Whether anything has changed.
     Changed(bool),
     /// All registers that are present.
@@ -184,6 +186,9 @@ impl Atom {
             }
             (Operation::Many(changes), Returned::Done) => {
                 changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to))));
+            }
+            (Operation::Many(changes), Returned::Were(were)) => {
+                changes.iter().zip(were).for_each(|((register, to), was)| add(Effect::Write(*register, Before::Is(*was), *to)));
             }
             (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),
             // What has been emptied may count as full for a while.
@@ -447,7 +452,7 @@ impl fmt::Display for Operation {
             Self::Remove(register) => write!(f, "remove {register}"),
             Self::Swap(register, expected, to) => write!(f, "swap {register} from {} to {}", payload(*expected), payload(*to)),
             Self::Batch(changes) | Self::Many(changes) => {
-                let kind = if matches!(self, Self::Batch(_)) { "batch" } else { "put many" };
+                let kind = if matches!(self, Self::Batch(_)) { "batch" } else { "many" };
                 let changes: Vec<String> = changes.iter().map(|(register, to)| format!("{register}={}", payload(*to))).collect();
                 write!(f, "{kind} {}", changes.join(" "))
             }
@@ -470,6 +475,7 @@ impl fmt::Display for Returned {
         match self {
             Self::Done => write!(f, "done"),
             Self::Was(value) => write!(f, "{}", payload(*value)),
+            Self::Were(values) => write!(f, "{}", values.iter().map(|value| payload(*value)).collect::<Vec<_>>().join(" ")),
             Self::Changed(changed) => write!(f, "{changed}"),
             Self::Entries(entries) => {
                 let entries: Vec<String> = entries.iter().map(|(register, value)| format!("{register}={}", payload(*value))).collect();

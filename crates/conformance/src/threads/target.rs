@@ -4,11 +4,12 @@ use super::history::{Operation, Returned};
 use crate::crash::index::{IndexChange, starts};
 use crate::crash::world::Start;
 use crate::{Broken, Change, Class, Subject};
-use everleaf_index::{Direction, Entry, registry};
+use everleaf_index::{Direction, Entry, Write, registry};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::borrow::Borrow;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -386,6 +387,10 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 _ => Operation::Get(register),
             };
         }
+        if random.random_ratio(1, 6) {
+            let mut write = || (mood.pick(random), if mood.removes(random) { 0 } else { payload });
+            return Operation::Many(vec![write(), write(), write()]);
+        }
         if mood.removes(random) {
             return Operation::Remove(register);
         }
@@ -416,7 +421,13 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 let pairs: Vec<_> = (*from..*to).map(|register| (key(&register), *payload)).collect();
                 return live.load(&pairs).map(Returned::Changed).map_err(Broken::by("an operation succeeds"));
             }
-            Operation::Swap(..) | Operation::Batch(_) | Operation::Many(_) | Operation::Clear | Operation::Look(_) | Operation::Transact(..) => {
+            Operation::Many(changes) => {
+                let write = |to| NonZeroU64::new(to).map_or(Write::Remove, Write::Upsert);
+                let writes: Vec<_> = changes.iter().map(|(register, to)| (key(register), write(*to))).collect();
+                let were = live.write_many(&writes).map_err(Broken::by("an operation succeeds"))?;
+                return Ok(Returned::Were(were.into_iter().map(Option::unwrap_or_default).collect()));
+            }
+            Operation::Swap(..) | Operation::Batch(_) | Operation::Clear | Operation::Look(_) | Operation::Transact(..) => {
                 unreachable!("an index has no such operation")
             }
         };

@@ -188,6 +188,9 @@ impl<W: World> World for Noted<W> {
     fn model(&self, content: &mut W::Content, change: &W::Change) {
         self.world.model(content, change);
     }
+    fn between(&self, before: &W::Content, change: &W::Change) -> Vec<W::Content> {
+        self.world.between(before, change)
+    }
     fn apply(&self, live: &mut W::Live, before: &W::Content, change: &W::Change) -> Result<(), Broken> {
         self.world.apply(live, before, change)
     }

@@ -1,30 +1,40 @@
 //! Several writes under one fence.
 //!
-//! 1. For each key in turn: find its leaf, and begin to append to it, or latch it if the key is there, unless somebody is in the way. Nothing is stored yet: a
-//!    locked instruction waits for all write-backs under way, and here are many of those.
+//! 1. For each write in turn: find the leaf of its key, and begin to append to it, or latch it if the key is there, unless somebody is in the way. Nothing is
+//!    stored yet: a locked instruction waits for all write-backs under way, and here are many of those.
 //! 2. Store all entries and values, and flush their lines; then one fence for all of them.
-//! 3. Publish the fingerprints, and let go.
+//! 3. Publish the fingerprints of what is new, take back those of what is gone, and let go.
 //!
 //! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody: where somebody is in the way, or a leaf is full, what has been
-//! staged is settled first, and the write is made alone. That includes the batch itself, which keeps the order of equal keys. Keys that are new to the same
-//! leaf share one append.
+//! staged is settled first, and the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys. Writes to the same leaf
+//! share what the first of them holds: a latch is good for all, an append for other keys that are new.
 
 use super::leaf::{Descriptor, Leaf, Place, Slot};
 use super::{Ever, When};
 use crate::latch::{Appending, Locked, Restart};
 use crate::selective::router::{GROUP, Route, Router};
-use crate::{Error, Key};
+use crate::selective::structure::is_getting_sparse;
+use crate::{Error, Key, Write};
 use everleaf_pmem::Medium;
 use std::num::NonZeroU64;
 
 /// A write that has a slot, and a leaf that nobody else writes to.
-struct Staged<'a, const LINES: usize> {
+struct Staged<'a, K: ?Sized, const LINES: usize> {
+    key: &'a K,
     leaf: &'a Leaf<LINES>,
     descriptor: &'a Descriptor,
     slot: usize,
     place: Place,
-    value: NonZeroU64,
+    deed: Deed,
     hold: Hold<'a>,
+}
+
+/// What becomes of the slot.
+#[derive(Clone, Copy)]
+enum Deed {
+    Add(NonZeroU64),
+    Set(NonZeroU64),
+    Remove,
 }
 
 /// By what right a staged write is made.
@@ -33,24 +43,26 @@ enum Hold<'a> {
     Lock(#[expect(dead_code, reason = "held")] Locked<'a>),
     /// The key is new.
     Append(#[expect(dead_code, reason = "held")] Appending<'a>),
-    /// The key is new, and an earlier write of the batch appends to the same leaf.
+    /// That of an earlier write of the batch, which holds the same leaf.
     Shared,
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
-    /// See [`OrderedIndex::upsert_many`](crate::OrderedIndex::upsert_many), for at most [`GROUP`] keys.
-    pub(super) fn set_many(&self, pairs: &[(&K, NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+    /// See [`OrderedIndex::apply`](crate::OrderedIndex::apply), for at most [`GROUP`] writes.
+    pub(super) fn write_many(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
-        keys.iter_mut().zip(pairs).for_each(|(to, (key, _))| *to = key);
-        self.approach(&keys[..pairs.len()], &mut routes[..pairs.len()]);
-        let mut staged = Vec::with_capacity(pairs.len());
-        for ((key, value), route) in pairs.iter().zip(&mut routes) {
-            let place = Place::of::<LINES>(key.token());
-            match route.take().ok_or(Restart).and_then(|route| self.stage(key, place, *value, &route, &mut staged)) {
-                Ok(old) => replaced.push(old),
+        keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
+        self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
+        let mut staged = Vec::with_capacity(writes.len());
+        for ((key, write), route) in writes.iter().zip(&mut routes) {
+            match route.take().ok_or(Restart).and_then(|route| self.stage(*key, *write, &route, &mut staged)) {
+                Ok(old) => returned.push(old),
                 Err(Restart) => {
                     self.settle(&mut staged);
-                    replaced.push(self.set(key, *value, When::Always, None)?);
+                    returned.push(match write.sets() {
+                        Some((value, when)) => self.set(key, value, when, None),
+                        None => self.take(key, None),
+                    }?);
                 }
             }
         }
@@ -58,64 +70,81 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(())
     }
 
-    /// Step 1 for one key; the value it has. Damage counts as somebody in the way: the write alone reports it.
-    fn stage<'a>(
-        &'a self,
-        key: &K,
-        place: Place,
-        value: NonZeroU64,
-        route: &Route,
-        staged: &mut Vec<Staged<'a, LINES>>,
-    ) -> Result<Option<NonZeroU64>, Restart> {
+    /// Step 1 for one write, if there is anything to be done; the value that the key has. Damage counts as somebody in the way: the write alone reports it.
+    fn stage<'a>(&'a self, key: &'a K, write: Write, route: &Route, staged: &mut Vec<Staged<'a, K, LINES>>) -> Result<Option<NonZeroU64>, Restart> {
+        let place = Place::of::<LINES>(key.token());
         let (leaf, descriptor) = self.leaf(route.leaf)?;
-        let mut own = staged.iter().filter(|other| std::ptr::eq(other.descriptor, descriptor)).peekable();
-        let (slot, old, hold) = if own.peek().is_some() {
-            // Since the first of them nobody else has changed the leaf, and its range stands.
-            let (mut taken, mut is_appended) = (0, true);
-            for other in own {
-                taken |= 1 << other.slot;
-                is_appended &= !matches!(other.hold, Hold::Lock(_)) && other.place.token != place.token;
+        // Since the first of them nobody else has changed the leaf, and its range stands.
+        let (mut taken, mut is_held, mut is_locked) = (0, false, false);
+        for other in staged.iter().filter(|other| std::ptr::eq(other.descriptor, descriptor)) {
+            if other.place.token == place.token {
+                return Err(Restart);
             }
-            self.router.validate(route)?;
-            let found = descriptor.find(&self.pool, leaf, key, place).map_err(|_| Restart)?;
-            let slot = descriptor.room::<LINES>(place, taken).filter(|_| is_appended && found.is_none()).ok_or(Restart)?;
-            (slot, None, Hold::Shared)
-        } else {
-            let version = descriptor.latch.try_read()?;
-            self.router.validate(route)?;
-            match descriptor.find(&self.pool, leaf, key, place).map_err(|_| Restart)? {
-                Some((slot, old)) => (slot, Some(old), Hold::Lock(descriptor.latch.lock_from(version)?)),
-                None => {
-                    let slot = descriptor.room::<LINES>(place, 0).ok_or(Restart)?;
-                    (slot, None, Hold::Append(descriptor.latch.append_from(version)?))
+            taken |= 1 << other.slot;
+            is_held = true;
+            is_locked |= matches!(other.hold, Hold::Lock(_));
+        }
+        let version = if is_held { 0 } else { descriptor.latch.try_read()? };
+        self.router.validate(route)?;
+        let found = descriptor.find(&self.pool, leaf, key, place).map_err(|_| Restart)?;
+        let old = found.map(|(_, old)| old);
+        let (slot, deed) = match (found, write.sets()) {
+            (None, Some((value, When::Absent | When::Always))) => (descriptor.room::<LINES>(place, taken).ok_or(Restart)?, Deed::Add(value)),
+            (Some((slot, _)), Some((value, When::Present | When::Always))) => (slot, Deed::Set(value)),
+            (Some((slot, _)), None) => (slot, Deed::Remove),
+            (Some(_), Some((_, When::Absent))) | (None, Some((_, When::Present)) | None) => {
+                if !is_held {
+                    descriptor.latch.validate(version)?;
                 }
+                return Ok(old);
             }
         };
-        staged.push(Staged { leaf, descriptor, slot, place, value, hold });
+        let hold = match deed {
+            Deed::Add(_) if is_held => Hold::Shared,
+            Deed::Set(_) | Deed::Remove if is_held => is_locked.then_some(Hold::Shared).ok_or(Restart)?,
+            Deed::Add(_) => Hold::Append(descriptor.latch.append_from(version)?),
+            Deed::Set(_) | Deed::Remove => Hold::Lock(descriptor.latch.lock_from(version)?),
+        };
+        staged.push(Staged { key, leaf, descriptor, slot, place, deed, hold });
         Ok(old)
     }
 
     /// Steps 2 and 3.
-    fn settle(&self, staged: &mut Vec<Staged<'_, LINES>>) {
+    fn settle(&self, staged: &mut Vec<Staged<'_, K, LINES>>) {
         if staged.is_empty() {
             return;
         }
-        let mut added = 0;
-        for Staged { leaf, slot, place, value, hold, .. } in &*staged {
-            match hold {
-                Hold::Lock(_) => leaf.set_value(&self.pool, *slot, Some(*value)),
-                Hold::Append(_) | Hold::Shared => {
-                    leaf.write(&self.pool, *slot, Slot { token: place.token, value: *value });
-                    added += 1;
-                }
+        for Staged { leaf, slot, place, deed, .. } in &*staged {
+            match *deed {
+                Deed::Add(value) => leaf.write(&self.pool, *slot, Slot { token: place.token, value }),
+                Deed::Set(value) => leaf.set_value(&self.pool, *slot, Some(value)),
+                Deed::Remove => leaf.set_value(&self.pool, *slot, None),
             }
             self.pool.flush(leaf.line(*slot));
         }
         self.pool.fence();
-        for Staged { descriptor, slot, place, .. } in &*staged {
-            descriptor.set(*slot, place.fingerprint_at(*slot));
+        let (mut added, mut sparse) = (0, Vec::new());
+        for Staged { key, descriptor, slot, place, deed, .. } in &*staged {
+            match deed {
+                Deed::Add(_) => {
+                    descriptor.set(*slot, place.fingerprint_at(*slot));
+                    added += 1;
+                }
+                Deed::Set(_) => {}
+                Deed::Remove => {
+                    descriptor.set(*slot, 0);
+                    added -= 1;
+                    if is_getting_sparse(descriptor.occupied::<LINES>().count_ones() as usize, Leaf::<LINES>::CAPACITY) {
+                        sparse.push(*key);
+                    }
+                }
+            }
         }
         staged.clear();
         self.keys.add(added);
+        for key in sparse {
+            // Somebody in the way is no reason to wait.
+            let _ = self.merge(key);
+        }
     }
 }

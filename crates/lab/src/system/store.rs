@@ -15,10 +15,13 @@ use std::time::Instant;
 const NAMESPACE: &str = "lab";
 
 /// A store on an index of the registry.
+#[derive(Clone)]
 pub(super) struct Stores {
     /// `store`, or `store:` and the name of an index.
     pub(super) name: String,
     pub(super) index: String,
+    /// Whether each lookup and each scan begins a snapshot.
+    pub(super) by_snapshots: bool,
 }
 
 impl System for Stores {
@@ -27,7 +30,7 @@ impl System for Stores {
     }
 
     fn summary(&self) -> String {
-        format!("Everleaf's store on index {}", self.index)
+        format!("Everleaf's store on index {}{}", self.index, if self.by_snapshots { ", each read in a snapshot of its own" } else { "" })
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -36,7 +39,7 @@ impl System for Stores {
             persistent: true,
             threads: true,
             batches: true,
-            bulk_load: false,
+            bulk_load: true,
             counts: true,
             write_latency: true,
             any_size: true,
@@ -60,28 +63,27 @@ impl Stores {
     fn open<M: Measured + Listed>(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
         let failed = |error: everleaf::Error| Error::system(&self.name, error);
         let (pool, path) = create_pool::<M>(setting).map_err(|error| failed(error.into()))?;
-        Ok(Box::new(open_on(&self.name, &self.index, pool, path, setting).map_err(failed)?))
+        Ok(Box::new(self.open_on(pool, path, setting).map_err(failed)?))
     }
-}
 
-fn open_on<M: Measured + Listed>(name: &str, index: &str, pool: Arc<Pool<M>>, path: Option<PathBuf>, setting: &Setting) -> Result<Open<M>, everleaf::Error> {
-    let store = Store::on(pool, &Options { index: index.into(), recovery_threads: setting.threads.into(), ..Options::default() })?;
-    Ok(Open { namespace: store.namespace(NAMESPACE)?, store, name: name.into(), index: index.into(), path, setting: setting.clone() })
+    fn open_on<M: Measured + Listed>(&self, pool: Arc<Pool<M>>, path: Option<PathBuf>, setting: &Setting) -> Result<Open<M>, everleaf::Error> {
+        let store = Store::on(pool, &Options { index: self.index.clone(), recovery_threads: setting.threads.into(), ..Options::default() })?;
+        Ok(Open { namespace: store.namespace(NAMESPACE)?, store, system: self.clone(), path, setting: setting.clone() })
+    }
 }
 
 /// A store with its namespace. Fields are dropped in this order.
 struct Open<M: Measured + Listed> {
     namespace: Namespace<M>,
     store: Store<M>,
-    name: String,
-    index: String,
+    system: Stores,
     path: Option<PathBuf>,
     setting: Setting,
 }
 
 impl<M: Measured + Listed> Open<M> {
     fn failed(&self) -> impl Fn(everleaf::Error) -> Error + '_ {
-        |error| Error::system(&self.name, error)
+        |error| Error::system(&self.system.name, error)
     }
 
     fn leaves(&self) -> u64 {
@@ -94,8 +96,9 @@ impl<M: Measured + Listed> Instance for Open<M> {
         Ok(Box::new(Threads(self)))
     }
 
-    fn bulk_load(&self, _: &mut Entries<'_>, _: f64) -> Result<(), Error> {
-        Err(Error::Missing { system: self.name.clone(), operation: "loading in bulk" })
+    /// Leaves are as full as the store has them.
+    fn bulk_load(&self, entries: &mut Entries<'_>, _: f64) -> Result<(), Error> {
+        self.namespace.load(entries).map(drop).map_err(self.failed())
     }
 
     fn space(&self) -> Result<Space, Error> {
@@ -116,9 +119,9 @@ impl<M: Measured + Listed> Instance for Open<M> {
     }
 
     fn reopen(self: Box<Self>, shutdown: Shutdown, threads: u16) -> Result<Reopened, Error> {
-        let Self { namespace, store, name, index, path, setting } = *self;
-        let failed = |error: everleaf::Error| Error::system(&name, error);
-        let path = path.ok_or_else(|| Error::Missing { system: name.clone(), operation: "reopening without a file" })?;
+        let Self { namespace, store, system, path, setting } = *self;
+        let failed = |error: everleaf::Error| Error::system(&system.name, error);
+        let path = path.ok_or_else(|| Error::Missing { system: system.name.clone(), operation: "reopening without a file" })?;
         drop(namespace);
         match shutdown {
             Shutdown::Close => store.close().map_err(failed)?,
@@ -127,7 +130,7 @@ impl<M: Measured + Listed> Instance for Open<M> {
         let start = Instant::now();
         let setting = Setting { threads, ..setting };
         let pool = open_pool::<M>(&path, &setting).map_err(|error| failed(error.into()))?;
-        let open = open_on(&name, &index, pool, Some(path), &setting).map_err(failed)?;
+        let open = system.open_on(pool, Some(path), &setting).map_err(failed)?;
         let time = start.elapsed();
         Ok(Reopened { instance: Box::new(open), time })
     }
@@ -141,6 +144,11 @@ impl<M: Measured + Listed> Handle for Threads<'_, M> {
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        if self.0.system.by_snapshots {
+            let found = self.0.store.snapshot().and_then(|snapshot| snapshot.get(&self.0.namespace, key)).map_err(self.0.failed())?;
+            value.extend_from_slice(found.as_deref().unwrap_or_default());
+            return Ok(found.is_some());
+        }
         Ok(self.0.namespace.get_into(key, value).map_err(self.0.failed())?.is_some())
     }
 
@@ -153,10 +161,20 @@ impl<M: Measured + Listed> Handle for Threads<'_, M> {
     }
 
     fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
-        self.0.namespace.scan(Bound::Included(from), Direction::Forward, visit).map_err(self.0.failed())
+        let from = Bound::Included(from);
+        if self.0.system.by_snapshots {
+            let snapshot = self.0.store.snapshot().map_err(self.0.failed())?;
+            return snapshot.scan(&self.0.namespace, from, Direction::Forward, visit).map_err(self.0.failed());
+        }
+        self.0.namespace.scan(from, Direction::Forward, visit).map_err(self.0.failed())
     }
 
     fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+        if self.0.system.by_snapshots {
+            let values = self.0.store.snapshot().and_then(|snapshot| snapshot.get_many(&self.0.namespace, keys)).map_err(self.0.failed())?;
+            values.iter().enumerate().for_each(|(number, value)| visit(number, value.as_deref()));
+            return Ok(());
+        }
         let (mut number, mut value) = (0, Vec::new());
         let visited = self.0.namespace.visit_many(keys, |found| {
             value.clear();
