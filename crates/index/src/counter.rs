@@ -1,28 +1,92 @@
-//! A counter that many threads raise without meeting.
+//! A counter that many threads raise without meeting, and without an instruction that is locked: one would wait for all write-backs under way, and the
+//! thread's next search with it.
 
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-const STRIPES: usize = 16;
+const STRIPES: usize = 32;
+/// The stripe of all threads that have none of their own.
+const SHARED: usize = STRIPES - 1;
+/// Of a thread that has not counted yet.
+const UNKNOWN: usize = STRIPES;
 
 #[derive(Default)]
 pub(crate) struct Counter([CachePadded<AtomicI64>; STRIPES]);
 
 thread_local! {
-    static STRIPE: usize = {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        NEXT.fetch_add(1, Relaxed) % STRIPES
+    static STRIPE: Cell<usize> = const { Cell::new(UNKNOWN) };
+    static OWNED: Cell<Option<Owned>> = const { Cell::new(None) };
+}
+
+/// Stripes that no thread has: those below the number were had before.
+static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+
+/// A stripe of this thread alone, of all counters. The lock under which it passes to another thread passes on what was counted.
+struct Owned(usize);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // What ends after this in the same thread counts elsewhere.
+        let _ = STRIPE.try_with(|stripe| stripe.set(SHARED));
+        FREE.lock().0.push(self.0);
+    }
+}
+
+#[cold]
+fn find_stripe() -> usize {
+    let free = {
+        let (free, next) = &mut *FREE.lock();
+        free.pop().or_else(|| {
+            *next += 1;
+            (*next <= SHARED).then_some(*next - 1)
+        })
     };
+    let stripe = match free {
+        Some(stripe) if OWNED.try_with(|owned| owned.set(Some(Owned(stripe)))).is_ok() => stripe,
+        _ => SHARED,
+    };
+    STRIPE.set(stripe);
+    stripe
 }
 
 impl Counter {
     #[inline(always)]
     pub(crate) fn add(&self, difference: i64) {
-        STRIPE.with(|stripe| self.0[*stripe].fetch_add(difference, Relaxed));
+        let mut stripe = STRIPE.get();
+        if stripe == UNKNOWN {
+            stripe = find_stripe();
+        }
+        let count = &self.0[stripe];
+        if stripe == SHARED {
+            count.fetch_add(difference, Relaxed);
+        } else {
+            count.store(count.load(Relaxed).wrapping_add(difference), Relaxed);
+        }
     }
 
     /// Exact when nobody is counting.
     pub(crate) fn get(&self) -> u64 {
         self.0.iter().map(|stripe| stripe.load(Relaxed)).sum::<i64>().max(0) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More threads than there are stripes, at once and one after the other.
+    #[test]
+    fn nothing_is_lost_between_threads() {
+        let counter = Counter::default();
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                for _ in 0..2 * STRIPES {
+                    scope.spawn(|| (0..1000).for_each(|_| counter.add(1)));
+                }
+            });
+        }
+        assert_eq!(counter.get(), 3 * 2 * STRIPES as u64 * 1000);
     }
 }

@@ -59,14 +59,14 @@ mod open;
 mod scan;
 mod structure;
 
-use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::Restart;
 use crate::selective::When;
-use crate::selective::router::{GROUP, Olc, Route, Router, Target};
+use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write};
-use directory::{Directory, Number};
+use directory::{Descriptors, Directory, Number, handle};
+use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Descriptor, Leaf, Place, Slot};
 use std::num::NonZeroU64;
@@ -88,7 +88,7 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     root: Off<Root>,
     directory: Directory<LINES, LEAVES>,
     /// By number of the leaf.
-    descriptors: Arena<Descriptor, 64>,
+    descriptors: Descriptors,
     router: Olc<K, FANOUT>,
     keys: Counter,
     leaves: Counter,
@@ -96,7 +96,7 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
 
 /// A leaf, and the version at which the router knew it.
 struct Reached<'a, const LINES: usize> {
-    route: Route,
+    way: Way<'a>,
     leaf: &'a Leaf<LINES>,
     descriptor: &'a Descriptor,
     version: u64,
@@ -110,41 +110,76 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// A leaf by a number that may be out of date.
     #[inline(always)]
     fn leaf(&self, number: Number) -> Result<(&Leaf<LINES>, &Descriptor), Restart> {
-        let descriptor = self.descriptors.get(number as usize).ok_or(Restart)?;
-        probe::prefetch(descriptor);
-        let leaf = self.directory.leaf(&self.pool, number).ok_or(Restart)?;
-        Ok((leaf, descriptor))
+        let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, number).ok_or(Restart)?;
+        Ok((leaf, self.descriptors.get(handle(number))))
     }
 
     /// Finds the leaf of a key, for a reader or a writer, at a version at which the router knew it. `start` is a way there that was found before, if it has not
     /// been used up.
     #[inline(always)]
-    fn reach(&self, key: &K, place: Place, writes: bool, start: &mut Option<Route>) -> Result<Reached<'_, LINES>, Restart> {
-        let route = match start.take() {
-            Some(route) => route,
-            None => self.router.find(Target::At(key))?,
+    fn reach(&self, wide: Option<Wide>, key: &K, place: Place, writes: bool, start: &mut Option<Route>) -> Result<Reached<'_, LINES>, Restart> {
+        let way = match start.take() {
+            Some(route) => self.router.along(&route),
+            None => self.router.seek(wide, key)?,
         };
-        let (leaf, descriptor) = self.leaf(route.leaf)?;
+        let (leaf, descriptor) = self.leaf(way.leaf)?;
         probe::prefetch(leaf.home(place));
-        let version = if writes { descriptor.latch.read_idle()? } else { descriptor.latch.read()? };
-        self.router.validate(&route)?;
-        Ok(Reached { route, leaf, descriptor, version })
+        let version = if writes { descriptor.latch().read_idle()? } else { descriptor.latch().read()? };
+        way.validate()?;
+        Ok(Reached { way, leaf, descriptor, version })
+    }
+
+    /// Looks an integer up, where a shortcut leads to it, nobody is in the way, and the likeliest slot holds it. These are so few instructions that the processor has several lookups of
+    /// a caller under way at once, each waiting for its own memory.
+    #[inline(always)]
+    fn glance(&self, wide: Option<Wide>, key: &K) -> Result<Option<NonZeroU64>, Restart> {
+        let way = self.router.cut_short(wide, key).ok_or(Restart)?;
+        let (leaf, descriptor) = self.leaf(way.leaf)?;
+        let place = Place::of::<LINES>(key.token());
+        probe::prefetch(leaf.home(place));
+        let version = descriptor.latch().try_read()?;
+        way.validate()?;
+        let found = descriptor.glance(wide, leaf, place).ok_or(Restart)?;
+        descriptor.latch().validate(version)?;
+        Ok(found)
     }
 
     #[inline(always)]
-    fn look_up(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
-        let place = Place::of::<LINES>(key.token());
-        loop {
-            let attempt = self.reach(key, place, false, &mut start).and_then(|Reached { leaf, descriptor, version, .. }| {
-                let found = descriptor.find(&self.pool, leaf, key, place);
-                descriptor.latch.validate(version)?;
-                Ok(found)
-            });
-            match attempt {
-                Ok(found) => return Ok(found?.map(|(_, value)| value)),
-                Err(Restart) => schedule::spin(),
-            }
+    fn look_up(&self, key: &K, start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+        if K::WHOLE
+            && start.is_none()
+            && let wide @ Some(_) = Wide::get()
+            && let Ok(found) = self.glance(wide, key)
+        {
+            return Ok(found);
         }
+        self.look_up_patiently(key, start)
+    }
+
+    #[inline(never)]
+    fn look_up_patiently(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+        let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
+        if K::WHOLE
+            && start.is_none()
+            && wide.is_none()
+            && let Ok(found) = self.glance(None, key)
+        {
+            return Ok(found);
+        }
+        loop {
+            if let Ok(found) = self.try_look_up(wide, key, place, &mut start) {
+                return found;
+            }
+            schedule::spin();
+        }
+    }
+
+    #[inline(always)]
+    fn try_look_up(&self, wide: Option<Wide>, key: &K, place: Place, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        let Reached { leaf, descriptor, version, .. } = self.reach(wide, key, place, false, start)?;
+        let found = descriptor.find(wide, &self.pool, leaf, key, place);
+        descriptor.latch().validate(version)?;
+        Ok(found.map(|found| found.map(|(_, value)| value)))
     }
 
     /// Finds the ways to several keys, and asks for all the memory on them. Nothing is promised: a way may be missing, or out of date.
@@ -152,7 +187,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.router.find_many(keys, routes);
         let leaf_of = |route: &Option<Route>| route.as_ref().and_then(|route| self.leaf(route.leaf).ok());
         for (key, route) in keys.iter().zip(&*routes) {
-            if let Some((leaf, _)) = leaf_of(route) {
+            if let Some((leaf, descriptor)) = leaf_of(route) {
+                probe::prefetch(descriptor);
                 probe::prefetch(leaf.home(Place::of::<LINES>(key.token())));
             }
         }
@@ -167,9 +203,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+        let wide = Wide::get();
         let place = Place::of::<LINES>(key.token());
         loop {
-            match self.try_set(key, place, value, when, &mut start) {
+            match self.try_set(wide, key, place, value, when, &mut start) {
                 Ok(done) => return done,
                 Err(Restart) => schedule::spin(),
             }
@@ -177,20 +214,28 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     #[inline(always)]
-    fn try_set(&self, key: &K, place: Place, value: NonZeroU64, when: When, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let reached = self.reach(key, place, true, start)?;
+    fn try_set(
+        &self,
+        wide: Option<Wide>,
+        key: &K,
+        place: Place,
+        value: NonZeroU64,
+        when: When,
+        start: &mut Option<Route>,
+    ) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        let reached = self.reach(wide, key, place, true, start)?;
         let Reached { leaf, descriptor, version, .. } = reached;
-        let found = match descriptor.find(&self.pool, leaf, key, place) {
+        let found = match descriptor.find(wide, &self.pool, leaf, key, place) {
             Ok(found) => found,
             Err(error) => {
-                descriptor.latch.validate(version)?;
+                descriptor.latch().validate(version)?;
                 return Ok(Err(error));
             }
         };
         let old = found.map(|(_, old)| old);
         match found {
             Some((slot, _)) if when != When::Absent => {
-                let _lock = descriptor.latch.lock_from(version)?;
+                let _lock = descriptor.latch().lock_from(version)?;
                 leaf.set_value(&self.pool, slot, Some(value));
                 self.pool.persist(leaf.line(slot));
             }
@@ -198,29 +243,29 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 let Some(slot) = descriptor.room::<LINES>(place, 0) else {
                     return self.split(key, value, reached);
                 };
-                let _appending = descriptor.latch.append_from(version)?;
+                let _appending = descriptor.latch().append_from(version)?;
                 leaf.write(&self.pool, slot, Slot { token: place.token, value });
                 self.pool.persist(leaf.line(slot));
                 descriptor.set(slot, place.fingerprint_at(slot));
                 self.keys.add(1);
             }
-            _ => descriptor.latch.validate(version)?,
+            _ => descriptor.latch().validate(version)?,
         }
         Ok(Ok(old))
     }
 
     fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
-        let place = Place::of::<LINES>(key.token());
+        let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
         let (old, left) = loop {
-            let attempt = self.reach(key, place, true, &mut start).and_then(|Reached { leaf, descriptor, version, .. }| {
-                let (slot, old) = match descriptor.find(&self.pool, leaf, key, place) {
+            let attempt = self.reach(wide, key, place, true, &mut start).and_then(|Reached { leaf, descriptor, version, .. }| {
+                let (slot, old) = match descriptor.find(wide, &self.pool, leaf, key, place) {
                     Ok(Some(found)) => found,
                     absent => {
-                        descriptor.latch.validate(version)?;
+                        descriptor.latch().validate(version)?;
                         return Ok(absent.map(|_| None));
                     }
                 };
-                let _lock = descriptor.latch.lock_from(version)?;
+                let _lock = descriptor.latch().lock_from(version)?;
                 leaf.set_value(&self.pool, slot, None);
                 self.pool.persist(leaf.line(slot));
                 descriptor.set(slot, 0);

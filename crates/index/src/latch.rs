@@ -58,7 +58,7 @@ impl Latch {
         if is_free { Ok(version) } else { Err(Restart) }
     }
 
-    /// The version, once nobody holds the lock, of what was found by way of what `above` guards. Waits only for what is found there still: a way that is out of
+    /// The version, once nobody holds the lock, of what was found by way of what `above` guards, to which nobody appends. Waits only for what is found there still: a way that is out of
     /// date may lead to something that the caller has locked itself.
     #[inline(always)]
     #[track_caller]
@@ -66,11 +66,11 @@ impl Latch {
         let version = match self.try_read() {
             Ok(version) => version,
             Err(Restart) => {
-                above.validate(above_version)?;
+                above.validate_unappended(above_version)?;
                 self.wait(LOCKED)?
             }
         };
-        above.validate(above_version)?;
+        above.validate_unappended(above_version)?;
         Ok(version)
     }
 
@@ -99,6 +99,14 @@ impl Latch {
         // The reads before stay before the load of the version.
         fence(Ordering::Acquire);
         if (self.0.load(Ordering::Relaxed) ^ version) & !APPENDS == 0 || schedule::slips(Slip::Validate) { Ok(()) } else { Err(Restart) }
+    }
+
+    /// As [`Latch::validate`], where nobody ever appends.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn validate_unappended(&self, version: u64) -> Result<(), Restart> {
+        fence(Ordering::Acquire);
+        if self.0.load(Ordering::Relaxed) == version || schedule::slips(Slip::Validate) { Ok(()) } else { Err(Restart) }
     }
 
     /// Locks if nothing has changed since `version` was read.

@@ -59,6 +59,13 @@ pub struct Flushed<'p, T: Resident + ?Sized, M: Medium> {
     of_this_thread: PhantomData<*const ()>,
 }
 
+impl<T: Resident + ?Sized, M: Medium> Flushed<'_, T, M> {
+    /// Where the block lies.
+    pub fn off(&self) -> Off<T> {
+        self.block.off()
+    }
+}
+
 /// Proof that a fence of this pool has passed; only [`Pool::fence_all`] makes it.
 pub struct Fenced(*const ());
 

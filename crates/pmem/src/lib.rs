@@ -9,6 +9,7 @@ mod alloc;
 mod block;
 mod epoch;
 mod error;
+mod handles;
 pub mod htm;
 pub mod huge;
 mod local;
@@ -26,6 +27,7 @@ pub use alloc::{Reach, Usage};
 pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
 pub use epoch::Guard;
 pub use error::Error;
+pub use handles::{HANDLE_BITS, Handles};
 pub use map::Memory;
 pub use medium::{
     Act, Balance, Count, Counts, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Domain, Done, Event, Fate, Fault, Hardware, Image, LINE, Life,

@@ -27,6 +27,19 @@ pub fn prefetch<T: ?Sized>(what: &T) {
     let _ = what;
 }
 
+/// Asks for the line of one of several things, which may not be there: then for some other line.
+#[inline(always)]
+pub fn prefetch_one<T>(things: &[T], at: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no architectural effect, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(things.as_ptr().wrapping_add(at).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (things, at);
+}
+
 /// Asks for every line of `what` at once.
 #[inline(always)]
 pub fn prefetch_lines<T>(what: &T) {

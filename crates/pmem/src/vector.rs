@@ -1,21 +1,220 @@
-//! Searching many words or bytes at once: words with AVX2 where the processor has it, bytes with SSE2, which every x86-64 has; elsewhere, under miri and under
-//! a scheduler, one after the other.
+//! Searching many words or bytes at once, by the widest vectors that the processor has; elsewhere, under miri and under a scheduler, one after the other.
 //!
 //! The loads are assembly for the reason that `probe.rs` gives. A lane of a vector is a word, read whole, as the processor does for aligned lanes within a
 //! line: for words that hold still both ways give the same answer, and for others some answer, which the caller finds out by a version.
 
 use crate::Word;
 use crate::schedule::{atomic::AtomicU64, is_scheduled};
+use bytemuck::Zeroable;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What is there beyond SSE2, which every x86-64 has.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Width {
+    Sse2 = 1,
+    /// AVX2 and `popcnt`.
+    Avx2,
+    /// The foundation of AVX-512 with its instructions for bytes, words and shorter vectors.
+    Avx512,
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+static KNOWN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl Width {
+    #[inline(always)]
+    fn of_this_processor() -> Self {
+        #[cold]
+        fn ask() -> Width {
+            let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt");
+            let has_avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl");
+            let width = if has_avx2 && has_avx512 {
+                Width::Avx512
+            } else if has_avx2 {
+                Width::Avx2
+            } else {
+                Width::Sse2
+            };
+            KNOWN.store(width as u8, Relaxed);
+            width
+        }
+        match KNOWN.load(Relaxed) {
+            3 => Self::Avx512,
+            2 => Self::Avx2,
+            1 => Self::Sse2,
+            _ => ask(),
+        }
+    }
+}
+
+/// Proof that the processor has AVX-512: for code that would otherwise ask again and again.
+#[derive(Clone, Copy)]
+pub struct Wide(());
+
+impl Wide {
+    /// `None` where it has not, and under a scheduler.
+    #[inline(always)]
+    pub fn get() -> Option<Self> {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if KNOWN.load(Relaxed) == Width::Avx512 as u8 && !is_scheduled() || Self::ask() {
+            return Some(Self(()));
+        }
+        None
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl Wide {
+    #[cold]
+    fn ask() -> bool {
+        Width::of_this_processor() == Width::Avx512 && !is_scheduled()
+    }
+}
+
+/// Hints of [`Parted`].
+pub const HINTS: usize = 6;
+
+/// Words in ascending order, as signed integers, that are searched in two steps. Hint i is the first word of part i + 1, or as large as can be; so the first
+/// line, in which there is room for 16 bytes of another kind, tells in which part to look.
+#[repr(C, align(64))]
+pub struct Parted<H, const N: usize> {
+    /// What else is in the first line.
+    pub header: H,
+    /// See there.
+    pub hints: [AtomicU64; HINTS],
+    /// The words. Those that are not in use are as large as can be.
+    pub words: [AtomicU64; N],
+}
+
+// SAFETY: arrays of words that may be zero follow one another, and what may be zero between them.
+unsafe impl<H: Zeroable, const N: usize> Zeroable for Parted<H, N> {}
+
+/// What [`Parted::not_above`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// The first word of the part that was looked at.
+    pub part: usize,
+    /// Number of words that are not above the key.
+    pub count: usize,
+}
+
+impl<H, const N: usize> Parted<H, N> {
+    /// Words of a part.
+    pub const PART: usize = if N > 2 * (HINTS + 1) { N / (HINTS + 1) } else { 2 };
+    const CHECKED: () = {
+        assert!(N.is_multiple_of(Self::PART) && N / Self::PART <= HINTS + 1, "all parts are equal, and each but the first has a hint");
+        assert!(size_of::<H>() == 16 && align_of::<H>() <= 8, "hints and header are a line");
+    };
+
+    /// The first word of the part where the words end that are not above `key`.
+    #[inline(always)]
+    pub fn part(&self, key: u64) -> usize {
+        const { Self::CHECKED };
+        // Words that were never in order may be come upon, whose hints are of no part.
+        (not_above(&self.hints, key) * Self::PART).min(N - Self::PART)
+    }
+
+    /// Number of words that are not above `key`. Words that are not in use count if the key is as large as can be.
+    #[inline(always)]
+    pub fn not_above(&self, wide: Option<Wide>, key: u64) -> Rank {
+        const { Self::CHECKED };
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if const { Self::PART == 16 && N == 16 * (HINTS + 1) } && wide.is_some() {
+            // SAFETY: AVX-512 is there. The first 64 bytes are header and hints, and the words behind them are seven times sixteen.
+            let (part, count) = unsafe { avx512::not_above(std::ptr::from_ref(self).cast(), key) };
+            return Rank { part, count: part + count };
+        }
+        let _ = wide;
+        self.not_above_narrowly(key)
+    }
+
+    #[inline(never)]
+    fn not_above_narrowly(&self, key: u64) -> Rank {
+        let part = self.part(key);
+        Rank { part, count: part + not_above(&self.words[part..part + Self::PART], key) }
+    }
+}
+
+/// A line: eight bytes of another kind, and 56 bytes that are looked for.
+#[repr(C, align(64))]
+pub struct Tagged<H> {
+    /// What else is in the line.
+    pub header: H,
+    /// The bytes, by words.
+    pub tags: [AtomicU64; 7],
+}
+
+// SAFETY: words that may be zero follow what may be zero.
+unsafe impl<H: Zeroable> Zeroable for Tagged<H> {}
+
+impl<H> Tagged<H> {
+    const CHECKED: () = assert!(size_of::<H>() == 8 && align_of::<H>() <= 8, "header and tags are a line");
+
+    /// A bit for each tag that is the first of these bytes, and for each that is the second: bit 0 for the lowest byte of the first word.
+    #[inline(always)]
+    pub fn equal(&self, wide: Option<Wide>, bytes: [u8; 2]) -> [u64; 2] {
+        const { Self::CHECKED };
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if wide.is_some() {
+            // SAFETY: AVX-512 is there, and this is a line.
+            return unsafe { avx512::equal_tags(std::ptr::from_ref(self).cast(), bytes) };
+        }
+        let _ = wide;
+        bytes.map(|byte| equal_bytes_of_seven(&self.tags, byte))
+    }
+}
+
+/// The largest number of keys that [`ranks`] ranks.
+pub const RANKED: usize = 56;
+
+/// For each of the first `count` keys the number of those that are below it.
+///
+/// # Panics
+/// When there are not so many.
+#[inline]
+pub fn ranks(keys: &[u64; RANKED], count: usize) -> [u64; RANKED] {
+    assert!(count <= RANKED);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if Width::of_this_processor() == Width::Avx512 {
+        // SAFETY: AVX-512 is there.
+        return unsafe {
+            match count.div_ceil(8) {
+                0..=4 => avx512::ranks::<4>(keys, count),
+                5 => avx512::ranks::<5>(keys, count),
+                6 => avx512::ranks::<6>(keys, count),
+                _ => avx512::ranks::<7>(keys, count),
+            }
+        };
+    }
+    let mut ranks = [0; RANKED];
+    for key in &keys[..count] {
+        for (rank, other) in ranks.iter_mut().zip(keys) {
+            *rank += u64::from(key < other);
+        }
+    }
+    ranks
+}
 
 /// The largest number of pairs that are searched at once.
 pub const WIDTH: usize = 64;
 
+/// Number of words that are not above `key`.
+#[inline(always)]
+fn not_above(words: &[AtomicU64], key: u64) -> usize {
+    (key as i64).checked_add(1).map_or(words.len(), |next| below(words, next as u64))
+}
+
 /// Number of words that are below `key`, all of them signed integers. Six and sixteen words are compared at once.
 #[inline(always)]
-pub fn below(words: &[AtomicU64], key: u64) -> usize {
+fn below(words: &[AtomicU64], key: u64) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if is_x86_feature_detected!("avx2") && !is_scheduled() {
+    if Width::of_this_processor() >= Width::Avx2 && !is_scheduled() {
         if let Ok(words) = words.try_into() {
             // SAFETY: AVX2 is there.
             return unsafe { avx2::below_6(words, key) };
@@ -40,7 +239,7 @@ fn below_one_by_one(words: &[AtomicU64], key: u64) -> usize {
 pub fn equal_heads(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
     assert!(lines.len() <= WIDTH / 4);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if is_x86_feature_detected!("avx2") && !is_scheduled() {
+    if Width::of_this_processor() >= Width::Avx2 && !is_scheduled() {
         // SAFETY: AVX2 is there; the lines are readable.
         return unsafe { avx2::equal_heads(lines, head) };
     }
@@ -240,9 +439,174 @@ mod avx2 {
     }
 }
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod avx512 {
+    use super::{HINTS, RANKED};
+    use std::arch::asm;
+
+    /// For a header and hints of 64 bytes at `at` and parts of sixteen words behind them: the first word of the part, and the number of words there that are
+    /// not above the key.
+    ///
+    /// The vector register is one of those that code for older processors does not know, which is slowed down by nothing that is left in it.
+    ///
+    /// # Safety
+    /// AVX-512 is there, and with it `popcnt`; 64 bytes and [`HINTS`] + 1 parts of words are readable at `at`.
+    #[inline(always)]
+    pub(super) unsafe fn not_above(at: *const u8, key: u64) -> (usize, usize) {
+        let (part, count): (usize, usize);
+        // SAFETY: the lines read what the caller says, since no more than six hints are counted, and nothing else, and write nothing.
+        unsafe {
+            asm!(
+                "vpbroadcastq zmm16, {key}",
+                // Not less: the key, than the word.
+                "vpcmpq k1, zmm16, zmmword ptr [{at}], 5",
+                "kmovb {part:e}, k1",
+                "shr {part:e}, {header}",
+                "popcnt {part:e}, {part:e}",
+                "shl {part:e}, 7",
+                "vpcmpq k1, zmm16, zmmword ptr [{at} + {part} + 64], 5",
+                "vpcmpq k2, zmm16, zmmword ptr [{at} + {part} + 128], 5",
+                "shr {part:e}, 3",
+                "kunpckbw k1, k1, k2",
+                "kmovw {count:e}, k1",
+                "popcnt {count:e}, {count:e}",
+                at = in(reg) at,
+                key = in(reg) key,
+                header = const 8 - HINTS,
+                part = out(reg) part,
+                count = lateout(reg) count,
+                out("xmm16") _, out("k1") _, out("k2") _,
+                options(nostack, readonly),
+            );
+        }
+        (part, count)
+    }
+
+    /// The ranks of the first eight times `VECTORS` keys among the first `count`.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn ranks<const VECTORS: usize>(keys: &[u64; RANKED], count: usize) -> [u64; RANKED] {
+        use std::arch::x86_64::{
+            _mm512_cmplt_epu64_mask, _mm512_loadu_si512, _mm512_mask_add_epi64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_storeu_si512,
+        };
+        let (one, zero) = (_mm512_set1_epi64(1), _mm512_setzero_si512());
+        let (mut lanes, mut ranks) = ([zero; VECTORS], [zero; VECTORS]);
+        for (lane, keys) in lanes.iter_mut().zip(keys.as_chunks::<8>().0) {
+            // SAFETY: eight words are 64 bytes.
+            *lane = unsafe { _mm512_loadu_si512(keys.as_ptr().cast()) };
+        }
+        for key in &keys[..count] {
+            let key = _mm512_set1_epi64(*key as i64);
+            for (rank, lane) in ranks.iter_mut().zip(lanes) {
+                *rank = _mm512_mask_add_epi64(*rank, _mm512_cmplt_epu64_mask(key, lane), *rank, one);
+            }
+        }
+        let mut all = [0; RANKED];
+        for (to, rank) in all.as_chunks_mut::<8>().0.iter_mut().zip(ranks) {
+            // SAFETY: eight words are 64 bytes.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), rank) };
+        }
+        all
+    }
+
+    /// A bit for each of the last 56 bytes of a line that is the first byte, and that is the second.
+    ///
+    /// # Safety
+    /// AVX-512 is there; a line is readable at `at`.
+    #[inline(always)]
+    pub(super) unsafe fn equal_tags(at: *const u8, [first, second]: [u8; 2]) -> [u64; 2] {
+        let (firsts, seconds): (u64, u64);
+        // SAFETY: the lines read a line, and write nothing.
+        unsafe {
+            asm!(
+                "vpbroadcastb zmm16, {first:e}",
+                "vpbroadcastb zmm17, {second:e}",
+                "vpcmpeqb k1, zmm16, zmmword ptr [{at}]",
+                "vpcmpeqb k2, zmm17, zmmword ptr [{at}]",
+                "kmovq {firsts}, k1",
+                "kmovq {seconds}, k2",
+                at = in(reg) at,
+                first = in(reg) u32::from(first),
+                second = in(reg) u32::from(second),
+                firsts = lateout(reg) firsts,
+                seconds = lateout(reg) seconds,
+                out("xmm16") _, out("xmm17") _, out("k1") _, out("k2") _,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        [firsts >> 8, seconds >> 8]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn not_above_is_what_a_loop_finds() {
+        not_above_in::<112>();
+        not_above_in::<4>();
+    }
+
+    fn not_above_in<const N: usize>() {
+        let mut state = 1u64;
+        let mut next = move || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            if state >> 60 < 8 { state } else { state >> 55 }
+        };
+        for round in 0..if cfg!(miri) { 20 } else { 2000 } {
+            let parted = Parted::<[u64; 2], N> { header: [round; 2], ..Parted::zeroed() };
+            let mut words: Vec<u64> = (0..round as usize % (N + 1)).map(|_| next()).collect();
+            words.sort_unstable_by_key(|word| *word as i64);
+            for at in 0..N {
+                let word = words.get(at).copied().unwrap_or(i64::MAX as u64);
+                parted.words[at].store(word, Relaxed);
+                if at > 0 && at % Parted::<[u64; 2], N>::PART == 0 {
+                    parted.hints[at / Parted::<[u64; 2], N>::PART - 1].store(word, Relaxed);
+                }
+            }
+            parted.hints[N / Parted::<[u64; 2], N>::PART - 1..].iter().for_each(|hint| hint.store(i64::MAX as u64, Relaxed));
+            for key in [0, 1 << 63, next(), i64::MAX as u64 - 1, i64::MAX as u64].into_iter().chain(words.iter().copied()) {
+                let expected = parted.words.iter().filter(|word| word.load(Relaxed) as i64 <= key as i64).count();
+                for wide in [None, Wide::get()] {
+                    let found = parted.not_above(wide, key);
+                    assert_eq!((found.count, found.part), (expected, parted.part(key)), "{words:?} {key}");
+                    assert!(found.count >= found.part && found.count <= found.part + Parted::<[u64; 2], N>::PART);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_are_places_in_order() {
+        let mut state = 1u64;
+        for round in 0..500 {
+            let keys: [u64; RANKED] = std::array::from_fn(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state >> (round % 62)
+            });
+            let count = round % (RANKED + 1);
+            let ranks = ranks(&keys, count);
+            for (key, rank) in keys[..count].iter().zip(ranks) {
+                assert_eq!(rank, keys[..count].iter().filter(|other| *other < key).count() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn equal_tags_are_what_a_loop_finds() {
+        let mut state = 1u64;
+        for _ in 0..2000 {
+            let mut next = || {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 7) & 0x8101_0081_0100_8181
+            };
+            let tagged = Tagged { header: next(), tags: std::array::from_fn(|_| AtomicU64::new(next())) };
+            for bytes in [[0, 1], [1, 0x81], [0x80, 0xff]] {
+                let expected = bytes.map(|byte| equal_bytes_one_by_one(tagged.tags.iter().map(|word| word.load(Relaxed)), byte));
+                assert_eq!([None, Wide::get()].map(|wide| tagged.equal(wide, bytes)), [expected; 2]);
+            }
+        }
+    }
 
     #[test]
     fn below_is_what_a_loop_finds() {

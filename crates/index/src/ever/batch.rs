@@ -16,6 +16,7 @@ use crate::selective::router::{GROUP, Route, Router};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Error, Key, Write};
 use everleaf_pmem::Medium;
+use everleaf_pmem::vector::Wide;
 use std::num::NonZeroU64;
 
 /// A write that has a slot, and a leaf that nobody else writes to.
@@ -84,9 +85,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             is_held = true;
             is_locked |= matches!(other.hold, Hold::Lock(_));
         }
-        let version = if is_held { 0 } else { descriptor.latch.try_read()? };
+        let version = if is_held { 0 } else { descriptor.latch().try_read()? };
         self.router.validate(route)?;
-        let found = descriptor.find(&self.pool, leaf, key, place).map_err(|_| Restart)?;
+        let found = descriptor.find(Wide::get(), &self.pool, leaf, key, place).map_err(|_| Restart)?;
         let old = found.map(|(_, old)| old);
         let (slot, deed) = match (found, write.sets()) {
             (None, Some((value, When::Absent | When::Always))) => (descriptor.room::<LINES>(place, taken).ok_or(Restart)?, Deed::Add(value)),
@@ -94,7 +95,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             (Some((slot, _)), None) => (slot, Deed::Remove),
             (Some(_), Some((_, When::Absent))) | (None, Some((_, When::Present)) | None) => {
                 if !is_held {
-                    descriptor.latch.validate(version)?;
+                    descriptor.latch().validate(version)?;
                 }
                 return Ok(old);
             }
@@ -102,8 +103,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let hold = match deed {
             Deed::Add(_) if is_held => Hold::Shared,
             Deed::Set(_) | Deed::Remove if is_held => is_locked.then_some(Hold::Shared).ok_or(Restart)?,
-            Deed::Add(_) => Hold::Append(descriptor.latch.append_from(version)?),
-            Deed::Set(_) | Deed::Remove => Hold::Lock(descriptor.latch.lock_from(version)?),
+            Deed::Add(_) => Hold::Append(descriptor.latch().append_from(version)?),
+            Deed::Set(_) | Deed::Remove => Hold::Lock(descriptor.latch().lock_from(version)?),
         };
         staged.push(Staged { key, leaf, descriptor, slot, place, deed, hold });
         Ok(old)

@@ -16,10 +16,10 @@
 //! back while the index lives; their leaves are used again.
 
 use super::Error;
-use super::leaf::Leaf;
+use super::leaf::{Descriptor, Leaf};
 use crate::arena::Arena;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
-use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pm, Pool, Word, resident};
+use everleaf_pmem::{Durable, Flushed, Fresh, HANDLE_BITS, Handles, LINE, Medium, Off, Pm, Pool, Word, resident};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -61,8 +61,20 @@ impl Entry {
 /// What [`Directory::follow`] calls for each extent.
 type Visit<'a, const LINES: usize, const LEAVES: usize> = dyn FnMut(Off<Extent<LINES, LEAVES>>, &Extent<LINES, LEAVES>) -> Result<(), Error> + 'a;
 
-/// The number of a leaf: its place in its extent, and the number of that, in whatever order they were found.
+/// What the router knows of a leaf: in the lower bits where it lies, in lines; in the upper ones the handle of its descriptor, which tells its extent, by the
+/// order in which those were found, and its place there. So a search asks for the leaf and for its descriptor as soon as it knows the word.
 pub(super) type Number = u64;
+
+const LINE_BITS: u32 = u64::BITS - HANDLE_BITS;
+
+/// The descriptors of all leaves.
+pub(super) type Descriptors = Handles<Descriptor, 64>;
+
+/// Where the descriptor of a leaf is.
+#[inline(always)]
+pub(super) fn handle(leaf: Number) -> u32 {
+    (leaf >> LINE_BITS) as u32
+}
 
 /// What DRAM knows of the extents.
 pub(super) struct Directory<const LINES: usize, const LEAVES: usize> {
@@ -87,36 +99,43 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         Self { extents: Arena::new(), state: Mutex::default() }
     }
 
-    /// The extent of a leaf by a number that may be out of date, and its place there.
-    #[inline(always)]
-    fn extent<'p, M: Medium>(&self, pm: &'p Pm<M>, leaf: Number) -> Option<(&'p Extent<LINES, LEAVES>, usize)> {
-        let at = self.extents.get(leaf as usize / LEAVES)?.load(Relaxed);
-        Some((pm.get(Off::new(at))?, leaf as usize % LEAVES))
-    }
-
     /// A leaf by a number that may be out of date.
     #[inline(always)]
-    pub(super) fn leaf<'p, M: Medium>(&self, pm: &'p Pm<M>, leaf: Number) -> Option<&'p Leaf<LINES>> {
-        let (extent, at) = self.extent(pm, leaf)?;
-        Some(&extent.leaves[at])
+    pub(super) fn leaf<'p, M: Medium>(pm: &'p Pm<M>, leaf: Number) -> Option<&'p Leaf<LINES>> {
+        pm.get(Off::new((leaf & ((1 << LINE_BITS) - 1)) * LINE as u64))
     }
 
     /// The directory entry of a leaf.
     pub(super) fn entry<'p, M: Medium>(&self, pm: &'p Pm<M>, leaf: Number) -> &'p Entry {
-        let (extent, at) = self.extent(pm, leaf).expect("the number of a leaf in use");
-        &extent.directory[at]
+        let number = Descriptors::number(handle(leaf));
+        let extent = self.extents.get(number / LEAVES).and_then(|at| pm.get(Off::<Extent<LINES, LEAVES>>::new(at.load(Relaxed))));
+        &extent.expect("the number of a leaf in use").directory[number % LEAVES]
     }
 
-    /// Takes an extent over that is linked, or about to be; the number of its first leaf. None of its leaves is free until somebody says so.
-    pub(super) fn adopt(&self, extent: Off<Extent<LINES, LEAVES>>) -> Number {
-        let mut state = schedule::lock(&self.state);
-        self.add(&mut state, extent)
+    /// The numbers of the leaves of an extent, by its own number and offset, or an error if there can be none.
+    fn numbers(number: usize, extent: u64) -> Result<impl DoubleEndedIterator<Item = Number> + ExactSizeIterator, Error> {
+        let leaf = move |at: usize| {
+            let off = extent + (std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) + at * size_of::<Leaf<LINES>>()) as u64;
+            let handle = Descriptors::handle(number * LEAVES + at).filter(|_| off / (LINE as u64) >> LINE_BITS == 0 && off.is_multiple_of(LINE as u64));
+            handle.map(|handle| u64::from(handle) << LINE_BITS | off / LINE as u64).ok_or(Error::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
+        };
+        leaf(LEAVES - 1)?;
+        Ok((0..LEAVES).map(move |at| leaf(at).expect("smaller than the last one")))
     }
 
-    fn add(&self, state: &mut State, extent: Off<Extent<LINES, LEAVES>>) -> Number {
+    /// Takes an extent over that is linked, or about to be; its leaves. None of them is free until somebody says so.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub(super) fn adopt(&self, extent: Off<Extent<LINES, LEAVES>>) -> Result<impl DoubleEndedIterator<Item = Number> + use<LINES, LEAVES>, Error> {
+        self.add(&mut schedule::lock(&self.state), extent)
+    }
+
+    fn add(&self, state: &mut State, extent: Off<Extent<LINES, LEAVES>>) -> Result<impl DoubleEndedIterator<Item = Number> + use<LINES, LEAVES>, Error> {
+        let numbers = Self::numbers(state.count, extent.bytes())?;
         self.extents.get_or_make(state.count).store(extent.bytes(), Release);
         state.count += 1;
-        ((state.count - 1) * LEAVES) as Number
+        Ok(numbers)
     }
 
     /// Takes a dead leaf, making a new extent if there is none.
@@ -129,14 +148,15 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             return Ok(leaf);
         }
         let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
+        drop(Self::numbers(state.count, extent.off().bytes())?);
         Self::begin(pool, &extent, first.load(Acquire));
         // Leaves mean nothing before they live.
         let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
         let extent = pool.link(first, extent);
-        let leaf = self.add(&mut state, extent);
         // From the last to the first, so that they are taken in the order of memory.
-        state.free.extend((leaf + 1..leaf + LEAVES as Number).rev());
-        Ok(leaf)
+        let leaves = self.add(&mut state, extent)?.rev();
+        state.free.extend(leaves);
+        Ok(state.free.pop().expect("leaves were just added"))
     }
 
     /// Writes the first lines of a new extent all of whose leaves are dead.
@@ -153,24 +173,27 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     }
 
     /// Links a chain of extents that ends in `bottom`, of which all but that one have been flushed, `top` first: the commit point of all leaves that live
-    /// there. Calls `adopted` with the number of the first leaf of each, from the top on.
+    /// there. Returns the leaves of each, from the top on.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`]; then nothing is linked.
     pub(super) fn link<'p, M: Medium>(
         &self,
         pool: &'p Pool<M>,
         first: &Word,
         mut chain: Vec<Flushed<'p, Extent<LINES, LEAVES>, M>>,
         bottom: Fresh<'p, Extent<LINES, LEAVES>, M>,
-        mut adopted: impl FnMut(Number),
-    ) {
+    ) -> Result<Vec<Vec<Number>>, Error> {
         let mut state = schedule::lock(&self.state);
+        for (number, off) in chain.iter().map(Flushed::off).chain([bottom.off()]).enumerate() {
+            drop(Self::numbers(state.count + number, off.bytes())?);
+        }
         pool.store(&bottom.next, first.load(Acquire), Relaxed);
         chain.push(bottom.flush());
         let mut chain = pool.fence_all(chain).into_iter();
         let top = chain.next().expect("a chain has a bottom");
         let rest: Vec<_> = chain.map(Durable::release).collect();
-        for extent in std::iter::once(pool.link(first, top)).chain(rest) {
-            adopted(self.add(&mut state, extent));
-        }
+        std::iter::once(pool.link(first, top)).chain(rest).map(|extent| Ok(self.add(&mut state, extent)?.collect())).collect()
     }
 
     /// Visits the extents from `first` on.

@@ -22,8 +22,8 @@ use crate::latch::Latch;
 use crate::record::Record;
 use crate::selective::leaf::each;
 use bytemuck::Zeroable;
-use everleaf_pmem::schedule::atomic::AtomicU64;
-use everleaf_pmem::{Medium, Pm, Word, resident, vector};
+use everleaf_pmem::vector::{self, Tagged, Wide};
+use everleaf_pmem::{Medium, Pm, Word, resident};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -68,7 +68,8 @@ impl Place {
         // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
         let hash = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let home = ((hash >> 32) as usize * LINES) >> 32;
-        let fingerprint = ((hash >> 48) as u8 & !AWAY).max(1);
+        // From 1 to 127.
+        let fingerprint = ((hash >> 48) * 127 >> 16) as u8 + 1;
         Self { token, home, fingerprint }
     }
 
@@ -87,7 +88,7 @@ impl<const LINES: usize> Leaf<LINES> {
 
     #[inline(always)]
     fn slot(&self, slot: usize) -> &[Word; 2] {
-        &self.lines[slot / SLOTS][slot % SLOTS]
+        &self.lines.as_flattened()[slot]
     }
 
     /// What a slot holds, whether it counts or not.
@@ -174,28 +175,62 @@ impl Default for Fingerprints {
 
 /// What DRAM knows of a leaf. See the module documentation.
 #[derive(Zeroable)]
-#[repr(C, align(64))]
-pub(super) struct Descriptor {
-    pub(super) latch: Latch,
-    fingerprints: [AtomicU64; SLOTS_MAX / 8],
-}
+#[repr(transparent)]
+pub(super) struct Descriptor(Tagged<Latch>);
 
 impl Descriptor {
+    #[inline(always)]
+    pub(super) fn latch(&self) -> &Latch {
+        &self.0.header
+    }
+
     /// The slot and value of a key, where the leaf holds still.
     #[inline(always)]
     pub(super) fn find<K: Key + ?Sized, M: Medium, const LINES: usize>(
         &self,
+        wide: Option<Wide>,
         pm: &Pm<M>,
         leaf: &Leaf<LINES>,
         key: &K,
         place: Place,
     ) -> Result<Option<(usize, NonZeroU64)>, Error> {
-        for slot in self.at_home(place) {
-            if let Some(value) = Self::holds(pm, leaf, slot, key, place)? {
-                return Ok(Some((slot, value)));
-            }
+        let [home, away] = self.candidates::<LINES>(wide, place);
+        // Whether the key is at home decides no branch: nobody could guess it.
+        let likely = if home != 0 { home } else { away };
+        if likely == 0 {
+            return Ok(None);
         }
-        for slot in self.away::<LINES>(place) {
+        let slot = likely.trailing_zeros() as usize;
+        match Self::holds(pm, leaf, slot, key, place)? {
+            Some(value) => Ok(Some((slot, value))),
+            None => Self::find_behind(pm, leaf, key, place, slot, [home, away]),
+        }
+    }
+
+    /// The value of an integer, where the leaf holds still. `None` if the likeliest slot holds another one.
+    #[inline(always)]
+    pub(super) fn glance<const LINES: usize>(&self, wide: Option<Wide>, leaf: &Leaf<LINES>, place: Place) -> Option<Option<NonZeroU64>> {
+        let [home, away] = self.candidates::<LINES>(wide, place);
+        let likely = if home != 0 { home } else { away };
+        if likely == 0 {
+            return Some(None);
+        }
+        let Slot { token, value } = leaf.read(likely.trailing_zeros() as usize)?;
+        (token == place.token).then_some(Some(value))
+    }
+
+    /// Goes on where a slot holds something else.
+    #[cold]
+    #[inline(never)]
+    fn find_behind<K: Key + ?Sized, M: Medium, const LINES: usize>(
+        pm: &Pm<M>,
+        leaf: &Leaf<LINES>,
+        key: &K,
+        place: Place,
+        seen: usize,
+        [home, away]: [u64; 2],
+    ) -> Result<Option<(usize, NonZeroU64)>, Error> {
+        for slot in each(home & !(1 << seen)).chain(each(away & !(1 << seen))) {
             if let Some(value) = Self::holds(pm, leaf, slot, key, place)? {
                 return Ok(Some((slot, value)));
             }
@@ -220,31 +255,21 @@ impl Descriptor {
     /// Asks for the record of a key, if there is one. A hint.
     #[inline(always)]
     pub(super) fn prefetch_record<M: Medium, const LINES: usize>(&self, pm: &Pm<M>, leaf: &Leaf<LINES>, place: Place) {
-        if let Some(slot) = self.at_home(place).next().or_else(|| self.away::<LINES>(place).next())
+        let [home, away] = self.candidates::<LINES>(Wide::get(), place);
+        if let Some(slot) = each(if home != 0 { home } else { away }).next()
             && let Some(found) = leaf.read(slot)
         {
             Record::prefetch(pm, found.value.get());
         }
     }
 
-    /// The slots of the home line that may hold a key.
+    /// A bit for each slot that may hold a key, in its home line and elsewhere.
     #[inline(always)]
-    fn at_home(&self, place: Place) -> impl Iterator<Item = usize> + use<> {
-        let bytes = (self.fingerprints[place.home / 2].load(Acquire) >> (place.home % 2 * 32)) as u32;
-        // A byte of `different` is 0 where the fingerprints agree, and then the highest bit of that byte of `equal` is set. No other is: in a slot that does
-        // not count there may be an entry that is not durable.
-        let different = bytes ^ (u32::from(place.fingerprint) * 0x0101_0101);
-        let equal = !(((different & 0x7f7f_7f7f) + 0x7f7f_7f7f) | different | 0x7f7f_7f7f);
-        each(equal).map(move |bit| place.home * SLOTS + bit / 8)
-    }
-
-    /// The slots of other lines that may hold a key.
-    #[inline(always)]
-    fn away<const LINES: usize>(&self, place: Place) -> impl Iterator<Item = usize> + use<LINES> {
-        let slots = vector::equal_bytes_of_seven(&self.fingerprints, place.fingerprint | AWAY);
+    fn candidates<const LINES: usize>(&self, wide: Option<Wide>, place: Place) -> [u64; 2] {
+        let [home, away] = self.0.equal(wide, [place.fingerprint, place.fingerprint | AWAY]);
         // An optimistic search must not see fingerprints before what they tell of.
         std::sync::atomic::fence(Acquire);
-        each(slots & Self::all::<LINES>())
+        [home & 0xf << (place.home * SLOTS), away & Self::all::<LINES>()]
     }
 
     const fn all<const LINES: usize>() -> u64 {
@@ -254,7 +279,7 @@ impl Descriptor {
     /// A bit for each slot that counts for nothing.
     #[inline(always)]
     pub(super) fn vacant<const LINES: usize>(&self) -> u64 {
-        vector::equal_bytes_of_seven(&self.fingerprints, 0) & Self::all::<LINES>()
+        vector::equal_bytes_of_seven(&self.0.tags, 0) & Self::all::<LINES>()
     }
 
     /// A bit for each slot that counts.
@@ -274,19 +299,19 @@ impl Descriptor {
     }
 
     pub(super) fn fingerprint(&self, slot: usize) -> u8 {
-        (self.fingerprints[slot / 8].load(Relaxed) >> (slot % 8 * 8)) as u8
+        (self.0.tags[slot / 8].load(Relaxed) >> (slot % 8 * 8)) as u8
     }
 
     /// Makes a slot count, or no longer. The caller has the latch, or is the one who appends.
     #[inline(always)]
     pub(super) fn set(&self, slot: usize, fingerprint: u8) {
-        let (word, shift) = (&self.fingerprints[slot / 8], slot % 8 * 8);
+        let (word, shift) = (&self.0.tags[slot / 8], slot % 8 * 8);
         word.store(word.load(Relaxed) & !(0xff << shift) | u64::from(fingerprint) << shift, Release);
     }
 
     /// Says what counts in a leaf that nobody else looks at yet.
     pub(super) fn fill(&self, fingerprints: &Fingerprints) {
-        for (word, bytes) in self.fingerprints.iter().zip(fingerprints.0.as_chunks().0) {
+        for (word, bytes) in self.0.tags.iter().zip(fingerprints.0.as_chunks().0) {
             word.store(u64::from_le_bytes(*bytes), Release);
         }
     }
@@ -316,7 +341,7 @@ mod tests {
 
     /// Looks all keys up, and some that are not there.
     fn expect(pool: &Pool<Hardware>, descriptor: &Descriptor, leaf: &Leaf<LINES>, slots: &[Slot], absent: &[Slot]) {
-        let find = |key: u64| descriptor.find(pool, leaf, &key, Place::of::<LINES>(key)).unwrap();
+        let find = |key: u64| descriptor.find(Wide::get(), pool, leaf, &key, Place::of::<LINES>(key)).unwrap();
         for slot in slots {
             assert_eq!(find(slot.token).map(|(_, value)| value), Some(slot.value));
         }

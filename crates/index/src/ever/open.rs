@@ -1,10 +1,9 @@
 //! Creating, opening, filling and checking.
 
-use super::directory::{Directory, Extent, Number};
+use super::directory::{Descriptors, Directory, Extent, Number, handle};
 use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
 use super::structure::Placed;
 use super::{Ever, Root};
-use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::registry::{Recovery, kind_of};
 use crate::selective::leaf;
@@ -49,10 +48,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Where that fails, nobody reaches the extent; or its root is there after all, in a pool that allocates no more.
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(extent, &pool.pin()))?;
         let directory = Directory::new();
-        directory.adopt(extent);
-        directory.give_back((1..LEAVES as Number).rev());
-        let descriptors = Arena::new();
-        Self::assemble(pool, root, directory, descriptors, vec![(K::LOWEST.to_owned(), 0)], 0)
+        let mut leaves = directory.adopt(extent)?;
+        let first = leaves.next().expect("an extent has leaves");
+        directory.give_back(leaves.rev());
+        Self::assemble(pool, root, directory, Descriptors::new(), vec![(K::LOWEST.to_owned(), first)], 0)
     }
 
     /// Size in bytes of an extent, up to that leaf.
@@ -64,7 +63,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         pool: &Arc<Pool<M>>,
         root: Off<Root>,
         directory: Directory<LINES, LEAVES>,
-        descriptors: Arena<Descriptor, 64>,
+        descriptors: Descriptors,
         leaves: Vec<(K::Owned, Number)>,
         count: u64,
     ) -> Result<Self, Error> {
@@ -82,8 +81,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// # Errors
     /// It lives already, which only damage explains.
     pub(super) fn begin(&self, leaf: Number) -> Result<&Descriptor, Error> {
-        let descriptor = self.descriptors.get_or_make(leaf as usize);
-        match descriptor.latch.revive() {
+        let descriptor = self.descriptors.get_or_make(handle(leaf));
+        match descriptor.latch().revive() {
             true => Ok(descriptor),
             false => Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index that takes a leaf for dead which is not").into()),
         }
@@ -105,25 +104,25 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             reach.mark(root, size_of::<Root>())?;
         }
         let directory = Directory::new();
-        let mut blocks = vec![(root.bytes(), size_of::<Root>())];
+        let (mut blocks, mut leaves) = (vec![(root.bytes(), size_of::<Root>())], Vec::new());
         Directory::<LINES, LEAVES>::follow(pool, first, &mut |off, extent| {
             if let Some(reach) = recovery.reach {
                 reach.mark(off, size_of_val(extent))?;
             }
             blocks.push((off.bytes(), size_of_val(extent)));
-            directory.adopt(off);
+            leaves.extend(directory.adopt(off)?);
             Ok(())
         })?;
         blocks.sort_unstable();
         if let Some(pair) = blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
             return Err(everleaf_pmem::Error::corrupt(pair[1].0, "an extent of leaves that reaches into another block").into());
         }
-        let live = find_live::<K, M, LINES, LEAVES>(pool, &directory, blocks.len() - 1)?;
+        let live = find_live::<K, M, LINES, LEAVES>(pool, &directory, leaves)?;
         if let Some(reach) = recovery.reach {
             live.iter().filter_map(|found| found.fence).try_for_each(|(fence, size)| reach.mark(fence, size))?;
         }
-        let descriptors = Arena::new();
-        let keys = recover_all::<K, M, LINES, LEAVES>(pool, &directory, &descriptors, &live, recovery)?;
+        let descriptors = Descriptors::new();
+        let keys = recover_all::<K, M, LINES, LEAVES>(pool, &descriptors, &live, recovery)?;
         let leaves = live.into_iter().map(|found| (found.low, found.leaf)).collect();
         Self::assemble(pool, root, directory, descriptors, leaves, keys)
     }
@@ -216,7 +215,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries, fill)? else { return Ok(()) };
         let (only, lock) = loop {
             let route = self.router.find(crate::selective::router::Target::At(K::LOWEST));
-            let held = route.and_then(|route| Ok((route.leaf, self.leaf(route.leaf)?.1.latch.try_lock()?)));
+            let held = route.and_then(|route| Ok((route.leaf, self.leaf(route.leaf)?.1.latch().try_lock()?)));
             match held {
                 Ok(held) => break held,
                 Err(crate::latch::Restart) => everleaf_pmem::schedule::rest(),
@@ -233,13 +232,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.pool.fence_all(fences).into_iter().for_each(|fence| {
             fence.release();
         });
-        let mut numbers = Vec::new();
-        self.directory.link(&self.pool, &self.root().first, extents, bottom, |first| numbers.push(first));
+        let numbers = self.directory.link(&self.pool, &self.root().first, extents, bottom)?;
         before.kill(&self.pool);
         self.pool.fence();
         // Extents were filled from the bottom on, and found from the top on.
         let mut free = Vec::new();
-        let numbers: Vec<Number> = numbers.into_iter().rev().flat_map(|first| first..first + LEAVES as Number).collect();
+        let numbers: Vec<Number> = numbers.into_iter().rev().flatten().collect();
         let (used, unused) = numbers.split_at(lows.len());
         free.extend(unused.iter().rev().copied());
         for (leaf, fingerprints) in used.iter().zip(&fingerprints) {
@@ -259,7 +257,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 fn find_live<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
     pool: &Pool<M>,
     directory: &Directory<LINES, LEAVES>,
-    extents: usize,
+    leaves: Vec<Number>,
 ) -> Result<Vec<Found<K>>, Error> {
     let corrupt = |leaf: &Found<K>, what| {
         let at = pool.offset_of(directory.entry(pool, leaf.leaf)).bytes();
@@ -268,7 +266,7 @@ fn find_live<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize
     let (mut live, mut free) = (Vec::<Found<K>>::new(), Vec::new());
     // Copies of fences are kept until the end; damage must not make them fill the memory.
     let mut kept = 0;
-    for leaf in 0..(extents * LEAVES) as Number {
+    for leaf in leaves {
         let entry = directory.entry(pool, leaf);
         let generation = entry.state.get();
         if generation == 0 {
@@ -345,8 +343,7 @@ fn recover_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
 /// Recovers all leaves by several threads; the number of keys.
 fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
     pool: &Pool<M>,
-    directory: &Directory<LINES, LEAVES>,
-    descriptors: &Arena<Descriptor, 64>,
+    descriptors: &Descriptors,
     live: &[Found<K>],
     recovery: &Recovery<'_, M>,
 ) -> Result<u64, Error> {
@@ -359,11 +356,11 @@ fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usi
                 return Ok::<_, Error>(keys);
             }
             for at in start..live.len().min(start + BATCH) {
-                let leaf = directory.leaf(pool, live[at].leaf).expect("a leaf of an extent");
+                let leaf = Directory::<LINES, LEAVES>::leaf(pool, live[at].leaf).expect("a leaf of an extent");
                 let high = live.get(at + 1).map(|next| next.low.borrow());
                 let (counted, count) = recover_leaf::<K, M, LINES>(pool, leaf, live[at].low.borrow(), high, &mut |value| (recovery.trace)(value))?;
                 super::structure::scrub::<K, M, LINES>(pool, leaf, counted.beyond);
-                descriptors.get_or_make(live[at].leaf as usize).fill(&counted.fingerprints);
+                descriptors.get_or_make(handle(live[at].leaf)).fill(&counted.fingerprints);
                 keys += count;
             }
         }

@@ -4,10 +4,11 @@ use super::Ever;
 use super::leaf::Leaf;
 use super::structure::Placed;
 use crate::latch::Restart;
-use crate::selective::router::{Fences, Router, Target};
+use crate::selective::router::{Fences, Route, Router, Target};
 use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, Visit};
-use everleaf_pmem::{Medium, schedule};
+use everleaf_pmem::vector::Wide;
+use everleaf_pmem::{Medium, probe, schedule};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
@@ -15,12 +16,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn scan_leaves(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
         let mut from: Bound<K::Owned> = from.map(K::to_owned);
         let (mut placed, mut key) = (Vec::with_capacity(Leaf::<LINES>::CAPACITY), K::Owned::default());
+        // The way to the next leaf, while it is under the same node, and that has not changed.
+        let mut next = None;
         loop {
             // Records that the leaf links stay readable while the guard lives.
-            let _guard = self.pool.pin();
+            let _guard = (!K::WHOLE).then(|| self.pool.pin());
             let fences = loop {
-                match self.read_leaf(scan_target(&from, direction), &mut placed) {
-                    Ok(fences) => break fences?,
+                match self.read_leaf(scan_target(&from, direction), next.take(), direction, &mut placed) {
+                    Ok((fences, beside)) => {
+                        next = beside;
+                        break fences?;
+                    }
                     Err(Restart) => schedule::spin(),
                 }
             };
@@ -40,15 +46,43 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Reads a whole leaf in the order of its keys; its range.
-    fn read_leaf(&self, target: Target<'_, K>, placed: &mut Vec<Placed>) -> Result<Result<Fences<K>, Error>, Restart> {
-        let route = self.router.find(target)?;
+    /// Reads a whole leaf in the order of its keys; its range, and the way to the one beside it.
+    #[expect(clippy::type_complexity, reason = "an attempt, and what it has found")]
+    fn read_leaf(
+        &self,
+        target: Target<'_, K>,
+        start: Option<Route>,
+        direction: Direction,
+        placed: &mut Vec<Placed>,
+    ) -> Result<(Result<Fences<K>, Error>, Option<Route>), Restart> {
+        let is_first = start.is_none();
+        let route = match (start, target) {
+            (Some(route), _) => route,
+            (None, Target::At(key)) => self.router.seek(Wide::get(), key)?.route(),
+            (None, beside) => self.router.find(beside)?,
+        };
         let (leaf, descriptor) = self.leaf(route.leaf)?;
-        everleaf_pmem::probe::prefetch_lines(leaf);
-        let version = descriptor.latch.read()?;
+        let next = self.router.beside(&route, direction);
+        // Most scans go on. Two leaves behind the one that is read are asked for.
+        if is_first {
+            self.prefetch(&route);
+            next.iter().for_each(|next| self.prefetch(next));
+        }
+        if let Some(after) = next.as_ref().and_then(|next| self.router.beside(next, direction)) {
+            self.prefetch(&after);
+        }
+        let version = descriptor.latch().read()?;
         let fences = self.router.fences(&route)?;
         let sorted = self.sort(leaf, descriptor.occupied::<LINES>(), &fences, placed);
-        descriptor.latch.validate(version)?;
-        Ok(sorted.map(|()| fences))
+        descriptor.latch().validate(version)?;
+        Ok((sorted.map(|()| fences), next))
+    }
+
+    /// Asks for all of a leaf.
+    fn prefetch(&self, route: &Route) {
+        if let Ok((leaf, descriptor)) = self.leaf(route.leaf) {
+            probe::prefetch(descriptor);
+            probe::prefetch_lines(leaf);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Splits and merges. See `ever.rs` for the protocol, whose steps the comments count.
 
-use super::directory::Number;
+use super::directory::{Directory, Number};
 use super::leaf::{Leaf, Slot};
 use super::{Ever, Reached};
 use crate::latch::{Locked, Restart};
@@ -8,6 +8,7 @@ use crate::selective::leaf::{self, each};
 use crate::selective::router::{Fences, Neighbours, Router};
 use crate::selective::structure::are_worth_merging;
 use crate::{Error, Key};
+use everleaf_pmem::vector::{self, RANKED};
 use everleaf_pmem::{Durable, Medium, Pm};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
@@ -30,6 +31,9 @@ struct Halves<K: Key + ?Sized> {
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// Puts slots of a leaf of this range in the order of their keys.
     pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, fences: &Fences<K>, placed: &mut Vec<Placed>) -> Result<(), Error> {
+        if K::WHOLE && sort_by_rank(leaf, slots, placed) {
+            return Ok(());
+        }
         let skip = fences.high.as_ref().map_or(0, |high| fences.low.borrow().shared(high.borrow()));
         placed.clear();
         for slot in each(slots) {
@@ -65,7 +69,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Splits a full leaf, and inserts the key if it belongs to the new one. If not, the insert is to be tried again.
     #[cold]
     pub(super) fn split(&self, key: &K, value: NonZeroU64, reached: Reached<'_, LINES>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let lock = reached.descriptor.latch.lock_from(reached.version)?;
+        let lock = reached.descriptor.latch().lock_from(reached.version)?;
         let divided = self.divide(key, value, &reached);
         match divided {
             Ok(is_done) => {
@@ -85,7 +89,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// Divides a latched leaf. Whether the key went to the new one.
-    fn divide(&self, key: &K, value: NonZeroU64, Reached { route, leaf, descriptor, .. }: &Reached<'_, LINES>) -> Result<bool, Error> {
+    fn divide(&self, key: &K, value: NonZeroU64, Reached { way, leaf, descriptor, .. }: &Reached<'_, LINES>) -> Result<bool, Error> {
         let Halves { low, separator, moved } = self.halve(key, leaf, descriptor.occupied::<LINES>())?;
         let goes_right = *key >= *separator.borrow();
         let mut upper: Vec<Slot> = each(moved).filter_map(|slot| leaf.read(slot)).collect();
@@ -93,7 +97,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (word, fence) = separator.borrow().fence(&self.pool)?;
         let right = self.directory.take(&self.pool, &self.root().first)?;
         // Step 1.
-        let new = self.directory.leaf(&self.pool, right).expect("a leaf that was taken");
+        let new = Directory::<LINES, LEAVES>::leaf(&self.pool, right).expect("a leaf that was taken");
         let fingerprints = new.build(&self.pool, &upper);
         self.pool.flush(new);
         let fence = self.pool.fence_all(fence.map(|fence| fence.flush()));
@@ -107,7 +111,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Step 4.
         new.fill(&fingerprints);
         descriptor.clear(moved);
-        self.router.split(route.leaf, route.leaf, low.borrow(), separator.borrow(), right);
+        self.router.split(way.leaf, way.leaf, low.borrow(), separator.borrow(), right);
         Ok(goes_right)
     }
 
@@ -144,7 +148,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Latches a leaf, if nobody is in the way.
     fn hold(&self, number: Number) -> Result<Locked<'_>, Restart> {
-        self.leaf(number)?.1.latch.try_lock()
+        self.leaf(number)?.1.latch().try_lock()
     }
 
     /// Puts one leaf in the place of two, which are latched, in persistent memory; its number.
@@ -159,7 +163,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let joined = self.directory.take(&self.pool, &self.root().first).ok()?;
         let Ok(descriptor) = self.begin(joined) else { return None };
         // Step 1.
-        let leaf = self.directory.leaf(&self.pool, joined).expect("a leaf that was taken");
+        let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, joined).expect("a leaf that was taken");
         descriptor.fill(&leaf.build(&self.pool, &entries));
         self.pool.persist(leaf);
         // Step 2.
@@ -175,6 +179,26 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         Some(joined)
     }
+}
+
+/// Puts slots in the order of their tokens; false if two of them are equal, be it that the leaf is changing.
+fn sort_by_rank<const LINES: usize>(leaf: &Leaf<LINES>, slots: u64, placed: &mut Vec<Placed>) -> bool {
+    let (mut found, mut tokens, mut count) = ([Placed { entry: leaf::Entry { head: 0, value: NonZeroU64::MIN }, slot: 0 }; RANKED], [0; RANKED], 0);
+    for slot in each(slots) {
+        let Some(Slot { token, value }) = leaf.read(slot) else { continue };
+        found[count] = Placed { entry: leaf::Entry { head: token, value }, slot };
+        tokens[count] = token;
+        count += 1;
+    }
+    let ranks = vector::ranks(&tokens, count);
+    placed.clear();
+    placed.resize(count, found[0]);
+    let mut taken = 0u64;
+    for (item, rank) in found[..count].iter().zip(ranks) {
+        placed[rank as usize] = *item;
+        taken |= 1 << rank;
+    }
+    taken.count_ones() as usize == count
 }
 
 /// Makes the values of slots that no longer count 0, durably, where they link records.

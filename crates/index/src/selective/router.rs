@@ -10,6 +10,7 @@ mod siblings;
 pub use any::AnyRouter;
 pub use htm::Htm;
 pub use olc::Olc;
+pub(crate) use olc::Way;
 pub use packed::Packed;
 pub use siblings::Siblings;
 

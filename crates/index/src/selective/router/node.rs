@@ -30,25 +30,28 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
+use vector::{Parted, Rank, Wide};
 
 /// By how many bytes heads must reach further to be worth the comparison that an exposed node takes.
 const EXPOSED_GAIN: usize = 4;
 
-/// With the latch and the shape before them, hints fill a line.
-const HINTS: usize = 6;
-
 /// See the module documentation.
 #[derive(Zeroable)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub(super) struct Node<const FANOUT: usize> {
-    pub(super) latch: Latch,
-    shape: AtomicU64,
-    hints: [AtomicU64; HINTS],
-    heads: [AtomicU64; FANOUT],
+    heads: Parted<Header, FANOUT>,
     pub(super) children: [AtomicU64; FANOUT],
     tails: [AtomicU32; FANOUT],
     high_tail: AtomicU32,
     high_head: AtomicU64,
+}
+
+/// What is in the first line beside the hints.
+#[derive(Zeroable)]
+#[repr(C)]
+struct Header {
+    latch: Latch,
+    shape: AtomicU64,
 }
 
 /// How a head is kept: as the signed integer that orders as it does, since that is what vectors compare. It is its own inverse.
@@ -82,14 +85,20 @@ impl Shape {
 }
 
 impl<const FANOUT: usize> Node<FANOUT> {
-    /// Slots of a part.
-    const PART: usize = if FANOUT > 2 * (HINTS + 1) { FANOUT / (HINTS + 1) } else { 2 };
-    const CHECKED: () =
-        assert!(FANOUT.is_multiple_of(Self::PART) && FANOUT / Self::PART <= HINTS + 1, "all parts are equal, and each but the first has a hint");
+    #[inline(always)]
+    pub(super) fn latch(&self) -> &Latch {
+        &self.heads.header.latch
+    }
+
+    /// The shape of a node that may be changing: the count may be anything.
+    #[inline(always)]
+    pub(super) fn glance(&self) -> Shape {
+        Shape::unpack(self.heads.header.shape.load(Relaxed))
+    }
 
     #[inline(always)]
     pub(super) fn shape(&self) -> Shape {
-        let mut shape = Shape::unpack(self.shape.load(Relaxed));
+        let mut shape = self.glance();
         // Numbers may be followed into a node that is being rewritten: whatever is found, slots stay within bounds.
         shape.count = shape.count.clamp(1, FANOUT);
         shape
@@ -98,48 +107,61 @@ impl<const FANOUT: usize> Node<FANOUT> {
     /// Brings the line that a search reads first closer.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
-        probe::prefetch(&self.latch);
+        probe::prefetch(self.latch());
     }
 
-    /// The first slot of the part where the heads below this one end. Brings what a search reads next closer.
+    /// Brings what a search for this head reads next closer.
     #[inline(always)]
-    fn part(&self, head: u64) -> usize {
-        const { Self::CHECKED };
-        // A node that was never filled may be come upon, whose hints are of no part.
-        let start = (vector::below(&self.hints, signed(head)) * Self::PART).min(FANOUT - Self::PART);
-        for slot in (start..start + Self::PART).step_by(8) {
-            probe::prefetch(&self.heads[slot]);
+    fn approach(&self, head: u64) {
+        let start = self.heads.part(signed(head));
+        for slot in (start..start + Parted::<Header, FANOUT>::PART).step_by(8) {
+            probe::prefetch(&self.heads.words[slot]);
             probe::prefetch(&self.children[slot]);
         }
-        start
     }
 
     #[inline(always)]
     fn head(&self, slot: usize) -> u64 {
-        signed(self.heads[slot].load(Relaxed))
+        signed(self.heads.words[slot].load(Relaxed))
     }
 
     fn set_head(&self, slot: usize, head: u64) {
-        self.heads[slot].store(signed(head), Relaxed);
-        if slot > 0 && slot.is_multiple_of(Self::PART) {
-            self.hints[slot / Self::PART - 1].store(signed(head), Relaxed);
+        self.heads.words[slot].store(signed(head), Relaxed);
+        let part = Parted::<Header, FANOUT>::PART;
+        if slot > 0 && slot.is_multiple_of(part) {
+            self.heads.hints[slot / part - 1].store(signed(head), Relaxed);
         }
+    }
+
+    /// Number of heads that are not above this one, or more if there is none larger. Brings the children that may be meant closer.
+    #[inline(always)]
+    fn not_above(&self, head: u64) -> usize {
+        let Rank { part, count } = self.heads.not_above(Wide::get(), signed(head));
+        self.prefetch_children(part);
+        count
+    }
+
+    /// Brings the children of a part closer.
+    #[inline(always)]
+    fn prefetch_children(&self, part: usize) {
+        for slot in (0..Parted::<Header, FANOUT>::PART).step_by(8) {
+            probe::prefetch_one(&self.children, part + slot);
+        }
+    }
+
+    /// For keys that heads hold whole: the slot whose range holds the key, if the node is on the lowest level, and the slot not the last.
+    #[inline(always)]
+    pub(super) fn lowest_slot_of(&self, wide: Option<Wide>, head: u64) -> Option<usize> {
+        let shape = self.glance();
+        let Rank { part, count } = self.heads.not_above(wide, signed(head));
+        self.prefetch_children(part);
+        (shape.level == 0 && count > 0 && count < shape.count).then(|| count - 1)
     }
 
     /// Number of heads below this one.
     #[inline(always)]
     fn below(&self, head: u64) -> usize {
-        let start = self.part(head);
-        start + vector::below(&self.heads[start..start + Self::PART], signed(head))
-    }
-
-    /// Number of heads that are not above this one.
-    #[inline(always)]
-    fn not_above(&self, head: u64) -> usize {
-        match head.checked_add(1) {
-            Some(next) => self.below(next),
-            None => self.shape().count,
-        }
+        head.checked_sub(1).map_or(0, |before| self.not_above(before))
     }
 
     fn copy_slot(&self, from: usize, to: usize) {
@@ -149,7 +171,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
     }
 
     fn set_count(&self, count: usize) {
-        self.shape.store(Shape { count, ..self.shape() }.pack(), Relaxed);
+        self.heads.header.shape.store(Shape { count, ..self.shape() }.pack(), Relaxed);
     }
 }
 
@@ -173,20 +195,20 @@ impl<K: Key + ?Sized> Separators<K> {
         let (key, at_equal) = match target {
             Target::At(key) => (key, true),
             Target::Below(key) => (key, false),
-            Target::Last => return shape.count - 1,
+            Target::Last => return shape.count.saturating_sub(1),
         };
         if !K::WHOLE && shape.exposed {
             match self.strings.compare_up_to(key.bytes(), node.tails[1].load(Relaxed), shape.skip) {
                 Order::Less => return 0,
                 Order::Equal => {}
-                Order::Greater => return shape.count - 1,
+                Order::Greater => return shape.count.saturating_sub(1),
             }
         }
         let head = key.head(shape.skip);
         if K::WHOLE {
-            return if at_equal { node.not_above(head) } else { node.below(head) }.saturating_sub(1);
+            return if at_equal { node.not_above(head) } else { node.below(head) }.min(shape.count).saturating_sub(1);
         }
-        let last = node.not_above(head).saturating_sub(1);
+        let last = node.not_above(head).min(shape.count).saturating_sub(1);
         if last == 0 || node.head(last) != head {
             return last;
         }
@@ -204,7 +226,7 @@ impl<K: Key + ?Sized> Separators<K> {
     /// Brings what the search for a key reads closer, in a node whose first line is there.
     #[inline(always)]
     pub(super) fn approach<const FANOUT: usize>(&self, node: &Node<FANOUT>, key: &K) {
-        node.part(key.head(node.shape().skip));
+        node.approach(key.head(node.shape().skip));
     }
 
     fn separator(&self, head: u64, tail: u32) -> K::Owned {
@@ -251,7 +273,7 @@ impl<K: Key + ?Sized> Separators<K> {
         let shared = if let [_, first, .., last] = entries { first.0.borrow().shared(last.0.borrow()) } else { fenced };
         let exposed = shared >= fenced + EXPOSED_GAIN;
         let shape = Shape { count: entries.len(), level, skip: if exposed { shared } else { fenced }, exposed, bounded: high.is_some() };
-        node.hints.iter().for_each(|hint| hint.store(signed(u64::MAX), Relaxed));
+        node.heads.hints.iter().for_each(|hint| hint.store(signed(u64::MAX), Relaxed));
         for (slot, (low, child)) in entries.iter().enumerate() {
             self.put(node, shape, slot, low.borrow(), *child);
         }
@@ -260,7 +282,7 @@ impl<K: Key + ?Sized> Separators<K> {
             node.high_head.store(high.head(shape.skip), Relaxed);
             node.high_tail.store(self.strings.add(high.bytes()), Relaxed);
         }
-        node.shape.store(shape.pack(), Relaxed);
+        node.heads.header.shape.store(shape.pack(), Relaxed);
     }
 
     fn put<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize, low: &K, child: u64) {

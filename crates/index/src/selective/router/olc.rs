@@ -7,28 +7,34 @@
 //! Readers lock nothing: they read a node between two looks at its latch, and the parent's latch is looked at again after the child's version is known, so a
 //! chain of validated steps is a path that existed. Writers lock one node, or parent and children, always from versions that they have seen; who comes too late
 //! starts again. Full nodes are split on the way down, so a split never travels up.
+//!
+//! For integers there are shortcuts (`shortcut.rs`) past all nodes but the lowest.
 
 mod change;
+mod shortcut;
 
 use super::node::{Entry, Node, Separators, Shape};
 use super::siblings::{Join, Siblings};
 use super::{Fences, GROUP, Route, Router, Target};
-use crate::Key;
-use crate::arena::Arena;
 use crate::latch::{Latch, Restart};
+use crate::{Direction, Key};
+use everleaf_pmem::Handles;
 use everleaf_pmem::schedule::{self, atomic::AtomicU32};
+use everleaf_pmem::vector::Wide;
 use parking_lot::Mutex;
+use shortcut::Shortcuts;
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module documentation.
 pub struct Olc<K: ?Sized, const FANOUT: usize> {
-    nodes: Arena<Node<FANOUT>, 4>,
+    nodes: Handles<Node<FANOUT>, 4>,
     separators: Separators<K>,
     /// Guarded by `root_latch`.
     root: AtomicU32,
     root_latch: Latch,
     free: Mutex<Free>,
+    shortcuts: Shortcuts,
 }
 
 #[derive(Default)]
@@ -42,7 +48,17 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
     pub fn build(mut entries: Vec<Entry<K>>) -> Self {
         assert!(!entries.is_empty());
-        let router = Self { nodes: Arena::new(), separators: Separators::new(), root: AtomicU32::new(0), root_latch: Latch::default(), free: Mutex::default() };
+        let router = Self {
+            nodes: Handles::new(),
+            separators: Separators::new(),
+            root: AtomicU32::new(0),
+            root_latch: Latch::default(),
+            free: Mutex::default(),
+            shortcuts: Shortcuts::new(),
+        };
+        if let Some((low, _)) = entries.last() {
+            router.shortcuts.reach(low.borrow().head(0));
+        }
         let fill = (FANOUT * 3 / 4).max(2);
         for level in 0.. {
             let mut above = Vec::with_capacity(entries.len().div_ceil(fill));
@@ -51,6 +67,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 let (chunk, after) = rest.split_at(fill.min(rest.len()));
                 let (number, node) = router.take();
                 router.separators.fill(node, level, chunk, after.first().map(|(low, _)| low.borrow()));
+                begin(node);
                 above.push((chunk[0].0.clone(), u64::from(number)));
                 rest = after;
             }
@@ -63,14 +80,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         router
     }
 
-    fn node(&self, number: u32) -> &Node<FANOUT> {
-        self.nodes.get(number as usize).expect("the number of a node in use")
-    }
-
-    /// The node a reader was sent to, by a number that may be out of date.
+    /// A node by a number that may be out of date.
     #[inline(always)]
-    fn child(&self, number: u64) -> Result<&Node<FANOUT>, Restart> {
-        self.nodes.get(number as usize).ok_or(Restart)
+    fn node(&self, number: u32) -> &Node<FANOUT> {
+        self.nodes.get(number)
     }
 
     /// Goes down to the lowest level, calling `visit` with each node on the way, its number and version, and the slot taken.
@@ -91,29 +104,84 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     fn begin(&self) -> Result<Descent<'_, FANOUT>, Restart> {
         let version = self.root_latch.read()?;
         let number = self.root.load(Relaxed);
-        Ok(Descent { above: &self.root_latch, version, node: self.child(u64::from(number))?, number })
+        Ok(Descent { above: &self.root_latch, version, node: self.node(number), number })
+    }
+
+    /// [`Router::find`] for a key, for few instructions where keys are integers and a shortcut leads to the node.
+    #[inline(always)]
+    pub(crate) fn seek(&self, wide: Option<Wide>, key: &K) -> Result<Way<'_>, Restart> {
+        if !K::WHOLE {
+            return self.find_at(key);
+        }
+        if let Some(way) = self.cut_short(wide, key) {
+            return Ok(way);
+        }
+        let way = self.find_at(key)?;
+        self.shortcuts.note(key.head(0), way.node, || self.free.lock().next);
+        Ok(way)
+    }
+
+    /// The way of an integer by a shortcut, if there is one. No node above is looked at: a node that lives has its range for itself, and the key lies in it if it lies before
+    /// an entry that the node has and behind another.
+    #[inline(always)]
+    pub(crate) fn cut_short(&self, wide: Option<Wide>, key: &K) -> Option<Way<'_>> {
+        let head = key.head(0);
+        let number = self.shortcuts.find(head)?;
+        let node = self.node(number);
+        let latch = node.latch();
+        let version = latch.try_read().ok()?;
+        // A node that was never in use looks as if it lived.
+        let slot = node.lowest_slot_of(wide, head)?;
+        let leaf = node.children.get(slot)?.load(Relaxed);
+        (version != 0).then_some(Way { leaf, latch, version, node: number, slot })
     }
 
     #[inline(always)]
-    fn walk(&self, target: Target<'_, K>) -> Result<Route, Restart> {
-        let mut descent = self.begin()?;
+    fn walk(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
+        let mut above = &self.root_latch;
+        let mut above_version = above.read()?;
+        let mut number = self.root.load(Relaxed);
         loop {
-            if let Some(route) = self.step(&mut descent, target)?.route() {
-                return Ok(route);
+            let node = self.node(number);
+            let latch = node.latch();
+            let version = latch.read_below(above, above_version)?;
+            let shape = node.glance();
+            let slot = self.separators.search(node, shape, target);
+            let child = node.children.get(slot).ok_or(Restart)?.load(Relaxed);
+            if shape.level == 0 {
+                return Ok(Way { leaf: child, latch, version, node: number, slot });
             }
+            (above, above_version, number) = (latch, version, child as u32);
         }
     }
 
     /// [`Router::find`] for a key. A descent is much code and the same for all leaves and media: it is compiled once, as are the two behind it.
     #[inline(never)]
-    fn find_at(&self, key: &K) -> Result<Route, Restart> {
+    fn find_at(&self, key: &K) -> Result<Way<'_>, Restart> {
         self.walk(Target::At(key))
     }
 
     /// [`Router::find`] for anything else.
     #[inline(never)]
-    fn find_beside(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+    fn find_beside(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
         self.walk(target)
+    }
+
+    /// The way to the leaf beside that of a route, if it is under the same node. It holds as long as the route does, but is not validated.
+    pub(crate) fn beside(&self, route: &Route, direction: Direction) -> Option<Route> {
+        let node = self.node(route.node);
+        let slot = match direction {
+            Direction::Forward => Some(route.slot + 1).filter(|&next| next < node.shape().count),
+            Direction::Reverse => route.slot.checked_sub(1),
+        }?;
+        Some(Route { leaf: node.children.get(slot)?.load(Relaxed), slot, ..*route })
+    }
+
+    /// Takes up a route again.
+    #[inline(always)]
+    pub(crate) fn along(&self, route: &Route) -> Way<'_> {
+        let Route { leaf, node, version, slot } = *route;
+        Way { leaf, latch: self.node(node).latch(), version, node, slot }
     }
 
     /// As [`Router::find_within`].
@@ -122,8 +190,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         self.root_latch.try_read()?;
         let mut number = self.root.load(Relaxed);
         loop {
-            let node = self.child(u64::from(number))?;
-            let version = node.latch.try_read()?;
+            let node = self.node(number);
+            let version = node.latch().try_read()?;
             let shape = node.shape();
             let slot = self.separators.search(node, shape, target);
             if let Some(route) = (Step { node, number, version, slot, shape }).route() {
@@ -137,16 +205,44 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     #[inline(always)]
     fn step<'a>(&'a self, descent: &mut Descent<'a, FANOUT>, target: Target<'_, K>) -> Result<Step<'a, FANOUT>, Restart> {
         let Descent { above, version, node, number } = *descent;
-        let version = node.latch.read_below(above, version)?;
+        let version = node.latch().read_below(above, version)?;
         let shape = node.shape();
         let slot = self.separators.search(node, shape, target);
         if shape.level > 0 {
-            let child = node.children[slot].load(Relaxed);
-            let below = self.child(child)?;
+            let number = node.children[slot].load(Relaxed) as u32;
+            let below = self.node(number);
             below.prefetch();
-            *descent = Descent { above: &node.latch, version, node: below, number: child as u32 };
+            *descent = Descent { above: node.latch(), version, node: below, number };
         }
         Ok(Step { node, number, version, slot, shape })
+    }
+}
+
+/// Lets a node live that has been filled: whoever comes by a shortcut that has led to a former life of it sees all of it, or that it does not live.
+fn begin<const FANOUT: usize>(node: &Node<FANOUT>) {
+    assert!(node.latch().revive(), "a number serves one node at a time");
+}
+
+/// A [`Route`] that knows its node.
+pub(crate) struct Way<'a> {
+    pub(crate) leaf: u64,
+    latch: &'a Latch,
+    version: u64,
+    node: u32,
+    slot: usize,
+}
+
+impl Way<'_> {
+    /// As [`Router::validate`].
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn validate(&self) -> Result<(), Restart> {
+        self.latch.validate_unappended(self.version)
+    }
+
+    #[inline(always)]
+    pub(crate) fn route(&self) -> Route {
+        Route { leaf: self.leaf, node: self.node, version: self.version, slot: self.slot }
     }
 }
 
@@ -186,6 +282,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
             Target::At(key) => self.find_at(key),
             beside => self.find_beside(beside),
         }
+        .map(|way| way.route())
     }
 
     fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
@@ -212,11 +309,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     #[inline(always)]
     #[track_caller]
     fn validate(&self, route: &Route) -> Result<(), Restart> {
-        self.child(u64::from(route.node))?.latch.validate(route.version)
+        self.node(route.node).latch().validate_unappended(route.version)
     }
 
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {
-        let node = self.child(u64::from(route.node))?;
+        let node = self.node(route.node);
         let fences = self.separators.fences_at(node, node.shape(), route.slot.min(FANOUT - 1));
         self.validate(route)?;
         Ok(fences)
@@ -231,8 +328,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     fn replace(&self, old: u64, leaf: u64, low: &K) {
         let attempt = || {
             let route = self.find(Target::At(low))?;
-            let node = self.child(u64::from(route.node))?;
-            let _lock = node.latch.lock_from(route.version)?;
+            let node = self.node(route.node);
+            let _lock = node.latch().lock_from(route.version)?;
             assert_eq!(node.children[route.slot].swap(leaf, Relaxed), old, "the leaf is latched, so its entry stands");
             Ok::<_, Restart>(())
         };
@@ -243,8 +340,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 
     fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
         let route = self.find(Target::At(key))?;
-        let node = self.child(u64::from(route.node))?;
-        let lock = node.latch.lock_from(route.version)?;
+        let node = self.node(route.node);
+        let lock = node.latch().lock_from(route.version)?;
         let count = node.shape().count;
         if count < 2 {
             lock.release_unchanged();
@@ -291,5 +388,75 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 impl<K: Key + ?Sized, const FANOUT: usize> Join<K> for Olc<K, FANOUT> {
     fn joined(&self, low: &K) {
         self.tidy(low);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Neighbours as _;
+    use super::*;
+
+    /// Leaves are named by their lows; splits and joins at random.
+    fn change(router: &Olc<u64, 4>, state: &mut u64) {
+        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let key = (*state >> 33) % 3000;
+        if *state >> 32 & 1 == 0 {
+            let low = router.find_at(&key).unwrap().leaf;
+            if low != key {
+                Router::split(router, low, low, &low, &key, key);
+            }
+        } else if let Ok(Some(pair)) = router.neighbours(&key) {
+            let [left, _] = pair.leaves();
+            pair.join(left);
+        }
+    }
+
+    #[test]
+    fn shortcuts_lead_where_the_nodes_do() {
+        let router = Olc::<u64, 4>::build(vec![(0, 0)]);
+        let (mut state, mut cut) = (1, 0);
+        for step in 0..if cfg!(miri) { 300 } else { 30_000 } {
+            change(&router, &mut state);
+            let key = step * 7919 % 3001;
+            let leaf = router.find_at(&key).unwrap().leaf;
+            if let Some(way) = router.cut_short(Wide::get(), &key) {
+                assert_eq!(way.leaf, leaf, "{key}");
+                cut += 1;
+            }
+            assert_eq!(router.seek(None, &key).unwrap().leaf, leaf);
+        }
+        assert!(cut > if cfg!(miri) { 10 } else { 3000 }, "{cut} shortcuts");
+    }
+
+    #[test]
+    fn shortcuts_lead_where_the_nodes_do_while_these_change() {
+        let router = Olc::<u64, 4>::build(vec![(0, 0)]);
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (router, is_over) = (&router, &is_over);
+                scope.spawn(move || {
+                    let mut cut = 0;
+                    for step in (thread..).step_by(7) {
+                        let key = step * 7919 % 3001;
+                        if let Some(way) = router.cut_short(Wide::get(), &key) {
+                            let route = way.route();
+                            if let Ok(Fences { low, high }) = router.fences(&route) {
+                                assert!(low <= key && high.is_none_or(|high| key < high) && route.leaf == low, "{key} in {low} to {high:?}");
+                                cut += 1;
+                            }
+                        } else {
+                            let _ = router.seek(Wide::get(), &key);
+                        }
+                        if is_over.load(Relaxed) && cut > 100 {
+                            break;
+                        }
+                    }
+                });
+            }
+            let mut state = 1;
+            (0..if cfg!(miri) { 100 } else { 100_000 }).for_each(|_| change(&router, &mut state));
+            is_over.store(true, Relaxed);
+        });
     }
 }

@@ -118,7 +118,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
     /// Locks the parent at the end of a route, unless parents are not to change now.
     fn lock(&self, route: &Route) -> Result<(&Node<FANOUT>, Locked<'_>), Restart> {
         let node = self.parent(route)?;
-        let lock = node.latch.lock_from(route.version)?;
+        let lock = node.latch().lock_from(route.version)?;
         if self.is_rebuilding.load(Acquire) == 0 {
             return Ok((node, lock));
         }
@@ -132,7 +132,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         let levels = &self.arrays[array];
         // Reviving a latch comes before all stores to come, for those as well who see but the stores.
         let parents = leaves.len().div_ceil(Self::FILL);
-        (0..parents).for_each(|number| assert!(levels[0].get_or_make(number).latch.revive(), "an array is given up before it is filled"));
+        (0..parents).for_each(|number| assert!(levels[0].get_or_make(number).latch().revive(), "an array is given up before it is filled"));
         let mut entries = leaves.to_vec();
         for level in 0.. {
             let fill = if level == 0 { Self::FILL } else { FANOUT };
@@ -198,7 +198,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
     fn append(&self, top: Top, separator: &K, leaf: u64) {
         let above = self.latch.try_lock().expect("whoever locks it has locked the last parent");
         let nodes = &self.arrays[top.array];
-        assert!(nodes[0].get_or_make(top.parents).latch.revive(), "a number serves one node at a time");
+        assert!(nodes[0].get_or_make(top.parents).latch().revive(), "a number serves one node at a time");
         let mut levels = top.levels;
         let mut number = top.parents;
         for level in 0.. {
@@ -264,8 +264,8 @@ impl Top {
 #[track_caller]
 fn lock<const FANOUT: usize>(node: &Node<FANOUT>) -> Locked<'_> {
     loop {
-        if let Ok(version) = node.latch.read()
-            && let Ok(lock) = node.latch.lock_from(version)
+        if let Ok(version) = node.latch().read()
+            && let Ok(lock) = node.latch().lock_from(version)
         {
             return lock;
         }
@@ -298,14 +298,14 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
         }
         let node = self.node(top.array, 0, number)?;
         node.prefetch();
-        let version = node.latch.read_below(&self.latch, version)?;
+        let version = node.latch().read_below(&self.latch, version)?;
         let slot = self.separators.search(node, node.shape(), target);
         Ok(Route { leaf: node.children[slot].load(Relaxed), node: (number << 1 | top.array) as u32, version, slot })
     }
 
     #[track_caller]
     fn validate(&self, route: &Route) -> Result<(), Restart> {
-        self.parent(route)?.latch.validate(route.version)
+        self.parent(route)?.latch().validate(route.version)
     }
 
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {

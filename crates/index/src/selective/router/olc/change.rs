@@ -1,27 +1,30 @@
 //! How the tree of nodes changes: they are split on the way down, and merged when they get sparse.
 
 use super::super::node::Node;
-use super::Olc;
+use super::{Olc, begin};
 use crate::Key;
 use crate::latch::{Locked, Restart};
 use crate::selective::router::Target;
-use everleaf_pmem::schedule;
+use everleaf_pmem::{Handles, schedule};
 use std::borrow::Borrow;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{
+    Ordering::{Relaxed, Release},
+    fence,
+};
 
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
-    /// A node nobody can reach.
+    /// A node that does not live. The caller fills it before it begins to.
     pub(super) fn take(&self) -> (u32, &Node<FANOUT>) {
         let number = {
             let mut free = self.free.lock();
             free.numbers.pop().unwrap_or_else(|| {
                 free.next += 1;
-                free.next - 1
+                Handles::<Node<FANOUT>, 4>::handle(free.next as usize - 1).expect("a router of less than 300 GiB")
             })
         };
-        let node = self.nodes.get_or_make(number as usize);
-        assert!(node.latch.revive(), "a number serves one node at a time");
-        (number, node)
+        // What is stored from here on is seen only by those who see as well that the node's former life has ended.
+        fence(Release);
+        (number, self.nodes.get_or_make(number))
     }
 
     fn give_back(&self, number: u32, lock: Locked<'_>) {
@@ -35,10 +38,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     fn split(&self, number: u32, version: u64, parent: Option<(&Node<FANOUT>, u64, usize)>) -> Result<(), Restart> {
         let node = self.node(number);
         let above = match parent {
-            Some((parent, version, _)) => parent.latch.lock_from(version)?,
+            Some((parent, version, _)) => parent.latch().lock_from(version)?,
             None => self.root_latch.try_lock()?,
         };
-        let _lock = match node.latch.lock_from(version) {
+        let _lock = match node.latch().lock_from(version) {
             Ok(lock) if parent.is_some() || self.root.load(Relaxed) == number => lock,
             Ok(lock) => {
                 lock.release_unchanged();
@@ -56,6 +59,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let separator: &K = right[0].0.borrow();
         let (right_number, right_node) = self.take();
         self.separators.fill(right_node, shape.level, right, high.as_ref().map(Borrow::borrow));
+        begin(right_node);
         self.separators.clear(node);
         self.separators.fill(node, shape.level, left, Some(separator));
         match parent {
@@ -64,6 +68,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 let (root_number, root) = self.take();
                 let entries = [(left[0].0.clone(), u64::from(number)), (right[0].0.clone(), u64::from(right_number))];
                 self.separators.fill(root, shape.level + 1, &entries, None);
+                begin(root);
                 self.root.store(root_number, Relaxed);
             }
         }
@@ -75,15 +80,16 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let mut parent = None;
         self.descend(Target::At(low), |step| {
             if step.shape.count == FANOUT {
-                step.node.latch.validate(step.version)?;
+                step.node.latch().validate(step.version)?;
                 self.split(step.number, step.version, parent)?;
                 return Err(Restart);
             }
             if step.shape.level == 0 {
-                let _lock = step.node.latch.lock_from(step.version)?;
+                let _lock = step.node.latch().lock_from(step.version)?;
                 assert_eq!(step.node.children[step.slot].load(Relaxed), old, "the leaf is latched, so its entry stands");
                 step.node.children[step.slot].store(left, Relaxed);
                 self.separators.insert_behind(step.node, step.slot, separator, right);
+                self.shortcuts.reach(separator.head(0));
             } else {
                 parent = Some((self.node(step.number), step.version, step.slot));
             }
@@ -126,7 +132,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     fn drop_root(&self, number: u32, version: u64) -> Result<bool, Restart> {
         let node = self.node(number);
-        let lock = node.latch.lock_from(version)?;
+        let lock = node.latch().lock_from(version)?;
         // Who has the lock of the root may change which node it is; the latch tells readers, and keeps out who is splitting the root.
         let is_root = self.root.load(Relaxed) == number;
         let Some(_above) = is_root.then(|| self.root_latch.try_lock()).and_then(Result::ok) else {
@@ -140,10 +146,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     /// Merges the children at `slot` and `slot + 1` of `parent`, if they leave an eighth of a node free.
     fn merge_under(&self, parent: &Node<FANOUT>, version: u64, slot: usize) -> Result<bool, Restart> {
-        let above = parent.latch.lock_from(version)?;
+        let above = parent.latch().lock_from(version)?;
         let numbers = [slot, slot + 1].map(|slot| parent.children[slot].load(Relaxed) as u32);
         let [left, right] = numbers.map(|number| self.node(number));
-        let locks = left.latch.try_lock().and_then(|left_lock| match right.latch.try_lock() {
+        let locks = left.latch().try_lock().and_then(|left_lock| match right.latch().try_lock() {
             Ok(right_lock) => Ok((left_lock, right_lock)),
             Err(Restart) => {
                 left_lock.release_unchanged();

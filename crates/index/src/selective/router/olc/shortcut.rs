@@ -1,0 +1,143 @@
+//! Shortcuts: for integers, a table from the upper bits of a key to the lowest node that a search for such a key has come to last.
+//!
+//! An entry is a hint, stored and read by anybody at any time: it may name a node that has been split since, serves another purpose, or never was one. The node
+//! itself tells whether it is meant. So nothing keeps the table up to date but the searches that it has not helped.
+//!
+//! The table has several entries for each node, and covers the keys up to the largest low of a leaf. Where keys are spread so unevenly that entries name few
+//! of the nodes, it is in nobody's interest, and not looked at before there are more nodes.
+
+use everleaf_pmem::Handles;
+use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Entries for a node.
+const SHARE: usize = 8;
+const SIZE_MIN: usize = 64;
+/// Notes between two looks at whether the table is large enough.
+const FITTING: u64 = 16;
+/// Notes between two looks at what it is worth.
+const TRIAL: u64 = 1 << 16;
+/// In a state: a table is in use.
+const IN_USE: u64 = 1 << 8;
+
+/// See the module documentation.
+pub(super) struct Shortcuts {
+    /// Of each chunk of this arena, all things are a table.
+    entries: Handles<AtomicU32, SIZE_MIN>,
+    /// Which chunk is in use, and how far a key is shifted for its place there. 0 if none is: before the first note, and after a trial.
+    state: AtomicU64,
+    /// As large as the largest low, or larger.
+    reach: AtomicU64,
+    notes: AtomicU64,
+    /// The chunk that was chosen last.
+    chosen: AtomicU32,
+}
+
+impl Shortcuts {
+    pub(super) fn new() -> Self {
+        Self { entries: Handles::new(), state: AtomicU64::new(0), reach: AtomicU64::new(0), notes: AtomicU64::new(0), chosen: AtomicU32::new(u32::MAX) }
+    }
+
+    /// The node that a key may belong to.
+    #[inline(always)]
+    pub(super) fn find(&self, key: u64) -> Option<u32> {
+        let state = self.state.load(Relaxed);
+        (state != 0).then(|| self.entry(state, key).load(Relaxed))
+    }
+
+    #[inline(always)]
+    fn entry(&self, state: u64, key: u64) -> &AtomicU32 {
+        // Of keys beyond the reach, any entry.
+        self.entries.get((state >> 32) as u32 | (key >> (state % u64::from(u64::BITS))) as u32)
+    }
+
+    /// A low as large as this is there, or is about to be.
+    pub(super) fn reach(&self, low: u64) {
+        if low > self.reach.load(Relaxed) {
+            self.reach.store(low, Relaxed);
+        }
+    }
+
+    /// A search without help has come to this node. Of so many.
+    #[inline]
+    pub(super) fn note(&self, key: u64, node: u32, nodes: impl FnOnce() -> u32) {
+        let state = self.state.load(Relaxed);
+        if state != 0 {
+            let entry = self.entry(state, key);
+            if entry.load(Relaxed) != node {
+                entry.store(node, Relaxed);
+            }
+        }
+        // Notes are lost where threads meet: it is about how many, roughly.
+        let notes = self.notes.load(Relaxed);
+        self.notes.store(notes + 1, Relaxed);
+        if notes.is_multiple_of(FITTING) {
+            self.fit(state, nodes(), notes % TRIAL == TRIAL - FITTING);
+        }
+    }
+
+    /// Chooses a table for so many nodes; or gives the one in use up, on trial, if it names less than half of them.
+    #[cold]
+    fn fit(&self, state: u64, nodes: u32, is_trial: bool) {
+        let chunk = (nodes as usize * SHARE).div_ceil(SIZE_MIN).next_power_of_two().ilog2();
+        let Some(first) = Handles::<AtomicU32, SIZE_MIN>::handle((SIZE_MIN << chunk) - SIZE_MIN) else { return };
+        if state == 0 && self.chosen.load(Relaxed) == chunk {
+            return;
+        }
+        let (reach, size) = (u64::BITS - self.reach.load(Relaxed).leading_zeros(), SIZE_MIN.ilog2() + chunk);
+        let wanted = u64::from(first) << 32 | IN_USE | u64::from(reach.saturating_sub(size));
+        if wanted != state {
+            self.entries.get_or_make(first);
+            self.chosen.store(chunk, Relaxed);
+            self.state.store(wanted, Relaxed);
+        } else if is_trial {
+            let entries = (0..(SIZE_MIN as u32) << chunk).map(|at| self.entries.get(first | at).load(Relaxed));
+            let mut before = None;
+            let named = entries.filter(|node| before.replace(*node) != Some(*node)).count();
+            if named < nodes as usize / 2 {
+                self.state.store(0, Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_is_found() {
+        let shortcuts = Shortcuts::new();
+        assert_eq!(shortcuts.find(7), None);
+        let nodes = 1000;
+        shortcuts.reach(u64::MAX);
+        for round in 0..3 {
+            for node in 0..nodes {
+                shortcuts.note(u64::from(node) << 54 | round, node, || nodes);
+            }
+        }
+        assert!((0..nodes).all(|node| shortcuts.find(u64::from(node) << 54) == Some(node)));
+        // Small keys get a finer table, but never one that is out of bounds.
+        let shortcuts = Shortcuts::new();
+        shortcuts.reach(5000);
+        for round in 0..3 {
+            (0..100).for_each(|node| shortcuts.note(node * 50 + round, node as u32, || 100));
+        }
+        assert!((0..100).all(|node| shortcuts.find(node * 50) == Some(node as u32)));
+        assert!(shortcuts.find(u64::MAX).is_some_and(|node| node < 100));
+    }
+
+    #[test]
+    fn a_table_that_is_worth_nothing_is_given_up() {
+        let shortcuts = Shortcuts::new();
+        shortcuts.reach(u64::MAX);
+        for note in 0..2 * TRIAL {
+            shortcuts.note(note % 1000, (note % 1000) as u32, || 1000);
+        }
+        assert_eq!(shortcuts.find(7), None);
+        for note in 0..2 * FITTING {
+            shortcuts.note(note << 60, note as u32, || 3000);
+        }
+        assert!(shortcuts.find(7).is_some(), "with more nodes it may be worth something");
+    }
+}
