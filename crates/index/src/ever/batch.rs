@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let found = descriptor.find(Wide::get(), &self.pool, leaf, key, place).map_err(|_| Restart)?;
         let old = found.map(|(_, old)| old);
         let (slot, deed) = match (found, write.sets()) {
-            (None, Some((value, When::Absent | When::Always))) => (descriptor.room::<LINES>(place, taken).ok_or(Restart)?, Deed::Add(value)),
+            (None, Some((value, When::Absent | When::Always))) => (descriptor.room::<LINES>(Wide::get(), place, taken).ok_or(Restart)?, Deed::Add(value)),
             (Some((slot, _)), Some((value, When::Present | When::Always))) => (slot, Deed::Set(value)),
             (Some((slot, _)), None) => (slot, Deed::Remove),
             (Some(_), Some((_, When::Absent))) | (None, Some((_, When::Present)) | None) => {

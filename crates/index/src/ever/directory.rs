@@ -18,6 +18,7 @@
 use super::Error;
 use super::leaf::{Descriptor, Leaf};
 use crate::arena::Arena;
+use crossbeam_utils::CachePadded;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use everleaf_pmem::{Durable, Flushed, Fresh, HANDLE_BITS, Handles, LINE, Medium, Off, Pm, Pool, Word, resident};
 use parking_lot::Mutex;
@@ -80,7 +81,8 @@ pub(super) fn handle(leaf: Number) -> u32 {
 pub(super) struct Directory<const LINES: usize, const LEAVES: usize> {
     /// Where each extent lies, in bytes.
     extents: Arena<AtomicU64, 64>,
-    state: Mutex<State>,
+    /// In lines of its own: not what searches look at.
+    state: CachePadded<Mutex<State>>,
 }
 
 #[derive(Default)]
@@ -96,7 +98,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
 
     pub(super) fn new() -> Self {
         const { Self::CHECKED };
-        Self { extents: Arena::new(), state: Mutex::default() }
+        Self { extents: Arena::new(), state: CachePadded::default() }
     }
 
     /// A leaf by a number that may be out of date.
@@ -114,9 +116,12 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
 
     /// The numbers of the leaves of an extent, by its own number and offset, or an error if there can be none.
     fn numbers(number: usize, extent: u64) -> Result<impl DoubleEndedIterator<Item = Number> + ExactSizeIterator, Error> {
+        if !extent.is_multiple_of(LINE as u64) {
+            return Err(everleaf_pmem::Error::corrupt(extent, "an extent of leaves that does not begin with a line").into());
+        }
         let leaf = move |at: usize| {
             let off = extent + (std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) + at * size_of::<Leaf<LINES>>()) as u64;
-            let handle = Descriptors::handle(number * LEAVES + at).filter(|_| off / (LINE as u64) >> LINE_BITS == 0 && off.is_multiple_of(LINE as u64));
+            let handle = Descriptors::handle(number * LEAVES + at).filter(|_| off / (LINE as u64) >> LINE_BITS == 0);
             handle.map(|handle| u64::from(handle) << LINE_BITS | off / LINE as u64).ok_or(Error::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
         };
         leaf(LEAVES - 1)?;

@@ -22,7 +22,7 @@ use crate::latch::Latch;
 use crate::record::Record;
 use crate::selective::leaf::each;
 use bytemuck::Zeroable;
-use everleaf_pmem::vector::{self, Tagged, Wide};
+use everleaf_pmem::vector::{Tagged, Wide};
 use everleaf_pmem::{Medium, Pm, Word, resident};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -278,21 +278,21 @@ impl Descriptor {
 
     /// A bit for each slot that counts for nothing.
     #[inline(always)]
-    pub(super) fn vacant<const LINES: usize>(&self) -> u64 {
-        vector::equal_bytes_of_seven(&self.0.tags, 0) & Self::all::<LINES>()
+    pub(super) fn vacant<const LINES: usize>(&self, wide: Option<Wide>) -> u64 {
+        self.0.equal(wide, [0, 0])[0] & Self::all::<LINES>()
     }
 
     /// A bit for each slot that counts.
     pub(super) fn occupied<const LINES: usize>(&self) -> u64 {
-        let vacant = self.vacant::<LINES>();
+        let vacant = self.vacant::<LINES>(Wide::get());
         std::sync::atomic::fence(Acquire);
         !vacant & Self::all::<LINES>()
     }
 
     /// A slot for a new key, none of those that are `taken`: at home, if there is room.
     #[inline(always)]
-    pub(super) fn room<const LINES: usize>(&self, place: Place, taken: u64) -> Option<usize> {
-        let vacant = self.vacant::<LINES>() & !taken;
+    pub(super) fn room<const LINES: usize>(&self, wide: Option<Wide>, place: Place, taken: u64) -> Option<usize> {
+        let vacant = self.vacant::<LINES>(wide) & !taken;
         let at_home = vacant & 0xf << (place.home * SLOTS);
         let choice = if at_home != 0 { at_home } else { vacant };
         (choice != 0).then_some(choice.trailing_zeros() as usize)
@@ -358,15 +358,15 @@ mod tests {
             let slots = slots(seed);
             for (count, entry) in slots.iter().enumerate() {
                 let place = Place::of::<LINES>(entry.token);
-                let slot = descriptor.room::<LINES>(place, 0).expect("a leaf with room");
+                let slot = descriptor.room::<LINES>(Wide::get(), place, 0).expect("a leaf with room");
                 leaf.write(&*pool, slot, *entry);
                 expect(&pool, &descriptor, &leaf, &slots[..count], &slots[count..]);
                 descriptor.set(slot, place.fingerprint_at(slot));
                 assert_eq!(descriptor.occupied::<LINES>().count_ones() as usize, count + 1);
             }
-            assert_eq!(descriptor.room::<LINES>(Place::of::<LINES>(0), 0), None);
+            assert_eq!(descriptor.room::<LINES>(Wide::get(), Place::of::<LINES>(0), 0), None);
             descriptor.clear(0x00ff_00ff);
-            assert_eq!(descriptor.vacant::<LINES>(), 0x00ff_00ff);
+            assert_eq!(descriptor.vacant::<LINES>(None), 0x00ff_00ff);
             let left: Vec<Slot> = each(descriptor.occupied::<LINES>()).filter_map(|slot| leaf.read(slot)).collect();
             expect(&pool, &descriptor, &leaf, &left, &[]);
         }

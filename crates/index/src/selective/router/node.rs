@@ -149,13 +149,13 @@ impl<const FANOUT: usize> Node<FANOUT> {
         }
     }
 
-    /// For keys that heads hold whole: the slot whose range holds the key, if the node is on the lowest level, and the slot not the last.
+    /// For keys that heads hold whole: the slot whose range holds the key, if the node is on the lowest level and there is a head above the key, or no fence.
     #[inline(always)]
     pub(super) fn lowest_slot_of(&self, wide: Option<Wide>, head: u64) -> Option<usize> {
         let shape = self.glance();
         let Rank { part, count } = self.heads.not_above(wide, signed(head));
         self.prefetch_children(part);
-        (shape.level == 0 && count > 0 && count < shape.count).then(|| count - 1)
+        (shape.level == 0 && count > 0 && count < shape.count + usize::from(!shape.bounded)).then(|| count - 1)
     }
 
     /// Number of heads below this one.

@@ -18,6 +18,7 @@ use super::siblings::{Join, Siblings};
 use super::{Fences, GROUP, Route, Router, Target};
 use crate::latch::{Latch, Restart};
 use crate::{Direction, Key};
+use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
 use everleaf_pmem::schedule::{self, atomic::AtomicU32};
 use everleaf_pmem::vector::Wide;
@@ -33,7 +34,8 @@ pub struct Olc<K: ?Sized, const FANOUT: usize> {
     /// Guarded by `root_latch`.
     root: AtomicU32,
     root_latch: Latch,
-    free: Mutex<Free>,
+    /// In lines of its own: not what searches look at.
+    free: CachePadded<Mutex<Free>>,
     shortcuts: Shortcuts,
 }
 
@@ -53,7 +55,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             separators: Separators::new(),
             root: AtomicU32::new(0),
             root_latch: Latch::default(),
-            free: Mutex::default(),
+            free: CachePadded::default(),
             shortcuts: Shortcuts::new(),
         };
         if let Some((low, _)) = entries.last() {
@@ -121,8 +123,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Ok(way)
     }
 
-    /// The way of an integer by a shortcut, if there is one. No node above is looked at: a node that lives has its range for itself, and the key lies in it if it lies before
-    /// an entry that the node has and behind another.
+    /// The way of an integer by a shortcut, if there is one. No node above is looked at. A node of the lowest level that lives, and that nobody has locked, has
+    /// its range for itself; and if a key lies between two of its entries, or behind the last where it has no high fence, it lies in that range. Whether that
+    /// has been so is seen, as ever, when the version is looked at again.
     #[inline(always)]
     pub(crate) fn cut_short(&self, wide: Option<Wide>, key: &K) -> Option<Way<'_>> {
         let head = key.head(0);

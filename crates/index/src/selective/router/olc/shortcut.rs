@@ -6,6 +6,7 @@
 //! The table has several entries for each node, and covers the keys up to the largest low of a leaf. Where keys are spread so unevenly that entries name few
 //! of the nodes, it is in nobody's interest, and not looked at before there are more nodes.
 
+use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
 use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,16 +27,23 @@ pub(super) struct Shortcuts {
     entries: Handles<AtomicU32, SIZE_MIN>,
     /// Which chunk is in use, and how far a key is shifted for its place there. 0 if none is: before the first note, and after a trial.
     state: AtomicU64,
+    /// In lines of its own: all searches look at the state.
+    account: CachePadded<Account>,
+}
+
+/// From what the state follows.
+#[derive(Default)]
+struct Account {
     /// As large as the largest low, or larger.
     reach: AtomicU64,
     notes: AtomicU64,
-    /// The chunk that was chosen last.
+    /// The chunk that was chosen last; the number behind it, so that 0 is none.
     chosen: AtomicU32,
 }
 
 impl Shortcuts {
     pub(super) fn new() -> Self {
-        Self { entries: Handles::new(), state: AtomicU64::new(0), reach: AtomicU64::new(0), notes: AtomicU64::new(0), chosen: AtomicU32::new(u32::MAX) }
+        Self { entries: Handles::new(), state: AtomicU64::new(0), account: CachePadded::default() }
     }
 
     /// The node that a key may belong to.
@@ -53,8 +61,8 @@ impl Shortcuts {
 
     /// A low as large as this is there, or is about to be.
     pub(super) fn reach(&self, low: u64) {
-        if low > self.reach.load(Relaxed) {
-            self.reach.store(low, Relaxed);
+        if low > self.account.reach.load(Relaxed) {
+            self.account.reach.store(low, Relaxed);
         }
     }
 
@@ -69,8 +77,8 @@ impl Shortcuts {
             }
         }
         // Notes are lost where threads meet: it is about how many, roughly.
-        let notes = self.notes.load(Relaxed);
-        self.notes.store(notes + 1, Relaxed);
+        let notes = self.account.notes.load(Relaxed);
+        self.account.notes.store(notes + 1, Relaxed);
         if notes.is_multiple_of(FITTING) {
             self.fit(state, nodes(), notes % TRIAL == TRIAL - FITTING);
         }
@@ -81,14 +89,14 @@ impl Shortcuts {
     fn fit(&self, state: u64, nodes: u32, is_trial: bool) {
         let chunk = (nodes as usize * SHARE).div_ceil(SIZE_MIN).next_power_of_two().ilog2();
         let Some(first) = Handles::<AtomicU32, SIZE_MIN>::handle((SIZE_MIN << chunk) - SIZE_MIN) else { return };
-        if state == 0 && self.chosen.load(Relaxed) == chunk {
+        if state == 0 && self.account.chosen.load(Relaxed) == chunk + 1 {
             return;
         }
-        let (reach, size) = (u64::BITS - self.reach.load(Relaxed).leading_zeros(), SIZE_MIN.ilog2() + chunk);
+        let (reach, size) = (u64::BITS - self.account.reach.load(Relaxed).leading_zeros(), SIZE_MIN.ilog2() + chunk);
         let wanted = u64::from(first) << 32 | IN_USE | u64::from(reach.saturating_sub(size));
         if wanted != state {
             self.entries.get_or_make(first);
-            self.chosen.store(chunk, Relaxed);
+            self.account.chosen.store(chunk + 1, Relaxed);
             self.state.store(wanted, Relaxed);
         } else if is_trial {
             let entries = (0..(SIZE_MIN as u32) << chunk).map(|at| self.entries.get(first | at).load(Relaxed));
