@@ -256,33 +256,38 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
-        let (old, left) = loop {
-            let attempt = self.reach(wide, key, place, true, &mut start).and_then(|Reached { leaf, descriptor, version, .. }| {
-                let (slot, old) = match descriptor.find(wide, &self.pool, leaf, key, place) {
-                    Ok(Some(found)) => found,
-                    absent => {
-                        descriptor.latch().validate(version)?;
-                        return Ok(absent.map(|_| None));
-                    }
-                };
-                let _lock = descriptor.latch().lock_from(version)?;
-                leaf.set_value(&self.pool, slot, None);
-                self.pool.persist(leaf.line(slot));
-                descriptor.set(slot, 0);
-                Ok(Ok(Some((old, descriptor.occupied::<LINES>().count_ones() as usize))))
-            });
-            match attempt {
-                Ok(Ok(Some(taken))) => break taken,
-                Ok(absent) => return absent.map(|_| None),
+        loop {
+            match self.try_take(wide, key, place, &mut start) {
+                Ok(done) => return done,
                 Err(Restart) => schedule::spin(),
             }
+        }
+    }
+
+    #[inline(always)]
+    fn try_take(&self, wide: Option<Wide>, key: &K, place: Place, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        let Reached { leaf, descriptor, version, .. } = self.reach(wide, key, place, true, start)?;
+        let (slot, old) = match descriptor.find(wide, &self.pool, leaf, key, place) {
+            Ok(Some(found)) => found,
+            absent => {
+                descriptor.latch().validate(version)?;
+                return Ok(absent.map(|_| None));
+            }
         };
+        // Counted before the fingerprint is cleared: vectors cannot read a word that has just been stored before the store has left the processor, which is
+        // behind the fence.
+        let left = descriptor.occupied::<LINES>(wide).count_ones() as usize - 1;
+        let lock = descriptor.latch().lock_from(version)?;
+        leaf.set_value(&self.pool, slot, None);
+        self.pool.persist(leaf.line(slot));
+        descriptor.set(slot, 0);
+        drop(lock);
         self.keys.add(-1);
         if is_getting_sparse(left, Leaf::<LINES>::CAPACITY) {
             // Somebody in the way is no reason to wait.
             let _ = self.merge(key);
         }
-        Ok(Some(old))
+        Ok(Ok(Some(old)))
     }
 
     /// Runs a write unless the pool refuses writes, and acknowledges it only if its fences have done what they say.

@@ -135,7 +135,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 Deed::Remove => {
                     descriptor.set(*slot, 0);
                     added -= 1;
-                    if is_getting_sparse(descriptor.occupied::<LINES>().count_ones() as usize, Leaf::<LINES>::CAPACITY) {
+                    if is_getting_sparse(descriptor.occupied::<LINES>(Wide::get()).count_ones() as usize, Leaf::<LINES>::CAPACITY) {
                         sparse.push(*key);
                     }
                 }

@@ -283,8 +283,8 @@ impl Descriptor {
     }
 
     /// A bit for each slot that counts.
-    pub(super) fn occupied<const LINES: usize>(&self) -> u64 {
-        let vacant = self.vacant::<LINES>(Wide::get());
+    pub(super) fn occupied<const LINES: usize>(&self, wide: Option<Wide>) -> u64 {
+        let vacant = self.vacant::<LINES>(wide);
         std::sync::atomic::fence(Acquire);
         !vacant & Self::all::<LINES>()
     }
@@ -362,12 +362,12 @@ mod tests {
                 leaf.write(&*pool, slot, *entry);
                 expect(&pool, &descriptor, &leaf, &slots[..count], &slots[count..]);
                 descriptor.set(slot, place.fingerprint_at(slot));
-                assert_eq!(descriptor.occupied::<LINES>().count_ones() as usize, count + 1);
+                assert_eq!(descriptor.occupied::<LINES>(None).count_ones() as usize, count + 1);
             }
             assert_eq!(descriptor.room::<LINES>(Wide::get(), Place::of::<LINES>(0), 0), None);
             descriptor.clear(0x00ff_00ff);
             assert_eq!(descriptor.vacant::<LINES>(None), 0x00ff_00ff);
-            let left: Vec<Slot> = each(descriptor.occupied::<LINES>()).filter_map(|slot| leaf.read(slot)).collect();
+            let left: Vec<Slot> = each(descriptor.occupied::<LINES>(None)).filter_map(|slot| leaf.read(slot)).collect();
             expect(&pool, &descriptor, &leaf, &left, &[]);
         }
     }
@@ -380,7 +380,7 @@ mod tests {
             let (descriptor, slots) = (Descriptor::zeroed(), slots(seed));
             descriptor.fill(&leaf.build(&*pool, &slots[..count]));
             expect(&pool, &descriptor, &leaf, &slots[..count], &slots[count..]);
-            assert_eq!(descriptor.occupied::<LINES>().count_ones() as usize, count);
+            assert_eq!(descriptor.occupied::<LINES>(None).count_ones() as usize, count);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::registry::{Recovery, kind_of};
 use crate::selective::leaf;
 use crate::selective::router::{Fences, Olc, Router};
 use crate::{Error, Key, Stats};
+use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
@@ -153,7 +154,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             if entry.state.get() == 0 || K::read_fence(&self.pool, entry.low.get())?.0 != fences.low {
                 return Err(corrupt(off, "a leaf whose directory entry is not what the router says"));
             }
-            let occupied = descriptor.occupied::<LINES>();
+            let occupied = descriptor.occupied::<LINES>(Wide::get());
             let (low, high): (&K, Option<&K>) = (fences.low.borrow(), fences.high.as_ref().map(Borrow::borrow));
             let (found, count) = recover_leaf::<K, M, LINES>(&self.pool, leaf, low, high, &mut |_| Ok(()))?;
             if (0..Leaf::<LINES>::CAPACITY).any(|slot| found.fingerprints.0[slot] != descriptor.fingerprint(slot)) {
@@ -222,7 +223,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         };
         let is_only = self.router.fences_of(K::LOWEST).high.is_none();
-        if !is_only || self.leaf(only).is_ok_and(|(_, descriptor)| descriptor.occupied::<LINES>() != 0) {
+        if !is_only || self.leaf(only).is_ok_and(|(_, descriptor)| descriptor.occupied::<LINES>(Wide::get()) != 0) {
             lock.release_unchanged();
             return Err(not_empty());
         }

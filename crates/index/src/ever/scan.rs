@@ -73,7 +73,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let version = descriptor.latch().read()?;
         let fences = self.router.fences(&route)?;
-        let sorted = self.sort(leaf, descriptor.occupied::<LINES>(), &fences, placed);
+        let sorted = self.sort(leaf, descriptor.occupied::<LINES>(Wide::get()), &fences, placed);
         descriptor.latch().validate(version)?;
         Ok((sorted.map(|()| fences), next))
     }

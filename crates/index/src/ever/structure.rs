@@ -8,7 +8,7 @@ use crate::selective::leaf::{self, each};
 use crate::selective::router::{Fences, Neighbours, Router};
 use crate::selective::structure::are_worth_merging;
 use crate::{Error, Key};
-use everleaf_pmem::vector::{self, RANKED};
+use everleaf_pmem::vector::{self, RANKED, Wide};
 use everleaf_pmem::{Durable, Medium, Pm};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Divides a latched leaf. Whether the key went to the new one.
     fn divide(&self, key: &K, value: NonZeroU64, Reached { way, leaf, descriptor, .. }: &Reached<'_, LINES>) -> Result<bool, Error> {
-        let Halves { low, separator, moved } = self.halve(key, leaf, descriptor.occupied::<LINES>())?;
+        let Halves { low, separator, moved } = self.halve(key, leaf, descriptor.occupied::<LINES>(Wide::get()))?;
         let goes_right = *key >= *separator.borrow();
         let mut upper: Vec<Slot> = each(moved).filter_map(|slot| leaf.read(slot)).collect();
         upper.extend(goes_right.then(|| Slot { token: key.token(), value }));
@@ -153,7 +153,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Puts one leaf in the place of two, which are latched, in persistent memory; its number.
     fn join(&self, [left, right]: [Number; 2]) -> Option<Number> {
-        let of = |number| self.leaf(number).ok().map(|(leaf, descriptor)| (leaf, descriptor.occupied::<LINES>()));
+        let of = |number| self.leaf(number).ok().map(|(leaf, descriptor)| (leaf, descriptor.occupied::<LINES>(Wide::get())));
         let leaves = [of(left)?, of(right)?];
         let counts = leaves.map(|(_, slots)| slots.count_ones() as usize);
         if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::CAPACITY) {
