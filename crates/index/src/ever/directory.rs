@@ -103,7 +103,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
 
     /// A leaf by a number that may be out of date.
     #[inline(always)]
-    pub(super) fn leaf<'p, M: Medium>(pm: &'p Pm<M>, leaf: Number) -> Option<&'p Leaf<LINES>> {
+    pub(super) fn leaf<M: Medium>(pm: &Pm<M>, leaf: Number) -> Option<&Leaf<LINES>> {
         pm.get(Off::new((leaf & ((1 << LINE_BITS) - 1)) * LINE as u64))
     }
 
@@ -121,8 +121,8 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         }
         let leaf = move |at: usize| {
             let off = extent + (std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) + at * size_of::<Leaf<LINES>>()) as u64;
-            let handle = Descriptors::handle(number * LEAVES + at).filter(|_| off / (LINE as u64) >> LINE_BITS == 0);
-            handle.map(|handle| u64::from(handle) << LINE_BITS | off / LINE as u64).ok_or(Error::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
+            let handle = Descriptors::handle(number * LEAVES + at).filter(|_| (off / LINE as u64) >> LINE_BITS == 0);
+            handle.map(|handle| (u64::from(handle) << LINE_BITS) | (off / LINE as u64)).ok_or(Error::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
         };
         leaf(LEAVES - 1)?;
         Ok((0..LEAVES).map(move |at| leaf(at).expect("smaller than the last one")))

@@ -69,7 +69,7 @@ impl Place {
         let hash = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let home = ((hash >> 32) as usize * LINES) >> 32;
         // From 1 to 127.
-        let fingerprint = ((hash >> 48) * 127 >> 16) as u8 + 1;
+        let fingerprint = (((hash >> 48) * 127) >> 16) as u8 + 1;
         Self { token, home, fingerprint }
     }
 
