@@ -129,8 +129,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Reached { way, leaf, descriptor, version })
     }
 
-    /// Looks an integer up, where a shortcut leads to it, nobody is in the way, and the likeliest slot holds it. These are so few instructions that the processor
-    /// has several lookups of a caller under way at once, each waiting for its own memory.
+    /// Looks an integer up, where a shortcut leads to it, nobody is in the way, and the likeliest slot holds it. These are so few instructions that the
+    /// processor has several lookups of a caller under way at once, each waiting for its own memory.
     #[inline(always)]
     fn glance(&self, wide: Option<Wide>, key: &K) -> Result<Option<NonZeroU64>, Restart> {
         let way = self.router.cut_short(wide, key).ok_or(Restart)?;

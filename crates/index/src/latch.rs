@@ -58,8 +58,8 @@ impl Latch {
         if is_free { Ok(version) } else { Err(Restart) }
     }
 
-    /// The version, once nobody holds the lock, of what was found by way of what `above` guards, to which nobody appends. Waits only for what is found there still: a way that is out of
-    /// date may lead to something that the caller has locked itself.
+    /// The version, once nobody holds the lock, of what was found by way of what `above` guards, to which nobody appends. Waits only for what is found there
+    /// still: a way that is out of date may lead to something that the caller has locked itself.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn read_below(&self, above: &Latch, above_version: u64) -> Result<u64, Restart> {

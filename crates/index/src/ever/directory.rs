@@ -122,7 +122,9 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         let leaf = move |at: usize| {
             let off = extent + (std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) + at * size_of::<Leaf<LINES>>()) as u64;
             let handle = Descriptors::handle(number * LEAVES + at).filter(|_| (off / LINE as u64) >> LINE_BITS == 0);
-            handle.map(|handle| (u64::from(handle) << LINE_BITS) | (off / LINE as u64)).ok_or(Error::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
+            handle
+                .map(|handle| (u64::from(handle) << LINE_BITS) | (off / LINE as u64))
+                .ok_or(Error::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
         };
         leaf(LEAVES - 1)?;
         Ok((0..LEAVES).map(move |at| leaf(at).expect("smaller than the last one")))
