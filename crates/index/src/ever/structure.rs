@@ -4,6 +4,7 @@ use super::directory::{Directory, Number};
 use super::leaf::{Leaf, Slot};
 use super::{Ever, Reached};
 use crate::latch::{Locked, Restart};
+use crate::record::Record;
 use crate::selective::leaf::{self, each};
 use crate::selective::router::{Fences, Neighbours, Router};
 use crate::selective::structure::are_worth_merging;
@@ -36,6 +37,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let skip = fences.high.as_ref().map_or(0, |high| fences.low.borrow().shared(high.borrow()));
         placed.clear();
+        // The keys are in the records: all are asked for at once.
+        each(slots).filter_map(|slot| leaf.read(slot)).for_each(|found| Record::prefetch(&self.pool, found.value.get()));
         for slot in each(slots) {
             let Some(Slot { token, value }) = leaf.read(slot) else { continue };
             placed.push(Placed { entry: leaf::Entry { head: K::rehead(&self.pool, skip, token, value)?, value }, slot });
