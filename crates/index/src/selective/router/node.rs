@@ -113,10 +113,21 @@ impl<const FANOUT: usize> Node<FANOUT> {
     /// Brings what a search for this head reads next closer.
     #[inline(always)]
     fn approach(&self, head: u64) {
-        let start = self.heads.part(signed(head));
+        self.approach_part(Self::part_of(self.heads.part(signed(head))));
+    }
+
+    /// The part that a slot belongs to.
+    pub(super) fn part_of(slot: usize) -> usize {
+        slot / Parted::<Header, FANOUT>::PART
+    }
+
+    /// Brings a part closer, if there is one of that number.
+    #[inline(always)]
+    pub(super) fn approach_part(&self, part: usize) {
+        let start = part * Parted::<Header, FANOUT>::PART;
         for slot in (start..start + Parted::<Header, FANOUT>::PART).step_by(8) {
-            probe::prefetch(&self.heads.words[slot]);
-            probe::prefetch(&self.children[slot]);
+            probe::prefetch_one(&self.heads.words, slot);
+            probe::prefetch_one(&self.children, slot);
         }
     }
 

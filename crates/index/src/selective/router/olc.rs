@@ -119,7 +119,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             return Ok(way);
         }
         let way = self.find_at(key)?;
-        self.shortcuts.note(key.head(0), way.node, || self.free.lock().next);
+        self.shortcuts.note(key.head(0), way.node, Node::<FANOUT>::part_of(way.slot), || self.free.lock().next);
         Ok(way)
     }
 
@@ -129,8 +129,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     #[inline(always)]
     pub(crate) fn cut_short(&self, wide: Option<Wide>, key: &K) -> Option<Way<'_>> {
         let head = key.head(0);
-        let number = self.shortcuts.find(head)?;
+        let (number, part) = self.shortcuts.find(head)?;
         let node = self.node(number);
+        if let Some(part) = part {
+            node.approach_part(part);
+        }
         let latch = node.latch();
         let version = latch.try_read().ok()?;
         // A node that was never in use looks as if it lived.

@@ -3,23 +3,32 @@
 //! An entry is a hint, stored and read by anybody at any time: it may name a node that has been split since, serves another purpose, or never was one. The node
 //! itself tells whether it is meant. So nothing keeps the table up to date but the searches that it has not helped.
 //!
+//! An entry names a part of the node, too, in which the search has found what it looked for. Where there are so many nodes that their first lines are not near,
+//! that part is asked for along with the first line, which would have told of it.
+//!
 //! The table has several entries for each node, and covers the keys up to the largest low of a leaf. Where keys are spread so unevenly that entries name few
 //! of the nodes, it is in nobody's interest, and not looked at before there are more nodes.
 
 use crossbeam_utils::CachePadded;
-use everleaf_pmem::Handles;
 use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
+use everleaf_pmem::{HANDLE_BITS, Handles};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries for a node.
 const SHARE: usize = 8;
 const SIZE_MIN: usize = 64;
+/// In an entry: the handle of a node. The bits above it are the part.
+const NODE: u32 = (1 << HANDLE_BITS) - 1;
 /// Notes between two looks at whether the table is large enough.
 const FITTING: u64 = 16;
 /// Notes between two looks at what it is worth.
 const TRIAL: u64 = 1 << 16;
 /// In a state: a table is in use.
 const IN_USE: u64 = 1 << 8;
+/// In a state: there are so many nodes that their first lines are not near.
+const IS_FAR: u64 = 1 << 9;
+/// From so many entries on.
+const FAR: usize = 1 << 16;
 
 /// See the module documentation.
 pub(super) struct Shortcuts {
@@ -46,11 +55,15 @@ impl Shortcuts {
         Self { entries: Handles::new(), state: AtomicU64::new(0), account: CachePadded::default() }
     }
 
-    /// The node that a key may belong to.
+    /// The node that a key may belong to, and the part of it that is to be asked for at once.
     #[inline(always)]
-    pub(super) fn find(&self, key: u64) -> Option<u32> {
+    pub(super) fn find(&self, key: u64) -> Option<(u32, Option<usize>)> {
         let state = self.state.load(Relaxed);
-        (state != 0).then(|| self.entry(state, key).load(Relaxed))
+        if state == 0 {
+            return None;
+        }
+        let entry = self.entry(state, key).load(Relaxed);
+        Some((entry & NODE, (state & IS_FAR != 0).then_some((entry >> HANDLE_BITS) as usize)))
     }
 
     #[inline(always)]
@@ -66,9 +79,10 @@ impl Shortcuts {
         }
     }
 
-    /// A search without help has come to this node. Of so many.
+    /// A search without help has come to this part of this node. Of so many.
     #[inline]
-    pub(super) fn note(&self, key: u64, node: u32, nodes: impl FnOnce() -> u32) {
+    pub(super) fn note(&self, key: u64, node: u32, part: usize, nodes: impl FnOnce() -> u32) {
+        let node = node | (part as u32) << HANDLE_BITS;
         let state = self.state.load(Relaxed);
         if state != 0 {
             let entry = self.entry(state, key);
@@ -93,13 +107,14 @@ impl Shortcuts {
             return;
         }
         let (reach, size) = (u64::BITS - self.account.reach.load(Relaxed).leading_zeros(), SIZE_MIN.ilog2() + chunk);
-        let wanted = u64::from(first) << 32 | IN_USE | u64::from(reach.saturating_sub(size));
+        let distance = if SIZE_MIN << chunk >= FAR { IS_FAR } else { 0 };
+        let wanted = u64::from(first) << 32 | distance | IN_USE | u64::from(reach.saturating_sub(size));
         if wanted != state {
             self.entries.get_or_make(first);
             self.account.chosen.store(chunk + 1, Relaxed);
             self.state.store(wanted, Relaxed);
         } else if is_trial {
-            let entries = (0..(SIZE_MIN as u32) << chunk).map(|at| self.entries.get(first | at).load(Relaxed));
+            let entries = (0..(SIZE_MIN as u32) << chunk).map(|at| self.entries.get(first | at).load(Relaxed) & NODE);
             let mut before = None;
             let named = entries.filter(|node| before.replace(*node) != Some(*node)).count();
             if named < nodes as usize / 2 {
@@ -121,18 +136,28 @@ mod tests {
         shortcuts.reach(u64::MAX);
         for round in 0..3 {
             for node in 0..nodes {
-                shortcuts.note(u64::from(node) << 54 | round, node, || nodes);
+                shortcuts.note(u64::from(node) << 54 | round, node, 3, || nodes);
             }
         }
-        assert!((0..nodes).all(|node| shortcuts.find(u64::from(node) << 54) == Some(node)));
+        assert!((0..nodes).all(|node| shortcuts.find(u64::from(node) << 54) == Some((node, None))));
         // Small keys get a finer table, but never one that is out of bounds.
         let shortcuts = Shortcuts::new();
         shortcuts.reach(5000);
         for round in 0..3 {
-            (0..100).for_each(|node| shortcuts.note(node * 50 + round, node as u32, || 100));
+            (0..100).for_each(|node| shortcuts.note(node * 50 + round, node as u32, 0, || 100));
         }
-        assert!((0..100).all(|node| shortcuts.find(node * 50) == Some(node as u32)));
-        assert!(shortcuts.find(u64::MAX).is_some_and(|node| node < 100));
+        assert!((0..100).all(|node| shortcuts.find(node * 50) == Some((node as u32, None))));
+        assert!(shortcuts.find(u64::MAX).is_some_and(|(node, _)| node < 100));
+    }
+
+    #[test]
+    fn parts_are_told_where_there_are_many_nodes() {
+        let shortcuts = Shortcuts::new();
+        shortcuts.reach(u64::MAX);
+        for round in 0..2 {
+            (0..64).for_each(|node| shortcuts.note(u64::from(node) << 58 | round, node, node as usize % 7, || FAR as u32));
+        }
+        assert!((0..64).all(|node| shortcuts.find(u64::from(node) << 58) == Some((node, Some(node as usize % 7)))));
     }
 
     #[test]
@@ -140,11 +165,11 @@ mod tests {
         let shortcuts = Shortcuts::new();
         shortcuts.reach(u64::MAX);
         for note in 0..2 * TRIAL {
-            shortcuts.note(note % 1000, (note % 1000) as u32, || 1000);
+            shortcuts.note(note % 1000, (note % 1000) as u32, 0, || 1000);
         }
         assert_eq!(shortcuts.find(7), None);
         for note in 0..2 * FITTING {
-            shortcuts.note(note << 60, note as u32, || 3000);
+            shortcuts.note(note << 60, note as u32, 0, || 3000);
         }
         assert!(shortcuts.find(7).is_some(), "with more nodes it may be worth something");
     }
