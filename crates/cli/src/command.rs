@@ -18,7 +18,7 @@ mod put;
 mod repair;
 mod restore;
 mod scan;
-mod serve;
+pub(crate) mod serve;
 mod stats;
 
 use crate::failure::Failure;
@@ -58,7 +58,7 @@ pub(crate) enum Command {
     Export(export::Arguments),
     /// Write what export or backup has written into a pool
     Import(import::Arguments),
-    /// Write a pool anew, as small as what it holds
+    /// Make a pool as small as what it holds: written anew, or while a server uses it
     Compact(compact::Arguments),
     /// Make a new pool of what can be read of a damaged one
     Repair(repair::Arguments),

@@ -7,6 +7,7 @@ mod command;
 mod failure;
 mod options;
 mod output;
+mod server;
 mod text;
 mod transfer;
 

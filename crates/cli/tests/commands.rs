@@ -245,6 +245,10 @@ fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     let watched = expect(path, &["stats", "--watch", "--server", said["address"].as_str().expect("an address"), "--count", "2", "--interval", "0.01"], b"", 0);
     let watched = String::from_utf8(watched).expect("UTF-8");
     assert!(watched.lines().count() == 3 && watched.starts_with("  clients  commands/s "), "{watched}");
+    let address = said["address"].as_str().expect("an address");
+    let compacted: serde_json::Value = serde_json::from_slice(&expect(path, &["compact", "--online", "--server", address, "--json"], b"", 0)).expect("JSON");
+    assert!(compacted["is_complete"] == true && compacted["size"].as_u64() <= compacted["size_before"].as_u64(), "{compacted}");
+    expect(path, &["compact", "--server", address], b"", 2);
     let output = everleaf(path, &["get", "key"], b"");
     assert_eq!(output.status.code(), Some(3));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -15,7 +15,7 @@ mod threads;
 mod watch;
 
 use crate::crash::source::Source;
-use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, mutants, profile, sow, suites};
+use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, more_suites, mutants, profile, sow, suites};
 use clap::{Args, Subcommand};
 use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site, Tally};
@@ -111,14 +111,17 @@ pub enum Command {
 /// Which worlds.
 #[derive(Args)]
 pub struct Worlds {
-    /// Only worlds whose name begins so, such as isle-128, isle/bytes, pool, store; may be given more than once
+    /// Only worlds whose name begins so, such as isle-128, isle/bytes, pool, store, or store-lb-128, which is left out otherwise; may be given more than once
     #[arg(long = "world", visible_alias = "index")]
     names: Vec<String>,
 }
 
 impl Worlds {
     fn chosen(&self) -> Result<Vec<Box<dyn Suite>>, String> {
-        let all = suites();
+        let mut all = suites();
+        if !self.names.is_empty() {
+            all.extend(more_suites());
+        }
         let names: Vec<_> = all.iter().map(|suite| suite.name()).collect();
         let part = |name: &str, wanted: &str| name == wanted || name.starts_with(&format!("{wanted}/"));
         let chosen: Vec<_> = all.into_iter().filter(|suite| self.names.is_empty() || self.names.iter().any(|wanted| part(&suite.name(), wanted))).collect();
@@ -234,7 +237,8 @@ impl Command {
             Self::Lines { worlds, extent } => lines(&worlds.chosen()?, &extent.options()?),
             Self::Threads(arguments) => arguments.run(),
             Self::Replay { world, case, extent, site, verb, act } => {
-                let suite = suites().into_iter().find(|suite| suite.name() == world).ok_or_else(|| format!("no world is called {world}"))?;
+                let suite =
+                    suites().into_iter().chain(more_suites()).find(|suite| suite.name() == world).ok_or_else(|| format!("no world is called {world}"))?;
                 let mut options = extent.options()?;
                 if let (Some(site), Some(verb), Some(act)) = (site, verb, act) {
                     options.life.fault = Some(find_fault(&*suite, &site, &verb, &act)?);

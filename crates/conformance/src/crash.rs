@@ -218,8 +218,13 @@ pub fn suites() -> Vec<Box<dyn Suite>> {
     suites.extend(indexes::<u64>());
     suites.extend(indexes::<[u8]>());
     suites.push(Box::new(Arc::new(Pools)));
-    suites.push(Box::new(Arc::new(Stores)));
+    suites.push(Box::new(Arc::new(Stores::SMALLEST)));
     suites
+}
+
+/// The store on other indexes. Most of what there is to find there is found by the indexes' own worlds.
+pub fn more_suites() -> impl Iterator<Item = Box<dyn Suite>> {
+    Stores::OTHERS.into_iter().map(|stores| Box::new(Arc::new(stores)) as Box<dyn Suite>)
 }
 
 fn indexes<K: crate::Class + Key + ?Sized>() -> impl Iterator<Item = Box<dyn Suite>> {

@@ -56,6 +56,7 @@ mod batch;
 mod directory;
 mod leaf;
 mod open;
+mod relocate;
 mod scan;
 mod structure;
 
@@ -64,7 +65,7 @@ use crate::latch::Restart;
 use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::is_getting_sparse;
-use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use directory::{Descriptors, Directory, Number, handle};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
@@ -350,6 +351,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         self.visit_blocks(visit)
+    }
+
+    fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        self.acknowledged(|| self.relocate_fences(from, leaves_max, is_leaving))
     }
 
     fn stats(&self) -> Stats {

@@ -113,6 +113,12 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// Visits every block of the pool that belongs to the index itself (not to its values): offset and size in bytes. No operation may be under way.
     fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error>;
 
+    /// Puts other blocks in the place of those that are to leave, by their offsets, of the next `leaves_max` leaves from that of `from` on. Values stay as they
+    /// are. A leaf that others are at may be left out.
+    fn relocate(&self, _from: &K, _leaves_max: usize, _is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        Ok(Relocated { next: None, moved: 0 })
+    }
+
     /// Leaves behind in the pool what lets the index be opened fast, if the pool is closed next. Writes are refused from here on. Nothing is lost without it.
     /// No operation may be under way.
     ///
@@ -151,6 +157,15 @@ fn in_groups<'a, T, K: Key + ?Sized>(
         act(&writes[..things.len()])?;
     }
     Ok(())
+}
+
+/// How far [`OrderedIndex::relocate`] has come.
+#[derive(Debug)]
+pub struct Relocated<K: Key + ?Sized> {
+    /// Where to go on; `None` at the end.
+    pub next: Option<K::Owned>,
+    /// Number of leaves that were moved, themselves or what belongs to them.
+    pub moved: u64,
 }
 
 /// What [`OrderedIndex::scan`] calls for each entry.

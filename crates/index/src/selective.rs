@@ -31,12 +31,13 @@ pub mod structure;
 
 mod image;
 mod open;
+mod relocate;
 mod scan;
 
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
-use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
@@ -508,6 +509,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
 
     fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         self.visit_blocks(visit)
+    }
+
+    fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        self.acknowledged(|| self.relocate_leaves(from, leaves_max, is_leaving))
     }
 
     fn close(&self) -> Result<(), Error> {

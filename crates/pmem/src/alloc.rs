@@ -42,16 +42,19 @@
 
 mod cache;
 mod class;
+mod evacuation;
 mod heap;
 mod reach;
 mod runs;
 mod snapshot;
 mod table;
 
+pub use evacuation::Evacuation;
 pub use reach::{Reach, Usage};
 pub(crate) use snapshot::Snapshot;
 
 use crate::schedule::{self, Step};
+use crate::word::WORD;
 use crate::{Error, Medium, Off, Pm, Pool, Word, word};
 use class::FIRST;
 use heap::{Block, Heap};
@@ -93,6 +96,21 @@ impl Header {
     }
 }
 
+/// Number of bytes of a slab in use that tell how many slabs belong to it.
+pub(crate) const HEADER_BYTES: usize = 3 * WORD;
+
+/// How many slabs belong together from `slab` on, if the first bytes of it are those of a slab in use; else `None`.
+pub(crate) fn extent_of(slab: u32, first: &[u8; HEADER_BYTES]) -> Option<u32> {
+    let words: [u64; 3] = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| first[at * WORD + byte])));
+    let extent = u32::try_from(words[1]).ok()?;
+    let (header, count) = match words[0] {
+        BLOCKS => (Header::Blocks(extent), 1),
+        RUN => (Header::Run(extent), extent),
+        _ => return None,
+    };
+    (header.words(slab) == words && count > 0).then_some(count)
+}
+
 /// The allocator of a pool.
 pub(crate) struct Allocator {
     heap: Arc<Heap>,
@@ -109,9 +127,10 @@ pub(crate) enum Start {
 }
 
 impl Allocator {
-    /// The allocator of a pool with slabs of `slab_size` bytes: a power of two from 4 KiB to 64 KiB. Nothing is stored in the pool.
-    pub(crate) fn new<M: Medium>(pm: &Pm<M>, slab_size: usize, start: Start) -> Self {
-        let heap = Heap::new(slab_size, pm.length(), !matches!(start, Start::Created));
+    /// The allocator of a pool with slabs of `slab_size` bytes: a power of two from 4 KiB to 64 KiB. Nothing is stored in the pool. If its file `is_holey`,
+    /// slabs that are free may have no space.
+    pub(crate) fn new<M: Medium>(pm: &Pm<M>, slab_size: usize, start: Start, is_holey: bool) -> Self {
+        let heap = Heap::new(slab_size, pm.length(), !matches!(start, Start::Created), is_holey);
         if let Start::Clean(snapshot) = start {
             // What is damaged is not taken over, and the heap still wants recovery.
             let _ = snapshot::restore(pm, &heap, &snapshot);
@@ -148,7 +167,7 @@ impl<M: Medium> Pool<M> {
         if self.needs_recovery() {
             return None;
         }
-        snapshot::write(self, &self.alloc.heap, &self.epochs.retired())
+        snapshot::write(self, &self.alloc.heap, &self.epochs.retired(), |off, length| self.back(off as usize, length).is_ok())
     }
 
     /// A block of `size` bytes, in which anything may be.
@@ -184,9 +203,9 @@ impl<M: Medium> Pool<M> {
         let heap = &self.alloc.heap;
         let at = block.bytes();
         match heap.locate(at) {
-            Some(Block::Small { class }) => {
+            Some(Block::Small { class, leaves }) => {
                 self.medium().released(at as usize, heap.classes.get(class).size as usize);
-                cache::push(heap, class, at);
+                if leaves { heap.give(class, &[at]) } else { cache::push(heap, class, at) }
             }
             Some(Block::Run { slab, count }) => {
                 self.medium().released(at as usize, count as usize * heap.slab_size() - FIRST);
@@ -256,17 +275,17 @@ impl<M: Medium> Pool<M> {
     fn take_slabs(&self, count: u32) -> Result<u32, Error> {
         let heap = &self.alloc.heap;
         assert!(!heap.is_recovering(), "nothing can be allocated before the recovery has ended");
-        if let Some(slab) = heap.take_slabs(count) {
+        if let Some(slab) = self.take_free(count) {
             return Ok(slab);
         }
         let _growing = schedule::lock(&heap.growing);
-        if let Some(slab) = heap.take_slabs(count) {
+        if let Some(slab) = self.take_free(count) {
             return Ok(slab);
         }
         let full = match self.grow(count as usize * heap.slab_size()) {
             Ok(()) => {
                 heap.extend(self.length());
-                match heap.take_slabs(count) {
+                match self.take_free(count) {
                     Some(slab) => return Ok(slab),
                     None => Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.length() },
                 }
@@ -274,9 +293,33 @@ impl<M: Medium> Pool<M> {
             Err(error) => error,
         };
         self.collect();
+        heap.stay();
         self.empty_cache();
         heap.release_empty();
-        heap.take_slabs(count).ok_or(full)
+        let mut from = 0;
+        while let Some((slab, count)) = heap.take_bare_run(from) {
+            from = slab + count;
+            if self.back_slabs(slab, count) {
+                heap.give_slabs(slab, count);
+            }
+        }
+        self.take_free(count).ok_or(full)
+    }
+
+    /// Takes `count` neighbouring free slabs: such as have space on the file system, else such as have none, if there is some for them.
+    fn take_free(&self, count: u32) -> Option<u32> {
+        let heap = &self.alloc.heap;
+        heap.take_slabs(count).or_else(|| heap.take_bare(count).filter(|slab| self.back_slabs(*slab, count)))
+    }
+
+    /// Gives bare slabs that were taken space on the file system. If there is none, they are bare and free again.
+    fn back_slabs(&self, slab: u32, count: u32) -> bool {
+        let heap = &self.alloc.heap;
+        let is_backed = self.back(heap.offset(slab) as usize, count as usize * heap.slab_size()).is_ok();
+        if !is_backed {
+            heap.give_bare(slab, count);
+        }
+        is_backed
     }
 
     /// Makes the header of a slab durable.

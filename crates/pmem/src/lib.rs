@@ -23,7 +23,7 @@ pub mod schedule;
 pub mod vector;
 mod word;
 
-pub use alloc::{Reach, Usage};
+pub use alloc::{Evacuation, Reach, Usage};
 pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
 pub use epoch::Guard;
 pub use error::Error;

@@ -233,6 +233,19 @@ pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     })
 }
 
+/// Gives the space of the bytes `from..to` of `file` back to its file system: they read as zero from then on. Whether the file system can do that.
+pub(crate) fn punch(file: &File, from: usize, to: usize) -> io::Result<bool> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    loop {
+        match fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from as u64, (to - from) as u64) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP) => return Ok(false),
+            result => return Ok(result.map(|()| true)?),
+        }
+    }
+}
+
 /// What `fallocate` does, as far as possible on file systems that have no such call: what the file has already is left as it is.
 fn extend_with_zeroes(file: &File, from: u64, to: u64) -> io::Result<()> {
     let zeroes = vec![0; 1 << 20];

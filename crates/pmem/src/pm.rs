@@ -14,10 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Mapped persistent memory and the medium under it.
 pub struct Pm<M> {
     medium: M,
-    /// Invariant: `length` bytes from here are mapped, readable and writable, for as long as `self` lives, are only ever accessed as words, and `base` is
-    /// aligned to a page.
+    /// Invariant: as many bytes from here as `length` has ever been are mapped, readable and writable, for as long as `self` lives, are only ever accessed as
+    /// words, and `base` is aligned to a page.
     base: NonNull<u8>,
-    /// Grows only.
     length: AtomicUsize,
 }
 
@@ -37,13 +36,13 @@ impl<M: Medium> Pm<M> {
         Self { medium, base, length: AtomicUsize::new(length) }
     }
 
-    /// Tells that the mapping now reaches to `length` bytes.
+    /// Tells that the pool now reaches to `length` bytes. One thread at a time.
     ///
     /// # Safety
-    /// As for [`Pm::new`], with the new length.
-    pub(crate) unsafe fn extend(&self, length: usize) {
+    /// As for [`Pm::new`], with the new length. What lay within an earlier length stays mapped: references to it may be left.
+    pub(crate) unsafe fn resize(&self, length: usize) {
         assert!(length.is_multiple_of(LINE));
-        self.length.fetch_max(length, Ordering::Release);
+        self.length.store(length, Ordering::Release);
     }
 
     /// The medium.

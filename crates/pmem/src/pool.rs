@@ -10,7 +10,7 @@
 //! - **Open**: take the lock; read the superblock and check it; refuse a pool that a dead machine may have torn; mark it as not clean, durably, before anything
 //!   else is stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). A pool that was not clean stays as it
 //!   is, so opening it twice stores nothing the second time.
-//! - **Grow**: see [`Pool::grow`].
+//! - **Grow**: see [`Pool::grow`]. **Shrink**: see [`Pool::shrink`].
 //! - **Close**: the allocator writes its snapshot, everything is made durable, then the clean flag, by a change of superblock: the commit point. A crash before
 //!   leaves a pool that was not closed.
 //!
@@ -153,6 +153,15 @@ impl<M: Medium> Deref for Pool<M> {
     }
 }
 
+impl<M: Medium> Drop for Pool<M> {
+    /// What was cut off goes when nobody can look at it any more.
+    fn drop(&mut self) {
+        if *self.state.get_mut() != INSPECTED {
+            self.backing.trim(self.superblock.get_mut().size as usize);
+        }
+    }
+}
+
 impl Pool<Hardware> {
     /// Creates a pool in a new file.
     ///
@@ -263,27 +272,27 @@ impl<M: Medium> Pool<M> {
         let pm = unsafe { Pm::new(medium, backing.base(), size_of::<Header>()) };
         let header = pm.head::<Header>();
         let size_max = options.size_max.min(backing.size_max());
-        let (superblock, start, found) = match (mode, header.read(backing.path(), backing.length()?)) {
+        let (superblock, start, found, is_holey) = match (mode, header.read(backing.path(), backing.length()?)) {
             (Mode::Open | Mode::OpenOrCreate | Mode::Inspect, Ok(superblock)) => {
                 let found = match if mode == Mode::Inspect { backing.user() } else { None } {
                     Some(owner) => Found::InUse { owner },
                     None if superblock.clean => Found::Clean,
                     None => Found::Unclean,
                 };
-                let (superblock, start) = open(&pm, &backing, superblock, options, mode, domain)?;
-                (superblock, start, found)
+                let (superblock, start, is_holey) = open(&pm, &backing, superblock, options, mode, domain)?;
+                (superblock, start, found, is_holey)
             }
             (Mode::Create | Mode::OpenOrCreate, Err(Error::Unfinished { .. })) => {
                 backing.expect_nothing_after_header()?;
-                (create(&pm, &backing, options, size_max, domain)?, Start::Created, Found::Absent)
+                (create(&pm, &backing, options, size_max, domain)?, Start::Created, Found::Absent, false)
             }
             (Mode::Create, Ok(_)) => return Err(Error::Exists { path: backing.path().to_owned() }),
             (_, Err(error)) => return Err(error),
         };
         // SAFETY: as above; `Header::read` and `create` have seen to it that the backing has that much.
-        unsafe { pm.extend(superblock.size as usize) };
+        unsafe { pm.resize(superblock.size as usize) };
         let pool = Self {
-            alloc: Allocator::new(&pm, superblock.slab_size as usize, start),
+            alloc: Allocator::new(&pm, superblock.slab_size as usize, start, is_holey),
             pm,
             epochs: Epochs::new(),
             slab_size: superblock.slab_size as usize,
@@ -395,6 +404,43 @@ impl<M: Medium> Pool<M> {
         self.pm.head()
     }
 
+    /// Gives the bytes from `off` on space on the file system, if they have none.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Io`].
+    pub(crate) fn back(&self, off: usize, length: usize) -> Result<(), Error> {
+        self.backing.allocate(off, off + length)
+    }
+
+    /// Gives the space of the bytes from `off` on back to the file system, which nobody uses: they become zero. Whether it could be done.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn give_up(&self, off: usize, length: usize) -> Result<bool, Error> {
+        self.backing.punch(off, off + length)
+    }
+
+    /// Makes the pool end at `size` bytes. Nobody uses what is behind.
+    ///
+    /// 1. Let offsets reach no further. Whoever still looks there, as a reader may before he finds out that he must try again, looks at memory that is mapped.
+    /// 2. Commit a superblock with the new size: the commit point. It is on the device before the file can get shorter. A crash leaves a file longer than its
+    ///    pool, which is harmless.
+    ///
+    /// The file keeps its length as long as it is mapped: no access to what was cut off may end the process ([`Backing::trim`]).
+    ///
+    /// # Errors
+    /// Those of [`Pool::writable`], [`Error::Io`].
+    pub(crate) fn shrink(&self, size: usize) -> Result<(), Error> {
+        let mut superblock = schedule::lock(&self.superblock);
+        self.writable()?;
+        // SAFETY: the backing has more.
+        unsafe { self.pm.resize(size) };
+        let shrunk = Superblock { sequence: superblock.next(), size: size as u64, ..*superblock };
+        self.latch(commit_to_device(&self.pm, &self.backing, &shrunk))?;
+        *superblock = shrunk;
+        self.durable()
+    }
+
     /// Makes room for at least `wanted` more bytes, whole slabs, at the end of the pool.
     ///
     /// 1. Allocate space on the file system, and, where the domain outlives the machine, make the file's new length durable. A crash leaves a file longer than
@@ -417,12 +463,12 @@ impl<M: Medium> Pool<M> {
         *superblock = grown;
         schedule::drain();
         // SAFETY: the backing has that much now, and lives longer than `pm`.
-        unsafe { self.pm.extend(grown_size) };
+        unsafe { self.pm.resize(grown_size) };
         self.durable()
     }
 }
 
-/// Takes a pool into use that `found` describes; what its superblock says from now on, and what the allocator starts from.
+/// Takes a pool into use that `found` describes; what its superblock says from now on, what the allocator starts from, and whether what is free may lack space.
 fn open<M: Medium>(
     pm: &Pm<M>,
     backing: &Backing,
@@ -430,29 +476,30 @@ fn open<M: Medium>(
     options: &PoolOptions,
     mode: Mode,
     domain: Option<Domain>,
-) -> Result<(Superblock, Start), Error> {
+) -> Result<(Superblock, Start, bool), Error> {
     let start = match found.snapshot {
         Some(snapshot) if found.clean => Start::Clean(snapshot),
         _ => Start::Unclean,
     };
     if mode == Mode::Inspect {
-        return Ok((found, start));
+        return Ok((found, start, false));
     }
     let opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
     if !found.clean && !options.accept_dirty_shutdown {
         check_survival(&found, &opened, backing.path())?;
     }
-    backing.fill_holes(found.size as usize)?;
+    backing.trim(found.size as usize);
+    let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     if domain.is_some_and(Domain::survives_power_failure) {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         backing.synchronise()?;
     }
     if opened == found {
-        return Ok((opened, start));
+        return Ok((opened, start, is_holey));
     }
     let opened = Superblock { sequence: found.next(), ..opened };
     commit_to_device(pm, backing, &opened)?;
-    Ok((opened, start))
+    Ok((opened, start, is_holey))
 }
 
 /// Makes `superblock` the active one on the device too, whatever the domain. The switch must not get there before what it names: a device may tear a page

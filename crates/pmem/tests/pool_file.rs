@@ -327,22 +327,43 @@ fn a_full_disk_is_an_error_and_every_byte_of_it_is_used() {
     assert_eq!(Pool::open(&path, &small()).unwrap().info().size, size);
 }
 
-/// A copy may have holes where the pool had zeroes; opening fills them, or says that there is no room.
-#[test]
-fn holes_of_a_copied_file_are_filled() {
+/// Bytes that a file takes.
+fn space(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// A copy may have holes where the pool had zeroes; opening fills those in slabs that are in use, or says that there is no room.
+#[test]
+fn holes_of_a_copied_file_are_filled_where_blocks_are() {
     let (_dir, path) = temporary();
-    Pool::create(&path, &small()).unwrap().close().unwrap();
+    let pool = Pool::create(&path, &small()).unwrap();
+    // A run of slabs, and one of blocks.
+    let large = pool.seal(pool.alloc_words(10 << 17).unwrap()).release();
+    put(&pool, "name", 3);
+    pool.close().unwrap();
+    drop(pool);
     let bytes = fs::read(&path).unwrap();
     let sparse = |path: &Path| {
         let file = File::create(path).unwrap();
         file.set_len(bytes.len() as u64).unwrap();
-        file.write_all_at(&bytes[..4096], 0).unwrap();
+        for (at, page) in bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+            file.write_all_at(page, at as u64 * 4096).unwrap();
+        }
     };
     sparse(&path);
-    assert!(fs::metadata(&path).unwrap().blocks() * 512 < 1 << 20);
-    drop(Pool::open(&path, &small()).unwrap());
-    assert!(fs::metadata(&path).unwrap().blocks() * 512 >= bytes.len() as u64);
+    assert!(space(&path) < 1 << 20);
+    let pool = Pool::open(&path, &small()).unwrap();
+    assert!((10 << 20..12 << 20).contains(&space(&path)), "{}", space(&path));
+    assert_eq!((value(&pool, "name"), pool.needs_recovery()), (Some(3), false));
+    // What is free gets space when it is used.
+    let before = space(&path);
+    let more = pool.alloc_words(1 << 17).unwrap();
+    assert!((1 << 20..2 << 20).contains(&(space(&path) - before)));
+    drop(more);
+    pool.retire(large, &pool.pin());
+    pool.collect();
+    drop(pool);
     let Some(disk) = Tmpfs::new("size=8m") else {
         println!("skipped in part: this process may not mount a tmpfs");
         return;
@@ -350,6 +371,51 @@ fn holes_of_a_copied_file_are_filled() {
     let path = disk.0.path().join("test.pool");
     sparse(&path);
     assert!(matches!(Pool::open(&path, &small()), Err(Error::NoSpace { .. })));
+}
+
+/// What is free loses its space, in the middle of the file and at its end, and gets it again.
+#[test]
+fn space_is_given_back_and_taken_again() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &small()).unwrap();
+    let large: Vec<_> = (0..40).map(|_| pool.seal(pool.alloc_words(1 << 17).unwrap()).release()).collect();
+    put(&pool, "name", 5);
+    let before = (pool.length(), space(&path));
+    assert!(before.0 > 40 << 20 && before.1 >= before.0 as u64);
+    // All but the tenth.
+    for (_, large) in large.iter().enumerate().filter(|(number, _)| *number != 10) {
+        pool.retire(*large, &pool.pin());
+    }
+    pool.collect();
+    let given = pool.give_back().unwrap();
+    assert!(given > 38 << 20, "{given}");
+    assert!(space(&path) < 3 << 20, "{}", space(&path));
+    assert!(pool.length() < before.0 && pool.info().size == pool.length());
+    assert_eq!(fs::metadata(&path).unwrap().len(), before.0 as u64, "as long as it is mapped");
+    assert_eq!(pool.give_back().unwrap(), 0);
+    let room = pool.room();
+    // A crash; then a clean shutdown, whose snapshot may lie where there was no space.
+    drop(pool);
+    let pool = Pool::open(&path, &small()).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), pool.length() as u64);
+    let reach = pool.reach();
+    reach.mark(large[10], 1 << 20).unwrap();
+    reach.mark(Off::<()>::new(pool.root("name").unwrap().unwrap().off), 8).unwrap();
+    pool.adopt(reach).unwrap();
+    assert!(space(&path) < 3 << 20, "{}", space(&path));
+    assert!(pool.room().abs_diff(room) < 1 << 20);
+    pool.close().unwrap();
+    drop(pool);
+    let pool = Pool::open(&path, &small()).unwrap();
+    assert_eq!((value(&pool, "name"), pool.needs_recovery()), (Some(5), false));
+    assert!(space(&path) < 3 << 20, "{}", space(&path));
+    let again: Vec<_> = (0..39).map(|_| pool.seal(pool.alloc_words(1 << 17).unwrap()).release()).collect();
+    for (at, block) in again.iter().enumerate() {
+        let words = pool.words(*block, 1 << 17).unwrap();
+        pool.store(&words[at], 7, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(words[(1 << 17) - 1].get(), 0);
+    }
+    assert!(space(&path) > 40 << 20);
 }
 
 #[test]

@@ -12,6 +12,7 @@
 mod backups;
 mod client;
 mod command;
+mod compactions;
 mod config;
 mod connection;
 mod conversation;

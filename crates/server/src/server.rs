@@ -112,6 +112,7 @@ impl Server {
                 outcome = outcome.and(ended);
             }
             shared.backups.join();
+            shared.compactions.join();
             outcome
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::backups::Backups;
 use crate::client::{Client, Clients};
+use crate::compactions::Compactions;
 use crate::config::Config;
 use crate::database::Databases;
 use crate::executor::scan::Cursors;
@@ -83,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) cursors: Mutex<Cursors>,
     pub(crate) gate: Gate,
     pub(crate) backups: Arc<Backups>,
+    pub(crate) compactions: Arc<Compactions>,
     pub(crate) started: Instant,
     /// Of the server's life, so that clients can tell one from the next.
     pub(crate) run_id: String,
@@ -115,6 +117,7 @@ impl Shared {
             cursors: Mutex::new(Cursors::new()),
             gate: Gate::new(wakers.len()),
             backups: Arc::new(Backups::new(backup)),
+            compactions: Arc::default(),
             started: Instant::now(),
             run_id: format!("{:032x}{:08x}", rand::random::<u128>(), rand::random::<u32>()),
             swept_count: AtomicU64::new(0),

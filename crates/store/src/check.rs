@@ -130,6 +130,7 @@ impl<M: Listed> Store<M> {
     /// None yet that is not in the report.
     pub fn verify(&self) -> Result<Report, Error> {
         let _loading = schedule::lock(&self.shared.loading);
+        let _compacting = schedule::lock(&self.shared.compacting);
         let _paused = self.shared.garbage.pause();
         let _all = self.shared.stripes.lock_all();
         let reach = self.shared.pool.reach();

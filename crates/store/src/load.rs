@@ -29,18 +29,21 @@ struct Records<'p, I, M: Medium> {
     ready: IntoIter<(Vec<u8>, NonZeroU64)>,
     /// Links of all records, to give them back if need be.
     written: Vec<NonZeroU64>,
+    /// How many of them expire.
+    expiring: u64,
     last: Option<(Vec<u8>, NonZeroU64)>,
     error: Option<Error>,
 }
 
-impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V)>, M: Medium> Records<'_, I, M> {
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V, Option<u64>)>, M: Medium> Records<'_, I, M> {
     /// Writes the next records, and makes them durable together.
     fn write_group(&mut self) -> Result<(), Error> {
         let (mut keys, mut records) = (Vec::with_capacity(GROUP), Vec::with_capacity(GROUP));
-        for (key, value) in self.entries.by_ref().take(GROUP) {
+        for (key, value, expiry_ms) in self.entries.by_ref().take(GROUP) {
             let (key, value) = (key.as_ref(), value.as_ref());
             check_sizes(key, value)?;
-            records.push(Record::write(self.pool, key, value, Version::default())?.flush());
+            self.expiring += u64::from(expiry_ms.is_some());
+            records.push(Record::write(self.pool, key, value, Version { expiry_ms, ..Version::default() })?.flush());
             keys.push(key.to_vec());
         }
         let links: Vec<_> = self.pool.fence_all(records).into_iter().map(|record| link_word(record.release())).collect();
@@ -50,7 +53,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V)>, M: Medium> Reco
     }
 }
 
-impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V)>, M: Medium> Iterator for Records<'_, I, M> {
+impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V, Option<u64>)>, M: Medium> Iterator for Records<'_, I, M> {
     type Item = (Vec<u8>, NonZeroU64);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -75,6 +78,14 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// A namespace with keys, be it that they have expired; keys that do not ascend; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
     pub fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: impl IntoIterator<Item = (K, V)>) -> Result<u64, Error> {
+        self.load_until(entries.into_iter().map(|(key, value)| (key, value, None)))
+    }
+
+    /// [`Namespace::load`] of entries some of which expire: key, value, and when, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// See [`Namespace::load`].
+    pub fn load_until<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: impl IntoIterator<Item = (K, V, Option<u64>)>) -> Result<u64, Error> {
         let shared = &self.shared;
         let _loading = schedule::lock(&shared.loading);
         // The entries come but once: what can make room does so before.
@@ -82,25 +93,33 @@ impl<M: Listed> Namespace<M> {
         shared.pool.collect();
         shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
         let index = shared.begin_load(&self.space)?;
-        let mut records =
-            Records { pool: &shared.pool, entries: entries.into_iter().fuse(), ready: Vec::new().into_iter(), written: Vec::new(), last: None, error: None };
+        let mut records = Records {
+            pool: &shared.pool,
+            entries: entries.into_iter().fuse(),
+            ready: Vec::new().into_iter(),
+            written: Vec::new(),
+            expiring: 0,
+            last: None,
+            error: None,
+        };
         let loaded = index.tree.bulk_load(&mut records, FILL).map_err(Error::from);
-        let Records { written, error, .. } = records;
+        let Records { written, expiring, error, .. } = records;
         let outcome = error.map_or(loaded, Err).and_then(|()| shared.writable());
         if let Err(error) = outcome {
             shared.give_up_load(self, &index, &written)?;
             return Err(error);
         }
         let count = written.len() as u64;
-        shared.show_loaded(&self.space, index, count);
+        shared.show_loaded(&self.space, index, count, expiring);
         Ok(count)
     }
 }
 
 impl<M: Listed> Shared<M> {
     /// Step 4.
-    fn show_loaded(&self, space: &Space, index: Index, count: u64) {
+    fn show_loaded(&self, space: &Space, index: Index, count: u64, expiring: u64) {
         let _all = self.stripes.lock_all();
+        space.expiring.fetch_add(expiring, Ordering::Relaxed);
         let index = Arc::new(index);
         schedule::drain();
         space.index.store(Some(index.clone()));

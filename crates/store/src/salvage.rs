@@ -2,11 +2,12 @@
 //!
 //! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
 //!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
-//! 2. If anything was lost, all of the pool is searched for records that no walk has come by: a record that matches its checksums, 64 bits of them, is no
-//!    chance. The newest of each key goes to the namespace [`LOST_AND_FOUND`]: a record does not say which namespace it is of, and it may be one that was
-//!    replaced or removed, and whose block has not been used since. So they are for people to look at.
-//!
-//! An entry that an index does not show any more, without any sign of damage, is not noticed here: `verify` tells of the block that nothing leads to.
+//! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. The newest of each key goes to the
+//!    namespace [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free
+//!    is intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
+//!    like others. If the pool was not closed, or the list is damaged, nobody knows which blocks were in use, and a record that no index leads to may well have
+//!    been replaced or removed. Then all of the pool is searched, but only if something else was lost. So in such a pool, and in no other, an entry that an
+//!    index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`, for whom such a block is a free one.
 //!
 //! The pool is only looked at: what opening an index may store goes to pages of this process. Memory: a link for each record taken, and the keys of those that
 //! are found in the last step.
@@ -73,9 +74,7 @@ pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: imp
     for (name, root) in roots.iter().filter(|(name, _)| name != STORE_ROOT) {
         salvage.namespace(name, *root, &mut watch)?;
     }
-    if salvage.salvaged.loss_count > 0 {
-        salvage.search(&mut watch)?;
-    }
+    salvage.search(&mut watch)?;
     Ok(salvage.salvaged)
 }
 
@@ -203,6 +202,25 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
+    /// The key of the record at `at` and when it was committed, if there is one that no walk has come by.
+    fn orphan(&self, at: u64) -> Option<(Vec<u8>, u64)> {
+        let off = Off::<Word>::new(at);
+        let record = Record::read(self.pool, off.link()).ok()?;
+        // The key alone is soon looked at, whatever size a word that is no header claims for the value.
+        let mut key = Vec::new();
+        record.copy_key(&mut key);
+        if !record.matches_key(&key) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
+            return None;
+        }
+        let age = match record.commit().get() {
+            // An index keeps keys of its own like that, of leaves that are empty or were divided. So does a load keep keys without values: they are not found.
+            0 if record.value_size() == 0 => return None,
+            token if token & PENDING != 0 => generation(token),
+            word => word & !UNSTAMPED,
+        };
+        Some((key, age))
+    }
+
     fn write(&mut self, to: &Namespace, key: &[u8], record: &Record<'_>) -> Result<(), Error> {
         let mut value = Vec::with_capacity(record.value_size());
         record.copy_value(0, record.value_size(), &mut value);
@@ -216,27 +234,24 @@ impl<M: Listed> Salvage<'_, M> {
 
     /// Step 2.
     fn search(&mut self, watch: &mut impl FnMut(u64)) -> Result<(), Error> {
-        let slab_size = self.pool.info().slab_size;
         // By key: when it was committed, and where the record lies.
         let mut found: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
-        let mut key = Vec::new();
-        for at in (slab_size as u64..self.pool.length() as u64).step_by(WORD) {
-            let off = Off::<Word>::new(at);
-            let Ok(record) = Record::read(self.pool, off.link()) else { continue };
-            // The key alone is soon looked at, whatever size a word that is no header claims for the value.
-            key.clear();
-            record.copy_key(&mut key);
-            if !record.matches_key(&key) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
-                continue;
+        let mut note = |at: u64| {
+            if let Some((key, age)) = self.orphan(at) {
+                let newest = found.entry(key).or_default();
+                *newest = (*newest).max((age, at));
             }
-            let age = match record.commit().get() {
-                // No version of a store: an index keeps keys of its own like that, of leaves that are empty or were divided.
-                0 => continue,
-                token if token & PENDING != 0 => generation(token),
-                word => word & !UNSTAMPED,
-            };
-            let newest = found.entry(key.clone()).or_default();
-            *newest = (*newest).max((age, at));
+        };
+        if self.pool.visit_blocks(&mut note).is_ok_and(|are_known| are_known) {
+            for (key, (_, at)) in &found {
+                self.salvaged.lose(None, format!("key \"{}\": no index leads to its record at {at:#x}", key.escape_ascii()));
+            }
+        } else if self.salvaged.loss_count > 0 {
+            let slab_size = self.pool.info().slab_size;
+            (slab_size as u64..self.pool.length() as u64).step_by(WORD).for_each(note);
+        }
+        if found.is_empty() {
+            return Ok(());
         }
         let namespace = self.to.namespace(LOST_AND_FOUND)?;
         for (key, (_, at)) in found {

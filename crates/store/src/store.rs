@@ -80,6 +80,8 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) spaces: RwLock<BTreeMap<String, Arc<Space>>>,
     /// Held while a namespace is loaded: before all other locks.
     pub(crate) loading: Mutex<()>,
+    /// Held while the store is compacted, or verified: after `loading`, before all other locks.
+    pub(crate) compacting: Mutex<()>,
     /// Held while an index is created: after the stripes, if any.
     creating: Mutex<()>,
     index_name: String,
@@ -217,6 +219,7 @@ impl<M: Listed> Store<M> {
             sweeper: Sweeper::default(),
             spaces: RwLock::default(),
             loading: Mutex::new(()),
+            compacting: Mutex::new(()),
             creating: Mutex::new(()),
             index_name: options.index.clone(),
             next_space: AtomicU32::new(0),

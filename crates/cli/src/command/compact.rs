@@ -1,17 +1,30 @@
-//! `everleaf compact`: the pool written anew, as small as what it holds. It takes the old one's place when it is whole.
+//! `everleaf compact`: the pool as small as what it holds. Written anew, it takes the old one's place when it is whole; with `--online` its server moves
+//! together what it holds.
 
 use crate::failure::Failure;
 use crate::options::PoolArguments;
 use crate::output::Output;
+use crate::server::ServerArguments;
 use crate::text;
 use crate::transfer::{self, Transfer};
 use clap::Args;
 use serde_json::json;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the server is asked whether it has done.
+const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
+    /// Have a server compact its pool, while clients read and write, instead of writing one anew that nobody uses
+    #[arg(long)]
+    online: bool,
+    #[command(flatten)]
+    server: ServerArguments,
     /// Print the outcome as JSON
     #[arg(long)]
     json: bool,
@@ -19,6 +32,10 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.online {
+            return self.ask();
+        }
+        self.server.expect_none("--online")?;
         let transfer = Transfer::begin();
         let done = everleaf::compact(&self.pool.pool, self.pool.store_options(), |passed, expected| transfer.show(passed, expected));
         let done = done.map_err(transfer::failure(&self.pool.pool))?;
@@ -35,6 +52,43 @@ impl Arguments {
                 text::count(done.passed.entries),
                 text::size(done.size_before),
                 text::size(done.size)
+            ))?;
+        }
+        out.flush()
+    }
+
+    fn ask(&self) -> Result<(), Failure> {
+        let mut server = self.server.connect()?;
+        let start = Instant::now();
+        server.ask(&[b"MEMORY", b"PURGE"])?;
+        let info = loop {
+            let info = server.info()?;
+            if info.number("compaction_in_progress") == 0 {
+                break info;
+            }
+            thread::sleep(PAUSE);
+        };
+        let time = start.elapsed();
+        if info.field("last_compaction_status") != Some("ok") {
+            let source = io::Error::other("it could not; when it has stopped, `everleaf check` says what is damaged");
+            return Err(Failure::Io { action: "have the server compact its pool".into(), source });
+        }
+        let number = |name: &str| info.number(&format!("last_compaction_{name}"));
+        let (size_before, size, given_back, moved) = (number("size_before"), number("size"), number("given_back"), number("moved"));
+        let is_complete = number("is_complete") == 1;
+        let mut out = Output::new();
+        if self.json {
+            out.json(&json!({
+                "size_before": size_before, "size": size, "given_back": given_back, "moved": moved, "is_complete": is_complete, "seconds": time.as_secs_f64(),
+            }))?;
+        } else {
+            out.line(format!(
+                "compacted from {} to {}, gave back {}, moved {} records and leaves in {time:.2?}{}",
+                text::size(size_before as usize),
+                text::size(size as usize),
+                text::size(given_back as usize),
+                text::count(moved),
+                if is_complete { "" } else { "; there was no room to move all" }
             ))?;
         }
         out.flush()

@@ -170,7 +170,7 @@ impl Arguments {
 }
 
 /// The first line of a file, without its end.
-pub(super) fn read_password(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(crate) fn read_password(path: &Path) -> Result<Vec<u8>, Failure> {
     let content = std::fs::read(path).map_err(|source| Failure::io("read", path, source))?;
     let line = content.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
     match line {

@@ -3,7 +3,7 @@
 
 use super::world::{Start, World};
 use crate::Broken;
-use everleaf::{Batch, Direction, Error, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
+use everleaf::{Batch, Direction, Error, Evacuation, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -14,7 +14,19 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 /// Stores of two namespaces.
-pub struct Stores;
+pub struct Stores {
+    /// Name of their index.
+    pub index: &'static str,
+}
+
+impl Stores {
+    /// On the index with the smallest leaves.
+    pub const SMALLEST: Self = Self { index: "isle-128" };
+
+    /// On others: each way to split leaves, and to lay them out.
+    pub const OTHERS: [Self; 5] =
+        [Self { index: "lb-128" }, Self { index: "fp-192" }, Self { index: "nv-128" }, Self { index: "wb-128" }, Self { index: "ever-64" }];
+}
 
 /// What can happen to a store. Namespaces by number.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +57,8 @@ pub enum StoreChange {
     Transact(usize, &'static str, &'static [(usize, &'static str, Option<&'static str>)]),
     /// Takes a snapshot, or drops the one that was taken.
     Look,
+    /// Puts whatever can be moved elsewhere, and gives back what is free.
+    Compact,
 }
 
 use StoreChange::*;
@@ -90,6 +104,7 @@ impl fmt::Display for StoreChange {
             Clear(space) => write!(f, "clear {space}"),
             Transact(space, key, changes) => write!(f, "transact, reading {space}/{key}: {changes:?}"),
             Look => write!(f, "take a snapshot, or drop it"),
+            Compact => write!(f, "compact"),
         }
     }
 }
@@ -99,7 +114,7 @@ const EXPIRING: &str = "expiring";
 
 const SPACES: [&str; 2] = ["first", "second"];
 
-const CHANGES: [StoreChange; 15] = [
+const CHANGES: [StoreChange; 16] = [
     Put(0, "a", "new"),
     Put(1, "a key of more than eight bytes", "and a value that takes more than one line of a cache, so that a crash can tear it in the middle"),
     PutMany(0, &[("b", "1"), ("c", "2"), ("b", "3")]),
@@ -115,10 +130,11 @@ const CHANGES: [StoreChange; 15] = [
     Clear(1),
     Transact(0, "a", &[(0, "a", Some("moved")), (1, "c", None), (1, "d", Some("there"))]),
     Look,
+    Compact,
 ];
 
 /// Others, for a start with keys that expire.
-const OTHERS: [StoreChange; 13] = [
+const OTHERS: [StoreChange; 14] = [
     PutUntil(0, "t", "1", Expiry::Past),
     PutUntil(0, "t", "2", Expiry::Future),
     PutUntil(0, "u", "a value that has expired already and takes more than one line of a cache, as others do", Expiry::Past),
@@ -132,6 +148,7 @@ const OTHERS: [StoreChange; 13] = [
     Write(&[(0, "t", None), (1, "c", None), (0, "u", Some("batch"))]),
     Transact(1, "c", &[(0, "t", None), (1, "c", Some("there"))]),
     Look,
+    Compact,
 ];
 
 /// What a recovered store is used for.
@@ -160,7 +177,10 @@ impl World for Stores {
     type Change = StoreChange;
 
     fn name(&self) -> String {
-        "store".to_owned()
+        match self.index {
+            "isle-128" => "store".to_owned(),
+            index => format!("store-{index}"),
+        }
     }
 
     fn memory(&self) -> usize {
@@ -185,7 +205,7 @@ impl World for Stores {
 
     fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
         const RULE: &str = "opening after a crash succeeds";
-        let options = Options { index: "isle-128".into(), recovery_threads: 1, times, ..Options::default() };
+        let options = Options { index: self.index.into(), recovery_threads: 1, times, ..Options::default() };
         let store = Store::on(pool, &options).map_err(Broken::by(RULE))?;
         let spaces = SPACES.iter().map(|name| store.namespace(name)).collect::<Result<_, _>>().map_err(Broken::by(RULE))?;
         Ok(Live { store, spaces, look: None })
@@ -242,7 +262,7 @@ impl World for Stores {
             DeleteRange(space, from, to) => content.retain(|(at, key), _| *at != space || !is_within(key, from, to)),
             Clear(space) => content.retain(|(at, _), _| *at != space),
             Transact(_, _, changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
-            Look | Sweep | Load(..) => {}
+            Look | Sweep | Load(..) | Compact => {}
         }
     }
 
@@ -347,6 +367,7 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
         Swap(space, key, expected, new) => spaces[space].compare_and_swap(key.as_bytes(), expected.map(str::as_bytes), new.map(str::as_bytes)).map(drop),
         DeleteRange(space, from, to) => spaces[space].delete_range(Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes())).map(drop),
         Clear(space) => spaces[space].clear(),
+        Compact => store.compact(Evacuation::All, |_| ControlFlow::Continue(())).map(drop),
         Transact(..) | Load(..) | Look => Ok(()),
     }
 }

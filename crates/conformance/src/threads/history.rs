@@ -29,6 +29,8 @@ pub enum Operation {
     Update(usize, u64),
     /// Makes a register absent.
     Remove(usize),
+    /// Makes of a register what it is to be, to 0 for absent, and tells what it was.
+    Merge(usize, u64),
     /// Sets a register, to 0 for absent, if it is what is expected.
     Swap(usize, u64, u64),
     /// Sets several registers, to 0 for absent, as one.
@@ -41,10 +43,14 @@ pub enum Operation {
     Load(usize, usize, u64),
     /// Reads all registers, each at some moment.
     Scan(Direction),
+    /// Reads all registers, each at some moment, a few at a time.
+    Walk(Direction),
     /// Reads all registers, as of one moment.
     Look(Direction),
     /// Reads some registers and sets others, to 0 for absent, as one; or sets none, if somebody else was faster.
     Transact(Vec<usize>, Vec<(usize, u64)>),
+    /// Puts whatever can be moved elsewhere.
+    Compact,
 }
 
 /// What a call has returned.
@@ -62,6 +68,8 @@ pub enum Returned {
     Entries(Vec<(usize, u64)>),
     /// What the registers were, 0 for absent, and whether anything was set.
     Transacted(Vec<u64>, bool),
+    /// That it has done nothing, because of what others do.
+    Refused,
 }
 
 /// A call of a thread.
@@ -156,7 +164,8 @@ impl Atom {
         let Some((_, returned)) = &call.ended else {
             // What it would have read binds nobody.
             match &call.operation {
-                Operation::Get(_) | Operation::Scan(_) | Operation::Look(_) => {}
+                Operation::Get(_) | Operation::Scan(_) | Operation::Walk(_) | Operation::Look(_) | Operation::Compact => {}
+                Operation::Merge(register, to) => add(Effect::Blind(Operation::Upsert(*register, *to))),
                 Operation::Transact(_, changes) => add(Effect::Atomic(Vec::new(), changes.clone())),
                 Operation::Many(changes) => changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to)))),
                 operation => add(Effect::Blind(operation.clone())),
@@ -164,9 +173,13 @@ impl Atom {
             return;
         };
         match (&call.operation, returned) {
+            (_, Returned::Refused) | (Operation::Compact, Returned::Done) => {}
             (Operation::Get(register) | Operation::Insert(register, _), Returned::Was(was)) if *was != 0 => add(Effect::Read(*register, Before::Is(*was))),
             (Operation::Get(register) | Operation::Update(register, _), Returned::Was(0)) => add(Effect::Read(*register, Before::Is(0))),
-            (Operation::Insert(register, to) | Operation::Upsert(register, to) | Operation::Update(register, to), Returned::Was(was)) => {
+            (
+                Operation::Insert(register, to) | Operation::Upsert(register, to) | Operation::Update(register, to) | Operation::Merge(register, to),
+                Returned::Was(was),
+            ) => {
                 add(Effect::Write(*register, Before::Is(*was), *to));
             }
             (Operation::Remove(register), Returned::Was(was)) => add(Effect::Write(*register, Before::Is(*was), 0)),
@@ -176,7 +189,7 @@ impl Atom {
             (Operation::Insert(register, _), Returned::Changed(false)) => add(Effect::Read(*register, Before::IsNot(0))),
             (Operation::Swap(register, expected, to), Returned::Changed(true)) => add(Effect::Write(*register, Before::Is(*expected), *to)),
             (Operation::Swap(register, expected, _), Returned::Changed(false)) => add(Effect::Read(*register, Before::IsNot(*expected))),
-            (Operation::Scan(_), Returned::Entries(entries)) => {
+            (Operation::Scan(_) | Operation::Walk(_), Returned::Entries(entries)) => {
                 all_of(registers, entries).for_each(|(register, found)| add(Effect::Read(register, Before::Is(found))));
             }
             (Operation::Look(_), Returned::Entries(entries)) => add(Effect::Atomic(all_of(registers, entries).collect(), Vec::new())),
@@ -205,11 +218,19 @@ impl Atom {
             Effect::Read(register, _) | Effect::Write(register, ..) => vec![*register],
             Effect::Blind(Operation::Batch(changes) | Operation::Many(changes)) => changes.iter().map(|(register, _)| *register).collect(),
             Effect::Atomic(reads, changes) => reads.iter().chain(changes).map(|(register, _)| *register).collect(),
-            Effect::Load(..) | Effect::Blind(Operation::Clear | Operation::Load(..) | Operation::Scan(_) | Operation::Look(_) | Operation::Transact(..)) => {
-                (0..all).collect()
-            }
+            Effect::Load(..)
+            | Effect::Blind(
+                Operation::Clear
+                | Operation::Load(..)
+                | Operation::Scan(_)
+                | Operation::Walk(_)
+                | Operation::Look(_)
+                | Operation::Transact(..)
+                | Operation::Compact,
+            ) => (0..all).collect(),
             Effect::Blind(
                 Operation::Get(register)
+                | Operation::Merge(register, _)
                 | Operation::Insert(register, _)
                 | Operation::Upsert(register, _)
                 | Operation::Update(register, _)
@@ -270,7 +291,7 @@ impl Atom {
                 }
                 true
             }
-            Effect::Blind(Operation::Upsert(register, to)) => {
+            Effect::Blind(Operation::Upsert(register, to) | Operation::Merge(register, to)) => {
                 state[*register] = *to;
                 true
             }
@@ -284,7 +305,9 @@ impl Atom {
                 }
                 true
             }
-            Effect::Blind(Operation::Get(_) | Operation::Scan(_) | Operation::Look(_) | Operation::Transact(..)) => true,
+            Effect::Blind(Operation::Get(_) | Operation::Scan(_) | Operation::Walk(_) | Operation::Look(_) | Operation::Transact(..) | Operation::Compact) => {
+                true
+            }
         }
     }
 
@@ -450,6 +473,7 @@ impl fmt::Display for Operation {
             Self::Upsert(register, to) => write!(f, "upsert {register}={}", payload(*to)),
             Self::Update(register, to) => write!(f, "update {register}={}", payload(*to)),
             Self::Remove(register) => write!(f, "remove {register}"),
+            Self::Merge(register, to) => write!(f, "merge {register}={}", payload(*to)),
             Self::Swap(register, expected, to) => write!(f, "swap {register} from {} to {}", payload(*expected), payload(*to)),
             Self::Batch(changes) | Self::Many(changes) => {
                 let kind = if matches!(self, Self::Batch(_)) { "batch" } else { "many" };
@@ -460,6 +484,9 @@ impl fmt::Display for Operation {
             Self::Load(from, to, loaded) => write!(f, "load {from}..{to}={}", payload(*loaded)),
             Self::Scan(Direction::Forward) => write!(f, "scan"),
             Self::Scan(Direction::Reverse) => write!(f, "scan in reverse"),
+            Self::Walk(Direction::Forward) => write!(f, "walk"),
+            Self::Walk(Direction::Reverse) => write!(f, "walk in reverse"),
+            Self::Compact => write!(f, "compact"),
             Self::Look(Direction::Forward) => write!(f, "look"),
             Self::Look(Direction::Reverse) => write!(f, "look in reverse"),
             Self::Transact(reads, changes) => {
@@ -474,6 +501,7 @@ impl fmt::Display for Returned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => write!(f, "done"),
+            Self::Refused => write!(f, "refused"),
             Self::Was(value) => write!(f, "{}", payload(*value)),
             Self::Were(values) => write!(f, "{}", values.iter().map(|value| payload(*value)).collect::<Vec<_>>().join(" ")),
             Self::Changed(changed) => write!(f, "{changed}"),

@@ -1,15 +1,17 @@
-//! The store under test: single writes, swaps, batches, transactions, scans, snapshots, and now and then a namespace that is cleared.
+//! The store under test: single writes, swaps, merges, batches, transactions, scans, cursors, snapshots, and now and then a namespace that is cleared or
+//! loaded, or everything put elsewhere.
 
 use super::history::{Operation, Returned};
 use super::target::{Mood, Target, World};
 use crate::{Broken, Class};
-use everleaf::{Batch, Error, Isolation, Namespace, Options, Store as Everleaf};
+use everleaf::{Batch, Cursor, Error, Evacuation, Isolation, Merge, Namespace, Options, Store as Everleaf};
 use everleaf_index::Direction;
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The store, on one index.
 pub struct Store {
@@ -50,6 +52,9 @@ fn payload(value: &[u8]) -> Result<u64, Broken> {
 
 const RULE: &str = "an operation succeeds";
 
+/// Entries of a walk between two pauses.
+const ENTRIES_AT_ONCE: usize = 3;
+
 impl Live {
     fn entries(&self, world: &World, direction: Direction) -> Result<Vec<(usize, u64)>, Broken> {
         let mut found = Vec::new();
@@ -59,6 +64,44 @@ impl Live {
         };
         self.space.scan(Bound::Unbounded, direction, visit).map_err(Broken::by(RULE))?;
         registers_of(world, direction, found)
+    }
+
+    /// All entries, a few at a time.
+    fn walk(&self, world: &World, direction: Direction) -> Result<Vec<(usize, u64)>, Broken> {
+        let mut found = Vec::new();
+        let mut cursor = Cursor::new(Bound::Unbounded, direction);
+        while !cursor.is_over() {
+            let end = found.len() + ENTRIES_AT_ONCE;
+            let visit = |key: &[u8], value: &[u8]| {
+                found.push((key.to_vec(), value.to_vec()));
+                if found.len() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            self.space.walk(&mut cursor, visit).map_err(Broken::by(RULE))?;
+        }
+        registers_of(world, direction, found)
+    }
+
+    /// Makes a register what it is to be, by a merge; what it was.
+    fn merge(&self, key: &[u8], to: u64) -> Result<u64, Error> {
+        let was = Arc::new(AtomicU64::new(0));
+        let seen = was.clone();
+        let operator = move |old: Option<&[u8]>| {
+            let old = old.map_or(Ok(0), |old| payload(old).map_err(|broken| format!("{broken:?}")))?;
+            // The last time counts.
+            seen.store(old, Ordering::Relaxed);
+            Ok(value(to))
+        };
+        self.space.merge(key, &Merge::With(Arc::new(operator)))?;
+        Ok(was.load(Ordering::Relaxed))
+    }
+
+    /// Sets registers if there is nothing; whether it has.
+    fn load(&self, world: &World, (from, to): (usize, usize), payload: u64) -> Result<bool, Error> {
+        match self.space.load((from..to).map(|register| (key(world, register), payload.to_le_bytes().to_vec()))) {
+            Ok(_) => Ok(true),
+            Err(Error::Index(everleaf_index::Error::NotEmpty { .. })) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// All entries of a snapshot, which must be the same the second time, key by key.
@@ -106,6 +149,82 @@ impl Live {
             Err(Error::Conflict { .. }) => Ok((found, false)),
             Err(error) => Err(error),
         }
+    }
+
+    /// Does it.
+    fn try_apply(&self, world: &World, operation: &Operation) -> Result<Returned, Failure> {
+        Ok(match operation {
+            Operation::Get(register) => match self.space.get(&key(world, *register))? {
+                Some(value) => Returned::Was(payload(&value)?),
+                None => Returned::Was(0),
+            },
+            Operation::Insert(register, to) => {
+                // As a swap of nothing for something: what was there instead is not told.
+                Returned::Changed(self.space.insert(&key(world, *register), &to.to_le_bytes())?)
+            }
+            Operation::Upsert(register, to) => {
+                self.space.put(&key(world, *register), &to.to_le_bytes())?;
+                Returned::Done
+            }
+            Operation::Remove(register) => Returned::Changed(self.space.delete(&key(world, *register))?),
+            Operation::Swap(register, expected, to) => {
+                let (expected, to) = (value(*expected), value(*to));
+                Returned::Changed(self.space.compare_and_swap(&key(world, *register), expected.as_deref(), to.as_deref())?)
+            }
+            Operation::Batch(changes) => {
+                let mut batch = Batch::default();
+                for (register, to) in changes {
+                    match value(*to) {
+                        Some(value) => batch.put(&self.space, &key(world, *register), &value),
+                        None => batch.delete(&self.space, &key(world, *register)),
+                    }
+                }
+                self.store.write(batch)?;
+                Returned::Done
+            }
+            Operation::Many(changes) => {
+                let pairs: Vec<_> = changes.iter().map(|(register, to)| (key(world, *register), to.to_le_bytes())).collect();
+                let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+                self.space.put_many(&pairs)?;
+                Returned::Done
+            }
+            Operation::Clear => {
+                self.space.clear()?;
+                Returned::Done
+            }
+            Operation::Scan(direction) => Returned::Entries(self.entries(world, *direction)?),
+            Operation::Look(direction) => Returned::Entries(self.look(world, *direction)?),
+            Operation::Transact(reads, changes) => {
+                let (found, committed) = self.transact(world, reads, changes)?;
+                Returned::Transacted(found, committed)
+            }
+            Operation::Merge(register, to) => Returned::Was(self.merge(&key(world, *register), *to)?),
+            Operation::Load(from, to, payload) => Returned::Changed(self.load(world, (*from, *to), *payload)?),
+            Operation::Walk(direction) => Returned::Entries(self.walk(world, *direction)?),
+            Operation::Compact => {
+                self.store.compact(Evacuation::All, |_| ControlFlow::Continue(()))?;
+                Returned::Done
+            }
+            Operation::Update(..) => unreachable!("the store has no such operation"),
+        })
+    }
+}
+
+/// Why an operation has not been done.
+enum Failure {
+    Store(Error),
+    Broken(Broken),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
     }
 }
 
@@ -155,6 +274,8 @@ impl Target for Store {
         let register = mood.pick(random);
         if mood.reads(random) {
             return match random.random_range(0..12u32) {
+                0 if random.random() => Operation::Walk(Direction::Forward),
+                1 if random.random() => Operation::Walk(Direction::Reverse),
                 0 => Operation::Scan(Direction::Forward),
                 1 => Operation::Scan(Direction::Reverse),
                 2 | 3 => Operation::Look(Direction::Forward),
@@ -163,8 +284,14 @@ impl Target for Store {
             };
         }
         let to = |random: &mut StdRng| if mood.removes(random) { 0 } else { payload };
-        match random.random_range(0..18u32) {
+        match random.random_range(0..22u32) {
             0 if random.random() => Operation::Clear,
+            18 => Operation::Compact,
+            19 | 20 => Operation::Merge(register, to(random)),
+            21 => match random.random() {
+                true => Operation::Load(register, world.keys.len(), payload),
+                false => Operation::Clear,
+            },
             0..3 => {
                 // What others put there is not known here; what was there at first is, and absence.
                 let expected = if random.random() { 0 } else { initial(world, register) };
@@ -197,54 +324,13 @@ impl Target for Store {
     }
 
     fn apply(&self, live: &Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
-        let failed = Broken::by(RULE);
-        Ok(match operation {
-            Operation::Get(register) => match live.space.get(&key(world, *register)).map_err(failed)? {
-                Some(value) => Returned::Was(payload(&value)?),
-                None => Returned::Was(0),
-            },
-            Operation::Insert(register, to) => {
-                // As a swap of nothing for something: what was there instead is not told.
-                Returned::Changed(live.space.insert(&key(world, *register), &to.to_le_bytes()).map_err(failed)?)
-            }
-            Operation::Upsert(register, to) => {
-                live.space.put(&key(world, *register), &to.to_le_bytes()).map_err(failed)?;
-                Returned::Done
-            }
-            Operation::Remove(register) => Returned::Changed(live.space.delete(&key(world, *register)).map_err(failed)?),
-            Operation::Swap(register, expected, to) => {
-                let (expected, to) = (value(*expected), value(*to));
-                Returned::Changed(live.space.compare_and_swap(&key(world, *register), expected.as_deref(), to.as_deref()).map_err(failed)?)
-            }
-            Operation::Batch(changes) => {
-                let mut batch = Batch::default();
-                for (register, to) in changes {
-                    match value(*to) {
-                        Some(value) => batch.put(&live.space, &key(world, *register), &value),
-                        None => batch.delete(&live.space, &key(world, *register)),
-                    }
-                }
-                live.store.write(batch).map_err(failed)?;
-                Returned::Done
-            }
-            Operation::Many(changes) => {
-                let pairs: Vec<_> = changes.iter().map(|(register, to)| (key(world, *register), to.to_le_bytes())).collect();
-                let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-                live.space.put_many(&pairs).map_err(failed)?;
-                Returned::Done
-            }
-            Operation::Clear => {
-                live.space.clear().map_err(failed)?;
-                Returned::Done
-            }
-            Operation::Scan(direction) => Returned::Entries(live.entries(world, *direction)?),
-            Operation::Look(direction) => Returned::Entries(live.look(world, *direction)?),
-            Operation::Transact(reads, changes) => {
-                let (found, committed) = live.transact(world, reads, changes).map_err(failed)?;
-                Returned::Transacted(found, committed)
-            }
-            Operation::Update(..) | Operation::Load(..) => unreachable!("the store has no such operation"),
-        })
+        match live.try_apply(world, operation) {
+            // Somebody loads.
+            Err(Failure::Store(Error::Loading { .. })) => Ok(Returned::Refused),
+            Err(Failure::Store(error)) => Err(Broken::by(RULE)(error)),
+            Err(Failure::Broken(broken)) => Err(broken),
+            Ok(returned) => Ok(returned),
+        }
     }
 
     fn content(&self, live: &Live, world: &World) -> Result<Vec<u64>, Broken> {

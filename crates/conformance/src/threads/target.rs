@@ -427,9 +427,14 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 let were = live.write_many(&writes).map_err(Broken::by("an operation succeeds"))?;
                 return Ok(Returned::Were(were.into_iter().map(Option::unwrap_or_default).collect()));
             }
-            Operation::Swap(..) | Operation::Batch(_) | Operation::Clear | Operation::Look(_) | Operation::Transact(..) => {
-                unreachable!("an index has no such operation")
-            }
+            Operation::Swap(..)
+            | Operation::Merge(..)
+            | Operation::Batch(_)
+            | Operation::Clear
+            | Operation::Walk(_)
+            | Operation::Look(_)
+            | Operation::Transact(..)
+            | Operation::Compact => unreachable!("an index has no such operation"),
         };
         Ok(Returned::Was(was.map_err(Broken::by("an operation succeeds"))?.unwrap_or(0)))
     }

@@ -5,6 +5,7 @@ mod replaced;
 
 pub use divided::Divided;
 pub use replaced::Replaced;
+pub(super) use replaced::flush;
 pub(crate) use replaced::{are_worth_merging, is_getting_sparse};
 
 use super::leaf::{LeafLayout, Pending};

@@ -37,16 +37,20 @@ impl Batch {
 }
 
 /// What one thread has at hand.
-pub(super) struct Cache(Box<[AtomicU64]>);
+pub(super) struct Cache {
+    words: Box<[AtomicU64]>,
+    /// The number of the evacuation after which all of it was taken.
+    evacuation: AtomicU64,
+}
 
 impl Cache {
-    fn new(words: usize) -> Self {
-        Self((0..words).map(|_| AtomicU64::new(0)).collect())
+    fn new(words: usize, evacuation: u64) -> Self {
+        Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), evacuation: AtomicU64::new(evacuation) }
     }
 
     #[inline]
     fn pop(&self, class: &Class) -> Option<u64> {
-        let slots = &self.0[class.slot as usize..];
+        let slots = &self.words[class.slot as usize..];
         let count = slots[0].load(Ordering::Relaxed);
         if count == 0 {
             return None;
@@ -58,7 +62,7 @@ impl Cache {
     /// Keeps `block`, unless the cache is full.
     #[inline]
     fn push(&self, class: &Class, block: u64) -> bool {
-        let slots = &self.0[class.slot as usize..];
+        let slots = &self.words[class.slot as usize..];
         let count = slots[0].load(Ordering::Relaxed);
         let room = count < u64::from(class.cached);
         if room {
@@ -71,7 +75,7 @@ impl Cache {
     /// Takes out the `count` blocks that have lain here longest.
     #[cold]
     fn shed(&self, class: &Class, count: usize) -> Batch {
-        let slots = &self.0[class.slot as usize..][..=class.cached as usize];
+        let slots = &self.words[class.slot as usize..][..=class.cached as usize];
         let (held, slots) = (&slots[0], &slots[1..]);
         let mut batch = Batch::new();
         for slot in &slots[..count] {
@@ -87,7 +91,7 @@ impl Cache {
 
     /// The blocks of `class` in this cache.
     pub(super) fn blocks(&self, class: &Class) -> impl Iterator<Item = u64> {
-        let slots = &self.0[class.slot as usize..];
+        let slots = &self.words[class.slot as usize..];
         let count = (slots[0].load(Ordering::Relaxed) as usize).min(class.cached as usize);
         slots[1..=count].iter().map(|slot| slot.load(Ordering::Relaxed))
     }
@@ -124,7 +128,7 @@ thread_local! {
 #[inline]
 fn with<R>(heap: &Arc<Heap>, act: impl FnOnce(&Cache) -> R) -> Option<R> {
     let open = || {
-        let cache = Arc::new(Cache::new(heap.classes.cache_words));
+        let cache = Arc::new(Cache::new(heap.classes.cache_words, heap.evacuations()));
         heap.caches.lock().push(cache.clone());
         Owner { heap: Arc::downgrade(heap), cache }
     };
@@ -134,7 +138,14 @@ fn with<R>(heap: &Arc<Heap>, act: impl FnOnce(&Cache) -> R) -> Option<R> {
 /// A block of `class` from this thread's cache.
 #[inline]
 pub(super) fn pop(heap: &Arc<Heap>, class: u8) -> Option<u64> {
-    with(heap, |cache| cache.pop(heap.classes.get(class)))?
+    with(heap, |cache| {
+        let evacuation = heap.evacuations();
+        if cache.evacuation.load(Ordering::Relaxed) != evacuation {
+            empty(heap, cache);
+            cache.evacuation.store(evacuation, Ordering::Relaxed);
+        }
+        cache.pop(heap.classes.get(class))
+    })?
 }
 
 /// Puts `block` into this thread's cache.
@@ -163,6 +174,7 @@ pub(super) fn empty_own(heap: &Arc<Heap>) {
     with(heap, |cache| empty(heap, cache));
 }
 
+#[cold]
 fn empty(heap: &Heap, cache: &Cache) {
     for number in 0..heap.classes.count() as u8 {
         let class = heap.classes.get(number);

@@ -1,7 +1,13 @@
 //! The allocator's state, all of it volatile: which slabs and blocks are free.
 //!
-//! Nothing here touches the pool's memory or knows its medium. Locks, in this order: `growing`, `caches`, one of a class, `runs`. Those of a class and of
-//! the runs are held for a few dozen instructions per batch of blocks.
+//! Nothing here touches the pool's memory or knows its medium. Locks, in this order: `growing`, `caches`, one of a class, `bare`, `runs`. Those of a class and
+//! of the runs are held for a few dozen instructions per batch of blocks.
+//!
+//! Free slabs are of two kinds: those in `runs` have space on the file system, those in `bare` may have none, and are given some before they are used.
+//!
+//! *Evacuation* makes free slabs of blocks that are free here and there. In each class as many slabs as the blocks in use fill stay, the lowest; the others
+//! *leave*: no block of them is handed out, a block of them that is freed waits for the rest of its slab, and whoever owns those in use puts others in their
+//! place. What has not left when it ends stays.
 
 use super::cache::{Batch, Cache};
 use super::class::{Classes, FIRST};
@@ -11,7 +17,7 @@ use crate::{Error, local};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module documentation.
 pub(super) struct Heap {
@@ -22,6 +28,12 @@ pub(super) struct Heap {
     uses: Table,
     bins: Box<[Mutex<Bin>]>,
     runs: Mutex<Runs>,
+    /// Free slabs that may have no space on the file system.
+    bare: Mutex<Runs>,
+    /// Whether all that is found free at the start belongs there.
+    is_holey: bool,
+    /// Number of evacuations: a cache from before one is emptied before a block of it is handed out.
+    evacuations: AtomicU64,
     /// Held while the pool grows, so that threads which run out of space together grow it once.
     pub(super) growing: Mutex<()>,
     /// The caches of all threads.
@@ -48,12 +60,14 @@ struct Slab {
     partial_place: u32,
     /// One bit per such block.
     free: Box<[u64]>,
+    /// Whether it is not among those whose blocks are handed out.
+    leaves: bool,
 }
 
 /// What lies at an offset, as far as the table of slabs says.
 pub(super) enum Block {
-    /// A block of a class.
-    Small { class: u8 },
+    /// A block of a class. If its slab leaves, nobody is to be given it.
+    Small { class: u8, leaves: bool },
     /// A run of slabs.
     Run { slab: u32, count: u32 },
 }
@@ -67,8 +81,9 @@ pub(super) enum Found {
 }
 
 impl Heap {
-    /// The heap of a pool of `length` bytes: all free, or, while it is `recovering`, not known yet.
-    pub(super) fn new(slab_size: usize, length: usize, recovering: bool) -> Self {
+    /// The heap of a pool of `length` bytes: all free, or, while it is `recovering`, not known yet. In a file that `is_holey`, what turns out to be free may
+    /// have no space.
+    pub(super) fn new(slab_size: usize, length: usize, recovering: bool, is_holey: bool) -> Self {
         let classes = Classes::of_slab(slab_size);
         let heap = Self {
             id: local::unique(),
@@ -77,12 +92,15 @@ impl Heap {
             uses: Table::new(),
             bins: (0..classes.count()).map(|_| Mutex::default()).collect(),
             runs: Mutex::new(Runs::new()),
+            bare: Mutex::new(Runs::new()),
+            is_holey,
+            evacuations: AtomicU64::new(0),
             growing: Mutex::new(()),
             caches: Mutex::default(),
             recovering: AtomicBool::new(recovering),
         };
         match recovering {
-            true => heap.runs.lock().start_at(heap.slabs_in(length)),
+            true => heap.runs.lock().end_at(heap.slabs_in(length)),
             false => heap.extend(length),
         }
         heap
@@ -122,7 +140,7 @@ impl Heap {
     pub(super) fn locate(&self, off: u64) -> Option<Block> {
         let (slab, within) = self.split(off)?;
         match self.uses.get(slab) {
-            Use::Blocks { class, .. } => self.classes.get(class).index(within).map(|_| Block::Small { class }),
+            Use::Blocks { class, leaves, .. } => self.classes.get(class).index(within).map(|_| Block::Small { class, leaves }),
             Use::Run { count } => (within == FIRST).then_some(Block::Run { slab, count }),
             Use::None => None,
         }
@@ -136,7 +154,7 @@ impl Heap {
             count * self.classes.get(class as u8).size as usize
         });
         let blocks: usize = blocks.sum();
-        let slabs: usize = self.runs.lock().iter().map(|(_, count)| count as usize).sum();
+        let slabs: usize = [&self.bare, &self.runs].map(|runs| runs.lock().iter().map(|(_, count)| count as usize).sum::<usize>()).iter().sum();
         blocks + slabs * self.slab_size()
     }
 
@@ -148,6 +166,42 @@ impl Heap {
     /// Takes `count` neighbouring slabs, for [`Heap::add_slab`] or [`Heap::add_run`].
     pub(super) fn take_slabs(&self, count: u32) -> Option<u32> {
         self.runs.lock().take(count)
+    }
+
+    /// Takes `count` neighbouring slabs which may have no space on the file system.
+    pub(super) fn take_bare(&self, count: u32) -> Option<u32> {
+        self.bare.lock().take(count)
+    }
+
+    /// Takes the first run of bare slabs from there on: where it begins, and how many they are.
+    pub(super) fn take_bare_run(&self, from: u32) -> Option<(u32, u32)> {
+        self.bare.lock().take_from(from)
+    }
+
+    /// Takes the first run of free slabs from there on that have space: where it begins, and how many they are.
+    pub(super) fn take_run(&self, from: u32) -> Option<(u32, u32)> {
+        self.runs.lock().take_from(from)
+    }
+
+    /// Gives free slabs back that may have no space any more.
+    pub(super) fn give_bare(&self, slab: u32, count: u32) {
+        self.bare.lock().give(slab, count);
+    }
+
+    /// Takes the free slabs at the end of the pool away; how many slabs are left, if that makes a difference. The pool keeps `least` slabs.
+    pub(super) fn cut(&self, least: u32) -> Option<u32> {
+        let (mut bare, mut runs) = (self.bare.lock(), self.runs.lock());
+        let before = runs.end();
+        let mut end = before;
+        while let Some(start) = runs.take_before(end).or_else(|| bare.take_before(end)) {
+            end = start;
+        }
+        if end < least {
+            runs.give(end, least.min(before) - end);
+            end = least.min(before);
+        }
+        runs.end_at(end);
+        (end < before).then_some(end)
     }
 
     /// Gives slabs back that were taken and not used.
@@ -171,6 +225,34 @@ impl Heap {
     pub(super) fn add_slab(&self, class: u8, slab: u32) {
         let all = self.classes.get(class).all();
         self.bins[class as usize].lock().add(&self.uses, class, slab, all);
+    }
+
+    /// Lets slabs leave: those that are not needed for the blocks in use, or all of them if `all`. How many they are.
+    pub(super) fn evacuate(&self, all: bool) -> usize {
+        let mut leaving = 0;
+        for (class, bin) in self.bins.iter().enumerate() {
+            let mut bin = bin.lock();
+            let stay = if all { 0 } else { bin.needed(self.classes.get(class as u8).count) };
+            for place in bin.in_order().into_iter().skip(stay) {
+                bin.leave(&self.uses, class as u8, place);
+                leaving += 1;
+            }
+        }
+        self.evacuations.fetch_add(1, Ordering::Release);
+        leaving
+    }
+
+    /// Ends an evacuation: what has not left stays.
+    pub(super) fn stay(&self) {
+        for (class, bin) in self.bins.iter().enumerate() {
+            bin.lock().stay(&self.uses, class as u8);
+        }
+    }
+
+    /// How many evacuations have begun.
+    #[inline]
+    pub(super) fn evacuations(&self) -> u64 {
+        self.evacuations.load(Ordering::Relaxed)
     }
 
     /// Takes up to `count` free blocks of `class`, those of one slab next to each other, the lowest to be popped first. None, if no slab has any.
@@ -216,7 +298,7 @@ impl Heap {
         for block in blocks {
             let Some((number, within)) = self.split(*block) else { continue };
             // A block freed twice, as a damaged pool may ask, can find its slab gone.
-            let Use::Blocks { class: found, place } = self.uses.get(number) else { continue };
+            let Use::Blocks { class: found, place, .. } = self.uses.get(number) else { continue };
             let Some(index) = shape.index(within).filter(|_| found == class) else { continue };
             let slab = &mut bin.slabs[place as usize];
             let (word, bit) = (index / 64, 1 << (index % 64));
@@ -225,9 +307,12 @@ impl Heap {
             }
             slab.free[word] |= bit;
             slab.free_count += 1;
-            if slab.free_count == 1 {
+            let (leaves, is_empty) = (slab.leaves, slab.free_count == shape.count);
+            if slab.free_count == 1 && !leaves {
                 bin.mark_partial(place);
-            } else if slab.free_count == shape.count && bin.partial.len() > 1 {
+            }
+            // One that leaves is in nobody's way, nor of use to anybody, until it is empty.
+            if is_empty && (leaves || bin.partial.len() > 1) {
                 bin.remove(&self.uses, place);
                 self.give_slabs(number, 1);
             }
@@ -248,16 +333,16 @@ impl Heap {
         }
     }
 
-    /// Takes over what was found, in ascending order without overlap; all other slabs are free. Nobody allocates or frees meanwhile, so holding `runs` over the
-    /// locks of the classes keeps nobody waiting.
+    /// Takes over what was found, in ascending order without overlap; all other slabs are free. Nobody allocates or frees meanwhile, so holding the lock of the
+    /// free slabs over those of the classes keeps nobody waiting.
     pub(super) fn restore(&self, found: impl Iterator<Item = (u32, Found)>) {
-        let mut runs = self.runs.lock();
         assert!(self.is_recovering(), "recovered twice");
-        let end = runs.end();
+        let end = self.slab_count();
+        let mut free = if self.is_holey { self.bare.lock() } else { self.runs.lock() };
         let mut next = 1;
         for (slab, found) in found {
             if slab > next {
-                runs.give(next, slab - next);
+                free.give(next, slab - next);
             }
             next = slab + 1;
             match found {
@@ -275,9 +360,9 @@ impl Heap {
             }
         }
         if end > next {
-            runs.give(next, end - next);
+            free.give(next, end - next);
         }
-        drop(runs);
+        drop(free);
         self.recovering.store(false, Ordering::Release);
     }
 
@@ -333,8 +418,9 @@ impl Heap {
 
     /// Adds the runs in use to the slabs of blocks in `held`, and checks that with the free runs they are the whole pool, without overlap.
     fn add_runs(&self, held: &mut BTreeMap<u32, Found>) -> Result<(), Error> {
-        let runs = self.runs.lock();
-        let mut free = runs.iter().peekable();
+        let (bare, runs) = (self.bare.lock(), self.runs.lock());
+        let free: BTreeMap<u32, u32> = bare.iter().chain(runs.iter()).collect();
+        let mut free = free.into_iter().peekable();
         let mut next = 1;
         while next < runs.end() {
             if let Some((_, count)) = free.next_if(|(start, _)| *start == next) {
@@ -364,7 +450,7 @@ impl Heap {
 impl Bin {
     fn add(&mut self, uses: &Table, class: u8, number: u32, free: Box<[u64]>) {
         let free_count = free.iter().map(|bits| bits.count_ones()).sum();
-        let slab = Slab { number, free_count, partial_place: 0, free };
+        let slab = Slab { number, free_count, partial_place: 0, free, leaves: false };
         let place = match self.vacant.pop() {
             Some(place) => {
                 self.slabs[place as usize] = slab;
@@ -375,7 +461,7 @@ impl Bin {
                 self.slabs.len() as u32 - 1
             }
         };
-        uses.set(number, Use::Blocks { class, place });
+        uses.set(number, Use::Blocks { class, place, leaves: false });
         if free_count > 0 {
             self.mark_partial(place);
         }
@@ -387,17 +473,63 @@ impl Bin {
         self.partial.push(place);
     }
 
+    /// Takes a slab out of the list of those with free blocks.
+    fn unmark_partial(&mut self, place: u32) {
+        let partial_place = self.slabs[place as usize].partial_place as usize;
+        self.partial.swap_remove(partial_place);
+        if let Some(moved) = self.partial.get(partial_place) {
+            self.slabs[*moved as usize].partial_place = partial_place as u32;
+        }
+    }
+
     /// Removes a slab whose blocks are all free.
     fn remove(&mut self, uses: &Table, place: u32) {
         let slab = &mut self.slabs[place as usize];
         uses.set(slab.number, Use::None);
-        let partial_place = slab.partial_place as usize;
+        let leaves = std::mem::take(&mut slab.leaves);
         slab.number = 0;
         slab.free = Box::default();
         self.vacant.push(place);
-        self.partial.swap_remove(partial_place);
-        if let Some(moved) = self.partial.get(partial_place) {
-            self.slabs[*moved as usize].partial_place = partial_place as u32;
+        if !leaves {
+            self.unmark_partial(place);
+        }
+    }
+
+    /// How many slabs of `count` blocks the blocks in use would fill, and one to have some at hand.
+    fn needed(&self, count: u32) -> usize {
+        let used: usize = self.slabs.iter().filter(|slab| slab.number != 0).map(|slab| (count - slab.free_count) as usize).sum();
+        used.div_ceil(count as usize) + 1
+    }
+
+    /// All slabs, from the lowest on.
+    fn in_order(&self) -> Vec<u32> {
+        let mut places: Vec<_> = (0..self.slabs.len() as u32).filter(|place| self.slabs[*place as usize].number != 0).collect();
+        places.sort_unstable_by_key(|place| self.slabs[*place as usize].number);
+        places
+    }
+
+    /// Lets a slab leave.
+    fn leave(&mut self, uses: &Table, class: u8, place: u32) {
+        let slab = &mut self.slabs[place as usize];
+        let (number, free_count) = (slab.number, slab.free_count);
+        if !std::mem::replace(&mut slab.leaves, true) {
+            uses.set(number, Use::Blocks { class, place, leaves: true });
+            if free_count > 0 {
+                self.unmark_partial(place);
+            }
+        }
+    }
+
+    /// Lets every slab stay.
+    fn stay(&mut self, uses: &Table, class: u8) {
+        for place in 0..self.slabs.len() as u32 {
+            let slab = &mut self.slabs[place as usize];
+            if std::mem::take(&mut slab.leaves) {
+                uses.set(slab.number, Use::Blocks { class, place, leaves: false });
+                if slab.free_count > 0 {
+                    self.mark_partial(place);
+                }
+            }
         }
     }
 }

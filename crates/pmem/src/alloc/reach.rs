@@ -84,6 +84,30 @@ impl<M: Medium> Pool<M> {
         Ok(())
     }
 
+    /// Visits every block that is allocated, by its offset, in order; whether they are known: not of a pool that needs recovery. No other operation may be
+    /// under way.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when the allocator's state is damaged.
+    pub fn visit_blocks(&self, visit: &mut dyn FnMut(u64)) -> Result<bool, Error> {
+        if self.needs_recovery() {
+            return Ok(false);
+        }
+        let heap = &self.alloc.heap;
+        for (slab, held) in heap.inventory(&self.epochs.retired())? {
+            let at = heap.offset(slab);
+            match held {
+                Found::Run { .. } => visit(at + FIRST as u64),
+                Found::Blocks { class, used } => {
+                    let shape = heap.classes.get(class);
+                    let places = (0..shape.count as usize).filter(|index| used[index / 64] & 1 << (index % 64) != 0);
+                    places.for_each(|index| visit(at + shape.within(index) as u64));
+                }
+            }
+        }
+        Ok(true)
+    }
+
     /// Compares `reach` with what is allocated. No other operation may be under way.
     ///
     /// # Errors

@@ -31,9 +31,23 @@ impl Runs {
         }
     }
 
-    /// The pool has `end` slabs; who uses them will be told by [`Runs::give`].
-    pub(super) fn start_at(&mut self, end: u32) {
+    /// The pool has `end` slabs; which of them are free is told by [`Runs::give`], or has been.
+    pub(super) fn end_at(&mut self, end: u32) {
         self.end = end;
+    }
+
+    /// Takes the first run that begins at `from` or later.
+    pub(super) fn take_from(&mut self, from: u32) -> Option<(u32, u32)> {
+        let (&start, &count) = self.by_start.range(from..).next()?;
+        self.remove(start, count);
+        Some((start, count))
+    }
+
+    /// Takes the run that reaches up to `end`, if there is one; its first slab.
+    pub(super) fn take_before(&mut self, end: u32) -> Option<u32> {
+        let (&start, &count) = self.by_start.range(..end).next_back()?;
+        (start + count == end).then(|| self.remove(start, count))?;
+        Some(start)
     }
 
     /// Takes `count` slabs: from the shortest run that has so many, the first of that length.

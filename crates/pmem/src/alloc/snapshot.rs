@@ -40,8 +40,8 @@ fn entry(slab: u32, kind: u8, size: u32) -> u64 {
 }
 
 /// Writes the state of `heap` into free slabs, flushed: the superblock that names it is fenced before it counts, and that fence is behind both. `None` when
-/// there are not enough slabs in a row, or the state is not sound. `retired` blocks are free.
-pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64]) -> Option<Snapshot> {
+/// there are not enough slabs in a row, or `back` finds no space for them, by offset and length in bytes, or the state is not sound. `retired` blocks are free.
+pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: impl FnOnce(u64, usize) -> bool) -> Option<Snapshot> {
     let held = heap.inventory(retired).ok()?;
     let slab_count = heap.slab_count();
     let mut words = vec![MAGIC, heap.slab_size() as u64, u64::from(slab_count)];
@@ -79,6 +79,9 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64]) -> Opti
         return None;
     }
     let off = heap.offset(free.1);
+    if !back(off, length) {
+        return None;
+    }
     let target = pm.words(Off::<Word>::new(off), words.len())?;
     for (word, value) in target.iter().zip(&words) {
         pm.store(word, *value, Ordering::Relaxed);

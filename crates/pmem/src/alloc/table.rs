@@ -14,8 +14,8 @@ const CHUNKS: usize = (u32::BITS - FIRST.trailing_zeros() + 1) as usize;
 pub(super) enum Use {
     /// Nothing; or it is the second or a later slab of a run.
     None,
-    /// Blocks of a class; the slab's own state is number `place` of that class's list.
-    Blocks { class: u8, place: u32 },
+    /// Blocks of a class; the slab's own state is number `place` of that class's list. Of one that `leaves` no block is handed out.
+    Blocks { class: u8, place: u32, leaves: bool },
     /// It is the first of a run of `count` slabs.
     Run { count: u32 },
 }
@@ -24,7 +24,7 @@ impl Use {
     fn pack(self) -> u64 {
         match self {
             Self::None => 0,
-            Self::Blocks { class, place } => 1 | u64::from(class) << 8 | u64::from(place) << 32,
+            Self::Blocks { class, place, leaves } => 1 | u64::from(class) << 8 | u64::from(leaves) << 16 | u64::from(place) << 32,
             Self::Run { count } => 2 | u64::from(count) << 32,
         }
     }
@@ -32,7 +32,7 @@ impl Use {
     #[inline]
     fn unpack(word: u64) -> Self {
         match word & 0xff {
-            1 => Self::Blocks { class: (word >> 8) as u8, place: (word >> 32) as u32 },
+            1 => Self::Blocks { class: (word >> 8) as u8, place: (word >> 32) as u32, leaves: word & 1 << 16 != 0 },
             2 => Self::Run { count: (word >> 32) as u32 },
             _ => Self::None,
         }
@@ -93,9 +93,9 @@ mod tests {
         }
         for slab in 0..1000 {
             assert_eq!(table.get(slab), Use::Run { count: slab });
-            table.set(slab, Use::Blocks { class: slab as u8, place: slab });
+            table.set(slab, Use::Blocks { class: slab as u8, place: slab, leaves: slab % 3 == 0 });
             assert!(!table.clear(slab, Use::Run { count: slab }));
-            assert!(table.clear(slab, Use::Blocks { class: slab as u8, place: slab }));
+            assert!(table.clear(slab, Use::Blocks { class: slab as u8, place: slab, leaves: slab % 3 == 0 }));
         }
         assert_eq!(Table::place(u32::MAX).0, CHUNKS - 1);
     }

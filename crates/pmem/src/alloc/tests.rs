@@ -34,7 +34,7 @@ fn pool(slab_size: usize, slabs: usize) -> TestPool {
 /// The pool as if it had been closed and opened again.
 fn reopened(mut pool: TestPool, start: Start) -> TestPool {
     let slab_size = pool.alloc.slab_size();
-    let alloc = Allocator::new(&pool, slab_size, start);
+    let alloc = Allocator::new(&pool, slab_size, start, false);
     let pool_mut = Arc::get_mut(&mut pool).unwrap();
     pool_mut.alloc = alloc;
     pool_mut.epochs = Epochs::new();
@@ -75,6 +75,9 @@ enum Step {
     Free(prop::sample::Index),
     Retire(prop::sample::Index),
     Collect,
+    /// Moves what an evacuation wants moved, but for one block.
+    Evacuate(Evacuation, prop::sample::Index),
+    GiveBack,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -84,6 +87,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => any::<prop::sample::Index>().prop_map(Step::Free),
         2 => any::<prop::sample::Index>().prop_map(Step::Retire),
         1 => Just(Step::Collect),
+        1 => (prop::sample::select(vec![Evacuation::Sparse, Evacuation::All]), any::<prop::sample::Index>()).prop_map(|(what, but)| Step::Evacuate(what, but)),
+        1 => Just(Step::GiveBack),
     ];
     prop::collection::vec(step, 0..if cfg!(miri) { 20 } else { 300 })
 }
@@ -114,6 +119,24 @@ proptest! {
                     Err(error) => return Err(TestCaseError::fail(error.to_string())),
                 },
                 Step::Collect => pool.collect(),
+                Step::GiveBack => _ = pool.give_back().unwrap(),
+                Step::Evacuate(what, but) => {
+                    pool.evacuate(what);
+                    let leaving: Vec<_> = blocks.iter().map(|(at, size)| (*at, *size)).filter(|(at, _)| pool.is_leaving(Off::<u8>::new(*at))).collect();
+                    let but = if leaving.is_empty() { 0 } else { but.index(leaving.len()) };
+                    for (number, (at, size)) in leaving.into_iter().enumerate() {
+                        if number != but
+                            && let Ok(new) = pool.allocate(size)
+                        {
+                            // A pool that was full has ended the evacuation.
+                            blocks.insert(new.bytes(), size);
+                            blocks.remove(&at);
+                            free(&pool, at);
+                        }
+                    }
+                    pool.settle();
+                    prop_assert!(!blocks.keys().any(|at| pool.is_leaving(Off::<u8>::new(*at))));
+                }
                 Step::Free(index) | Step::Retire(index) if blocks.is_empty() => _ = index,
                 Step::Free(index) => {
                     let at = *blocks.keys().nth(index.index(blocks.len())).unwrap();
@@ -279,6 +302,58 @@ fn a_pool_grows_until_it_may_not() {
     expect_exactly(&pool, &blocks);
     assert!(matches!(pool.allocate(40 << 20), Err(Error::NoSpace { .. })));
     expect_exactly(&pool, &blocks);
+}
+
+/// Of each class as many slabs stay as are needed, and one.
+#[test]
+fn sparse_slabs_become_few() {
+    let pool = pool(4 << 10, 64);
+    let mut blocks: BTreeSet<u64> = fill(&pool, 64).into_iter().collect();
+    let kept: BTreeSet<u64> = blocks.iter().copied().step_by(5).collect();
+    blocks.difference(&kept).for_each(|at| free(&pool, *at));
+    blocks = kept;
+    assert_eq!(pool.length(), 64 * (4 << 10));
+    assert!(pool.evacuate(Evacuation::Sparse) > 45);
+    for at in blocks.clone().into_iter().filter(|at| pool.is_leaving(Off::<u8>::new(*at))) {
+        let new = pool.allocate(64).unwrap();
+        assert!(!pool.is_leaving(new));
+        blocks.remove(&at);
+        blocks.insert(new.bytes());
+        free(&pool, at);
+        // Neither this thread's cache nor any other may hand it out.
+        assert!(pool.allocate(64).is_ok_and(|other| {
+            pool.free(other);
+            !pool.is_leaving(other)
+        }));
+    }
+    pool.settle();
+    assert_eq!(pool.give_back().unwrap(), 0, "memory is not given back");
+    assert!(pool.length() <= 15 * (4 << 10), "{} slabs", pool.length() >> 12);
+    expect_exactly(&pool, &blocks.iter().map(|at| (*at, 64)).collect());
+    assert_eq!(fill(&pool, 64).len() + blocks.len(), 63 * 63, "it grows again");
+}
+
+/// Blocks that another thread has at hand when an evacuation begins do not come to be used because of that.
+#[test]
+fn what_threads_have_at_hand_leaves_too() {
+    let pool = pool(4 << 10, 64);
+    let blocks = fill(&pool, 64);
+    let ((begun, has_begun), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+    std::thread::scope(|scope| {
+        let (pool, blocks) = (&pool, &blocks);
+        let other = scope.spawn(move || {
+            blocks[..3].iter().for_each(|at| free(pool, *at));
+            begun.send(()).unwrap();
+            may_go_on.recv().ok().map(|()| pool.allocate(64).map(|new| pool.is_leaving(new)))
+        });
+        has_begun.recv().unwrap();
+        // Four slabs are left, the first with the fewest blocks in use. Three would do.
+        [3..60, 146..189, 209..blocks.len()].into_iter().flat_map(|range| &blocks[range]).for_each(|at| free(pool, *at));
+        let leaving = pool.evacuate(Evacuation::Sparse);
+        go_on.send(()).unwrap();
+        assert!(matches!(other.join().unwrap(), Some(Ok(false))));
+        assert_eq!(leaving, 1);
+    });
 }
 
 #[test]

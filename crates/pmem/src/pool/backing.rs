@@ -3,6 +3,7 @@
 use super::header::{self, Header};
 use super::{Mode, PoolOptions, check_options};
 use crate::Error;
+use crate::alloc::{HEADER_BYTES, extent_of};
 use crate::map::{self, Mapping, Memory};
 use std::fs::File;
 use std::io;
@@ -73,20 +74,63 @@ impl Backing {
         }
     }
 
-    /// Fills the holes that copying a file may have left in its first `size` bytes: a store to one would need space, and a full disk would end the process.
-    pub(super) fn fill_holes(&self, size: usize) -> Result<(), Error> {
-        let Self::File(mapping) = self else { return Ok(()) };
+    /// Fills the holes that copying a file may have left in the header and in slabs in use: a store to one would need space, and a full disk would end the
+    /// process. Whether other slabs may have holes: those that were given back to the file system have.
+    ///
+    /// A slab is in use if it begins like one. After a crash some of them are not, which does no harm.
+    pub(super) fn fill_holes(&self, size: usize, slab_size: usize) -> Result<bool, Error> {
+        let Self::File(mapping) = self else { return Ok(false) };
         let metadata = mapping.file().metadata().map_err(|error| mapping.error("look at", error))?;
         let allocated = metadata.blocks().saturating_mul(512);
         // Of the whole file: what lies behind the pool may have space that a hole in it has not.
         if allocated >= metadata.len() {
-            return Ok(());
+            return Ok(false);
         }
-        match map::allocate(mapping.file(), 0, size) {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                Err(Error::NoSpace { wanted: size.saturating_sub(allocated as usize), size, size_max: size })
+        // What is to have space and comes next, as far as it has been looked at.
+        let (mut from, mut to) = (0, slab_size);
+        while to < size {
+            // Not through the mapping: to look at a hole there may take space.
+            let mut first = [0; HEADER_BYTES];
+            mapping.file().read_exact_at(&mut first, to as u64).map_err(|error| mapping.error("read", error))?;
+            match u32::try_from(to / slab_size).ok().and_then(|slab| extent_of(slab, &first)) {
+                Some(count) => to = to.saturating_add(count as usize * slab_size),
+                None => {
+                    self.allocate(from, to)?;
+                    to += slab_size;
+                    from = to;
+                }
             }
-            result => result.map_err(|error| mapping.error("allocate space for", error)),
+        }
+        self.allocate(from, to.min(size))?;
+        Ok(true)
+    }
+
+    /// Gives the bytes `from..to` space on the file system, if they have none.
+    pub(super) fn allocate(&self, from: usize, to: usize) -> Result<(), Error> {
+        match self {
+            Self::File(mapping) if from < to => match map::allocate(mapping.file(), from, to) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(Error::NoSpace { wanted: to - from, size: to, size_max: to }),
+                result => result.map_err(|error| mapping.error("allocate space for", error)),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the space of the bytes `from..to` back to the file system; whether that is possible.
+    pub(super) fn punch(&self, from: usize, to: usize) -> Result<bool, Error> {
+        match self {
+            Self::Memory(_) => Ok(false),
+            Self::File(mapping) => map::punch(mapping.file(), from, to).map_err(|error| mapping.error("give back space of", error)),
+        }
+    }
+
+    /// Cuts off what lies behind a pool of `size` bytes. Only while nobody looks at anything there: it is not there any more. If it cannot be done, it is left
+    /// to whoever opens the pool next.
+    pub(super) fn trim(&self, size: usize) {
+        if let Self::File(mapping) = self
+            && self.length().is_ok_and(|length| length > size as u64)
+        {
+            let _ = mapping.file().set_len(size as u64);
         }
     }
 

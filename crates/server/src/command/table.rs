@@ -147,6 +147,7 @@ const CONFIG: &[Spec] = &[
 #[rustfmt::skip]
 const MEMORY: &[Spec] = &[
     plain(Server, "memory|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
+    plain(Server, "memory|purge", 2, SAVE, "4.0.0", "Makes the pool as small as what it holds, in the background.", memory::purge),
     line(Server, "memory|usage", -3, READ, Keys::SECOND, "4.0.0", "Returns how many bytes a key takes in the pool.", memory::usage),
 ];
 

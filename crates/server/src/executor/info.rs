@@ -3,6 +3,7 @@
 use super::{Call, Failure};
 use crate::REDIS_VERSION;
 use crate::shared::Shared;
+use everleaf::Shrunk;
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
 
@@ -75,6 +76,15 @@ fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "rdb_current_bgsave_time_sec:{current}\r\naof_enabled:0\r\nbackup_path:{}\r\n", server.backups.path.display())?;
     write!(text, "backup_last_entries:{}\r\nbackup_last_size:{}\r\n", saves.last_passed.entries, saves.last_passed.stream_bytes)?;
     write!(text, "pool_path:{}\r\npool_size:{}\r\npool_size_max:{}\r\n", server.store.path().display(), pool.size, pool.size_max)?;
+    let fill = server.store.fill();
+    write!(text, "pool_used:{}\r\npool_near_limit:{}\r\n", fill.used, u8::from(fill.is_near_limit()))?;
+    let compactions = server.compactions.state();
+    let Shrunk { size_before, size, given_back, records, leaves, is_complete } = compactions.last;
+    let status = if compactions.has_failed { "err" } else { "ok" };
+    write!(text, "compaction_in_progress:{}\r\nlast_compaction_status:{status}\r\n", u8::from(compactions.is_running))?;
+    write!(text, "last_compaction_is_complete:{}\r\nlast_compaction_size_before:{size_before}\r\n", u8::from(is_complete))?;
+    write!(text, "last_compaction_size:{size}\r\nlast_compaction_given_back:{given_back}\r\n")?;
+    write!(text, "last_compaction_moved:{}\r\n", records + leaves)?;
     write!(text, "persistence_domain:{domain}\r\nacknowledged_writes_survive:{survives}\r\n")
 }
 

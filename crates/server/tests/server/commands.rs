@@ -396,6 +396,14 @@ fn backups_are_made_while_others_write() {
     let info = persistence(&mut client);
     assert!(info.contains("rdb_last_bgsave_status:ok") && info.contains("backup_last_entries:20001"), "{info}");
     assert_eq!(count(&file), 20_001);
+    client.says("MEMORY PURGE", "+OK\r\n");
+    while persistence(&mut client).contains("compaction_in_progress:1") {
+        tries += 1;
+        assert!(tries < 20_000, "it does not end");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let info = persistence(&mut client);
+    assert!(info.contains("last_compaction_status:ok") && info.contains("last_compaction_is_complete:1"), "{info}");
     client.says("BGSAVE foo", "-ERR syntax error\r\n");
     client.says("CONFIG GET dbfilename", "*2\r\n$10\r\ndbfilename\r\n$6\r\nbackup\r\n");
     // Where nothing can be written, and in the middle of a transaction.

@@ -29,6 +29,24 @@ fn pass(ms: u64) {
 }
 
 #[test]
+fn what_is_loaded_expires_too() {
+    let (store, space) = store();
+    let expiry_ms = store.time_ms() + 100;
+    let entries = (0..100u8).map(|n| ([n], [n; 3], (n % 3 == 0).then_some(expiry_ms)));
+    assert_eq!(space.load_until(entries).unwrap(), 100);
+    assert_eq!([space.expiry_ms(&[3]).unwrap(), space.expiry_ms(&[4]).unwrap()], [Some(Some(expiry_ms)), Some(None)]);
+    let snapshot = store.snapshot().unwrap();
+    pass(100);
+    assert_eq!(keys(&space).len(), 66);
+    assert!(snapshot.get(&space, &[3]).unwrap().is_some());
+    drop(snapshot);
+    let swept = store.sweep(1000).unwrap();
+    assert_eq!((swept.removed, space.count()), (34, 66));
+    store.collect(usize::MAX).unwrap();
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
 fn a_key_is_absent_from_its_time_on_whoever_asks() {
     let (store, space) = store();
     let expiry_ms = store.time_ms() + 100;

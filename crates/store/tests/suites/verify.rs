@@ -160,7 +160,7 @@ fn what_is_salvaged_is_what_was_written() {
         assert_eq!((salvaged.loss_count, salvaged.found), (0, 0), "{:?}", salvaged.losses);
         assert!(salvaged_content(&to) == expected);
         repair(&path, &to, Options::default(), |_| ()).expect_err("a pool that is there");
-        let mut with_losses = 0;
+        let (mut with_losses, mut hidden) = (0, 0);
         for _ in 0..ROUNDS {
             std::fs::remove_file(&to).unwrap_or_default();
             // Behind the header and the root directory: without those nothing can be found.
@@ -179,11 +179,12 @@ fn what_is_salvaged_is_what_was_written() {
             with_losses += usize::from(salvaged.loss_count > 0);
             let missing =
                 expected.iter().filter(|(place, _)| !kept.contains_key(place) && !lost.contains_key(&(LOST_AND_FOUND.into(), place.1.clone()))).count();
-            // Where no loss is seen, an index may show less than it did: that is for `verify` to name.
-            let missing_max = if salvaged.loss_count > 0 { 1 } else { usize::MAX };
-            assert!(missing <= missing_max, "byte {at:#x}: {missing} entries are missing, {:?}", salvaged.losses);
+            // The pool was closed: what an index hides is found, but for a record that is damaged itself.
+            assert!(missing <= usize::from(salvaged.loss_count > 0), "byte {at:#x}: {missing} entries are missing, {:?}", salvaged.losses);
+            hidden += usize::from(salvaged.losses.iter().any(|loss| loss.what.contains("no index leads")));
         }
-        assert!(with_losses > ROUNDS / 10, "{with_losses} of {ROUNDS} had losses");
+        println!("{with_losses} of {ROUNDS} had losses, in {hidden} an index hid something");
+        assert!(with_losses > ROUNDS / 10 && hidden > 0, "{with_losses} of {ROUNDS} had losses, in {hidden} an index hid something");
     }
 }
 

@@ -192,7 +192,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
 /// Starts the write-back of what counts in a new leaf.
 #[track_caller]
-fn flush<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(leaf: Fresh<'p, L, M>) -> Flushed<'p, L, M> {
+pub(in super::super) fn flush<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(leaf: Fresh<'p, L, M>) -> Flushed<'p, L, M> {
     let used = leaf.used();
     leaf.flush_first(used)
 }

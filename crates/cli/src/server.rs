@@ -1,0 +1,114 @@
+//! A server as its client sees it.
+
+use crate::command::serve::read_password;
+use crate::failure::Failure;
+use clap::Args;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which server.
+#[derive(Args)]
+pub(crate) struct ServerArguments {
+    /// The server [default: 127.0.0.1:6379]
+    #[arg(long, value_name = "ADDR:PORT")]
+    server: Option<SocketAddr>,
+    /// File whose first line is the server's password
+    #[arg(long, value_name = "PATH")]
+    password_file: Option<PathBuf>,
+}
+
+impl ServerArguments {
+    /// Connects to it.
+    pub(crate) fn connect(&self) -> Result<Server, Failure> {
+        let password = self.password_file.as_deref().map(read_password).transpose()?;
+        let address = self.server.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 6379)));
+        Server::connect(address, password.as_deref()).map_err(|source| Failure::Io { action: format!("ask {address}"), source })
+    }
+
+    /// Refuses to be given where no server is asked.
+    pub(crate) fn expect_none(&self, without: &str) -> Result<(), Failure> {
+        match (&self.server, &self.password_file) {
+            (None, None) => Ok(()),
+            _ => Err(Failure::Usage(format!("no server is asked without {without}: leave --server and --password-file out, or add it"))),
+        }
+    }
+}
+
+/// A connection to a server.
+pub(crate) struct Server {
+    address: SocketAddr,
+    stream: BufReader<TcpStream>,
+}
+
+impl Server {
+    fn connect(address: SocketAddr, password: Option<&[u8]>) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut server = Self { address, stream: BufReader::new(stream) };
+        if let Some(password) = password {
+            server.call(&[b"AUTH", password])?;
+        }
+        Ok(server)
+    }
+
+    /// What INFO says.
+    pub(crate) fn info(&mut self) -> Result<Info, Failure> {
+        let text = self.ask(&[b"INFO"])?;
+        let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        Ok(Info(text.lines().filter_map(field).collect()))
+    }
+
+    /// Sends a command, and returns the status or the bulk string that it replies.
+    pub(crate) fn ask(&mut self, words: &[&[u8]]) -> Result<String, Failure> {
+        self.call(words).map_err(|source| Failure::Io { action: format!("ask {}", self.address), source })
+    }
+
+    fn call(&mut self, words: &[&[u8]]) -> io::Result<String> {
+        let mut command = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            command.extend_from_slice(word);
+            command.extend_from_slice(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&command)?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let strange = |what: &str| io::Error::other(format!("the server says {:?}", what.trim_end()));
+        match line.split_at_checked(1) {
+            Some(("+", status)) => Ok(status.trim_end().to_owned()),
+            Some(("$", size)) => {
+                let size: u64 = size.trim_end().parse().map_err(|_| strange(&line))?;
+                let mut text = Vec::new();
+                self.stream.by_ref().take(size + 2).read_to_end(&mut text)?;
+                String::from_utf8(text).map_err(|_| strange("what is no text"))
+            }
+            _ => Err(strange(&line)),
+        }
+    }
+}
+
+/// What INFO says.
+pub(crate) struct Info(BTreeMap<String, String>);
+
+impl Info {
+    /// A number, 0 if there is none of that name.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        self.0.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    /// A field, if there is one of that name.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// All fields: name and value.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.0.iter()
+    }
+}

@@ -1,0 +1,97 @@
+//! Putting leaves elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
+//!
+//! Of X, with P the leaf before it (or the root block), whatever the way to split and merge:
+//! 1. latch X, then P (by trying: on failure let go of X and start again); check that P's next is X.
+//! 2. build Y with the entries, the range and the next leaf of X, and a low fence of its own, if leaves keep one; flush, fence. Nobody can reach it: a crash
+//!    forgets it.
+//! 3. P.next := Y, persist: the commit point. Before: the list holds X; after: Y, with the same entries.
+//! 4. router: X -> Y; X obsolete. Volatile; recovery builds it from the list. Whoever was led to X finds its version changed.
+//! 5. X and its fence are retired: unlinked durably in step 3, they may be used again.
+
+use super::leaf::{self, Birth, LeafLayout};
+use super::router::{Fences, Router};
+use super::structure::{Structure, flush};
+use super::{Held, Selective};
+use crate::{Error, Key, Relocated};
+use everleaf_pmem::{Durable, Medium, Off, schedule};
+use std::borrow::Borrow;
+
+/// How often to try a leaf that others are at.
+const ATTEMPTS: usize = 64;
+
+impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
+    /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
+    pub(super) fn relocate_leaves(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        let mut relocated = Relocated { next: Some(from.to_owned()), moved: 0 };
+        for _ in 0..leaves_max {
+            let Some(key): Option<K::Owned> = relocated.next else { break };
+            let (is_moved, high) = self.relocate_leaf(key.borrow(), is_leaving)?;
+            relocated = Relocated { next: high, moved: relocated.moved + u64::from(is_moved) };
+        }
+        Ok(relocated)
+    }
+
+    /// Moves the leaf of `key`, if it is to leave; whether it has, and where the next one begins.
+    fn relocate_leaf(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
+        let mut attempts = ATTEMPTS;
+        loop {
+            let Held { off, leaf, lock } = self.hold(key, None);
+            // The leaf is latched, so its fences stand.
+            let Fences { low, high } = self.router.fences_of(key);
+            let fence = match K::read_fence(&self.pool, leaf.low()) {
+                Ok((_, fence)) => fence.map(|(fence, _)| fence),
+                Err(error) => {
+                    lock.release_unchanged();
+                    return Err(error);
+                }
+            };
+            if attempts == 0 || !is_leaving(off) && !fence.is_some_and(|fence| is_leaving(fence.bytes())) {
+                lock.release_unchanged();
+                return Ok((false, high));
+            }
+            let Ok((before, slot)) = self.hold_predecessor(low.borrow()) else {
+                lock.release_unchanged();
+                attempts -= 1;
+                schedule::rest();
+                continue;
+            };
+            let copied = self.check_link(slot, off).and_then(|()| self.copy(leaf, low.borrow()));
+            let copy = match copied {
+                Ok(copy) => copy,
+                Err(error) => {
+                    before.release_unchanged();
+                    lock.release_unchanged();
+                    return Err(error);
+                }
+            };
+            let copy = self.pool.link(slot, copy).bytes();
+            drop(before);
+            self.router.replace(off, copy, low.borrow());
+            lock.release_obsolete();
+            let guard = self.pool.pin();
+            self.pool.retire(Off::<L>::new(off), &guard);
+            if let Some(fence) = fence {
+                self.pool.retire(fence, &guard);
+            }
+            return Ok((true, high));
+        }
+    }
+
+    /// Builds a leaf with all that is in a latched one, durable but not linked.
+    fn copy(&self, leaf: &L, low: &K) -> Result<Durable<'_, L, M>, Error> {
+        let mut entries = Vec::with_capacity(L::CAPACITY);
+        leaf.entries(&mut entries);
+        if entries.len() > L::CAPACITY {
+            return Err(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), "a leaf with more entries than it counts").into());
+        }
+        leaf::sort::<K, M>(&self.pool, &mut entries)?;
+        let (low, fence) = if L::Structure::FENCED { low.fence(&self.pool)? } else { (0, None) };
+        let copy = self.pool.alloc::<L>()?;
+        copy.build(&self.pool, &Birth { next: leaf.next().get(), low, skip: leaf.skip() }, &entries)?;
+        let (copy, fence) = self.pool.fence_all((flush(copy), fence.map(|fence| fence.flush())));
+        // The last that can fail: what is begun is linked.
+        self.latches.begin(&[copy.off().bytes()])?;
+        fence.map(Durable::release);
+        Ok(copy)
+    }
+}

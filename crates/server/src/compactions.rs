@@ -1,0 +1,69 @@
+//! MEMORY PURGE: the store made as small as what it holds, while it is used. One at a time, in a thread that ends with the server.
+
+use everleaf::{Error, Evacuation, Shrunk, Store};
+use parking_lot::Mutex;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// The compactions of a server.
+#[derive(Default)]
+pub(crate) struct Compactions {
+    state: Mutex<State>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What INFO tells of them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct State {
+    /// Whether one is under way.
+    pub(crate) is_running: bool,
+    /// What the last one has done, as far as it has come.
+    pub(crate) last: Shrunk,
+    /// Whether it failed.
+    pub(crate) has_failed: bool,
+}
+
+impl Compactions {
+    pub(crate) fn state(&self) -> State {
+        *self.state.lock()
+    }
+
+    /// Begins one, unless there is one under way; whether it has. It ends early when `stopping` says that the server does.
+    pub(crate) fn begin(self: &Arc<Self>, store: &Arc<Store>, stopping: &Arc<AtomicBool>) -> io::Result<bool> {
+        let mut thread = self.thread.lock();
+        if std::mem::replace(&mut self.state.lock().is_running, true) {
+            return Ok(false);
+        }
+        if let Some(before) = thread.take() {
+            // It is over. What it had to say it has said.
+            let _ = before.join();
+        }
+        let (this, store, stopping) = (self.clone(), store.clone(), stopping.clone());
+        let work = move || {
+            let outcome = store.compact(Evacuation::Sparse, |_| match stopping.load(Ordering::Acquire) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            });
+            // Before anybody hears that it is over: the server closes the store when all threads have let go of it.
+            drop(store);
+            this.end(outcome);
+        };
+        let spawned = thread::Builder::new().name("everleaf-compact".into()).spawn(work);
+        *thread = Some(spawned.inspect_err(|_| self.state.lock().is_running = false)?);
+        Ok(true)
+    }
+
+    fn end(&self, outcome: Result<Shrunk, Error>) {
+        *self.state.lock() = State { is_running: false, has_failed: outcome.is_err(), last: outcome.unwrap_or_default() };
+    }
+
+    /// Waits for the thread, if there is one.
+    pub(crate) fn join(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}

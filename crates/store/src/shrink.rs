@@ -1,0 +1,195 @@
+//! Compact a store that is in use: make it as small as what it holds, without stopping anybody.
+//!
+//! What was removed leaves free blocks all over the pool, between those that are in use. The allocator chooses the slabs that are to become free
+//! (`crates/pmem/src/alloc/evacuation.rs`); then, namespace by namespace and in steps of a few dozen keys,
+//! 1. each record that lies in one of them is written once more elsewhere, with the same timestamp and the same version before it, and takes the place of the
+//!    old one in the index: *a crash finds the one or the other*, and so does a reader, a snapshot's too, and what either says is the same. The old one is
+//!    retired. This is done under the key's stripe, so nobody else writes the key, and no batch that wrote it is undecided;
+//! 2. the index puts its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so nobody clears it.
+//!
+//! In the end free slabs are given back to the file system, and the pool ends with the last one in use.
+//!
+//! What stays where it is: versions that only snapshots see, and indexes that were cleared and are still seen; tombstones, which are known by their place to
+//! whoever takes them out; and the few blocks that something else than an entry of an index leads to: roots, logs. Their slabs stay, and are filled again.
+//! Blocks of more than half a slab have slabs of their own, and are not moved.
+
+use crate::namespace::link_word;
+use crate::store::{Shared, Space};
+use crate::version::{Age, damaged};
+use crate::{Direction, Error, Store};
+use everleaf_index::Listed;
+use everleaf_index::record::{Record, Version};
+use everleaf_pmem::{Evacuation, Off, Word, schedule};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries that are looked at in one step.
+const ENTRIES_AT_ONCE: usize = 256;
+/// Leaves that are looked at in one step, with a stripe held.
+const LEAVES_AT_ONCE: usize = 16;
+
+type Keys = Vec<Vec<u8>>;
+
+/// What [`Store::compact`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shrunk {
+    /// Size of the pool in bytes, before.
+    pub size_before: usize,
+    /// And now. The file gets as short when the pool is closed; till then there is no space behind it.
+    pub size: usize,
+    /// Number of bytes that were given back to the file system.
+    pub given_back: usize,
+    /// Number of records that were moved.
+    pub records: u64,
+    /// Number of leaves that were moved.
+    pub leaves: u64,
+    /// Whether all that could be moved was: not when it was told to stop, or found no room.
+    pub is_complete: bool,
+}
+
+/// Why an evacuation ended early.
+enum Early {
+    /// It was told to.
+    Stopped,
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for Early {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl<M: Listed> Store<M> {
+    /// Moves records and leaves together and gives the space that was between them back to the file system, while others read and write. `watch` hears of each
+    /// step, and says whether to go on. What [`Evacuation::Sparse`] moves is worth it; [`Evacuation::All`] shows that everything can be moved.
+    ///
+    /// # Errors
+    /// A damaged pool, [`Error::Halted`]. Without room it moves what it can.
+    pub fn compact(&self, evacuation: Evacuation, mut watch: impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<Shrunk, Error> {
+        let Shared { pool, compacting, .. } = &*self.shared;
+        let _compacting = schedule::lock(compacting);
+        self.shared.writable()?;
+        let mut shrunk = Shrunk { size_before: pool.length(), ..Shrunk::default() };
+        self.shared.collect(usize::MAX)?;
+        let outcome = match pool.evacuate(evacuation) {
+            0 => Ok(()),
+            _ => self.shared.evacuate(&mut shrunk, &mut watch),
+        };
+        pool.settle();
+        shrunk.is_complete = match outcome {
+            Ok(()) => true,
+            Err(Early::Stopped) => false,
+            Err(Early::Failed(error)) if error.is_no_space() => false,
+            Err(Early::Failed(error)) => return Err(error),
+        };
+        shrunk.given_back = pool.give_back()?;
+        shrunk.size = pool.length();
+        Ok(shrunk)
+    }
+}
+
+impl<M: Listed> Shared<M> {
+    fn evacuate(&self, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
+        let spaces: Vec<Arc<Space>> = self.spaces.read().values().cloned().collect();
+        let mut go_on = |shrunk: &Shrunk| match watch(shrunk) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Early::Stopped),
+        };
+        for space in spaces {
+            let mut after = None;
+            loop {
+                let (leaving, last) = self.find_leaving(&space, after.as_deref())?;
+                for key in leaving {
+                    shrunk.records += u64::from(self.relocate_record(&space, &key)?);
+                }
+                go_on(shrunk)?;
+                after = last;
+                if after.is_none() {
+                    break;
+                }
+            }
+            let mut from = Some(Vec::new());
+            while let Some(low) = from {
+                from = self.relocate_leaves(&space, &low, shrunk)?;
+                go_on(shrunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of the next keys behind `after` have records that are to leave; and the last one that was looked at, unless there are no more.
+    fn find_leaving(&self, space: &Space, after: Option<&[u8]>) -> Result<(Keys, Option<Vec<u8>>), Error> {
+        let _pinned = self.pool.pin();
+        let (mut leaving, mut last, mut left) = (Vec::new(), None, ENTRIES_AT_ONCE);
+        let index = space.index.load();
+        let Some(index) = index.as_deref() else { return Ok((leaving, last)) };
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        index.tree.scan(from, Direction::Forward, &mut |key, link| {
+            if Off::<Word>::from_link(link.get()).is_ok_and(|off| self.pool.is_leaving(off)) {
+                leaving.push(key.to_vec());
+            }
+            left -= 1;
+            match left {
+                0 => {
+                    last = Some(key.to_vec());
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        })?;
+        Ok((leaving, last))
+    }
+
+    /// Writes the record of `key` elsewhere, if it is to leave; whether it was.
+    fn relocate_record(&self, space: &Space, key: &[u8]) -> Result<bool, Error> {
+        let pool = &*self.pool;
+        let _stripe = self.stripes.lock(space.number, key);
+        self.writable()?;
+        let Some(index) = space.index.load_full() else { return Ok(false) };
+        let Some(link) = index.tree.get(key)? else { return Ok(false) };
+        if !pool.is_leaving(Off::<Word>::from_link(link.get())?) {
+            return Ok(false);
+        }
+        let record = Record::read(pool, link.get())?;
+        // What can be seen and has no timestamp yet gets one now: it must be the same in both places.
+        if record.is_tombstone() || self.age(&record)? == Age::Open {
+            return Ok(false);
+        }
+        let mut value = Vec::with_capacity(record.value_size());
+        record.copy_value(0, record.value_size(), &mut value);
+        if !record.matches(key, &value) {
+            return Err(damaged(&record, "a record that does not match its checksum"));
+        }
+        let commit = record.commit().load(Ordering::Acquire);
+        let version = Version { is_tombstone: false, commit, previous: record.previous().get(), expiry_ms: record.expiry_ms() };
+        let copy = link_word(pool.seal(Record::write(pool, key, &value, version)?).release());
+        let replaced = index.tree.update(key, copy);
+        let guard = pool.pin();
+        match replaced {
+            Ok(Some(old)) => self.retire(old.get(), &guard)?,
+            // An index that has no room, or no longer the key, does not have the copy either.
+            Ok(None) => self.retire(copy.get(), &guard)?,
+            Err(error) => {
+                let error = Error::from(error);
+                if error.is_no_space() {
+                    self.retire(copy.get(), &guard)?;
+                }
+                return Err(error);
+            }
+        }
+        self.writable()?;
+        Ok(true)
+    }
+
+    /// Moves leaves, from that of `low` on; where to go on, unless it has come to the end.
+    fn relocate_leaves(&self, space: &Space, low: &[u8], shrunk: &mut Shrunk) -> Result<Option<Vec<u8>>, Error> {
+        let _stripe = self.stripes.lock(space.number, low);
+        self.writable()?;
+        let Some(index) = space.index.load_full() else { return Ok(None) };
+        let relocated = index.tree.relocate(low, LEAVES_AT_ONCE, &|off| self.pool.is_leaving(Off::<Word>::new(off)))?;
+        shrunk.leaves += relocated.moved;
+        Ok(relocated.next)
+    }
+}

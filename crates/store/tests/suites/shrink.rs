@@ -1,0 +1,200 @@
+//! A store in use is made as small as what it holds.
+
+use everleaf::{Batch, Direction, Evacuation, Isolation, Namespace, Options, Shrunk, Snapshot, Store};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const INDEXES: [&str; 7] = ["isle", "ever", "nv", "fp", "lb", "wb", "isle-packed"];
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn key(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+/// A value of a hundred bytes that begins with a number.
+fn value(n: u64) -> [u8; 100] {
+    let mut value = [0x5a; 100];
+    value[..8].copy_from_slice(&n.to_le_bytes());
+    value
+}
+
+fn go_on(_: &Shrunk) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn content(scan: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>)) -> Content {
+    let mut content = Content::new();
+    scan(&mut |key, value| {
+        content.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    });
+    content
+}
+
+fn now(space: &Namespace) -> Content {
+    content(|visit| space.scan(Bound::Unbounded, Direction::Forward, visit).unwrap())
+}
+
+fn as_of(snapshot: &Snapshot, space: &Namespace) -> Content {
+    content(|visit| snapshot.scan(space, Bound::Unbounded, Direction::Forward, visit).unwrap())
+}
+
+fn check(store: &Store) {
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// Four fifths are removed; then, while two threads write what is left and one reads, the space of the file comes near to what there is.
+#[test]
+fn the_file_gets_as_small_as_what_is_left() {
+    const KEYS: u64 = 60_000;
+    // Other file systems may keep pages for a while that were written just before.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    for index in INDEXES {
+        let path = dir.path().join(index);
+        let options = || Options { index: index.into(), size_max: 1 << 30, ..Options::default() };
+        let store = Store::open(&path, options()).unwrap();
+        let space = store.namespace("space").unwrap();
+        (0..KEYS).for_each(|n| space.put(&key(n), &value(n)).unwrap());
+        (0..KEYS).filter(|n| n % 5 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+        // One that is made late lies at the end.
+        let late = store.namespace("late").unwrap();
+        late.put(b"late", b"late").unwrap();
+        let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        let before = taken();
+        let done = AtomicBool::new(false);
+        let shrunk = std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (space, done) = (&space, &done);
+                scope.spawn(move || {
+                    for round in 1.. {
+                        for n in (0..KEYS).step_by(10).map(|n| n + 5 * thread) {
+                            if done.load(Ordering::Relaxed) {
+                                return;
+                            }
+                            space.put(&key(n), &value(n + KEYS * round)).unwrap();
+                        }
+                    }
+                });
+            }
+            let (space, done) = (&space, &done);
+            scope.spawn(move || {
+                for n in (0..KEYS).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                    let found = space.get(&key(n)).unwrap().map(|value| u64::from_le_bytes(value[..8].try_into().unwrap()) % KEYS);
+                    assert_eq!(found, (n % 5 == 0).then_some(n), "{index}");
+                }
+            });
+            let shrunk = store.compact(Evacuation::Sparse, go_on);
+            done.store(true, Ordering::Relaxed);
+            shrunk.unwrap()
+        });
+        // Twice, for what threads have had at hand.
+        let again = store.compact(Evacuation::Sparse, go_on).unwrap();
+        println!("{index}: {before} bytes before, {} after; {shrunk:?}, then {again:?}", taken());
+        assert!(shrunk.is_complete && shrunk.records + again.records > KEYS / 20, "{index}: {shrunk:?}");
+        let live = KEYS / 5 * 108;
+        // Leaves that are divided in their place stay as many as they were; extents of Ever stay where they are.
+        let (most, longest) = match index {
+            "ever" => (4, 12),
+            "fp" | "lb" | "wb" => (3, 12),
+            _ => (2, 5),
+        };
+        assert!(before > 6 * live && taken() < most * live + (1 << 20), "{index}: {} bytes for {live}, {before} before", taken());
+        check(&store);
+        let held = now(&space);
+        assert_eq!(held.len() as u64, KEYS / 5);
+        store.close().unwrap();
+        drop((space, late));
+        let length = std::fs::metadata(&path).unwrap().len();
+        assert!(length < longest * live + (1 << 20), "{index}: {length} bytes long, {before} before");
+        let store = Store::open(&path, options()).unwrap();
+        let space = store.namespace("space").unwrap();
+        assert_eq!(now(&space), held);
+        check(&store);
+        // It grows again, into what was given back.
+        (0..KEYS).for_each(|n| space.put(&key(n), &value(n)).unwrap());
+        check(&store);
+    }
+}
+
+/// Records of every kind are moved, and all leaves; nobody sees a difference, whatever moment he looks at.
+#[test]
+fn whatever_is_moved_is_the_same() {
+    for index in INDEXES {
+        let store = Store::anonymous(Options { index: index.into(), size_max: 64 << 20, ..Options::default() }).unwrap();
+        let (space, other) = (store.namespace("space").unwrap(), store.namespace("other").unwrap());
+        (0..2000).for_each(|n| space.put(&key(n), &value(n)).unwrap());
+        (0..100).for_each(|n| other.put_until(&key(n), &value(n), store.time_ms() + (1 << 40) + n).unwrap());
+        other.put(b"large", &[7; 100_000]).unwrap();
+        let first = store.snapshot().unwrap();
+        let mut batch = Batch::default();
+        (0..50).for_each(|n| batch.put(&space, &key(n), b"of a batch"));
+        (50..100).for_each(|n| batch.delete(&space, &key(n)));
+        store.write(batch).unwrap();
+        (100..150).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+        let second = store.snapshot().unwrap();
+        (150..200).for_each(|n| space.put(&key(n), b"over").unwrap());
+        let seen = || [as_of(&first, &space), as_of(&second, &space), now(&space), as_of(&second, &other), now(&other)];
+        let before = seen();
+        let expiries = || (0..100).map(|n| other.expiry_ms(&key(n)).unwrap()).collect::<Vec<_>>();
+        let expiries_before = expiries();
+        let mut transaction = store.begin(Isolation::Serializable).unwrap();
+        assert_eq!(transaction.get(&space, &key(500)).unwrap().as_deref(), Some(&value(500)[..]));
+        for round in 0..3 {
+            let shrunk = store.compact(Evacuation::All, go_on).unwrap();
+            assert!(shrunk.is_complete && shrunk.records >= 1900, "{index}: {shrunk:?}");
+            assert!(shrunk.leaves > 10, "{index}: {shrunk:?}");
+            assert!(seen() == before, "{index}, round {round}");
+            assert_eq!(expiries(), expiries_before);
+            check(&store);
+        }
+        // Nothing that it has read has changed.
+        transaction.put(&space, &key(501), b"after all").unwrap();
+        transaction.commit().unwrap();
+        assert!(store.begin(Isolation::Serializable).unwrap().is_unchanged_since(&first, &space, &key(300)).unwrap());
+        drop((first, second));
+        store.collect(usize::MAX).unwrap();
+        check(&store);
+        assert_eq!(space.count(), 1900, "{index}");
+    }
+}
+
+/// Where small values were, large ones have room.
+#[test]
+fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
+    let store = Store::anonymous(Options { size_max: 16 << 20, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let full = (0..).find(|n| space.put(&key(*n), &value(*n)).is_err_and(|error| error.is_no_space())).unwrap();
+    // In a pool without room it does what it can.
+    assert!(store.compact(Evacuation::All, go_on).unwrap().records < full);
+    check(&store);
+    (0..full).filter(|n| n % 4 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+    let large = vec![1; 1 << 20];
+    let fit = |from: u64| (from..).find(|n| space.put(&key(1 << 40 | *n), &large).is_err_and(|error| error.is_no_space())).unwrap();
+    let before = fit(0);
+    let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
+    assert!(shrunk.records > full / 8, "{shrunk:?}");
+    let after = fit(before);
+    assert!(after >= before + 6, "{before}, then {after} MiB");
+    check(&store);
+    assert!((0..full).step_by(4).all(|n| space.get(&key(n)).unwrap().as_deref() == Some(&value(n)[..])));
+}
+
+#[test]
+fn who_watches_may_end_it() {
+    let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    (0..5000).for_each(|n| space.put(&key(n), &value(n)).unwrap());
+    let mut steps = 0;
+    let shrunk = store.compact(Evacuation::All, |shrunk| {
+        steps += 1;
+        if shrunk.records > 1000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let shrunk = shrunk.unwrap();
+    assert!(!shrunk.is_complete && shrunk.records < 2000 && shrunk.leaves == 0 && steps > 3, "{shrunk:?}");
+    check(&store);
+    assert_eq!(now(&space).len(), 5000);
+}

@@ -1,0 +1,167 @@
+//! Pools that earlier versions have made are read and written as if they were new; those of versions to come are refused.
+//!
+//! `pools` holds one of each format, closed and not closed, as text: the size in bytes, then each line of 64 bytes that is not zero, its offset before it,
+//! zeroes at its end left out.
+
+use everleaf::{Batch, Direction, Error, Options, Store};
+use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SIZE: usize = 512 << 10;
+const LINE: usize = 64;
+const FAR_MS: u64 = 32_503_680_000_000;
+/// Each in a namespace of its name.
+const INDEXES: [&str; 6] = ["isle", "ever", "nv", "fp", "lb", "wb"];
+/// Of the format that is written now: pool format 1, store format 2.
+const CLOSED: &str = include_str!("pools/pool-1-store-2-closed.txt");
+const OPEN: &str = include_str!("pools/pool-1-store-2-open.txt");
+
+type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
+
+fn pool_options() -> PoolOptions {
+    PoolOptions { size_max: SIZE, slab_size: 4096, ..PoolOptions::default() }
+}
+
+fn options() -> Options {
+    Options { recovery_threads: 1, ..Options::default() }
+}
+
+/// Fills a store, and says what it holds then.
+fn fill(store: &Store) -> Content {
+    let mut content = Content::new();
+    for index in INDEXES {
+        let space = store.namespace(index).unwrap();
+        space.prefer_index(index);
+        let mut batch = Batch::default();
+        for n in 0..18_u8 {
+            let (key, value, expiry_ms) = (vec![b'k', n * 13], vec![n; 1 + usize::from(n)], (n % 5 == 0).then_some(FAR_MS + u64::from(n)));
+            match n % 3 {
+                0 => batch.put_until(&space, &key, &value, expiry_ms),
+                _ => space.put_until(&key, &value, expiry_ms.unwrap_or(FAR_MS)).unwrap(),
+            }
+            let expiry_ms = if n % 3 == 0 { expiry_ms } else { Some(expiry_ms.unwrap_or(FAR_MS)) };
+            content.insert((index.to_owned(), key), (value, expiry_ms));
+        }
+        store.write(batch).unwrap();
+        space.put(b"a key that is longer than eight bytes", b"over").unwrap();
+        let snapshot = store.snapshot().unwrap();
+        space.put(b"a key that is longer than eight bytes", b"and over").unwrap();
+        drop(snapshot);
+        content.insert((index.to_owned(), b"a key that is longer than eight bytes".to_vec()), (b"and over".to_vec(), None));
+        assert!(space.delete(&[b'k', 13]).unwrap());
+        content.remove(&(index.to_owned(), vec![b'k', 13]));
+    }
+    content
+}
+
+fn content(store: &Store) -> Content {
+    let mut content = Content::new();
+    for name in store.namespaces() {
+        let space = store.namespace(&name).unwrap();
+        let mut keys = Vec::new();
+        let visit = |key: &[u8], _: &[u8]| {
+            keys.push(key.to_vec());
+            ControlFlow::Continue(())
+        };
+        space.scan(Bound::Unbounded, Direction::Forward, visit).unwrap();
+        for key in keys {
+            let entry = space.entry(&key).unwrap().unwrap();
+            content.insert((name.clone(), key), (entry.value, entry.expiry_ms));
+        }
+    }
+    content
+}
+
+fn encode(memory: &Memory) -> String {
+    let bytes: Vec<u8> = memory.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+    let mut text = format!("{}\n", bytes.len());
+    for (number, line) in bytes.chunks(LINE).enumerate() {
+        if let Some(last) = line.iter().rposition(|byte| *byte != 0) {
+            write!(text, "{:x} ", number * LINE).unwrap();
+            line[..=last].iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn decode(text: &str) -> Arc<Memory> {
+    let mut lines = text.lines();
+    let memory = Memory::new(lines.next().unwrap().parse().unwrap()).unwrap();
+    for line in lines {
+        let (at, digits) = line.split_once(' ').unwrap();
+        let at = usize::from_str_radix(at, 16).unwrap();
+        let mut bytes = [0; LINE];
+        for (byte, digits) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
+        }
+        for (word, bytes) in memory.words()[at / 8..].iter().zip(bytes.chunks_exact(8)) {
+            word.store(u64::from_le_bytes(bytes.try_into().unwrap()), Ordering::Relaxed);
+        }
+    }
+    memory
+}
+
+fn open(memory: Arc<Memory>) -> Result<Store, Error> {
+    Store::on(Pool::open_in(memory, Hardware::page_cache(), pool_options())?, &options())
+}
+
+fn new(memory: &Arc<Memory>) -> (Store, Content) {
+    let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options()).unwrap();
+    let content = fill(&store);
+    (store, content)
+}
+
+#[test]
+#[ignore = "writes the files of a new format"]
+fn write_pools() {
+    for (name, closes) in [("closed", true), ("open", false)] {
+        let memory = Memory::new(SIZE).unwrap();
+        let (store, _) = new(&memory);
+        if closes {
+            store.close().unwrap();
+        } else {
+            drop(store);
+        }
+        let path = format!("{}/tests/suites/pools/pool-1-store-2-{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(path, encode(&memory)).unwrap();
+    }
+}
+
+#[test]
+fn pools_of_every_format_are_read_and_written() {
+    let (_, expected) = new(&Memory::new(SIZE).unwrap());
+    for (name, text) in [("closed", CLOSED), ("open", OPEN)] {
+        let memory = decode(text);
+        let store = open(memory.clone()).unwrap();
+        assert_eq!(store.namespaces().len(), INDEXES.len(), "{name}");
+        assert!(content(&store) == expected, "{name}");
+        let report = store.verify().unwrap();
+        assert!(report.is_sound(), "{name}: {report:?}");
+        for index in INDEXES {
+            let space = store.namespace(index).unwrap();
+            (0..40_u8).for_each(|n| space.put(&[b'n', n], &[n; 20]).unwrap());
+            (0..40_u8).for_each(|n| assert!(space.delete(&[b'n', n]).unwrap()));
+        }
+        assert!(content(&store) == expected && store.verify().unwrap().is_sound(), "{name}");
+        store.close().unwrap();
+        assert!(content(&open(memory).unwrap()) == expected, "{name}");
+    }
+}
+
+#[test]
+fn a_store_of_a_format_to_come_is_refused() {
+    let memory = decode(OPEN);
+    let format = u64::from_le_bytes(*b"\x02\0\0\0reve");
+    // In the entry of the root directory, which has a checksum, and in the block behind the header that it links.
+    let words: Vec<_> = memory.words().iter().filter(|word| word.load(Ordering::Relaxed) == format).collect();
+    assert_eq!(words.len(), 2);
+    words[1].store(format + 1, Ordering::Relaxed);
+    let refused = open(memory).err().unwrap();
+    assert!(matches!(refused, Error::UnknownFormat { found, known } if found == known + 1), "{refused}");
+    println!("{refused}");
+}
