@@ -1,7 +1,7 @@
 //! The index under test, in its pool, seen through payloads.
 
 use crate::Class;
-use everleaf_index::{Direction, Entry, Error, FILL, OrderedIndex, Recovery, Write};
+use everleaf_index::{Direction, Entry, Error, FILL, OrderedIndex, Recovery, Trace, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -95,7 +95,8 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
     pub fn open(entry: &Entry<K, M>, pool: Arc<Pool<M>>, threads: usize) -> Result<Self, Error> {
         let reach = pool.needs_recovery().then(|| pool.reach());
         let trace = |value: NonZeroU64| reach.as_ref().map_or(Ok(()), |reach| K::mark(&pool, reach, value));
-        let index = entry.open(&pool, ROOT, &Recovery { reach: reach.as_ref(), trace: &trace, threads })?;
+        let trace: Option<&Trace<'_>> = if K::WHOLE { None } else { Some(&trace) };
+        let index = entry.open(&pool, ROOT, &Recovery { reach: reach.as_ref(), trace, threads })?;
         if let Some(reach) = reach {
             pool.adopt(reach)?;
         }

@@ -4,12 +4,12 @@
 //! version check behind it finds out: this is what lets trees with optimistic readers be written without unsafe code.
 
 use bytemuck::Zeroable;
-use everleaf_pmem::huge;
+use everleaf_pmem::huge::Zeroes;
 use std::sync::OnceLock;
 
 /// Grows by chunks: the first has `FIRST` things, a power of two, each other one twice as many as the one before it.
 pub(crate) struct Arena<T, const FIRST: usize> {
-    chunks: [OnceLock<Box<[T]>>; CHUNKS],
+    chunks: [OnceLock<Zeroes<T>>; CHUNKS],
 }
 
 const CHUNKS: usize = 32;
@@ -49,7 +49,7 @@ impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
     /// The thing of that number, all zeroes at first.
     pub(crate) fn get_or_make(&self, number: usize) -> &T {
         let (chunk, at) = Self::place(number).expect("a number that is no address");
-        &self.chunks[chunk].get_or_init(|| huge::zeroed_box(FIRST << chunk))[at]
+        &self.chunks[chunk].get_or_init(|| Zeroes::new(FIRST << chunk))[at]
     }
 
     /// The things from `number` to the end of its chunk.

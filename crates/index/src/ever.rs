@@ -48,11 +48,13 @@
 //! *Bulk load*: new extents, whose leaves all live, the first with the low and the next generation of the only leaf there was; one link of the topmost extent
 //! is the commit point of all of them.
 //!
-//! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, reads all leaves by several threads, clears what
-//! does not count where keys are in records, and builds descriptors and router. It repairs by the same stores as above, so a crash within is one of the same
-//! states.
+//! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, and builds the router. Then all leaves are read, by
+//! several threads, for their descriptors, and what does not count is cleared where keys are in records. It repairs by the same stores as above, so a crash
+//! within is one of the same states. Where neither keys nor values are in records there is nothing to repair in a leaf; the index serves at once, and leaves
+//! are read when they are touched, or behind its back (`behind.rs`).
 
 mod batch;
+mod behind;
 mod directory;
 mod leaf;
 mod open;
@@ -66,6 +68,7 @@ use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
+use behind::Behind;
 use directory::{Descriptors, Directory, Number, handle};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
@@ -88,11 +91,19 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     pool: Arc<Pool<M>>,
     root: Off<Root>,
     directory: Directory<LINES, LEAVES>,
+    known: Arc<Known>,
+    router: Olc<K, FANOUT>,
+    leaves: Counter,
+    behind: Behind<K>,
+}
+
+/// What DRAM knows of what is in the leaves.
+#[derive(Default)]
+struct Known {
     /// By number of the leaf.
     descriptors: Descriptors,
-    router: Olc<K, FANOUT>,
+    /// Number of keys in leaves that have been read.
     keys: Counter,
-    leaves: Counter,
 }
 
 /// A leaf, and the version at which the router knew it.
@@ -101,6 +112,32 @@ struct Reached<'a, const LINES: usize> {
     leaf: &'a Leaf<LINES>,
     descriptor: &'a Descriptor,
     version: u64,
+}
+
+/// A slot in which an integer is looked for, and the version at which its fingerprint was there; none if no fingerprint is the key's.
+struct Aim<'a, const LINES: usize> {
+    leaf: &'a Leaf<LINES>,
+    descriptor: &'a Descriptor,
+    version: u64,
+    slot: Option<usize>,
+}
+
+impl<const LINES: usize> Aim<'_, LINES> {
+    /// Asks for the line of the slot.
+    #[inline(always)]
+    fn prefetch(&self) {
+        if let Some(slot) = self.slot {
+            probe::prefetch(self.leaf.line(slot));
+        }
+    }
+
+    /// The value, if the slot holds the key, and nothing has changed.
+    #[inline(always)]
+    fn hit(&self, place: Place) -> Result<Option<NonZeroU64>, Restart> {
+        let found = self.slot.map(|slot| self.leaf.read(slot).filter(|found| found.token == place.token).ok_or(Restart)).transpose()?;
+        self.descriptor.latch().validate(self.version)?;
+        Ok(found.map(|found| found.value))
+    }
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
@@ -112,7 +149,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     #[inline(always)]
     fn leaf(&self, number: Number) -> Result<(&Leaf<LINES>, &Descriptor), Restart> {
         let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, number).ok_or(Restart)?;
-        Ok((leaf, self.descriptors.get(handle(number))))
+        Ok((leaf, self.known.descriptors.get(handle(number))))
     }
 
     /// Finds the leaf of a key, for a reader or a writer, at a version at which the router knew it. `start` is a way there that was found before, if it has not
@@ -125,48 +162,40 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         let (leaf, descriptor) = self.leaf(way.leaf)?;
         probe::prefetch(leaf.home(place));
-        let version = if writes { descriptor.latch().read_idle()? } else { descriptor.latch().read()? };
+        let version = if writes { descriptor.latch().read_idle() } else { descriptor.latch().read() };
         way.validate()?;
+        let version = version.map_err(|Restart| self.wake(way.leaf))?;
         Ok(Reached { way, leaf, descriptor, version })
+    }
+
+    /// The slot that an integer is most likely in, where nobody is in the way.
+    #[inline(always)]
+    fn aim(&self, wide: Option<Wide>, place: Place, way: &Way<'_>) -> Result<Aim<'_, LINES>, Restart> {
+        let (leaf, descriptor) = self.leaf(way.leaf)?;
+        probe::prefetch(leaf.home(place));
+        let version = descriptor.latch().try_read()?;
+        way.validate()?;
+        Ok(Aim { leaf, descriptor, version, slot: descriptor.likely::<LINES>(wide, place) })
     }
 
     /// Looks an integer up, where a shortcut leads to it, nobody is in the way, and the likeliest slot holds it. These are so few instructions that the
     /// processor has several lookups of a caller under way at once, each waiting for its own memory.
     #[inline(always)]
-    fn glance(&self, wide: Option<Wide>, key: &K) -> Result<Option<NonZeroU64>, Restart> {
-        let way = self.router.cut_short(wide, key).ok_or(Restart)?;
-        let (leaf, descriptor) = self.leaf(way.leaf)?;
-        let place = Place::of::<LINES>(key.token());
-        probe::prefetch(leaf.home(place));
-        let version = descriptor.latch().try_read()?;
-        way.validate()?;
-        let found = descriptor.glance(wide, leaf, place).ok_or(Restart)?;
-        descriptor.latch().validate(version)?;
-        Ok(found)
-    }
-
-    #[inline(always)]
-    fn look_up(&self, key: &K, start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn look_up(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         if K::WHOLE
-            && start.is_none()
             && let wide @ Some(_) = Wide::get()
-            && let Ok(found) = self.glance(wide, key)
+            && let Some(way) = self.router.cut_short(wide, key)
+            && let place = Place::of::<LINES>(key.token())
+            && let Ok(found) = self.aim(wide, place, &way).and_then(|aim| aim.hit(place))
         {
             return Ok(found);
         }
-        self.look_up_patiently(key, start)
+        self.look_up_patiently(key, None)
     }
 
     #[inline(never)]
     fn look_up_patiently(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
-        if K::WHOLE
-            && start.is_none()
-            && wide.is_none()
-            && let Ok(found) = self.glance(None, key)
-        {
-            return Ok(found);
-        }
         loop {
             if let Ok(found) = self.try_look_up(wide, key, place, &mut start) {
                 return found;
@@ -248,7 +277,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 leaf.write(&self.pool, slot, Slot { token: place.token, value });
                 self.pool.persist(leaf.line(slot));
                 descriptor.set(slot, place.fingerprint_at(slot));
-                self.keys.add(1);
+                self.known.keys.add(1);
             }
             _ => descriptor.latch().validate(version)?,
         }
@@ -277,14 +306,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         // Counted before the fingerprint is cleared: vectors cannot read a word that has just been stored before the store has left the processor, which is
         // behind the fence.
-        let left = descriptor.occupied::<LINES>(wide).count_ones() as usize - 1;
+        let before = descriptor.occupied::<LINES>(wide).count_ones() as usize;
         let lock = descriptor.latch().lock_from(version)?;
         leaf.set_value(&self.pool, slot, None);
         self.pool.persist(leaf.line(slot));
         descriptor.set(slot, 0);
         drop(lock);
-        self.keys.add(-1);
-        if is_getting_sparse(left, Leaf::<LINES>::CAPACITY) {
+        self.known.keys.add(-1);
+        if is_getting_sparse(before - 1, Leaf::<LINES>::CAPACITY) {
             // Somebody in the way is no reason to wait.
             let _ = self.merge(key);
         }
@@ -303,15 +332,27 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> OrderedIndex<K> for Ever<K, M, LINES, LEAVES, FANOUT> {
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.look_up(key, None)
+        self.look_up(key)
     }
 
     fn get_many(&self, keys: &[&K], values: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        let wide = Wide::get();
         for keys in keys.chunks(GROUP) {
             let mut routes = [const { None }; GROUP];
             self.approach(keys, &mut routes[..keys.len()]);
-            for (key, route) in keys.iter().zip(routes) {
-                values.push(self.look_up(key, route)?);
+            let mut aims = [const { None }; GROUP];
+            if K::WHOLE {
+                for ((aim, key), route) in aims.iter_mut().zip(keys).zip(&routes) {
+                    let place = Place::of::<LINES>(key.token());
+                    *aim = route.as_ref().and_then(|route| self.aim(wide, place, &self.router.along(route)).ok());
+                    aim.iter().for_each(Aim::prefetch);
+                }
+            }
+            for ((key, route), aim) in keys.iter().zip(routes).zip(&aims) {
+                values.push(match aim.as_ref().map(|aim| aim.hit(Place::of::<LINES>(key.token()))) {
+                    Some(Ok(found)) => found,
+                    _ => self.look_up_patiently(key, route)?,
+                });
             }
         }
         Ok(())
@@ -358,7 +399,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn stats(&self) -> Stats {
+        self.read_rest();
         let leaves = self.leaves.get();
-        Stats { keys: self.keys.get(), leaves, leaf_bytes: leaves * size_of::<Leaf<LINES>>() as u64, depth: self.router.depth() + 1, ..Stats::default() }
+        Stats { keys: self.known.keys.get(), leaves, leaf_bytes: leaves * size_of::<Leaf<LINES>>() as u64, depth: self.router.depth() + 1, ..Stats::default() }
     }
 }

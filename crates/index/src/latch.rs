@@ -1,8 +1,11 @@
 //! Version latches: writers lock, readers check.
 //!
-//! A latch is one word: bit 0 locked, bit 1 obsolete, bit 2 appending, then the number of appends, the rest a version that every change raises. A reader takes
-//! the version, reads what the latch guards, and checks that the version is still the same; a writer locks from a version that it has seen, so that it knows
-//! nothing has changed since. The version never goes back, so a place that was given up and taken into use again is told from its former life.
+//! A latch is one word: bit 0 begun, bit 1 obsolete, bit 2 appending, then the number of appends, then a version that every change raises; the highest bit says
+//! that nobody may read, be it locked or obsolete. A reader takes the version, reads what the latch guards, and checks that the version is still the same; a
+//! writer locks from a version that it has seen, so that it knows nothing has changed since. The version never goes back, so a place that was given up and
+//! taken into use again is told from its former life.
+//!
+//! A word of 0 is a latch that never began: what it guards is not there, or not yet. So what may be read is what is positive, which is one comparison.
 //!
 //! Who *appends* adds something that nobody sees before it is complete, and changes nothing that is there. Appends keep writers out, and are seen by writers
 //! who have come before; to readers they make no difference.
@@ -10,12 +13,15 @@
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
 use std::sync::atomic::{Ordering, fence};
 
-const LOCKED: u64 = 1;
+/// Since its first life began. No version is 0.
+const BEGUN: u64 = 1;
 const OBSOLETE: u64 = 2;
 const APPENDING: u64 = 4;
 const APPEND: u64 = 8;
 /// Where appends overflow into the version, a reader starts again for nothing.
 const VERSION: u64 = 1 << 20;
+/// Of what is obsolete as well.
+const LOCKED: u64 = 1 << 63;
 /// What readers do not look at.
 const APPENDS: u64 = (VERSION - APPEND) | APPENDING;
 const SPINS: u32 = 128;
@@ -24,11 +30,23 @@ const SPINS: u32 = 128;
 #[derive(Debug)]
 pub struct Restart;
 
-#[derive(Default, bytemuck::Zeroable)]
+/// All zeroes it has not begun. See the module documentation.
+#[derive(bytemuck::Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Latch(AtomicU64);
 
+/// The version after a change. It starts anew where it would reach the highest bit.
+#[inline(always)]
+fn raised(version: u64) -> u64 {
+    (version + VERSION) & !LOCKED
+}
+
 impl Latch {
+    /// One that has begun.
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(BEGUN))
+    }
+
     /// The version, once nobody holds the lock.
     #[inline(always)]
     #[track_caller]
@@ -54,7 +72,7 @@ impl Latch {
     #[track_caller]
     pub(crate) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
-        let is_free = version & (LOCKED | OBSOLETE) == 0 || version & OBSOLETE == 0 && schedule::slips(Slip::Wait);
+        let is_free = version.cast_signed() > 0 || version & (OBSOLETE | BEGUN) == BEGUN && schedule::slips(Slip::Wait);
         if is_free { Ok(version) } else { Err(Restart) }
     }
 
@@ -79,6 +97,9 @@ impl Latch {
     fn wait(&self, busy: u64) -> Result<u64, Restart> {
         for spin in 0u32.. {
             let version = self.0.load(Ordering::Acquire);
+            if version == 0 {
+                return Err(Restart);
+            }
             if version & OBSOLETE != 0 {
                 // Its replacement is published before it is marked, but let the publisher run if we got here by a stale route.
                 schedule::spin();
@@ -164,15 +185,23 @@ impl Latch {
     pub(crate) fn revive(&self) -> bool {
         let version = self.0.load(Ordering::Relaxed);
         let dead = version == 0 || version & OBSOLETE != 0;
-        let revived = dead && self.0.compare_exchange(version, (version & !OBSOLETE) + VERSION, Ordering::Release, Ordering::Relaxed).is_ok();
+        let revived = dead && self.0.compare_exchange(version, raised(version & !OBSOLETE | BEGUN), Ordering::Release, Ordering::Relaxed).is_ok();
         // Nor does anybody see a store of the new life without seeing that the old one has ended.
         fence(Ordering::Release);
         revived
     }
 
+    /// Locks what has not begun, and begins; `None` if it has begun.
+    #[track_caller]
+    pub(crate) fn begin_locked(&self) -> Option<Locked<'_>> {
+        self.0.compare_exchange(0, BEGUN | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        fence(Ordering::Release);
+        Some(Locked { latch: self, version: BEGUN })
+    }
+
     /// Ends a life that nobody else knows of.
     pub(crate) fn give_up(&self) {
-        self.0.fetch_or(OBSOLETE, Ordering::Release);
+        self.0.fetch_or(OBSOLETE | LOCKED, Ordering::Release);
     }
 }
 
@@ -199,7 +228,7 @@ impl Locked<'_> {
 
     /// Unlocks and marks as given up: whoever comes here starts again.
     pub(crate) fn release_obsolete(self) {
-        self.latch.0.store(((self.version & !LOCKED) + VERSION) | OBSOLETE, Ordering::Release);
+        self.latch.0.store(raised(self.version) | OBSOLETE | LOCKED, Ordering::Release);
         std::mem::forget(self);
     }
 }
@@ -208,7 +237,7 @@ impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.is_held() {
-            self.latch.0.store(self.version + VERSION, Ordering::Release);
+            self.latch.0.store(raised(self.version), Ordering::Release);
         }
     }
 }
@@ -224,7 +253,7 @@ impl Drop for Appending<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if !schedule::IS_BUILT_IN || self.version & APPENDING == 0 {
-            self.latch.0.store(self.version + APPEND, Ordering::Release);
+            self.latch.0.store((self.version + APPEND) & !LOCKED, Ordering::Release);
         }
     }
 }
@@ -236,7 +265,7 @@ mod tests {
     /// A thread that holds the lock of a node goes down the tree again, comes to that very node by a way that is out of date, and must not wait for itself.
     #[test]
     fn a_way_that_is_out_of_date_is_not_waited_on() {
-        let (above, below) = (Latch::default(), Latch::default());
+        let (above, below) = (Latch::new(), Latch::new());
         let version = above.read().unwrap();
         let held = below.try_lock().unwrap();
         drop(above.try_lock().unwrap());
@@ -249,7 +278,7 @@ mod tests {
 
     #[test]
     fn appends_keep_writers_out_and_leave_readers_alone() {
-        let latch = Latch::default();
+        let latch = Latch::new();
         let before = latch.read_idle().unwrap();
         let appending = latch.append_from(before).unwrap();
         let during = latch.read().unwrap();
@@ -264,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_version_does_not_come_again() {
-        let latch = Latch::default();
+        let latch = Latch::new();
         let mut versions = vec![latch.read().unwrap()];
         for life in 0..3 {
             drop(latch.try_lock().unwrap());
@@ -277,5 +306,24 @@ mod tests {
             versions.push(latch.read().unwrap());
         }
         assert!(versions.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn what_has_not_begun_cannot_be_read_or_locked_and_begins_once() {
+        let latch = <Latch as bytemuck::Zeroable>::zeroed();
+        assert!(latch.read().is_err() && latch.read_idle().is_err() && latch.try_lock().is_err());
+        let lock = latch.begin_locked().unwrap();
+        assert!(latch.begin_locked().is_none() && latch.try_read().is_err() && !latch.revive());
+        drop(lock);
+        assert!(latch.read().is_ok() && latch.begin_locked().is_none());
+    }
+
+    #[test]
+    fn the_version_starts_anew_before_it_locks() {
+        let latch = Latch(AtomicU64::new(!LOCKED & !(VERSION - 1) | BEGUN));
+        let version = latch.read().unwrap();
+        drop(latch.lock_from(version).unwrap());
+        assert!(latch.read().is_ok() && latch.validate(version).is_err());
+        drop(latch.try_lock().unwrap());
     }
 }

@@ -18,7 +18,7 @@ mod volatile;
 
 pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
-pub use registry::{Create, Entry, Listed, Open, Recovery, instances, more_sizes, registry, smallest};
+pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, registry, smallest};
 
 use everleaf_pmem::htm::Statistics;
 use selective::router::GROUP;
@@ -128,7 +128,7 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
         Ok(())
     }
 
-    /// Counts, read without stopping anybody: exact when no operation is under way.
+    /// Counts, read without stopping anybody: exact when no operation is under way. An index that was opened just now may have leaves to read for them.
     fn stats(&self) -> Stats;
 }
 

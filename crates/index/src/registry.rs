@@ -13,11 +13,15 @@ use std::sync::Arc;
 pub struct Recovery<'a, M: Medium> {
     /// Where to mark every block of the index; `None` after a clean shutdown, when the allocator knows already.
     pub reach: Option<&'a Reach<'a, M>>,
-    /// Called once for each value word, by several threads: its owner marks what it links, and tells whether it is sound.
-    pub trace: &'a (dyn Fn(NonZeroU64) -> Result<(), Error> + Sync),
-    /// Number of threads to use.
+    /// Called once for each value word, by several threads: its owner marks what it links, and tells whether it is sound. `None` if values link nothing: an
+    /// index that need not look at them may serve before it has read all of its leaves.
+    pub trace: Option<&'a Trace<'a>>,
+    /// Number of threads to use, with the caller's. Those that go on when the index serves already end when it is dropped, or sooner.
     pub threads: usize,
 }
+
+/// What [`Recovery`] calls for each value word.
+pub type Trace<'a> = dyn Fn(NonZeroU64) -> Result<(), Error> + Sync + 'a;
 
 /// An index of the registry, for keys `K` on medium `M`.
 pub struct Entry<K: Key + ?Sized, M: Medium> {

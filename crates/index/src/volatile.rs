@@ -133,11 +133,12 @@ impl Leaf {
 impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
     pub(crate) fn new(pool: &Arc<Pool<M>>) -> Self {
         let leaves = Arena::new();
-        leaves.get_or_make(0);
+        let first: &Leaf = leaves.get_or_make(0);
+        assert!(first.latch.revive(), "a latch of zeroes has not begun");
         let free = Mutex::new(Free { next: 1, numbers: Vec::new() });
         let leaf_count = Counter::default();
         leaf_count.add(1);
-        Self { pool: pool.clone(), router: Olc::build(vec![(K::LOWEST.to_owned(), 0)]), leaves, free, keys: Counter::default(), leaf_count }
+        Self { pool: pool.clone(), router: Olc::build(&[(K::LOWEST.to_owned(), 0)]), leaves, free, keys: Counter::default(), leaf_count }
     }
 
     #[inline(always)]

@@ -43,7 +43,7 @@ fn words(pool: &Pool, off: u64) -> &[Word] {
 }
 
 fn open(pool: &Arc<Pool>) -> Result<Box<dyn OrderedIndex<u64>>, everleaf_index::Error> {
-    entry().open(pool, "t", &Recovery { reach: None, trace: &|_| Ok(()), threads: 1 })
+    entry().open(pool, "t", &Recovery { reach: None, trace: None, threads: 1 })
 }
 
 /// Two leaves that share a latch, since one begins a line behind the other: a split of the second would wait for itself.

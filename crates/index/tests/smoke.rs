@@ -53,7 +53,7 @@ fn run<K: Key + ?Sized>(key_of: impl Fn(u64) -> K::Owned, value_of: impl Fn(&Arc
             // What is opened again may leave out leaves that the index knows.
             drop(index);
             for threads in [1, 3] {
-                let again = entry.open(&pool, "t", &Recovery { reach: None, trace: &|_| Ok(()), threads }).unwrap();
+                let again = entry.open(&pool, "t", &Recovery { reach: None, trace: None, threads }).unwrap();
                 let again_stats = again.check().unwrap();
                 // An empty leaf that had no neighbour under its node may be left out.
                 assert!(again_stats.keys == stats.keys && again_stats.leaves <= stats.leaves, "{}: {again_stats:?} of {stats:?}", entry.name);
@@ -88,6 +88,50 @@ fn byte_strings() {
         },
         |pool, key, n| NonZeroU64::new(Record::create(pool, key, &n.to_le_bytes()).unwrap().release().link()).unwrap(),
     );
+}
+
+/// Leaves are read when they are touched, by those who touch them and by threads behind them, and the count is right in the end.
+#[test]
+fn an_index_serves_while_its_leaves_are_read() {
+    const KEYS: u64 = if cfg!(miri) { 200 } else { 10_000 };
+    for entry in registry::<u64, Hardware>().into_iter().filter(|entry| entry.name.starts_with("ever")) {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let index = entry.create(&pool, "t").unwrap();
+        (0..KEYS).for_each(|key| assert!(index.insert(&key, NonZeroU64::MIN).unwrap().is_none()));
+        let mut open: Box<dyn OrderedIndex<u64>> = index;
+        for life in 2..8u64 {
+            drop(open);
+            open = entry.open(&pool, "t", &Recovery { reach: None, trace: None, threads: life as usize / 2 }).unwrap();
+            let (now, before) = (NonZeroU64::new(life).unwrap(), NonZeroU64::new(life - 1));
+            std::thread::scope(|scope| {
+                for thread in 0..3 {
+                    let index = &*open;
+                    scope.spawn(move || {
+                        for key in (thread..KEYS).step_by(3).map(|key| key * 7919 % KEYS) {
+                            assert_eq!(index.get(&key).unwrap(), before);
+                            match key % 4 {
+                                0 => assert_eq!((index.remove(&key).unwrap(), index.insert(&key, now).unwrap()), (before, None)),
+                                _ => assert_eq!(index.update(&key, now).unwrap(), before),
+                            }
+                            if key % 128 == 0 {
+                                index
+                                    .scan(Bound::Included(&key), Direction::Reverse, &mut |_, value| {
+                                        assert!(value == now || Some(value) == before);
+                                        ControlFlow::Continue(())
+                                    })
+                                    .unwrap();
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!(open.check().unwrap().keys, KEYS, "{}", entry.name);
+            // Nobody waits for what is still to be read.
+            drop(open);
+            open = entry.open(&pool, "t", &Recovery { reach: None, trace: None, threads: 3 }).unwrap();
+        }
+        assert_eq!(open.stats().keys, KEYS);
+    }
 }
 
 /// A queue is filled at one end and drained at the other. Its leaves must not stay behind, empty.

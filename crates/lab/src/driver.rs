@@ -710,6 +710,11 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
         let reopened = instance.reopen(shutdown, case.parameters.threads)?;
         put(&mut metrics, name, reopened.time.as_secs_f64(), "s");
         instance = reopened.instance;
+        if shutdown == Shutdown::Crash {
+            let start = Instant::now();
+            instance.settle();
+            put(&mut metrics, metric::RECOVERY_IN_FULL, (reopened.time + start.elapsed()).as_secs_f64(), "s");
+        }
         // Every thousandth key, and at least one.
         let (mut handle, step) = (instance.handle()?, (population.count() / 1000).max(1));
         let (mut key, mut value, mut wrong) = (Vec::new(), Vec::new(), 0);

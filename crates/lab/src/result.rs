@@ -141,7 +141,9 @@ pub mod metric {
     pub const POOL: &str = "pool";
     /// From the call that opens it to the first operation, after a crash: `s`.
     pub const RECOVERY: &str = "recovery";
-    /// The same after a clean shutdown: `s`.
+    /// From the same call until nothing is left to be read behind operations: `s`.
+    pub const RECOVERY_IN_FULL: &str = "recovery in full";
+    /// From the call that opens it to the first operation, after a clean shutdown: `s`.
     pub const REOPENING: &str = "reopening";
     /// Instructions of the phase: `1/op`.
     pub const INSTRUCTIONS: &str = "instructions";

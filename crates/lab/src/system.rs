@@ -121,6 +121,9 @@ pub trait Instance: Send + Sync {
         None
     }
 
+    /// Returns when nothing is left to be done of what opening has left for later.
+    fn settle(&self) {}
+
     /// Ends it in this way, without any handle left, and opens it again with so many threads. Its data must be in a directory.
     ///
     /// # Errors

@@ -335,8 +335,9 @@ impl<M: Medium> Pool<M> {
     /// Checks that the header of a slab is `header`.
     fn expect_header(&self, slab: u32, header: Header) -> Result<(), Error> {
         let at = self.alloc.heap.offset(slab);
-        let line = self.at(Off::<SlabHeader>::new(at), "a slab outside the pool")?;
-        match [&line.kind, &line.extent, &line.check].map(Word::get) == header.words(slab) {
+        let mut words = [0; 3];
+        self.glimpse(at, &mut words, "a slab outside the pool")?;
+        match words == header.words(slab) {
             true => Ok(()),
             false => Err(Error::corrupt(at, "a slab header that does not fit a block in the slab")),
         }

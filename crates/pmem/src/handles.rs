@@ -6,9 +6,10 @@
 //! Places are masked to the size of their chunk, and chunks that were never made stand for the first one: so every handle leads somewhere, and no branch asks
 //! whether it does.
 
-use crate::huge;
+use crate::huge::Zeroes;
 use bytemuck::Zeroable;
 use parking_lot::Mutex;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 const CHUNK_BITS: u32 = 5;
@@ -40,7 +41,7 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
 
     /// With the first chunk.
     pub fn new() -> Self {
-        let first = Box::into_raw(huge::zeroed_box::<T>(FIRST)).cast::<T>();
+        let first = Zeroes::<T>::new(FIRST).into_raw().as_ptr();
         let chunk = |_| Chunk { first: AtomicPtr::new(first), last: AtomicUsize::new(FIRST - 1) };
         Self { chunks: std::array::from_fn(chunk), growing: Mutex::new(()) }
     }
@@ -90,8 +91,7 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
             let Chunk { first, last } = &self.chunks[chunk];
             // The first chunk is the only one of its size, unless all are equal, and then this is asked by its place.
             if first.load(Ordering::Relaxed) == self.chunks[0].first.load(Ordering::Relaxed) {
-                let things = huge::zeroed_box::<T>(Self::size(chunk));
-                first.store(Box::into_raw(things).cast(), Ordering::Release);
+                first.store(Zeroes::<T>::new(Self::size(chunk)).into_raw().as_ptr(), Ordering::Release);
                 last.store(Self::size(chunk) - 1, Ordering::Release);
             }
         }
@@ -110,9 +110,9 @@ impl<T, const FIRST: usize> Drop for Handles<T, FIRST> {
         let shared = self.chunks[0].first.load(Ordering::Relaxed);
         for (number, Chunk { first, last }) in self.chunks.iter().enumerate() {
             let first = first.load(Ordering::Relaxed);
-            if number == 0 || first != shared {
-                // SAFETY: a box of so many things was taken apart for this chunk alone.
-                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, last.load(Ordering::Relaxed) + 1)) });
+            if let Some(first) = NonNull::new(first).filter(|_| number == 0 || first != shared) {
+                // SAFETY: so many things were taken apart for this chunk alone.
+                drop(unsafe { Zeroes::from_raw(first, last.load(Ordering::Relaxed) + 1) });
             }
         }
     }

@@ -76,7 +76,7 @@ impl Drop for Memory {
 }
 
 #[cfg(not(miri))]
-fn take(size: usize) -> io::Result<NonNull<u8>> {
+pub(crate) fn take(size: usize) -> io::Result<NonNull<u8>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
     // SAFETY: a new mapping at an address of the system's choice touches no other memory.
     let base = unsafe { mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
@@ -88,21 +88,21 @@ fn take(size: usize) -> io::Result<NonNull<u8>> {
 }
 
 #[cfg(not(miri))]
-unsafe fn give_back(base: NonNull<u8>, size: usize) {
+pub(crate) unsafe fn give_back(base: NonNull<u8>, size: usize) {
     // SAFETY: the caller says that `take` gave exactly this, and that nobody uses it any more.
     let unmapped = unsafe { rustix::mm::munmap(base.as_ptr().cast(), size) };
     debug_assert!(unmapped.is_ok());
 }
 
 #[cfg(miri)]
-fn take(size: usize) -> io::Result<NonNull<u8>> {
+pub(crate) fn take(size: usize) -> io::Result<NonNull<u8>> {
     let layout = std::alloc::Layout::from_size_align(size, PAGE).map_err(|_| io::ErrorKind::OutOfMemory)?;
     // SAFETY: the size is not 0 (`Memory::new`).
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
 #[cfg(miri)]
-unsafe fn give_back(base: NonNull<u8>, size: usize) {
+pub(crate) unsafe fn give_back(base: NonNull<u8>, size: usize) {
     // SAFETY: the caller says that `take` gave exactly this, with this layout.
     unsafe { std::alloc::dealloc(base.as_ptr(), std::alloc::Layout::from_size_align(size, PAGE).expect("checked by `take`")) }
 }

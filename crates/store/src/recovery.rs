@@ -78,7 +78,7 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
     for (name, root) in pool.roots()?.into_iter().filter(|(name, _)| name != STORE_ROOT) {
         let traced = Traced::default();
         let trace = |link: NonZeroU64| trace_record(pool, reach.as_ref(), &logged, &traced, link.get());
-        let index = open_index(pool, &name, root, &Recovery { reach: reach.as_ref(), trace: &trace, threads })?;
+        let index = open_index(pool, &name, root, &Recovery { reach: reach.as_ref(), trace: Some(&trace), threads })?;
         let is_known = traced.has_seen.into_inner() || index.tree.stats().keys == 0;
         let may_expire = traced.may_expire.into_inner() || !is_known;
         indexes.push((name, Found { index, may_expire, tombstones: traced.tombstones.into_inner() }));

@@ -104,7 +104,7 @@ impl<M: Listed> Salvage<'_, M> {
         };
         // Of its own: what one index reaches wrongly must not be in the way of another.
         let reach = self.pool.needs_recovery().then(|| self.pool.reach());
-        let index = match entry.open(self.pool, name, &Recovery { reach: reach.as_ref(), trace: &|_| Ok(()), threads: 1 }) {
+        let index = match entry.open(self.pool, name, &Recovery { reach: reach.as_ref(), trace: None, threads: 1 }) {
             Ok(index) => index,
             Err(error) => {
                 self.salvaged.lose(Some(name), format!("its index cannot be opened: {error}"));

@@ -352,11 +352,8 @@ impl State {
             self.priorities[woken] = self.priorities.iter().max().map_or(0, |highest| highest + 1);
             return Some(woken);
         }
-        if self.sleepers.falls_asleep(thread, at, &mut self.random) {
-            self.demote(thread);
-            return self.choose(Some(thread), true);
-        }
-        if step == Step::Wait {
+        // Who waits does not sleep as well: two that wake each other, and then go on first, would keep away for ever whom they wait for.
+        if step == Step::Wait || self.sleepers.falls_asleep(thread, at, &mut self.random) {
             self.demote(thread);
             return self.choose(Some(thread), true);
         }

@@ -9,6 +9,7 @@
 //! staged is settled first, and the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys. Writes to the same leaf
 //! share what the first of them holds: a latch is good for all, an append for other keys that are new.
 
+use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};
 use super::{Ever, When};
 use crate::latch::{Appending, Locked, Restart};
@@ -28,6 +29,18 @@ struct Staged<'a, K: ?Sized, const LINES: usize> {
     place: Place,
     deed: Deed,
     hold: Hold<'a>,
+}
+
+/// Writes that have been staged.
+struct Stage<'a, K: ?Sized, const LINES: usize> {
+    writes: Vec<Staged<'a, K, LINES>>,
+    /// A bit for each leaf that is held. Others may have the same.
+    held: u128,
+}
+
+/// The bit of a leaf.
+fn bit(leaf: Number) -> u128 {
+    1 << (handle(leaf) % u128::BITS)
 }
 
 /// What becomes of the slot.
@@ -54,7 +67,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
         self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
-        let mut staged = Vec::with_capacity(writes.len());
+        let mut staged = Stage { writes: Vec::with_capacity(writes.len()), held: 0 };
         for ((key, write), route) in writes.iter().zip(&mut routes) {
             match route.take().ok_or(Restart).and_then(|route| self.stage(*key, *write, &route, &mut staged)) {
                 Ok(old) => returned.push(old),
@@ -72,12 +85,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// Step 1 for one write, if there is anything to be done; the value that the key has. Damage counts as somebody in the way: the write alone reports it.
-    fn stage<'a>(&'a self, key: &'a K, write: Write, route: &Route, staged: &mut Vec<Staged<'a, K, LINES>>) -> Result<Option<NonZeroU64>, Restart> {
+    fn stage<'a>(&'a self, key: &'a K, write: Write, route: &Route, staged: &mut Stage<'a, K, LINES>) -> Result<Option<NonZeroU64>, Restart> {
         let place = Place::of::<LINES>(key.token());
         let (leaf, descriptor) = self.leaf(route.leaf)?;
         // Since the first of them nobody else has changed the leaf, and its range stands.
         let (mut taken, mut is_held, mut is_locked) = (0, false, false);
-        for other in staged.iter().filter(|other| std::ptr::eq(other.descriptor, descriptor)) {
+        let others = if staged.held & bit(route.leaf) != 0 { &staged.writes[..] } else { &[] };
+        for other in others.iter().filter(|other| std::ptr::eq(other.descriptor, descriptor)) {
             if other.place.token == place.token {
                 return Err(Restart);
             }
@@ -106,16 +120,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             Deed::Add(_) => Hold::Append(descriptor.latch().append_from(version)?),
             Deed::Set(_) | Deed::Remove => Hold::Lock(descriptor.latch().lock_from(version)?),
         };
-        staged.push(Staged { key, leaf, descriptor, slot, place, deed, hold });
+        staged.held |= bit(route.leaf);
+        staged.writes.push(Staged { key, leaf, descriptor, slot, place, deed, hold });
         Ok(old)
     }
 
     /// Steps 2 and 3.
-    fn settle(&self, staged: &mut Vec<Staged<'_, K, LINES>>) {
-        if staged.is_empty() {
+    fn settle(&self, Stage { writes, held }: &mut Stage<'_, K, LINES>) {
+        if writes.is_empty() {
             return;
         }
-        for Staged { leaf, slot, place, deed, .. } in &*staged {
+        for Staged { leaf, slot, place, deed, .. } in &*writes {
             match *deed {
                 Deed::Add(value) => leaf.write(&self.pool, *slot, Slot { token: place.token, value }),
                 Deed::Set(value) => leaf.set_value(&self.pool, *slot, Some(value)),
@@ -125,7 +140,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         self.pool.fence();
         let (mut added, mut sparse) = (0, Vec::new());
-        for Staged { key, descriptor, slot, place, deed, .. } in &*staged {
+        for Staged { key, descriptor, slot, place, deed, .. } in &*writes {
             match deed {
                 Deed::Add(_) => {
                     descriptor.set(*slot, place.fingerprint_at(*slot));
@@ -141,8 +156,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 }
             }
         }
-        staged.clear();
-        self.keys.add(added);
+        writes.clear();
+        *held = 0;
+        self.known.keys.add(added);
         for key in sparse {
             // Somebody in the way is no reason to wait.
             let _ = self.merge(key);

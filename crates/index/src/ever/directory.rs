@@ -59,8 +59,8 @@ impl Entry {
     }
 }
 
-/// What [`Directory::follow`] calls for each extent.
-type Visit<'a, const LINES: usize, const LEAVES: usize> = dyn FnMut(Off<Extent<LINES, LEAVES>>, &Extent<LINES, LEAVES>) -> Result<(), Error> + 'a;
+/// What [`Directory::follow`] calls for each extent, with its directory: low fences and states.
+type Visit<'a, const LINES: usize, const LEAVES: usize> = dyn FnMut(Off<Extent<LINES, LEAVES>>, &[[u64; 2]]) -> Result<(), Error> + 'a;
 
 /// What the router knows of a leaf: in the lower bits where it lies, in lines; in the upper ones the handle of its descriptor, which tells its extent, by the
 /// order in which those were found, and its place there. So a search asks for the leaf and for its descriptor as soon as it knows the word.
@@ -207,15 +207,20 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     ///
     /// # Errors
     /// A list that leaves the pool, or does not end.
-    pub(super) fn follow<M: Medium>(pm: &Pm<M>, first: u64, visit: &mut Visit<'_, LINES, LEAVES>) -> Result<(), Error> {
+    pub(super) fn follow<M: Medium>(pool: &Pool<M>, first: u64, visit: &mut Visit<'_, LINES, LEAVES>) -> Result<(), Error> {
         let mut next = Off::<Extent<LINES, LEAVES>>::from_link(first)?;
-        for _ in 0..=pm.length() / size_of::<Extent<LINES, LEAVES>>() {
+        // The lines before the leaves.
+        let mut words = vec![0; std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) / size_of::<Word>()];
+        for _ in 0..=pool.length() / size_of::<Extent<LINES, LEAVES>>() {
             if next.is_null() {
                 return Ok(());
             }
-            let extent = pm.at(next, "an extent of leaves does not lie in the pool")?;
-            visit(next, extent)?;
-            next = Off::from_link(extent.next.get())?;
+            const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
+            pool.at(next, OUTSIDE)?;
+            pool.glimpse(next.bytes(), &mut words, OUTSIDE)?;
+            let (line, directory) = words.split_at(LINE / size_of::<Word>());
+            visit(next, directory.as_chunks().0)?;
+            next = Off::from_link(line[0])?;
         }
         Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of extents that does not end").into())
     }

@@ -207,16 +207,12 @@ impl Descriptor {
         }
     }
 
-    /// The value of an integer, where the leaf holds still. `None` if the likeliest slot holds another one.
+    /// The slot that a key is most likely in, if it is there at all.
     #[inline(always)]
-    pub(super) fn glance<const LINES: usize>(&self, wide: Option<Wide>, leaf: &Leaf<LINES>, place: Place) -> Option<Option<NonZeroU64>> {
+    pub(super) fn likely<const LINES: usize>(&self, wide: Option<Wide>, place: Place) -> Option<usize> {
         let [home, away] = self.candidates::<LINES>(wide, place);
         let likely = if home != 0 { home } else { away };
-        if likely == 0 {
-            return Some(None);
-        }
-        let Slot { token, value } = leaf.read(likely.trailing_zeros() as usize)?;
-        (token == place.token).then_some(Some(value))
+        (likely != 0).then_some(likely.trailing_zeros() as usize)
     }
 
     /// Goes on where a slot holds something else.

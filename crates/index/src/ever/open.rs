@@ -1,9 +1,10 @@
 //! Creating, opening, filling and checking.
 
-use super::directory::{Descriptors, Directory, Extent, Number, handle};
-use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
+use super::behind::{Behind, Unread, count_leaf};
+use super::directory::{Directory, Extent, Number, handle};
+use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::structure::Placed;
-use super::{Ever, Root};
+use super::{Ever, Known, Root};
 use crate::counter::Counter;
 use crate::registry::{Recovery, kind_of};
 use crate::selective::leaf;
@@ -12,21 +13,10 @@ use crate::{Error, Key, Stats};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-/// A live leaf as recovery has found it.
-struct Found<K: Key + ?Sized> {
-    low: K::Owned,
-    generation: u64,
-    leaf: Number,
-    /// The block of the low fence.
-    fence: crate::FenceBlock,
-}
-
-/// Leaves that one recovery thread takes at a time.
-const BATCH: usize = 256;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// Creates an empty index and links it as a root of the pool.
@@ -52,7 +42,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let mut leaves = directory.adopt(extent)?;
         let first = leaves.next().expect("an extent has leaves");
         directory.give_back(leaves.rev());
-        Self::assemble(pool, root, directory, Descriptors::new(), vec![(K::LOWEST.to_owned(), first)], 0)
+        let index = Self::assemble(pool, root, directory, Arc::default(), &[(K::LOWEST.to_owned(), first)]);
+        index.begin(first)?;
+        Ok(index)
     }
 
     /// Size in bytes of an extent, up to that leaf.
@@ -60,21 +52,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) + count * size_of::<Leaf<LINES>>()
     }
 
-    fn assemble(
-        pool: &Arc<Pool<M>>,
-        root: Off<Root>,
-        directory: Directory<LINES, LEAVES>,
-        descriptors: Descriptors,
-        leaves: Vec<(K::Owned, Number)>,
-        count: u64,
-    ) -> Result<Self, Error> {
-        let (keys, leaf_count) = (Counter::default(), Counter::default());
-        keys.add(count as i64);
-        leaf_count.add(leaves.len() as i64);
-        let numbers: Vec<Number> = leaves.iter().map(|(_, leaf)| *leaf).collect();
-        let index = Self { pool: pool.clone(), root, directory, descriptors, router: Olc::build(leaves), keys, leaves: leaf_count };
-        numbers.into_iter().try_for_each(|leaf| index.begin(leaf).map(drop))?;
-        Ok(index)
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<Root>, directory: Directory<LINES, LEAVES>, known: Arc<Known>, live: &[(K::Owned, Number)]) -> Self {
+        let leaves = Counter::default();
+        leaves.add(live.len() as i64);
+        Self { pool: pool.clone(), root, directory, known, router: Olc::build(live), leaves, behind: Behind::nothing() }
     }
 
     /// The descriptor of a leaf that begins to live.
@@ -82,7 +63,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// # Errors
     /// It lives already, which only damage explains.
     pub(super) fn begin(&self, leaf: Number) -> Result<&Descriptor, Error> {
-        let descriptor = self.descriptors.get_or_make(handle(leaf));
+        let descriptor = self.known.descriptors.get_or_make(handle(leaf));
         match descriptor.latch().revive() {
             true => Ok(descriptor),
             false => Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index that takes a leaf for dead which is not").into()),
@@ -104,36 +85,61 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Some(reach) = recovery.reach {
             reach.mark(root, size_of::<Root>())?;
         }
-        let directory = Directory::new();
-        let (mut blocks, mut leaves) = (vec![(root.bytes(), size_of::<Root>())], Vec::new());
-        Directory::<LINES, LEAVES>::follow(pool, first, &mut |off, extent| {
+        let (directory, known) = (Directory::new(), Arc::<Known>::default());
+        let (mut blocks, mut live, mut free) = (vec![(root.bytes(), size_of::<Root>())], Vec::new(), Vec::new());
+        // Copies of fences are kept until the end; damage must not make them fill the memory.
+        let mut kept = 0;
+        Directory::<LINES, LEAVES>::follow(pool, first, &mut |off, entries| {
             if let Some(reach) = recovery.reach {
-                reach.mark(off, size_of_val(extent))?;
+                reach.mark(off, size_of::<Extent<LINES, LEAVES>>())?;
             }
-            blocks.push((off.bytes(), size_of_val(extent)));
-            leaves.extend(directory.adopt(off)?);
+            blocks.push((off.bytes(), size_of::<Extent<LINES, LEAVES>>()));
+            for (leaf, [low, state]) in directory.adopt(off)?.zip(entries) {
+                known.descriptors.get_or_make(handle(leaf));
+                if *state == 0 {
+                    free.push(leaf);
+                    continue;
+                }
+                let (low, fence) = K::read_fence(pool, *low)?;
+                kept += fence.map_or(0, |(_, size)| size);
+                if kept > pool.length() {
+                    return Err(everleaf_pmem::Error::corrupt(off.bytes(), "low fences that take more than the pool").into());
+                }
+                live.push((low, leaf));
+            }
             Ok(())
         })?;
         blocks.sort_unstable();
         if let Some(pair) = blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
             return Err(everleaf_pmem::Error::corrupt(pair[1].0, "an extent of leaves that reaches into another block").into());
         }
-        let live = find_live::<K, M, LINES, LEAVES>(pool, &directory, leaves)?;
-        if let Some(reach) = recovery.reach {
-            live.iter().filter_map(|found| found.fence).try_for_each(|(fence, size)| reach.mark(fence, size))?;
+        free.extend(choose::<K, M, LINES, LEAVES>(pool, &directory, &mut live)?);
+        // From the last to the first, so that they are taken in the order of memory.
+        free.reverse();
+        directory.give_back(free);
+        if let Some(reach) = recovery.reach.filter(|_| !K::WHOLE) {
+            for (_, leaf) in &live {
+                if let (_, Some((fence, size))) = K::read_fence(pool, directory.entry(pool, *leaf).low.get())? {
+                    reach.mark(fence, size)?;
+                }
+            }
         }
-        let descriptors = Descriptors::new();
-        let keys = recover_all::<K, M, LINES, LEAVES>(pool, &descriptors, &live, recovery)?;
-        let leaves = live.into_iter().map(|found| (found.low, found.leaf)).collect();
-        Self::assemble(pool, root, directory, descriptors, leaves, keys)
+        let mut index = Self::assemble(pool, root, directory, known, &live);
+        let unread = Unread::new(live);
+        if K::WHOLE && recovery.trace.is_none() {
+            index.behind = Behind::begin::<M, LINES, LEAVES>(unread, pool, &index.known, recovery.threads.saturating_sub(1));
+        } else {
+            unread.read_all::<M, LINES, LEAVES>(pool, &index.known, recovery.trace, recovery.threads)?;
+        }
+        Ok(index)
     }
 
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<Root>())?;
-        Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |off, extent| {
-            visit(off.bytes(), size_of_val(extent))?;
-            for entry in extent.directory.iter().filter(|entry| entry.state.get() != 0) {
-                if let Some((fence, size)) = K::read_fence(&self.pool, entry.low.get())?.1 {
+        Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |off, entries| {
+            visit(off.bytes(), size_of::<Extent<LINES, LEAVES>>())?;
+            for [low, _] in entries.iter().filter(|[_, state]| *state != 0) {
+                if let Some((fence, size)) = K::read_fence(&self.pool, *low)?.1 {
                     visit(fence.bytes(), size)?;
                 }
             }
@@ -143,6 +149,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     pub(super) fn check_all(&self) -> Result<Stats, Error> {
         let corrupt = |off: u64, what| Error::from(everleaf_pmem::Error::corrupt(off, what));
+        self.read_rest();
         let mut routed = Vec::new();
         let checked = self.router.check(&mut |Fences { low, high }, leaf| routed.push((Fences { low: low.clone(), high: high.clone() }, leaf)));
         checked.map_err(|what| corrupt(0, what))?;
@@ -156,7 +163,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
             let occupied = descriptor.occupied::<LINES>(Wide::get());
             let (low, high): (&K, Option<&K>) = (fences.low.borrow(), fences.high.as_ref().map(Borrow::borrow));
-            let (found, count) = recover_leaf::<K, M, LINES>(&self.pool, leaf, low, high, &mut |_| Ok(()))?;
+            let found = count_leaf::<K, M, LINES>(&self.pool, leaf, low, high, &mut |_| Ok(()))?;
             if (0..Leaf::<LINES>::CAPACITY).any(|slot| found.fingerprints.0[slot] != descriptor.fingerprint(slot)) {
                 return Err(corrupt(off, "a leaf whose fingerprints are not those of what counts"));
             }
@@ -172,11 +179,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 }
                 previous = Some(key);
             }
-            keys += count;
+            keys += u64::from(occupied.count_ones());
         }
         let mut live = 0;
-        Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |_, extent| {
-            live += extent.directory.iter().filter(|entry| entry.state.get() != 0).count();
+        Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |_, entries| {
+            live += entries.iter().filter(|[_, state]| *state != 0).count();
             Ok(())
         })?;
         if live != routed.len() {
@@ -192,7 +199,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so all are gone through, and again.
     fn merge_empty(&self) {
         let mut in_vain = 0;
-        while self.leaves.get() > 1 && self.keys.get() == 0 && in_vain < 8 {
+        while self.leaves.get() > 1 && self.known.keys.get() == 0 && in_vain < 8 {
             let before = self.leaves.get();
             let mut low = Some(K::LOWEST.to_owned());
             while let Some(key) = low {
@@ -207,9 +214,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        self.read_rest();
+        let not_empty = || Error::NotEmpty { keys: self.known.keys.get() };
         self.merge_empty();
-        if self.leaves.get() > 1 || self.keys.get() > 0 {
+        if self.leaves.get() > 1 || self.known.keys.get() > 0 {
             return Err(not_empty());
         }
         // Before anything is latched: the entries may take their time to come.
@@ -245,7 +253,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             self.begin(*leaf)?.fill(fingerprints);
         }
         self.leaves.add(lows.len() as i64 - 1);
-        self.keys.add(count as i64);
+        self.known.keys.add(count as i64);
         self.router.populate(only, lows.into_iter().zip(used.iter().copied()).collect());
         lock.release_obsolete();
         free.push(only);
@@ -254,125 +262,44 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 }
 
-/// Reads the directory: the leaves that count, in the order of their lows. Of leaves with equal lows, all but one die.
-fn find_live<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
+/// Leaves that live: low fences and numbers.
+type Live<K> = Vec<(<K as ToOwned>::Owned, Number)>;
+
+/// Puts leaves in order. Of those with equal lows the one of the highest generation counts; the others die, and are returned.
+fn choose<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
     pool: &Pool<M>,
     directory: &Directory<LINES, LEAVES>,
-    leaves: Vec<Number>,
-) -> Result<Vec<Found<K>>, Error> {
-    let corrupt = |leaf: &Found<K>, what| {
-        let at = pool.offset_of(directory.entry(pool, leaf.leaf)).bytes();
-        Error::from(everleaf_pmem::Error::corrupt(at, what))
-    };
-    let (mut live, mut free) = (Vec::<Found<K>>::new(), Vec::new());
-    // Copies of fences are kept until the end; damage must not make them fill the memory.
-    let mut kept = 0;
-    for leaf in leaves {
-        let entry = directory.entry(pool, leaf);
-        let generation = entry.state.get();
-        if generation == 0 {
-            free.push(leaf);
-            continue;
-        }
-        let (low, fence) = K::read_fence(pool, entry.low.get())?;
-        let found = Found { low, generation, leaf, fence };
-        kept += fence.map_or(0, |(_, size)| size);
-        if kept > pool.length() {
-            return Err(corrupt(&found, "low fences that take more than the pool"));
-        }
-        live.push(found);
+    leaves: &mut Live<K>,
+) -> Result<Vec<Number>, Error> {
+    let corrupt = |leaf: Number, what| Error::from(everleaf_pmem::Error::corrupt(pool.offset_of(directory.entry(pool, leaf)).bytes(), what));
+    leaves.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    match leaves.first() {
+        Some((low, _)) if *low.borrow() == *K::LOWEST => {}
+        Some((_, leaf)) => return Err(corrupt(*leaf, "a first leaf that is not lowest")),
+        None => return Err(everleaf_pmem::Error::corrupt(0, "an index without leaves").into()),
     }
-    live.sort_unstable_by(|a, b| a.low.cmp(&b.low).then(b.generation.cmp(&a.generation)));
-    let mut chosen: Vec<Found<K>> = Vec::with_capacity(live.len());
-    for found in live {
-        match chosen.last() {
-            Some(before) if before.low == found.low => {
-                if before.generation == found.generation {
-                    return Err(corrupt(&found, "two leaves of one range and one generation"));
-                }
-                directory.entry(pool, found.leaf).kill(pool);
-                pool.fence();
-                free.push(found.leaf);
-            }
-            _ => chosen.push(found),
+    let (mut dead, mut equal) = (Vec::new(), None);
+    leaves.dedup_by(|next, chosen| {
+        if next.0 != chosen.0 {
+            return false;
         }
-    }
-    free.reverse();
-    directory.give_back(free);
-    match chosen.first() {
-        Some(first) if *first.low.borrow() == *K::LOWEST => Ok(chosen),
-        Some(first) => Err(corrupt(first, "a first leaf that is not lowest")),
-        None => Err(everleaf_pmem::Error::corrupt(0, "an index without leaves").into()),
-    }
-}
-
-/// What counts in a leaf, as its range says.
-struct Counted {
-    fingerprints: Fingerprints,
-    /// A bit for each slot with a value whose key is beyond the range.
-    beyond: u64,
-}
-
-/// Finds what counts in a leaf, and how many that are; calls `visit` with the value of each.
-fn recover_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
-    pool: &Pool<M>,
-    leaf: &Leaf<LINES>,
-    low: &K,
-    high: Option<&K>,
-    visit: &mut dyn FnMut(NonZeroU64) -> Result<(), Error>,
-) -> Result<(Counted, u64), Error> {
-    let (mut counted, mut count) = (Counted { fingerprints: Fingerprints::default(), beyond: 0 }, 0);
-    let mut key = K::Owned::default();
-    for slot in 0..Leaf::<LINES>::CAPACITY {
-        let Some(Slot { token, value }) = leaf.read(slot) else { continue };
-        K::read(pool, token, value, &mut key)?;
-        let found: &K = key.borrow();
-        if found.token() != token {
-            return Err(everleaf_pmem::Error::corrupt(pool.offset_of(leaf).bytes(), "a leaf with a record of another key").into());
+        let [later, earlier] = [next.1, chosen.1].map(|leaf| directory.entry(pool, leaf).state.get());
+        match later.cmp(&earlier) {
+            Order::Less => {}
+            Order::Equal => equal = Some(next.1),
+            Order::Greater => std::mem::swap(next, chosen),
         }
-        if found < low || high.is_some_and(|high| found >= high) {
-            counted.beyond |= 1 << slot;
-            continue;
-        }
-        visit(value)?;
-        counted.fingerprints.0[slot] = Place::of::<LINES>(token).fingerprint_at(slot);
-        count += 1;
+        dead.push(next.1);
+        true
+    });
+    if let Some(leaf) = equal {
+        return Err(corrupt(leaf, "two leaves of one range and one generation"));
     }
-    Ok((counted, count))
-}
-
-/// Recovers all leaves by several threads; the number of keys.
-fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
-    pool: &Pool<M>,
-    descriptors: &Descriptors,
-    live: &[Found<K>],
-    recovery: &Recovery<'_, M>,
-) -> Result<u64, Error> {
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        let mut keys = 0;
-        loop {
-            let start = next.fetch_add(BATCH, Relaxed);
-            if start >= live.len() {
-                return Ok::<_, Error>(keys);
-            }
-            for at in start..live.len().min(start + BATCH) {
-                let leaf = Directory::<LINES, LEAVES>::leaf(pool, live[at].leaf).expect("a leaf of an extent");
-                let high = live.get(at + 1).map(|next| next.low.borrow());
-                let (counted, count) = recover_leaf::<K, M, LINES>(pool, leaf, live[at].low.borrow(), high, &mut |value| (recovery.trace)(value))?;
-                super::structure::scrub::<K, M, LINES>(pool, leaf, counted.beyond);
-                descriptors.get_or_make(handle(live[at].leaf)).fill(&counted.fingerprints);
-                keys += count;
-            }
-        }
-    };
-    if recovery.threads <= 1 || live.len() <= BATCH {
-        return worker();
+    for leaf in &dead {
+        directory.entry(pool, *leaf).kill(pool);
+        pool.fence();
     }
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..recovery.threads).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).sum()
-    })
+    Ok(dead)
 }
 
 /// Extents for a bulk load, filled from the bottom on and reachable for nobody.

@@ -5,6 +5,7 @@
 //! another with the same key, which is durable before: one store. A crash leaves the one or the other. Then the old record is retired.
 
 use super::Ever;
+use crate::latch::Restart;
 use crate::selective::router::{Router, Target};
 use crate::{Error, Key, Relocated};
 use everleaf_pmem::{Medium, schedule};
@@ -28,9 +29,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (number, lock) = loop {
             let locked = self.router.find(Target::At(key)).and_then(|route| {
                 let latch = self.leaf(route.leaf)?.1.latch();
-                let version = latch.read_idle()?;
+                let version = latch.read_idle();
                 self.router.validate(&route)?;
-                Ok((route.leaf, latch.lock_from(version)?))
+                Ok((route.leaf, latch.lock_from(version.map_err(|Restart| self.wake(route.leaf))?)?))
             });
             match locked {
                 Ok(locked) => break locked,

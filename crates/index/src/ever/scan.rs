@@ -71,8 +71,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Some(after) = next.as_ref().and_then(|next| self.router.beside(next, direction)) {
             self.prefetch(&after);
         }
-        let version = descriptor.latch().read()?;
+        let version = descriptor.latch().read();
         let fences = self.router.fences(&route)?;
+        let version = version.map_err(|Restart| self.wake(route.leaf))?;
         let sorted = self.sort(leaf, descriptor.occupied::<LINES>(Wide::get()), &fences, placed);
         descriptor.latch().validate(version)?;
         Ok((sorted.map(|()| fences), next))

@@ -81,7 +81,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 if !is_done {
                     return Err(Restart);
                 }
-                self.keys.add(1);
+                self.known.keys.add(1);
                 Ok(Ok(None))
             }
             Err(error) => {
@@ -133,7 +133,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         });
         let Ok(locks) = locks else {
             pair.release();
-            return Err(Restart);
+            // For next time.
+            self.wake(left);
+            return Err(self.wake(right));
         };
         // Not worth it, or no space: nothing has changed.
         let Some(joined) = self.join([left, right]) else {

@@ -63,7 +63,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         leaves.add(image.leaves.len() as i64);
         let places: Vec<u64> = image.leaves.iter().map(|(_, place)| *place).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
-        let router = build(image.leaves);
+        let router = build(&image.leaves);
         Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, is_closed: AtomicBool::new(false), _key: PhantomData }
     }
 
@@ -481,7 +481,7 @@ where
     let mut entries = Vec::with_capacity(L::CAPACITY);
     leaf.entries(&mut entries);
     for entry in &entries {
-        (recovery.trace)(entry.value)?;
+        recovery.trace.map_or(Ok(()), |trace| trace(entry.value))?;
     }
     let mut found = Found { low, highest: None, off: off.bytes(), skip: leaf.skip(), count: entries.len() };
     if !L::Structure::FENCED {

@@ -64,7 +64,7 @@ pub struct Fences<K: Key + ?Sized> {
 }
 
 /// Makes a router over leaves in ascending order of their lows. The first low is the lowest key that there is.
-pub type Build<K, R> = fn(Vec<(<K as ToOwned>::Owned, u64)>) -> R;
+pub type Build<K, R> = fn(&[(<K as ToOwned>::Owned, u64)]) -> R;
 
 /// A map from ranges of keys to leaves, shared by any number of threads.
 pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn router_against_model<K: Key + ?Sized, R: Router<K>>(build: Build<K, R>, key: impl Fn(u64) -> K::Owned) {
-        let router = build(vec![(key(0), 1)]);
+        let router = build(&[(key(0), 1)]);
         let mut model = BTreeMap::from([(key(0), 1u64)]);
         let (mut state, mut next) = (7u64, 2);
         for step in 0..4000 {
@@ -218,7 +218,7 @@ mod tests {
                 let mut found = Vec::new();
                 router.check(&mut |fences, leaf| found.push((fences.low.clone(), leaf))).unwrap();
                 assert_eq!(found, model.clone().into_iter().collect::<Vec<_>>());
-                let rebuilt = build(found.clone());
+                let rebuilt = build(&found);
                 let mut again = Vec::new();
                 rebuilt.check(&mut |fences, leaf| again.push((fences.low.clone(), leaf))).unwrap();
                 assert_eq!(again, found);

@@ -8,7 +8,7 @@ use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, S
 use crate::Error;
 use crate::plan::{KeyKind, Measure};
 use everleaf_index::record::Record;
-use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, registry};
+use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, Trace, registry};
 use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
@@ -174,14 +174,12 @@ impl<K: Class + ?Sized, M: Measured> Open<K, M> {
     /// Opens the index in a pool again.
     fn recover(entry: &Entry<K, M>, pool: &Arc<Pool<M>>, inline: bool, threads: u16) -> Result<Box<dyn OrderedIndex<K>>, everleaf_index::Error> {
         let reach = pool.needs_recovery().then(|| pool.reach());
-        let trace = |word: NonZeroU64| match &reach {
-            Some(reach) if !inline => {
-                let record = Record::read(pool, word.get())?;
-                Ok(reach.mark(record.off, record.size())?)
-            }
-            _ => Ok(()),
+        let trace = |word: NonZeroU64| {
+            let record = Record::read(pool, word.get())?;
+            Ok(reach.as_ref().map_or(Ok(()), |reach| reach.mark(record.off, record.size()))?)
         };
-        let index = entry.open(pool, ROOT, &Recovery { reach: reach.as_ref(), trace: &trace, threads: threads.into() })?;
+        let trace: Option<&Trace<'_>> = if inline || reach.is_none() { None } else { Some(&trace) };
+        let index = entry.open(pool, ROOT, &Recovery { reach: reach.as_ref(), trace, threads: threads.into() })?;
         if let Some(reach) = reach {
             pool.adopt(reach)?;
         }
@@ -245,6 +243,11 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
         let (lines_flushed, fences) = self.pool.medium().flushed_and_fenced();
         let everleaf_index::Stats { leaves, rebuilds, .. } = self.index.stats();
         Some(Marks { lines_flushed, fences, leaves, rebuilds })
+    }
+
+    fn settle(&self) {
+        // Whoever knows how many keys there are has read all leaves.
+        self.index.stats();
     }
 
     fn reopen(self: Box<Self>, shutdown: Shutdown, threads: u16) -> Result<Reopened, Error> {

@@ -4,7 +4,7 @@ use super::header::{self, Header};
 use super::{Mode, PoolOptions, check_options};
 use crate::Error;
 use crate::alloc::{HEADER_BYTES, extent_of};
-use crate::map::{self, Mapping, Memory};
+use crate::map::{self, Mapping, Memory, Sharing};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -36,6 +36,20 @@ impl Backing {
         match self {
             Self::Memory(_) => Path::new("(memory)"),
             Self::File(mapping) => mapping.path(),
+        }
+    }
+
+    /// Copies words past the mapping, if this is a file in the page cache, where both are the same memory.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn read_past(&self, at: u64, words: &mut [u64]) -> Result<bool, Error> {
+        match self {
+            Self::File(mapping) if mapping.sharing() == Sharing::PageCache => {
+                let read = mapping.file().read_exact_at(bytemuck::cast_slice_mut(words), at);
+                read.map_err(|error| mapping.error("read", error)).map(|()| true)
+            }
+            _ => Ok(false),
         }
     }
 

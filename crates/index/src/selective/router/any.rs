@@ -19,17 +19,17 @@ pub enum AnyRouter<K: ?Sized, const FANOUT: usize> {
 
 impl<K: Key + ?Sized, const FANOUT: usize> AnyRouter<K, FANOUT> {
     /// Over leaves in ascending order of their lows; see [`Olc::build`].
-    pub fn olc(leaves: Vec<(K::Owned, u64)>) -> Self {
+    pub fn olc(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Olc(Olc::build(leaves))
     }
 
     /// Over leaves in ascending order of their lows; see [`Htm::build`].
-    pub fn htm(leaves: Vec<(K::Owned, u64)>) -> Self {
+    pub fn htm(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Htm(Htm::build(leaves))
     }
 
     /// Over leaves in ascending order of their lows; see [`Packed::build`].
-    pub fn packed(leaves: Vec<(K::Owned, u64)>) -> Self {
+    pub fn packed(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Packed(Packed::build(leaves))
     }
 }

@@ -24,7 +24,7 @@ pub struct Htm<K: ?Sized, const FANOUT: usize> {
 
 impl<K: Key + ?Sized, const FANOUT: usize> Htm<K, FANOUT> {
     /// Over leaves in ascending order of their lows; see [`Olc::build`].
-    pub fn build(leaves: Vec<Entry<K>>) -> Self {
+    pub fn build(leaves: &[Entry<K>]) -> Self {
         Self { nodes: Olc::build(leaves), transactions: Transactions::default() }
     }
 }

@@ -112,7 +112,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
 
     /// Brings what a search for this head reads next closer.
     #[inline(always)]
-    fn approach(&self, head: u64) {
+    pub(super) fn approach(&self, head: u64) {
         self.approach_part(Self::part_of(self.heads.part(signed(head))));
     }
 

@@ -48,13 +48,13 @@ struct Free {
 
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
-    pub fn build(mut entries: Vec<Entry<K>>) -> Self {
+    pub fn build(entries: &[Entry<K>]) -> Self {
         assert!(!entries.is_empty());
         let router = Self {
             nodes: Handles::new(),
             separators: Separators::new(),
             root: AtomicU32::new(0),
-            root_latch: Latch::default(),
+            root_latch: Latch::new(),
             free: CachePadded::default(),
             shortcuts: Shortcuts::new(),
         };
@@ -62,9 +62,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             router.shortcuts.reach(low.borrow().head(0));
         }
         let fill = (FANOUT * 3 / 4).max(2);
+        let mut below = Vec::new();
         for level in 0.. {
-            let mut above = Vec::with_capacity(entries.len().div_ceil(fill));
-            let mut rest = &entries[..];
+            let mut rest = if level == 0 { entries } else { &below };
+            let mut above = Vec::with_capacity(rest.len().div_ceil(fill));
             while !rest.is_empty() {
                 let (chunk, after) = rest.split_at(fill.min(rest.len()));
                 let (number, node) = router.take();
@@ -77,7 +78,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 router.root.store(root as u32, Relaxed);
                 break;
             }
-            entries = above;
+            below = above;
         }
         router
     }
@@ -119,8 +120,24 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             return Ok(way);
         }
         let way = self.find_at(key)?;
-        self.shortcuts.note(key.head(0), way.node, Node::<FANOUT>::part_of(way.slot), || self.free.lock().next);
+        self.note(key, way.node, way.slot);
         Ok(way)
+    }
+
+    /// A search for an integer without a shortcut has ended here.
+    fn note(&self, key: &K, node: u32, slot: usize) {
+        self.shortcuts.note(key.head(0), node, Node::<FANOUT>::part_of(slot), || self.free.lock().next);
+    }
+
+    /// Ways by shortcuts, where there are any, of keys that wait for memory together.
+    fn cut_short_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
+        let node_of = |key: &K| self.shortcuts.find(key.head(0)).map(|(number, _)| self.node(number));
+        keys.iter().filter_map(|key| node_of(key)).for_each(Node::prefetch);
+        keys.iter().filter_map(|key| Some((node_of(key)?, key))).for_each(|(node, key)| node.approach(key.head(0)));
+        let wide = Wide::get();
+        for (route, key) in routes.iter_mut().zip(keys) {
+            *route = self.cut_short(wide, key).map(|way| way.route());
+        }
     }
 
     /// The way of an integer by a shortcut, if there is one. No node above is looked at. A node of the lowest level that lives, and that nobody has locked, has
@@ -136,10 +153,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         }
         let latch = node.latch();
         let version = latch.try_read().ok()?;
-        // A node that was never in use looks as if it lived.
         let slot = node.lowest_slot_of(wide, head)?;
         let leaf = node.children.get(slot)?.load(Relaxed);
-        (version != 0).then_some(Way { leaf, latch, version, node: number, slot })
+        Some(Way { leaf, latch, version, node: number, slot })
     }
 
     #[inline(always)]
@@ -292,8 +308,15 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     }
 
     fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
-        let mut descents = [self.begin().ok(); GROUP];
-        let mut under_way = keys.len();
+        if K::WHOLE {
+            self.cut_short_many(keys, routes);
+        }
+        let mut descents = [None; GROUP];
+        let mut under_way = 0;
+        for (descent, _) in descents.iter_mut().zip(&*routes).filter(|(_, route)| route.is_none()) {
+            *descent = self.begin().ok();
+            under_way += 1;
+        }
         while under_way > 0 {
             under_way = 0;
             for (descent, key) in descents.iter().zip(keys) {
@@ -305,7 +328,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
                 let Some(at) = descent else { continue };
                 match self.step(at, Target::At(key)).map(|step| step.route()) {
                     Ok(None) => under_way += 1,
-                    Ok(found) => (*descent, *route) = (None, found),
+                    Ok(found) => {
+                        if let Some(found) = found.as_ref().filter(|_| K::WHOLE) {
+                            self.note(key, found.node, found.slot);
+                        }
+                        (*descent, *route) = (None, found);
+                    }
                     Err(Restart) => *descent = None,
                 }
             }
@@ -419,7 +447,7 @@ mod tests {
 
     #[test]
     fn shortcuts_lead_where_the_nodes_do() {
-        let router = Olc::<u64, 4>::build(vec![(0, 0)]);
+        let router = Olc::<u64, 4>::build(&[(0, 0)]);
         let (mut state, mut cut) = (1, 0);
         for step in 0..if cfg!(miri) { 300 } else { 30_000 } {
             change(&router, &mut state);
@@ -436,7 +464,7 @@ mod tests {
 
     #[test]
     fn shortcuts_lead_where_the_nodes_do_while_these_change() {
-        let router = Olc::<u64, 4>::build(vec![(0, 0)]);
+        let router = Olc::<u64, 4>::build(&[(0, 0)]);
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for thread in 0..2 {

@@ -82,19 +82,19 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
     const LEVELS: usize = 1 + (u32::BITS as usize - 1).div_ceil(FANOUT.ilog2() as usize);
 
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
-    pub fn build(leaves: Vec<Entry<K>>) -> Self {
+    pub fn build(leaves: &[Entry<K>]) -> Self {
         assert!(!leaves.is_empty());
         let levels = || (0..Self::LEVELS).map(|_| Arena::new()).collect();
         let router = Self {
             separators: Separators::new(),
             arrays: [levels(), levels()],
             top: AtomicU64::new(0),
-            latch: Latch::default(),
+            latch: Latch::new(),
             is_rebuilding: AtomicU32::new(0),
             rebuilds: Counter::default(),
             leaves: Counter::default(),
         };
-        router.top.store(router.fill(0, &leaves).pack(), Relaxed);
+        router.top.store(router.fill(0, leaves).pack(), Relaxed);
         router.leaves.add(leaves.len() as i64);
         router
     }
@@ -413,7 +413,7 @@ mod tests {
     /// Leaves are named by their lows.
     #[test]
     fn keys_that_ascend_do_not_build_it_anew_each_time() {
-        let router = Packed::<u64, 4>::build(vec![(0, 0)]);
+        let router = Packed::<u64, 4>::build(&[(0, 0)]);
         for low in 1..5000 {
             router.split(low - 1, low - 1, &(low - 1), &low, low);
             assert_eq!(router.find(Target::Last).unwrap().leaf, low);
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_route_is_given_up_with_its_array() {
-        let router = Packed::<u64, 4>::build((0..100).map(|low| (low, low)).collect());
+        let router = Packed::<u64, 4>::build(&(0..100).map(|low| (low, low)).collect::<Vec<_>>());
         let route = router.find(Target::At(&50)).unwrap();
         assert!(router.validate(&route).is_ok());
         router.rebuild(|leaves| leaves).unwrap();
@@ -442,7 +442,7 @@ mod tests {
     fn readers_go_on_while_it_is_built_anew() {
         let key = |number: u64| format!("a key of many bytes, number {number:04}").into_bytes();
         let lows = (0..100).map(|number| if number == 0 { Vec::new() } else { key(number * 10) });
-        let router = Packed::<[u8], 4>::build(lows.zip(0..).collect());
+        let router = Packed::<[u8], 4>::build(&lows.zip(0..).collect::<Vec<_>>());
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for thread in 0..2 {
@@ -473,7 +473,7 @@ mod tests {
     /// Each leaf is merged with what is beside it under its parent, until there is no more than one leaf.
     #[test]
     fn emptied_parents_are_built_anew() {
-        let router = Packed::<u64, 4>::build((0..1000).map(|low| (low, low)).collect());
+        let router = Packed::<u64, 4>::build(&(0..1000).map(|low| (low, low)).collect::<Vec<_>>());
         for sweep in 0.. {
             for key in 0..1000 {
                 if let Some(pair) = router.neighbours(&key).unwrap() {

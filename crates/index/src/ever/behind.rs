@@ -1,0 +1,226 @@
+//! Reading leaves behind the back of an index that serves already.
+//!
+//! An index of integers is opened with descriptors of zeroes: nobody has read those leaves, and the latch says so ([`Latch`](crate::latch::Latch)), to those
+//! who look whether they may read as well as to those who want to write. So they come here, where the latch begins, locked; the leaf is read, and its
+//! fingerprints are stored. What counts follows from the range of the leaf:
+//! 1. a leaf that nobody has read keeps its range, and its place in the router: whatever changes these holds its latch. So its low fence is the one in the
+//!    directory, and the high one may be asked of the router at any time; or of the list with which the index was opened.
+//! 2. whoever comes here has found the leaf in the router, not merely on a way that may be out of date: the way was validated after the latch was looked at. A
+//!    latch that has not begun has not begun before; so the leaf is in the router still.
+//!
+//! Meanwhile threads go through the list. They count the keys of what they read, as do the others: all have been counted when all have been read, which whoever
+//! wants to know the number sees to ([`Ever::read_rest`]).
+
+use super::directory::{Directory, Number, handle};
+use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
+use super::{Ever, Known};
+use crate::latch::Restart;
+use crate::registry::Trace;
+use crate::selective::router::{Fences, Router};
+use crate::{Error, Key};
+use everleaf_pmem::{Medium, Pm, Pool, probe, schedule};
+use parking_lot::Mutex;
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::thread::JoinHandle;
+
+/// Leaves that one thread takes at a time.
+const BATCH: usize = 256;
+
+/// By how many leaves a thread asks for memory before it reads it.
+const AHEAD: usize = 2;
+
+/// The leaves that an index was opened with, in the order of their lows, and how many of them have been read.
+pub(super) struct Unread<K: Key + ?Sized> {
+    leaves: Vec<(K::Owned, Number)>,
+    /// Those below are taken.
+    next: AtomicUsize,
+    /// Number of those that are done.
+    read: AtomicUsize,
+    /// Nobody wants to know the rest.
+    is_over: AtomicBool,
+}
+
+impl<K: Key + ?Sized> Unread<K> {
+    pub(super) fn new(leaves: Vec<(K::Owned, Number)>) -> Self {
+        Self { leaves, next: AtomicUsize::new(0), read: AtomicUsize::new(0), is_over: AtomicBool::new(false) }
+    }
+
+    /// Reads what nobody has taken yet.
+    ///
+    /// # Errors
+    /// A damaged leaf, which there is only where keys or values are in records.
+    fn read<M: Medium, const LINES: usize, const LEAVES: usize>(&self, pm: &Pm<M>, known: &Known, trace: Option<&Trace<'_>>) -> Result<(), Error> {
+        loop {
+            let start = self.next.fetch_add(BATCH, Relaxed);
+            let end = self.leaves.len().min(start + BATCH);
+            if start >= end || self.is_over.load(Relaxed) {
+                return Ok(());
+            }
+            for at in start..end {
+                // A leaf takes as long to be read as several take to come.
+                if let Some(soon) = self.leaves.get(at + AHEAD).and_then(|(_, number)| Directory::<LINES, LEAVES>::leaf(pm, *number)) {
+                    probe::prefetch_lines(soon);
+                }
+                let (low, number) = &self.leaves[at];
+                let descriptor = known.descriptors.get(handle(*number));
+                // Else somebody was here before.
+                if let Some(_lock) = descriptor.latch().begin_locked() {
+                    let leaf = Directory::<LINES, LEAVES>::leaf(pm, *number).expect("a leaf of an extent");
+                    let high = self.leaves.get(at + 1).map(|(low, _)| low.borrow());
+                    known.read::<K, M, LINES>(pm, leaf, descriptor, low.borrow(), high, trace)?;
+                }
+            }
+            self.read.fetch_add(end - start, Release);
+        }
+    }
+
+    /// Reads all by several threads.
+    ///
+    /// # Errors
+    /// A damaged leaf.
+    pub(super) fn read_all<M: Medium, const LINES: usize, const LEAVES: usize>(
+        &self,
+        pm: &Pm<M>,
+        known: &Known,
+        trace: Option<&Trace<'_>>,
+        threads: usize,
+    ) -> Result<(), Error> {
+        let threads = if self.leaves.len() <= BATCH { 1 } else { threads };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.read::<M, LINES, LEAVES>(pm, known, trace))).collect();
+            let own = self.read::<M, LINES, LEAVES>(pm, known, trace);
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).fold(own, Result::and)
+        })
+    }
+}
+
+impl Known {
+    /// Reads a leaf whose latch has just begun.
+    fn read<K: Key + ?Sized, M: Medium, const LINES: usize>(
+        &self,
+        pm: &Pm<M>,
+        leaf: &Leaf<LINES>,
+        descriptor: &Descriptor,
+        low: &K,
+        high: Option<&K>,
+        trace: Option<&Trace<'_>>,
+    ) -> Result<(), Error> {
+        let mut count = 0;
+        let counted = count_leaf::<K, M, LINES>(pm, leaf, low, high, &mut |value| {
+            count += 1;
+            trace.map_or(Ok(()), |trace| trace(value))
+        })?;
+        super::structure::scrub::<K, M, LINES>(pm, leaf, counted.beyond);
+        descriptor.fill(&counted.fingerprints);
+        self.keys.add(count);
+        Ok(())
+    }
+}
+
+/// What an index has left to do after it was opened.
+pub(super) struct Behind<K: Key + ?Sized> {
+    /// `None` if that is nothing.
+    unread: Mutex<Option<Arc<Unread<K>>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<K: Key + ?Sized> Behind<K> {
+    /// Nothing to do.
+    pub(super) fn nothing() -> Self {
+        Self { unread: Mutex::new(None), threads: Vec::new() }
+    }
+
+    /// Begins to read leaves by so many threads. Where there are none, or the system gives none, leaves are read when they are touched.
+    pub(super) fn begin<M: Medium, const LINES: usize, const LEAVES: usize>(
+        unread: Unread<K>,
+        pool: &Arc<Pool<M>>,
+        known: &Arc<Known>,
+        threads: usize,
+    ) -> Self {
+        let unread = Arc::new(unread);
+        let threads = if unread.leaves.len() <= BATCH { 0 } else { threads };
+        let begin = |_| {
+            let (unread, pool, known) = (unread.clone(), pool.clone(), known.clone());
+            let read = move || unread.read::<M, LINES, LEAVES>(&pool, &known, None).expect("integers are in no records");
+            std::thread::Builder::new().name("recovery".into()).spawn(read).ok()
+        };
+        let threads = (0..threads).filter_map(begin).collect();
+        Self { unread: Mutex::new(Some(unread)), threads }
+    }
+}
+
+impl<K: Key + ?Sized> Drop for Behind<K> {
+    fn drop(&mut self) {
+        if let Some(unread) = &*self.unread.lock() {
+            unread.is_over.store(true, Relaxed);
+        }
+        self.threads.drain(..).for_each(|thread| {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "a thread that reads leaves has panicked");
+        });
+    }
+}
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
+    /// Reads a leaf that was found in the router, if nobody has done so.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wake(&self, number: Number) -> Restart {
+        let descriptor = self.known.descriptors.get(handle(number));
+        if let (true, Some(_lock)) = (K::WHOLE, descriptor.latch().begin_locked()) {
+            let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, number).expect("a leaf of the router");
+            let low = K::read_fence(&self.pool, self.directory.entry(&self.pool, number).low.get()).expect("a low fence that is an integer").0;
+            let Fences { low, high } = self.router.fences_of(low.borrow());
+            let read = self.known.read::<K, M, LINES>(&self.pool, leaf, descriptor, low.borrow(), high.as_ref().map(Borrow::borrow), None);
+            read.expect("integers are in no records");
+        }
+        Restart
+    }
+
+    /// Reads all leaves that nobody has read since the index was opened.
+    pub(super) fn read_rest(&self) {
+        let Some(unread) = self.behind.unread.lock().clone() else { return };
+        unread.read::<M, LINES, LEAVES>(&self.pool, &self.known, None).expect("integers are in no records");
+        while unread.read.load(Acquire) < unread.leaves.len() {
+            schedule::rest();
+        }
+        *self.behind.unread.lock() = None;
+    }
+}
+
+/// What counts in a leaf, as its range says.
+pub(super) struct Counted {
+    pub(super) fingerprints: Fingerprints,
+    /// A bit for each slot with a value whose key is beyond the range.
+    pub(super) beyond: u64,
+}
+
+/// Finds what counts in a leaf; calls `visit` with the value of each.
+pub(super) fn count_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
+    pm: &Pm<M>,
+    leaf: &Leaf<LINES>,
+    low: &K,
+    high: Option<&K>,
+    visit: &mut dyn FnMut(NonZeroU64) -> Result<(), Error>,
+) -> Result<Counted, Error> {
+    let mut counted = Counted { fingerprints: Fingerprints::default(), beyond: 0 };
+    let mut key = K::Owned::default();
+    for slot in 0..Leaf::<LINES>::CAPACITY {
+        let Some(Slot { token, value }) = leaf.read(slot) else { continue };
+        K::read(pm, token, value, &mut key)?;
+        let found: &K = key.borrow();
+        if found.token() != token {
+            return Err(everleaf_pmem::Error::corrupt(pm.offset_of(leaf).bytes(), "a leaf with a record of another key").into());
+        }
+        if found < low || high.is_some_and(|high| found >= high) {
+            counted.beyond |= 1 << slot;
+            continue;
+        }
+        visit(value)?;
+        counted.fingerprints.0[slot] = Place::of::<LINES>(token).fingerprint_at(slot);
+    }
+    Ok(counted)
+}
