@@ -199,20 +199,21 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
     }
 
     fn write_linked(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        let pairs = |of: fn(Write) -> Option<NonZeroU64>| writes.iter().map(|&(key, write)| Some((key, of(write)?))).collect::<Option<Vec<_>>>();
-        if let Some(pairs) = pairs(|write| if let Write::Insert(value) = write { Some(value) } else { None }) {
-            return self.index.insert_many(&pairs, returned);
+        let kind = |(_, write): &(&K, Write)| std::mem::discriminant(write);
+        let Some((_, first)) = writes.first().filter(|first| writes.iter().all(|write| kind(write) == kind(first))) else {
+            return self.index.apply(writes, returned);
+        };
+        let value = |write| match write {
+            Write::Insert(value) | Write::Upsert(value) | Write::Update(value) => Some(value),
+            Write::Remove => None,
+        };
+        let pairs: Vec<_> = writes.iter().filter_map(|&(key, write)| Some((key, value(write)?))).collect();
+        match first {
+            Write::Insert(_) => self.index.insert_many(&pairs, returned),
+            Write::Upsert(_) => self.index.upsert_many(&pairs, returned),
+            Write::Update(_) => self.index.update_many(&pairs, returned),
+            Write::Remove => self.index.remove_many(&writes.iter().map(|&(key, _)| key).collect::<Vec<_>>(), returned),
         }
-        if let Some(pairs) = pairs(|write| if let Write::Upsert(value) = write { Some(value) } else { None }) {
-            return self.index.upsert_many(&pairs, returned);
-        }
-        if let Some(pairs) = pairs(|write| if let Write::Update(value) = write { Some(value) } else { None }) {
-            return self.index.update_many(&pairs, returned);
-        }
-        if writes.iter().all(|(_, write)| *write == Write::Remove) {
-            return self.index.remove_many(&writes.iter().map(|&(key, _)| key).collect::<Vec<_>>(), returned);
-        }
-        self.index.apply(writes, returned)
     }
 
     /// Sets the payload of a key that is present; the payload that was there.

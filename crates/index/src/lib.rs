@@ -22,6 +22,7 @@ pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more
 
 use everleaf_pmem::htm::Statistics;
 use selective::router::GROUP;
+use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
@@ -166,6 +167,20 @@ pub struct Relocated<K: Key + ?Sized> {
     pub next: Option<K::Owned>,
     /// Number of leaves that were moved, themselves or what belongs to them.
     pub moved: u64,
+}
+
+impl<K: Key + ?Sized> Relocated<K> {
+    /// Goes from leaf to leaf, so many at most, from that of `from` on. `relocate` is given a key of each; it says whether it has moved the leaf, and where the
+    /// next one begins.
+    fn walk(from: &K, leaves_max: usize, mut relocate: impl FnMut(&K) -> Result<(bool, Option<K::Owned>), Error>) -> Result<Self, Error> {
+        let mut relocated = Self { next: Some(from.to_owned()), moved: 0 };
+        for _ in 0..leaves_max {
+            let Some(key) = &relocated.next else { break };
+            let (is_moved, next) = relocate(key.borrow())?;
+            relocated = Self { next, moved: relocated.moved + u64::from(is_moved) };
+        }
+        Ok(relocated)
+    }
 }
 
 /// What [`OrderedIndex::scan`] calls for each entry.

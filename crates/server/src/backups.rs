@@ -3,11 +3,11 @@
 //! A backup is a stream of the store (`docs/stream-format.md`) of the moment at which it begins. SAVE writes a block in each turn of its connection, so that
 //! others have theirs; BGSAVE has a thread of its own, which ends with the server.
 
+use crate::background::Background;
 use everleaf::{Passed, Store, StreamError};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The backups of a server.
@@ -15,7 +15,7 @@ pub(crate) struct Backups {
     /// Where they go.
     pub(crate) path: PathBuf,
     state: Mutex<State>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Background,
 }
 
 /// What INFO tells of them.
@@ -46,7 +46,7 @@ pub(crate) struct Saving {
 impl Backups {
     pub(crate) fn new(path: PathBuf) -> Self {
         let state = State { running_since: None, last_s: now_s(), last_background: None, last_passed: Passed::default() };
-        Self { path, state: Mutex::new(state), thread: Mutex::default() }
+        Self { path, state: Mutex::new(state), thread: Background::default() }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -71,11 +71,6 @@ impl Backups {
 
     /// Writes it in a thread of its own, as long as `is_stopping` does not say that the server ends.
     pub(crate) fn continue_in_background(&self, saving: Saving, is_stopping: impl Fn() -> bool + Send + 'static) -> Result<(), StreamError> {
-        let mut thread = self.thread.lock();
-        if let Some(before) = thread.take() {
-            // It is over, or another could not have begun. What it had to say it has said.
-            let _ = before.join();
-        }
         let work = move || {
             let Saving { mut backup, running } = saving;
             let written = loop {
@@ -88,16 +83,12 @@ impl Backups {
             };
             running.end(written, true);
         };
-        let spawned = thread::Builder::new().name("everleaf-backup".into()).spawn(work);
-        *thread = Some(spawned.map_err(|source| StreamError::Io { action: "start a thread for the backup", source })?);
-        Ok(())
+        self.thread.start("everleaf-backup", work).map_err(|source| StreamError::Io { action: "start a thread for the backup", source })
     }
 
     /// Waits for the thread, if there is one.
     pub(crate) fn join(&self) {
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
-        }
+        self.thread.join();
     }
 }
 

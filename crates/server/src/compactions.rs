@@ -1,18 +1,18 @@
 //! MEMORY PURGE: the store made as small as what it holds, while it is used. One at a time, in a thread that ends with the server.
 
+use crate::background::Background;
 use everleaf::{Error, Evacuation, Shrunk, Store};
 use parking_lot::Mutex;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 
 /// The compactions of a server.
 #[derive(Default)]
 pub(crate) struct Compactions {
     state: Mutex<State>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Background,
 }
 
 /// What INFO tells of them.
@@ -33,13 +33,8 @@ impl Compactions {
 
     /// Begins one, unless there is one under way; whether it has. It ends early when `stopping` says that the server does.
     pub(crate) fn begin(self: &Arc<Self>, store: &Arc<Store>, stopping: &Arc<AtomicBool>) -> io::Result<bool> {
-        let mut thread = self.thread.lock();
         if std::mem::replace(&mut self.state.lock().is_running, true) {
             return Ok(false);
-        }
-        if let Some(before) = thread.take() {
-            // It is over. What it had to say it has said.
-            let _ = before.join();
         }
         let (this, store, stopping) = (self.clone(), store.clone(), stopping.clone());
         let work = move || {
@@ -51,8 +46,7 @@ impl Compactions {
             drop(store);
             this.end(outcome);
         };
-        let spawned = thread::Builder::new().name("everleaf-compact".into()).spawn(work);
-        *thread = Some(spawned.inspect_err(|_| self.state.lock().is_running = false)?);
+        self.thread.start("everleaf-compact", work).inspect_err(|_| self.state.lock().is_running = false)?;
         Ok(true)
     }
 
@@ -62,8 +56,6 @@ impl Compactions {
 
     /// Waits for the thread, if there is one.
     pub(crate) fn join(&self) {
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
-        }
+        self.thread.join();
     }
 }

@@ -9,6 +9,7 @@
 //! `event_loop` shares the connections among threads, `connection` moves bytes, `conversation` turns them into commands and those into replies, `executor` runs
 //! them. A reply leaves when what it acknowledges is durable.
 
+mod background;
 mod backups;
 mod client;
 mod command;

@@ -13,9 +13,9 @@
 //! whoever takes them out; and the few blocks that something else than an entry of an index leads to: roots, logs. Their slabs stay, and are filled again.
 //! Blocks of more than half a slab have slabs of their own, and are not moved.
 
-use crate::namespace::link_word;
+use crate::namespace::{copy_value, link_word};
 use crate::store::{Shared, Space};
-use crate::version::{Age, damaged};
+use crate::version::Age;
 use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
@@ -158,10 +158,7 @@ impl<M: Listed> Shared<M> {
             return Ok(false);
         }
         let mut value = Vec::with_capacity(record.value_size());
-        record.copy_value(0, record.value_size(), &mut value);
-        if !record.matches(key, &value) {
-            return Err(damaged(&record, "a record that does not match its checksum"));
-        }
+        copy_value(&record, key, &mut value)?;
         let commit = record.commit().load(Ordering::Acquire);
         let version = Version { is_tombstone: false, commit, previous: record.previous().get(), expiry_ms: record.expiry_ms() };
         let copy = link_word(pool.seal(Record::write(pool, key, &value, version)?).release());

@@ -148,9 +148,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 }
                 Deed::Set(_) => {}
                 Deed::Remove => {
+                    // Before the store, as in `try_take`.
+                    let left = descriptor.occupied::<LINES>(Wide::get()).count_ones() as usize - 1;
                     descriptor.set(*slot, 0);
                     added -= 1;
-                    if is_getting_sparse(descriptor.occupied::<LINES>(Wide::get()).count_ones() as usize, Leaf::<LINES>::CAPACITY) {
+                    if is_getting_sparse(left, Leaf::<LINES>::CAPACITY) {
                         sparse.push(*key);
                     }
                 }

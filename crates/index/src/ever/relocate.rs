@@ -15,13 +15,7 @@ use std::sync::atomic::Ordering::Release;
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
     pub(super) fn relocate_fences(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        let mut relocated = Relocated { next: Some(from.to_owned()), moved: 0 };
-        for _ in 0..leaves_max {
-            let Some(key): Option<K::Owned> = relocated.next else { break };
-            let (is_moved, high) = self.relocate_fence(key.borrow(), is_leaving)?;
-            relocated = Relocated { next: high, moved: relocated.moved + u64::from(is_moved) };
-        }
-        Ok(relocated)
+        Relocated::walk(from, leaves_max, |key| self.relocate_fence(key, is_leaving))
     }
 
     /// Moves the low fence of the leaf of `key`, if it is to leave; whether it has, and where the next leaf begins.

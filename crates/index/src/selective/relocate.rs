@@ -22,13 +22,7 @@ const ATTEMPTS: usize = 64;
 impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
     pub(super) fn relocate_leaves(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        let mut relocated = Relocated { next: Some(from.to_owned()), moved: 0 };
-        for _ in 0..leaves_max {
-            let Some(key): Option<K::Owned> = relocated.next else { break };
-            let (is_moved, high) = self.relocate_leaf(key.borrow(), is_leaving)?;
-            relocated = Relocated { next: high, moved: relocated.moved + u64::from(is_moved) };
-        }
-        Ok(relocated)
+        Relocated::walk(from, leaves_max, |key| self.relocate_leaf(key, is_leaving))
     }
 
     /// Moves the leaf of `key`, if it is to leave; whether it has, and where the next one begins.

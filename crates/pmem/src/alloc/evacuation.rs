@@ -64,6 +64,7 @@ impl<M: Medium> Pool<M> {
         }
         Ok(given)
     }
+
     /// Punches the free slabs that `take` takes, by the first that it may, out of the file; how many bytes. `give` gives back those that stay as they are.
     fn punch(&self, take: impl Fn(u32) -> Option<(u32, u32)>, give: impl Fn(u32, u32)) -> Result<usize, Error> {
         let heap = &self.alloc.heap;

@@ -1,0 +1,29 @@
+//! What a server does in a thread of its own, one thing of a kind at a time.
+
+use parking_lot::Mutex;
+use std::io;
+use std::thread::{self, JoinHandle};
+
+/// A thread that ends with the server.
+#[derive(Default)]
+pub(crate) struct Background(Mutex<Option<JoinHandle<()>>>);
+
+impl Background {
+    /// Starts `work`. What was started before is over, or as good as over: the caller sees to it.
+    pub(crate) fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let mut thread = self.0.lock();
+        if let Some(before) = thread.take() {
+            // What it had to say it has said.
+            let _ = before.join();
+        }
+        *thread = Some(thread::Builder::new().name(name.into()).spawn(work)?);
+        Ok(())
+    }
+
+    /// Waits for the thread, if there is one.
+    pub(crate) fn join(&self) {
+        if let Some(thread) = self.0.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
