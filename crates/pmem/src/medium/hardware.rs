@@ -15,9 +15,6 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-/// What a flush may cover in [`Domain::Eadr`] without being written back: four lines.
-const EADR_LINES_KEPT: usize = 4;
-
 /// Page runs a thread remembers between two fences; more are synchronised early, which is always allowed.
 const RUNS_MAX: usize = 64;
 
@@ -46,6 +43,9 @@ enum WriteBack {
 }
 
 impl Hardware {
+    /// What a flush may cover in [`Domain::Eadr`] without being written back, in lines.
+    pub const EADR_LINES_KEPT: usize = 4;
+
     /// The machine's memory, taken to be in `domain`.
     pub fn new(domain: Domain) -> Self {
         let (write_back, latency) = (WriteBack::of_this_processor(), Latency::default());
@@ -81,7 +81,7 @@ impl Hardware {
     fn flush_lines(&self, lines: Lines<'_>) {
         match self.domain {
             Domain::Adr => self.write_back(lines),
-            Domain::Eadr if lines.count() > EADR_LINES_KEPT => self.write_back(lines),
+            Domain::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
             Domain::Eadr | Domain::PageCache => {}
             Domain::Msync => self.remember(lines),
         }
