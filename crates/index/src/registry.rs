@@ -165,6 +165,7 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         olc::<K, M, LbLeaf<4, 3>, FANOUT>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
         olc::<K, M, LbLeaf<4, 4>, FANOUT>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
         packed::<K, M, NvLeaf<16>, FANOUT>("nv-1k", "NV-Tree with leaves of 1 KiB"),
+        packed::<K, M, NvLeaf<32>, FANOUT>("nv-2k", "NV-Tree with leaves of 2 KiB"),
         packed::<K, M, NvLeaf<64>, FANOUT>("nv-4k", "NV-Tree with leaves of 4 KiB"),
         olc::<K, M, WbLeaf<4, 1>, FANOUT>("wb-256", "wB+-Tree with slot arrays in leaves of 256 B"),
         olc::<K, M, WbLeaf<16, 4>, FANOUT>("wb-1k", "wB+-Tree with slot arrays in leaves of 1 KiB"),

@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
+/// The function from which the driver calls the system, as callgrind names it.
+const PLAY: &str = "*::worker::Player::play";
+
 /// How this program is started so that it calls [`serve`].
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -50,10 +53,10 @@ impl Program {
         serde_json::from_str(output.trim()).map_err(|error| Error::system(system, format!("a process for it said what was not understood: {error}")))
     }
 
-    /// Lets a child do the case under callgrind; all instructions of the process.
+    /// Lets a child do the case under callgrind; its instructions in [`PLAY`].
     pub(crate) fn instructions(&self, system: &str, case: &Case, seed: u64) -> Result<u64, Error> {
         let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&self.path).args(&self.arguments);
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &format!("--toggle-collect={PLAY}")]).arg(&self.path).args(&self.arguments);
         let (_, messages) = self.order(command, system, case, seed)?;
         let collected = messages.lines().find_map(|line| line.split_once("Collected : ")?.1.split(' ').next()?.parse().ok());
         collected.ok_or_else(|| Error::system(system, "valgrind has not said how many instructions it has seen"))

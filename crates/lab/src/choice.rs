@@ -23,8 +23,8 @@ enum Way {
     Sequential {
         next: u64,
     },
-    /// Few places very often, spread over all.
-    Zipfian(Zipf<f64>),
+    /// Few places very often, spread over all that there were at first: always the same ones.
+    Zipfian(Zipf<f64>, u64),
     /// The places added last most often.
     Latest(Zipf<f64>),
 }
@@ -43,7 +43,7 @@ impl Chooser {
             Distribution::Uniform if operations <= count => Way::Each { next: first, count },
             Distribution::Uniform => Way::Uniform,
             Distribution::Sequential => Way::Sequential { next: first },
-            Distribution::Zipfian(exponent) => Way::Zipfian(zipf(exponent)?),
+            Distribution::Zipfian(exponent) => Way::Zipfian(zipf(exponent)?, count.max(1)),
             Distribution::Latest(exponent) => Way::Latest(zipf(exponent)?),
         };
         Ok(Self { way })
@@ -61,7 +61,7 @@ impl Chooser {
                 *next += 1;
                 (*next - 1) % count
             }
-            Way::Zipfian(zipf) => shuffled((zipf.sample(random) as u64 - 1) % count, count),
+            Way::Zipfian(zipf, first) => shuffled((zipf.sample(random) as u64 - 1) % *first, *first),
             Way::Latest(zipf) => count - 1 - (zipf.sample(random) as u64 - 1) % count,
         }
     }
@@ -111,6 +111,16 @@ mod tests {
                 assert!((seen - expected).abs() < 5.0 * expected.sqrt(), "exponent {exponent}, rank {rank}: {seen} of {expected}");
             }
         }
+    }
+
+    #[test]
+    fn frequent_keys_stay_frequent_when_others_are_added() {
+        let (mut random, mut counts) = (SmallRng::seed_from_u64(7), vec![0_u32; 2 * COUNT as usize]);
+        let mut chooser = Chooser::new(Distribution::Zipfian(0.99), COUNT, 1 << 20, 0).unwrap();
+        (0..20 * COUNT).for_each(|step| counts[chooser.next(COUNT + step / 20, &mut random) as usize] += 1);
+        let sum: f64 = (1..=COUNT).map(|rank| (rank as f64).powf(-0.99)).sum();
+        let (seen, expected) = (f64::from(counts[shuffled(0, COUNT) as usize]), 20.0 * COUNT as f64 / sum);
+        assert!((seen - expected).abs() < 5.0 * expected.sqrt(), "{seen} of {expected}");
     }
 
     #[test]

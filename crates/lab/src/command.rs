@@ -220,7 +220,7 @@ fn list(systems: &[Box<dyn System>]) -> Result<(), Error> {
         text += &format!("  {:16}{leaf:>8}  {}\n", system.name(), system.summary());
     }
     text += "\nworkloads\n";
-    for (name, what) in workload::WORKLOADS.iter().chain([&workload::READSEQ]) {
+    for (name, what) in workload::WORKLOADS {
         text += &format!("  {name:24}  {what}\n");
     }
     text += "\nclaims, by paper\n";
@@ -312,6 +312,7 @@ impl Work {
         }
         if let Some(fill) = self.fill {
             workload.load = Some(Load { order: workload.load.map_or(Order::Random, |load| load.order), fill: Some(fill) });
+            workload.name = format!("{}, leaves {:.0} % full", workload.name, 100.0 * fill);
         }
         for phase in &mut workload.phases {
             if let Some(mix) = &self.mix {

@@ -6,28 +6,26 @@
 //!
 //! Every answer is checked: a value must belong to its key, a key that should be there must be found. Wrong answers are an error, not a figure.
 
-use crate::choice::Chooser;
-use crate::keys::{ABSENT, DENSE, KEY_COUNT_MAX, Keys, Population, belongs, version_of, word_of, write_value};
+mod worker;
+
+use crate::keys::{KEY_COUNT_MAX, Keys, Population, belongs, word_of};
 use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Parameters, Phase};
 use crate::result::{Metric, metric};
-use crate::{Capabilities, Error, Handle, Instance, Marks, Setting, Shutdown, System, child};
+use crate::{Capabilities, Error, Instance, Setting, Shutdown, System, child};
 use everleaf_pmem::{Counts, Domain};
 use hdrhistogram::Histogram;
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use worker::Worker;
 
 /// Figures of a phase, by name.
 pub type Metrics = BTreeMap<String, Metric>;
 
-/// Operations between two looks at whether to stop.
-const STOP_INTERVAL: u64 = 256;
 /// Shares of leaves that can be filled by loading in bulk.
 const FILLS: RangeInclusive<f64> = 0.1..=1.0;
 /// Longest latency that is told apart from longer ones.
@@ -60,10 +58,12 @@ pub fn obstacle(case: &Case, capabilities: &Capabilities) -> Option<&'static str
         (needs_scans && !capabilities.scans, "it has no scans"),
         (parameters.threads > 1 && !capabilities.threads, "it is for one thread"),
         (odd && !capabilities.any_size, "it has keys and values of 8 bytes only"),
-        (fill && !capabilities.bulk_load, "it cannot be loaded in bulk"),
+        (fill && capabilities.leaf_bytes.is_none(), "it has no leaves that are filled as one asks"),
         (parameters.write_latency_ns > 0 && !capabilities.write_latency, "its writes cannot be slowed down"),
         (parameters.measure == Measure::Counts && !capabilities.counts, "it does not count"),
         (parameters.measure == Measure::Recovery && !capabilities.persistent, "it does not outlive the process"),
+        (parameters.measure == Measure::Instructions && !capabilities.alone, "instructions of other threads, which work for it, would be left out"),
+        (capabilities.lacks_transactions, "this processor has no transactions (RTM): it would be measured without them"),
     ]
     .into_iter()
     .find_map(|(hinders, why)| hinders.then_some(why))
@@ -203,13 +203,12 @@ fn fill(instance: &dyn Instance, load: Load, parameters: &Parameters, keys: Keys
         numbers.sort_unstable_by_key(|number| keys.integer(*number));
         return instance.bulk_load(&mut numbers.into_iter().map(|number| keys.entry(number, parameters.value_bytes)), fill);
     }
-    let (mut handle, mut key, mut value) = (instance.handle()?, Vec::new(), Vec::new());
+    let mut handle = instance.handle()?;
     for number in first..first + parameters.keys {
-        if (number - first).is_multiple_of(STOP_INTERVAL) && context.stopped() {
+        if context.stopped() {
             return Ok(());
         }
-        keys.write(number, &mut key);
-        write_value(number, 0, parameters.value_bytes, &mut value);
+        let (key, value) = keys.entry(number, parameters.value_bytes);
         handle.insert(&key, &value)?;
     }
     Ok(())
@@ -273,7 +272,7 @@ fn run_phase(
     let work = Work { phase, parameters, keys, population, operations, insert_base, marked, context };
     instance.reset_counts();
     let before = instance.marks();
-    let (outcome, elapsed) = run_threads(instance, &work)?;
+    let outcome = run_threads(instance, &work)?;
     let mut metrics = Metrics::new();
     if context.stopped() {
         return Ok(metrics);
@@ -281,7 +280,7 @@ fn run_phase(
     if outcome.wrong > 0 {
         return Err(Error::WrongAnswers { system: name.into(), phase: phase.name.clone(), count: outcome.wrong });
     }
-    outcome.report(parameters, operations, elapsed, &mut metrics);
+    outcome.report(parameters, &mut metrics);
     if let (Measure::Counts, Some(counts)) = (parameters.measure, instance.counts()) {
         report_counts(&counts, operations, &mut metrics);
     }
@@ -292,7 +291,7 @@ fn run_phase(
         put(&mut metrics, metric::LEAVES, after.leaves as f64, "");
         put(&mut metrics, metric::REBUILDS, (after.rebuilds - before.rebuilds) as f64, "");
     }
-    outcome.runs.iter().for_each(|(first, count)| population.add(*first, *count));
+    outcome.inserted.iter().for_each(|(first, count)| population.add(*first, *count));
     if mix.delete > 0.0 {
         // Which keys are left is known if none are; so nothing that needs keys can follow.
         *population = Population::default();
@@ -300,8 +299,8 @@ fn run_phase(
     Ok(metrics)
 }
 
-/// Runs the threads of a phase; what came of it, and how long the slowest took from the common start.
-fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<(Outcome, Duration), Error> {
+/// Runs the threads of a phase; what came of it.
+fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<Outcome, Error> {
     let threads = u64::from(work.parameters.threads);
     let barrier = Barrier::new(threads as usize);
     let part = |thread: u64| work.operations * thread / threads..work.operations * (thread + 1) / threads;
@@ -309,13 +308,7 @@ fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<(Outcome, Dur
         // Everybody comes to the barrier, or the others would wait for ever.
         let prepared = instance.handle().and_then(|handle| Worker::new(work, thread, part(thread), handle, instance));
         barrier.wait();
-        let start = Instant::now();
-        let mut worker = prepared?;
-        worker.run()?;
-        if worker.outcome.inserted > 0 {
-            worker.outcome.runs.push((worker.inserted(0), worker.outcome.inserted));
-        }
-        Ok((worker.outcome, start, Instant::now()))
+        prepared?.run()
     };
     let outcomes: Vec<Result<_, Error>> = thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
@@ -324,13 +317,8 @@ fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<(Outcome, Dur
         std::iter::once(first).chain(others.into_iter().map(join)).collect()
     });
     let mut sum = Outcome::default();
-    let mut times: Option<(Instant, Instant)> = None;
-    for outcome in outcomes {
-        let (outcome, start, end) = outcome?;
-        sum.add(outcome);
-        times = Some(times.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
-    }
-    Ok((sum, times.map_or(Duration::ZERO, |(first, last)| last - first)))
+    outcomes.into_iter().try_for_each(|outcome| outcome.map(|outcome| sum.add(outcome)))?;
+    Ok(sum)
 }
 
 /// The kinds of operation, in the order of [`shares`].
@@ -359,12 +347,15 @@ fn shares(mix: &Mix) -> [f64; KINDS.len()] {
     [mix.search, mix.miss, mix.insert, mix.update, mix.delete, mix.scan, mix.modify]
 }
 
-/// What a thread found out.
+/// What a thread found out, or all of them.
 #[derive(Default)]
 struct Outcome {
-    inserted: u64,
+    operations: u64,
+    /// Time in the system: of all threads, and of the one that took longest.
+    busy: Duration,
+    longest: Duration,
     /// Numbers of the keys that were inserted: the first of each thread, and how many.
-    runs: Vec<(u64, u64)>,
+    inserted: Vec<(u64, u64)>,
     wrong: u64,
     /// Entries that scans visited.
     visited: u64,
@@ -394,8 +385,10 @@ impl Group {
 
 impl Outcome {
     fn add(&mut self, other: Self) {
-        self.inserted += other.inserted;
-        self.runs.extend(other.runs);
+        self.operations += other.operations;
+        self.busy += other.busy;
+        self.longest = self.longest.max(other.longest);
+        self.inserted.extend(other.inserted);
         self.wrong += other.wrong;
         self.visited += other.visited;
         self.common.add(other.common);
@@ -413,11 +406,12 @@ impl Outcome {
         self.latencies.entry(kind).or_insert_with(new).saturating_record_n(nanoseconds.max(1), times);
     }
 
-    fn report(&self, parameters: &Parameters, operations: u64, elapsed: Duration, metrics: &mut Metrics) {
-        let seconds = elapsed.as_secs_f64().max(1e-9);
-        if parameters.measure != Measure::Counts {
-            put(metrics, metric::THROUGHPUT, operations as f64 / seconds, "op/s");
-            put(metrics, metric::MEAN, seconds * 1e9 * f64::from(parameters.threads) / operations.max(1) as f64, "ns");
+    fn report(&self, parameters: &Parameters, metrics: &mut Metrics) {
+        // Where each operation is timed or counted, that takes time, too.
+        if parameters.measure == Measure::Time {
+            let seconds = self.longest.as_secs_f64().max(1e-9);
+            put(metrics, metric::THROUGHPUT, self.operations as f64 / seconds, "op/s");
+            put(metrics, metric::MEAN, self.busy.as_nanos() as f64 / self.operations.max(1) as f64, "ns");
             if self.visited > 0 {
                 put(metrics, metric::ENTRIES, self.visited as f64 / seconds, "1/s");
             }
@@ -474,219 +468,6 @@ fn put(metrics: &mut Metrics, name: &str, value: f64, unit: &str) {
     metrics.insert(name.into(), Metric { value, unit: unit.into() });
 }
 
-/// A thread of a phase.
-struct Worker<'a> {
-    work: &'a Work<'a>,
-    handle: Box<dyn Handle + 'a>,
-    instance: &'a dyn Instance,
-    part: std::ops::Range<u64>,
-    chooser: Chooser,
-    random: SmallRng,
-    /// Kinds that occur, and the shares of all up to each.
-    kinds: Vec<(Kind, f64)>,
-    /// Follows from the last value found: 0, which only the lab knows.
-    bend: u64,
-    /// Where a sequential scan goes on.
-    cursor: Option<Vec<u8>>,
-    key: Vec<u8>,
-    value: Vec<u8>,
-    outcome: Outcome,
-}
-
-impl<'a> Worker<'a> {
-    fn new(work: &'a Work<'a>, thread: u64, part: std::ops::Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
-        let phase = work.phase;
-        // A mix with inserts has more keys with time, so that none of them is taken once for all.
-        let draws = if phase.mix.insert > 0.0 { u64::MAX } else { work.operations };
-        let chooser = Chooser::new(phase.distribution, work.population.count(), draws, part.start)?;
-        let random = SmallRng::seed_from_u64(work.context.seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let shares = shares(&phase.mix);
-        let (sum, mut below) = (shares.iter().sum::<f64>(), 0.0);
-        let mut kinds = Vec::new();
-        for ((kind, _), share) in KINDS.into_iter().zip(shares).filter(|(_, share)| *share > 0.0) {
-            below += share / sum;
-            kinds.push((kind, below));
-        }
-        let (key, value) = (Vec::new(), Vec::new());
-        Ok(Self { work, handle, instance, part, chooser, random, kinds, bend: 0, cursor: None, key, value, outcome: Outcome::default() })
-    }
-
-    fn run(&mut self) -> Result<(), Error> {
-        if let Access::Batch(size) = self.work.phase.access {
-            return self.run_batches(size.into());
-        }
-        let timed = self.work.parameters.measure == Measure::Latency;
-        for number in self.part.clone() {
-            if number.is_multiple_of(STOP_INTERVAL) && self.work.context.stopped() {
-                return Ok(());
-            }
-            let kind = self.kind();
-            let before = self.marks(kind);
-            // Without a clock the loop is the operation, the choice of its key, and nothing else.
-            let start = timed.then(Instant::now);
-            let right = self.operate(kind)?;
-            let nanoseconds = start.map_or(0, |start| start.elapsed().as_nanos() as u64);
-            self.outcome.wrong += u64::from(!right);
-            if timed {
-                self.outcome.record(kind, nanoseconds, 1);
-            }
-            if let (Some(before), Some(after)) = (before, self.marks(kind)) {
-                let group = if after.leaves > before.leaves { &mut self.outcome.dividing } else { &mut self.outcome.common };
-                let (lines, fences) = (after.lines_flushed - before.lines_flushed, after.fences - before.fences);
-                group.add(Group { count: 1, lines, fences, nanoseconds });
-            }
-        }
-        Ok(())
-    }
-
-    fn marks(&self, kind: Kind) -> Option<Marks> {
-        if self.work.marked && kind == Kind::Insert { self.instance.marks() } else { None }
-    }
-
-    fn kind(&mut self) -> Kind {
-        match self.kinds.as_slice() {
-            [(kind, _)] => *kind,
-            kinds => {
-                let at = self.random.random::<f64>();
-                kinds.iter().find(|(_, below)| at < *below).unwrap_or(&kinds[kinds.len() - 1]).0
-            }
-        }
-    }
-
-    /// The number of a key that is there: one that was there before the phase, or one that this thread has inserted.
-    fn choose(&mut self) -> u64 {
-        let before = self.work.population.count();
-        let place = self.chooser.next(before + self.outcome.inserted, &mut self.random) ^ self.bend;
-        if place < before { self.work.population.number(place) } else { self.inserted(place - before) }
-    }
-
-    /// The number of the key that this thread inserts as the `count`-th of its own: each has a run of numbers, so that each inserts in order if keys ascend.
-    fn inserted(&self, count: u64) -> u64 {
-        self.work.insert_base + self.part.start + count
-    }
-
-    /// Does one operation; whether the answer was right.
-    fn operate(&mut self, kind: Kind) -> Result<bool, Error> {
-        let size = self.work.parameters.value_bytes;
-        match kind {
-            Kind::Insert => {
-                let number = self.inserted(self.outcome.inserted);
-                self.work.keys.write(number, &mut self.key);
-                write_value(number, 0, size, &mut self.value);
-                self.handle.insert(&self.key, &self.value)?;
-                self.outcome.inserted += 1;
-                Ok(true)
-            }
-            Kind::Search => {
-                let number = self.choose();
-                Ok(self.find(number)?.is_some())
-            }
-            Kind::Miss => {
-                let number = ABSENT | self.random.random_range(0..DENSE >> 2);
-                self.work.keys.write(number, &mut self.key);
-                self.value.clear();
-                Ok(!self.handle.get(&self.key, &mut self.value)?)
-            }
-            Kind::Update => {
-                let number = self.choose();
-                let version = self.random.random::<u16>() | 1;
-                self.work.keys.write(number, &mut self.key);
-                write_value(number, version, size, &mut self.value);
-                self.handle.update(&self.key, &self.value)?;
-                Ok(true)
-            }
-            Kind::Modify => {
-                let number = self.choose();
-                let Some(word) = self.find(number)? else { return Ok(false) };
-                write_value(number, version_of(word).wrapping_add(1), size, &mut self.value);
-                self.handle.update(&self.key, &self.value)?;
-                Ok(true)
-            }
-            Kind::Delete => {
-                let number = self.choose();
-                self.work.keys.write(number, &mut self.key);
-                self.handle.delete(&self.key)
-            }
-            Kind::Scan => self.scan(),
-        }
-    }
-
-    /// The first word of the value of a key, if it is there and right.
-    fn find(&mut self, number: u64) -> Result<Option<u64>, Error> {
-        self.work.keys.write(number, &mut self.key);
-        self.value.clear();
-        let found = self.handle.get(&self.key, &mut self.value)?;
-        let word = word_of(&self.value);
-        let right = found && self.value.len() == self.work.parameters.value_bytes as usize && belongs(word, number);
-        if self.work.phase.access == Access::Dependent {
-            // Nothing, but the processor cannot know before the value is there.
-            self.bend = u64::from(!right);
-        }
-        Ok(right.then_some(word))
-    }
-
-    fn scan(&mut self) -> Result<bool, Error> {
-        let length = u64::from(self.work.parameters.scan_length);
-        let sequential = self.work.phase.distribution == crate::plan::Distribution::Sequential;
-        match self.cursor.take() {
-            Some(cursor) if sequential => self.key = cursor,
-            _ if sequential => self.key = vec![0; 8],
-            _ => {
-                let number = self.choose();
-                self.work.keys.write(number, &mut self.key);
-            }
-        }
-        let (mut visited, mut ordered, mut last) = (0, true, Vec::new());
-        let size = self.work.parameters.value_bytes as usize;
-        self.handle.scan(&self.key, &mut |key, value| {
-            ordered &= (visited == 0 || key > last.as_slice()) && value.len() == size;
-            last.clear();
-            last.extend_from_slice(key);
-            visited += 1;
-            if visited < length { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        self.outcome.visited += visited;
-        if sequential && visited == length {
-            // The smallest key above the last one.
-            match self.work.parameters.key {
-                crate::plan::KeyKind::Integer => last = (last.first_chunk().map_or(0, |word| u64::from_be_bytes(*word)) + 1).to_be_bytes().to_vec(),
-                crate::plan::KeyKind::Bytes(_) => last.push(0),
-            }
-            self.cursor = Some(last);
-        }
-        // A random scan begins with a key that is there.
-        Ok(ordered && (sequential || visited > 0))
-    }
-
-    fn run_batches(&mut self, size: u64) -> Result<(), Error> {
-        let inserts = self.work.phase.mix.insert > 0.0;
-        let mut at = self.part.start;
-        while at < self.part.end && !self.work.context.stopped() {
-            let count = size.min(self.part.end - at);
-            let numbers: Vec<u64> = (0..count).map(|offset| if inserts { self.inserted(self.outcome.inserted + offset) } else { self.choose() }).collect();
-            let entries: Vec<(Vec<u8>, Vec<u8>)> = numbers.iter().map(|number| self.work.keys.entry(*number, self.work.parameters.value_bytes)).collect();
-            let start = Instant::now();
-            if inserts {
-                let entries: Vec<(&[u8], &[u8])> = entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-                self.handle.insert_many(&entries)?;
-                self.outcome.inserted += count;
-            } else {
-                let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_slice()).collect();
-                let mut right = 0;
-                self.handle.get_many(&keys, &mut |at, value| right += u64::from(value.is_some_and(|value| belongs(word_of(value), numbers[at]))))?;
-                self.outcome.wrong += count - right;
-            }
-            if self.work.parameters.measure == Measure::Latency {
-                let kind = if inserts { Kind::Insert } else { Kind::Search };
-                // The share of each: a caller waits for the whole batch.
-                self.outcome.record(kind, start.elapsed().as_nanos() as u64 / count, count);
-            }
-            at += count;
-        }
-        Ok(())
-    }
-}
-
 /// Fills an instance in a file, and opens it again: after a crash, and after a clean shutdown.
 fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     let place = Place::new(&case.parameters.memory, true)?;
@@ -717,12 +498,11 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
         }
         // Every thousandth key, and at least one.
         let (mut handle, step) = (instance.handle()?, (population.count() / 1000).max(1));
-        let (mut key, mut value, mut wrong) = (Vec::new(), Vec::new(), 0);
+        let (mut value, mut wrong) = (Vec::new(), 0);
         for at in (0..population.count()).step_by(step as usize) {
             let number = population.number(at);
-            keys.write(number, &mut key);
             value.clear();
-            wrong += u64::from(!(handle.get(&key, &mut value)? && belongs(word_of(&value), number)));
+            wrong += u64::from(!(handle.get(&keys.entry(number, 8).0, &mut value)? && belongs(word_of(&value), number)));
         }
         if wrong > 0 {
             return Err(Error::WrongAnswers { system: system.name().into(), phase: name.into(), count: wrong });
@@ -769,7 +549,7 @@ pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> 
     Ok(child::Used { keys: population.count(), private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves })
 }
 
-/// Instructions of each phase: of the process that does it, less those of one that does all before it.
+/// Instructions of each phase: in the calls of the system, in the process that does it, less those in one that does all before it.
 fn instructions(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     let program = context.child.ok_or_else(|| Error::Usage("this program cannot count instructions: it cannot start itself".into()))?;
     let mut measured = Vec::new();
@@ -780,12 +560,15 @@ fn instructions(system: &dyn System, case: &Case, context: Context<'_>) -> Resul
         case.parameters.domain = Domain::PageCache.name().into();
         program.instructions(system.name(), &case, context.seed)
     };
-    let mut before = prefix(0)?;
+    let mut before = 0;
     for (at, phase) in case.workload.phases.iter().enumerate() {
         if context.stopped() {
             break;
         }
         let all = prefix(at + 1)?;
+        if all == before {
+            return Err(Error::system(system.name(), "callgrind has seen no instruction of the phase; has this program been stripped of its symbols?"));
+        }
         let operations = operations(phase, &case.parameters);
         if phase.measured {
             let mut metrics = Metrics::new();

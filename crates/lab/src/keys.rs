@@ -43,41 +43,42 @@ impl Keys {
         key ^ key >> 31
     }
 
-    /// Writes the key of a number to `key`. Bytes are ordered as the integers are.
-    pub(crate) fn write(self, number: u64, key: &mut Vec<u8>) {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        key.clear();
-        let integer = self.integer(number);
+    /// Size of every key in bytes.
+    pub(crate) fn size(self) -> usize {
         match self.kind {
-            KeyKind::Integer => key.extend_from_slice(&integer.to_be_bytes()),
-            // As YCSB has them: `user` and digits.
-            KeyKind::Bytes(size) if size >= 20 => {
-                key.extend_from_slice(b"user");
-                key.extend((0..16).rev().map(|digit| DIGITS[(integer >> (4 * digit) & 15) as usize]));
-                key.resize(size.into(), b'.');
-            }
-            KeyKind::Bytes(size) => {
-                key.extend_from_slice(&integer.to_be_bytes());
-                key.resize(size.max(8).into(), b'.');
-            }
+            KeyKind::Integer => 8,
+            KeyKind::Bytes(size) => size.max(8).into(),
         }
+    }
+
+    /// Appends the key of a number to `keys`. Bytes are ordered as the integers are.
+    pub(crate) fn append(self, number: u64, keys: &mut Vec<u8>) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let (integer, end) = (self.integer(number), keys.len() + self.size());
+        if self.size() >= 20 {
+            // As YCSB has them: `user` and digits.
+            keys.extend_from_slice(b"user");
+            keys.extend((0..16).rev().map(|digit| DIGITS[(integer >> (4 * digit) & 15) as usize]));
+        } else {
+            keys.extend_from_slice(&integer.to_be_bytes());
+        }
+        keys.resize(end, b'.');
     }
 
     /// A key, and the value that is first set for it.
     pub(crate) fn entry(self, number: u64, value_bytes: u32) -> (Vec<u8>, Vec<u8>) {
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        self.write(number, &mut key);
-        write_value(number, 0, value_bytes, &mut value);
+        self.append(number, &mut key);
+        append_value(number, 0, value_bytes, &mut value);
         (key, value)
     }
 }
 
-/// Writes a value of so many bytes, at least 8, for the key of that number: no two versions in a row are the same.
-pub(crate) fn write_value(number: u64, version: u16, size: u32, value: &mut Vec<u8>) {
-    let word = (tag(number) | u64::from(version) << VERSION_SHIFT).to_le_bytes();
-    value.clear();
-    value.resize(size as usize, word[0] | 1);
-    value[..8].copy_from_slice(&word);
+/// Appends a value of so many bytes, at least 8, for the key of that number: no two versions in a row are the same.
+pub(crate) fn append_value(number: u64, version: u16, size: u32, values: &mut Vec<u8>) {
+    let (word, end) = ((tag(number) | u64::from(version) << VERSION_SHIFT).to_le_bytes(), values.len() + size as usize);
+    values.extend_from_slice(&word);
+    values.resize(end, word[0] | 1);
 }
 
 /// The first word of a value; 0 of one that is too short.
@@ -172,7 +173,8 @@ mod tests {
                 .chain(DENSE..DENSE + 1000)
                 .chain(ABSENT..ABSENT + 1000)
                 .map(|number| {
-                    keys.write(number, &mut text);
+                    text.clear();
+                    keys.append(number, &mut text);
                     (keys.integer(number), text.clone())
                 })
                 .collect();
@@ -197,7 +199,8 @@ mod tests {
         let mut value = Vec::new();
         for number in [0, 1, 77_777, DENSE, DENSE + 5] {
             for version in [0, 1, u16::MAX] {
-                write_value(number, version, 21, &mut value);
+                value.clear();
+                append_value(number, version, 21, &mut value);
                 let word = word_of(&value);
                 assert!(value.len() == 21 && word != 0 && belongs(word, number) && version_of(word) == version);
                 assert!(!belongs(word, number + 1) && !belongs(word, number ^ DENSE));

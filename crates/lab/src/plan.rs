@@ -116,9 +116,9 @@ pub struct Mix {
 pub enum Distribution {
     /// All with equal chance; each once, in random order, if there are as many operations as keys.
     Uniform,
-    /// In order of keys.
+    /// In the order in which they came, each thread its part; of scans: one behind the other, each thread from the first key on.
     Sequential,
-    /// Few very often, spread over all keys, by Zipf's law with this exponent; YCSB's is 0.99.
+    /// Few very often, spread over all keys that were there before the phase, by Zipf's law with this exponent; YCSB's is 0.99.
     Zipfian(f64),
     /// The keys inserted last most often, by Zipf's law with this exponent.
     Latest(f64),

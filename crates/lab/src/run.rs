@@ -18,6 +18,9 @@ use crate::result::{End, FORMAT, Header, Line, Machine, Measurement, Results, Sk
 use crate::{Error, System, child, claims, system};
 use everleaf_pmem::Domain;
 use indicatif::{ProgressBar, ProgressStyle};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -103,10 +106,12 @@ impl Run<'_> {
             }
         }
         self.warm_up(experiment, &systems, seed)?;
+        // The same order would have each system follow the same other one in every round.
+        let (mut turns, mut random) = (systems, SmallRng::seed_from_u64(seed));
         for round in 0..rounds {
             for case in experiment.cases.iter().filter(|case| round == 0 || !is_counted(case)) {
-                for turn in 0..systems.len() {
-                    let system = systems[(turn + round as usize) % systems.len()];
+                turns.shuffle(&mut random);
+                for &system in &turns {
                     if self.context(seed).stopped() {
                         return Ok(());
                     }

@@ -52,18 +52,18 @@ pub struct Capabilities {
     pub persistent: bool,
     /// Several threads may write at once.
     pub threads: bool,
-    /// [`Handle::get_many`] and [`Handle::insert_many`] are more than loops.
-    pub batches: bool,
-    /// It can be filled at once from sorted entries.
-    pub bulk_load: bool,
     /// It counts flushes, fences and lines.
     pub counts: bool,
     /// It can be slowed down by a latency of writes.
     pub write_latency: bool,
     /// It takes keys that are not 8 bytes, and values that are not.
     pub any_size: bool,
-    /// Size of its leaves in bytes, if it has such.
+    /// Size of its leaves in bytes, if it has such; then it can be loaded in bulk.
     pub leaf_bytes: Option<u32>,
+    /// All that it does is done by the thread that calls it.
+    pub alone: bool,
+    /// It is about transactions of the processor, and this one has none.
+    pub lacks_transactions: bool,
 }
 
 /// What an instance is created for.
@@ -95,11 +95,13 @@ pub trait Instance: Send + Sync {
     /// Whatever hinders it.
     fn handle(&self) -> Result<Box<dyn Handle + '_>, Error>;
 
-    /// Fills it, empty as it is, with entries in ascending order, and its leaves to the share `fill`, if it has leaves and does not choose that by itself.
+    /// Fills it, empty as it is, with entries in ascending order, and its leaves to the share `fill`.
     ///
     /// # Errors
-    /// [`Error::Missing`] if it has no such operation.
-    fn bulk_load(&self, entries: &mut Entries<'_>, fill: f64) -> Result<(), Error>;
+    /// [`Error::Missing`] if it has no leaves.
+    fn bulk_load(&self, _entries: &mut Entries<'_>, _fill: f64) -> Result<(), Error> {
+        Err(Error::Missing { system: "what has no leaves".into(), operation: "filling them" })
+    }
 
     /// What it takes.
     ///
@@ -243,27 +245,33 @@ pub fn systems() -> Vec<Box<dyn System>> {
     let mut systems = index::all();
     let index = everleaf::Options::default().index;
     systems.push(Box::new(store::Stores { name: "store".into(), index: index.clone(), by_snapshots: false }));
-    systems.push(Box::new(store::Stores { name: "store-snapshots".into(), index, by_snapshots: true }));
-    systems.push(Box::new(server::Servers));
+    systems.push(Box::new(store::Stores { name: "store-snapshots".into(), index: index.clone(), by_snapshots: true }));
+    systems.push(Box::new(server::Servers { name: server::NAME.into(), index }));
     systems
 }
 
-/// The system of that name: one of `systems`, to which stores on other indexes are added when they are asked for, as `store:` and the name of the index.
+/// The system of that name: one of `systems`, to which stores and servers on other indexes are added when they are asked for, as `store:` or `server:` and the
+/// name of the index.
 ///
 /// # Errors
 /// [`Error::Usage`], which tells the names that there are.
 pub fn find<'a>(systems: &'a mut Vec<Box<dyn System>>, name: &str) -> Result<&'a dyn System, Error> {
     let place = |systems: &[Box<dyn System>], name: &str| systems.iter().position(|system| system.name() == name);
-    let at = match (place(systems, name), name.strip_prefix("store:").and_then(|index| Some((index, place(systems, index)?)))) {
-        (Some(at), _) => at,
-        (None, Some((index, at))) if systems[at].capabilities().leaf_bytes.is_some() => {
-            systems.push(Box::new(store::Stores { name: name.into(), index: index.into(), by_snapshots: false }));
-            systems.len() - 1
+    if place(systems, name).is_none()
+        && let Some((what, index)) = name.split_once(':')
+        && place(systems, index).is_some_and(|at| systems[at].capabilities().leaf_bytes.is_some())
+    {
+        let (name, index) = (name.to_owned(), index.to_owned());
+        match what {
+            "store" => systems.push(Box::new(store::Stores { name, index, by_snapshots: false })),
+            "server" => systems.push(Box::new(server::Servers { name, index })),
+            _ => {}
         }
-        _ => {
-            let names: Vec<_> = systems.iter().map(|system| system.name()).collect();
-            return Err(Error::Usage(format!("no system is called {name:?}; there are: {}, and store:INDEX for each persistent index", names.join(", "))));
-        }
+    }
+    let Some(at) = place(systems, name) else {
+        let names: Vec<_> = systems.iter().map(|system| system.name()).collect();
+        let others = "and store:INDEX and server:INDEX for each persistent index";
+        return Err(Error::Usage(format!("no system is called {name:?}; there are: {}, {others}", names.join(", "))));
     };
     Ok(systems[at].as_ref())
 }

@@ -4,7 +4,7 @@ use super::table::ROWS;
 use crate::Error;
 use crate::plan::{Case, Distribution, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Phase, Plan, Shape, Workload};
 use crate::result::metric;
-use crate::workload::{DELETE, INSERT, SEARCH, UPDATE, phase};
+use crate::workload::{DELETE, INSERT, NONE, SEARCH, UPDATE, phase};
 use everleaf_pmem::Domain;
 use std::str::FromStr;
 
@@ -59,7 +59,8 @@ pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u6
         }
     }
     for experiment in &mut experiments {
-        experiment.systems.retain(|name| systems.contains(name));
+        // Stores and servers on an index are there if the index is.
+        experiment.systems.retain(|name| systems.iter().any(|system| name.rsplit(':').next() == Some(system)));
     }
     experiments.retain(|experiment| !experiment.systems.is_empty());
     Ok(Plan { experiments, claims, rounds, seed })
@@ -104,10 +105,9 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
     let slow = |workload, keys, measure| case(workload, keys, ISLE_LATENCY_NS, measure);
     let sizes = [n / 4, n, 2 * n].map(|keys| slow(insert(), keys, Measure::Time));
     let latencies = (0..=6).map(|step| case(insert(), n / 4, 100 * step, Measure::Time));
-    let clients = [1, 2].map(|threads| {
-        let phases =
-            vec![phase("insert", INSERT), Phase { name: "mixed".into(), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..INSERT_NOTHING }) }];
-        let parameters = Parameters { key: KeyKind::Bytes(24), value_bytes: 100, threads, ..parameters(n / 4, ISLE_LATENCY_NS, Measure::Latency) };
+    let clients = [1, 4].map(|threads| {
+        let phases = vec![phase("insert", INSERT), phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE })];
+        let parameters = Parameters { key: KeyKind::Bytes(24), value_bytes: 100, threads, ..parameters(n / 40, ISLE_LATENCY_NS, Measure::Latency) };
         Case { workload: workload("clients", None, phases), parameters }
     });
     let nodes = workload("insert and search", None, vec![phase("insert", INSERT), phase("search", SEARCH)]);
@@ -137,16 +137,20 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-nodes",
             "Inserts and lookups by size of the nodes",
-            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "wb", "wb-1k"],
+            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k"],
             vec![slow(nodes, n / 2, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
         experiment("isle-latency", "Inserts by latency of writes", &all, latencies.collect(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
-        experiment("isle-clients", "String keys: inserts, then half lookups, half updates", &all, clients.into(), Some((Shape::Lines, "threads", metric::P99))),
+        experiment(
+            "isle-clients",
+            "Clients of a server: inserts of string keys, then half lookups, half updates",
+            &["server:isle", "server:nv", "server:fp", "server:wb"],
+            clients.into(),
+            Some((Shape::Lines, "threads", metric::P99)),
+        ),
     ]
 }
-
-const INSERT_NOTHING: crate::plan::Mix = crate::plan::Mix { search: 0.0, miss: 0.0, insert: 0.0, update: 0.0, delete: 0.0, scan: 0.0, modify: 0.0 };
 
 /// LB+-Tree's study: 256 B nodes, a tree loaded in bulk, to which a few keys are added.
 fn lb(Scale(n): Scale) -> Vec<Experiment> {
@@ -161,6 +165,10 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
     let three = |threads| [inserts("70 %", 0.7), full(), dense()].map(|workload| case(workload, threads, Measure::Time)).into();
     let reads = workload("reads", filled(0.7), vec![some(added, phase("search", SEARCH)), some(added, phase("delete", DELETE))]);
     let rebuilt = [1, 2].map(|threads| case(workload("rebuild", filled(0.7), Vec::new()), threads, Measure::Recovery));
+    let served = Case {
+        workload: workload("clients", None, vec![phase("insert", INSERT), phase("search", SEARCH)]),
+        parameters: Parameters { key: KeyKind::Bytes(20), threads: 2, ..parameters(n / 40, 0, Measure::Time) },
+    };
     // Stable: as many keys are added as there were, so that leaves are as full as they are in the long run.
     let stable = workload("stable", Some(RANDOM), vec![phase("insert", INSERT)]);
     vec![
@@ -177,9 +185,16 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "lb-counts",
             "Lines flushed by inserts into a tree as it is in the long run",
-            &all,
+            &["lb", "lb-512", "lb-768", "lb-1k", "wb-256", "fp-256"],
             vec![case(stable, 1, Measure::Counts)],
             Some((Shape::Bars, "system", "common lines flushed")),
+        ),
+        experiment(
+            "lb-server",
+            "Clients of a server: inserts of string keys, then lookups",
+            &["server:lb", "server:wb-256", "server:fp-256"],
+            vec![served],
+            Some((Shape::Bars, "phase", metric::MEAN)),
         ),
         experiment(
             "lb-rebuild",
@@ -193,12 +208,12 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
 
 /// NV-Tree's study: memory as fast as DRAM, nodes from 512 B to 4 KiB.
 fn nv(Scale(n): Scale) -> Vec<Experiment> {
-    let all = ["nv", "nv-1k", "nv-4k"];
+    let all = ["nv", "nv-1k", "nv-2k", "nv-4k"];
     let case = |workload: Workload, latency: u64, measure: Measure| Case { workload, parameters: parameters(n, latency, measure) };
     let micro = workload("micro", None, vec![phase("insert", INSERT), phase("search", SEARCH), phase("update", UPDATE), phase("delete", DELETE)]);
     let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
     let mixes = [90, 70, 50, 30, 10].map(|share| {
-        let mix = crate::plan::Mix { insert: f64::from(share), search: f64::from(100 - share), ..INSERT_NOTHING };
+        let mix = crate::plan::Mix { insert: f64::from(share), search: f64::from(100 - share), ..NONE };
         case(workload(&format!("{share} % inserts"), Some(RANDOM), vec![Phase { distribution: Distribution::Uniform, ..phase("run", mix) }]), 0, Measure::Time)
     });
     let media = [0, 50, 180].map(|latency| case(insert(), latency, Measure::Time));

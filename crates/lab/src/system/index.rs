@@ -9,7 +9,7 @@ use crate::Error;
 use crate::plan::{KeyKind, Measure};
 use everleaf_index::record::Record;
 use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, Trace, registry};
-use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions};
+use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions, htm};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 use std::path::PathBuf;
@@ -86,12 +86,12 @@ impl System for Index {
             scans: true,
             persistent: self.persistent,
             threads: true,
-            batches: true,
-            bulk_load: true,
             counts: self.persistent,
             write_latency: self.persistent,
             any_size: true,
             leaf_bytes: self.leaf_bytes,
+            alone: true,
+            lacks_transactions: self.name.ends_with("-htm") && !htm::is_available(),
         }
     }
 

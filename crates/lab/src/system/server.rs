@@ -3,7 +3,7 @@
 //! The server runs in this process, with as many threads as there are clients; each handle is a connection. Batches are pipelines.
 
 use super::medium::{create_pool, durability};
-use super::{Capabilities, Entries, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
+use super::{Capabilities, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
 use everleaf::{Options, Store};
 use everleaf_pmem::Hardware;
@@ -21,16 +21,20 @@ const REPLY_SIZE_MAX: usize = 512 << 20;
 /// Entries that a scan asks for at once.
 const SCAN_GROUP: usize = 128;
 
-/// The server.
-pub(super) struct Servers;
+/// A server on an index of the registry.
+pub(super) struct Servers {
+    /// `server`, or `server:` and the name of an index.
+    pub(super) name: String,
+    pub(super) index: String,
+}
 
 impl System for Servers {
     fn name(&self) -> &str {
-        NAME
+        &self.name
     }
 
     fn summary(&self) -> String {
-        "Everleaf's server, over a socket of this machine".into()
+        format!("Everleaf's server on index {}, over a socket of this machine", self.index)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -38,12 +42,12 @@ impl System for Servers {
             scans: true,
             persistent: true,
             threads: true,
-            batches: true,
-            bulk_load: false,
             counts: false,
             write_latency: true,
             any_size: true,
             leaf_bytes: None,
+            alone: false,
+            lacks_transactions: false,
         }
     }
 
@@ -53,7 +57,7 @@ impl System for Servers {
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
         let (pool, _) = create_pool::<Hardware>(setting).map_err(failed)?;
-        let store = Arc::new(Store::on(pool, &Options::default()).map_err(failed)?);
+        let store = Arc::new(Store::on(pool, &Options { index: self.index.clone(), ..Options::default() }).map_err(failed)?);
         let config = Config { port: 0, threads: setting.threads.into(), ..Config::default() };
         let server = Server::bind(config, store.clone()).map_err(failed)?;
         let (address, stop) = (server.local_addr(), server.stop_handle());
@@ -90,12 +94,8 @@ impl Instance for Running {
         Ok(Box::new(Connection { socket, reader, request: Vec::new() }))
     }
 
-    fn bulk_load(&self, _: &mut Entries<'_>, _: f64) -> Result<(), Error> {
-        Err(Error::Missing { system: NAME.into(), operation: "loading in bulk" })
-    }
-
     fn space(&self) -> Result<Space, Error> {
-        Ok(Space { pool_bytes: Some(self.store.stats().pool.size as u64), leaves: None })
+        Ok(Space { pool_bytes: Some(self.store.fill().used as u64), leaves: None })
     }
 
     fn reopen(self: Box<Self>, _: Shutdown, _: u16) -> Result<Reopened, Error> {

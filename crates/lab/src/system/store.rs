@@ -1,7 +1,7 @@
 //! Everleaf's store: keys and values of any size in a namespace, on any index.
 
 use super::medium::{Measured, create_pool, durability, open_pool};
-use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
+use super::{Capabilities, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
 use crate::plan::Measure;
 use everleaf::{Direction, Namespace, Options, Store};
@@ -38,12 +38,12 @@ impl System for Stores {
             scans: true,
             persistent: true,
             threads: true,
-            batches: true,
-            bulk_load: true,
             counts: true,
             write_latency: true,
             any_size: true,
             leaf_bytes: None,
+            alone: false,
+            lacks_transactions: false,
         }
     }
 
@@ -96,13 +96,8 @@ impl<M: Measured + Listed> Instance for Open<M> {
         Ok(Box::new(Threads(self)))
     }
 
-    /// Leaves are as full as the store has them.
-    fn bulk_load(&self, entries: &mut Entries<'_>, _: f64) -> Result<(), Error> {
-        self.namespace.load(entries).map(drop).map_err(self.failed())
-    }
-
     fn space(&self) -> Result<Space, Error> {
-        Ok(Space { pool_bytes: Some(self.store.stats().pool.size as u64), leaves: Some(self.leaves()) })
+        Ok(Space { pool_bytes: Some(self.store.fill().used as u64), leaves: Some(self.leaves()) })
     }
 
     fn counts(&self) -> Option<Counts> {

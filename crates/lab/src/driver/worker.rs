@@ -1,0 +1,312 @@
+//! A thread of a phase.
+//!
+//! ```text
+//! script: the next block of operations, with their keys and values -> clock -> player: the calls of the system, and a look at each answer -> clock -> ...
+//! ```
+//!
+//! A processor looks some hundreds of instructions ahead. To choose a key takes as many as a search of a good index; between two searches they would keep the
+//! second from beginning while the first waits for memory, and the figure would be that of the driver.
+
+use super::{Kind, Outcome, Work, shares};
+use crate::choice::Chooser;
+use crate::keys::{ABSENT, DENSE, append_value, belongs, version_of, word_of};
+use crate::plan::{Access, Distribution, Measure};
+use crate::{Error, Handle, Instance, Marks};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::ops::{ControlFlow, Range};
+use std::time::Instant;
+
+/// Operations of a block at most, and bytes of their keys and values, which are to stay in the nearest cache.
+const BLOCK: usize = 256;
+const BLOCK_BYTES: usize = 16 << 10;
+
+/// An operation that is to come.
+struct Operation {
+    kind: Kind,
+    /// Of the key.
+    number: u64,
+}
+
+/// Operations that are to come.
+#[derive(Default)]
+struct Block {
+    operations: Vec<Operation>,
+    /// One more than there are operations, see [`Player::bend`].
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+/// Writes the blocks of a thread.
+struct Script<'a> {
+    work: &'a Work<'a>,
+    /// Operations that are to come.
+    part: Range<u64>,
+    /// The number of the first key that this thread inserts: each has a run of numbers, so that each inserts in order if keys ascend.
+    first: u64,
+    inserted: u64,
+    chooser: Chooser,
+    random: SmallRng,
+    /// Kinds that occur, and the shares of all up to each.
+    kinds: Vec<(Kind, f64)>,
+}
+
+impl<'a> Script<'a> {
+    fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>) -> Result<Self, Error> {
+        let phase = work.phase;
+        // A mix with inserts has more keys with time, so that none of them is taken once for all.
+        let draws = if phase.mix.insert > 0.0 { u64::MAX } else { work.operations };
+        let chooser = Chooser::new(phase.distribution, work.population.count(), draws, part.start)?;
+        let random = SmallRng::seed_from_u64(work.context.seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let shares = shares(&phase.mix);
+        let (sum, mut below) = (shares.iter().sum::<f64>(), 0.0);
+        let mut kinds = Vec::new();
+        for ((kind, _), share) in super::KINDS.into_iter().zip(shares).filter(|(_, share)| *share > 0.0) {
+            below += share / sum;
+            kinds.push((kind, below));
+        }
+        Ok(Self { work, first: work.insert_base + part.start, part, inserted: 0, chooser, random, kinds })
+    }
+
+    /// Writes the next block; whether there is one.
+    fn write(&mut self, block: &mut Block) -> bool {
+        let (keys, value_bytes) = (self.work.keys, self.work.parameters.value_bytes);
+        let count = match self.work.phase.access {
+            Access::Batch(size) => size.into(),
+            Access::Independent | Access::Dependent => (BLOCK_BYTES / (keys.size() + value_bytes as usize)).clamp(1, BLOCK) as u64,
+        };
+        let count = count.min(self.part.end - self.part.start);
+        self.part.start += count;
+        block.operations.clear();
+        block.keys.clear();
+        block.values.clear();
+        for _ in 0..count {
+            let kind = self.kind();
+            let number = match kind {
+                Kind::Insert => {
+                    self.inserted += 1;
+                    self.first + self.inserted - 1
+                }
+                Kind::Miss => ABSENT | self.random.random_range(0..DENSE >> 2),
+                Kind::Search | Kind::Update | Kind::Modify | Kind::Delete | Kind::Scan => self.choose(),
+            };
+            keys.append(number, &mut block.keys);
+            match kind {
+                Kind::Insert => append_value(number, 0, value_bytes, &mut block.values),
+                Kind::Update => append_value(number, self.random.random::<u16>() | 1, value_bytes, &mut block.values),
+                _ => block.values.resize(block.values.len() + value_bytes as usize, 0),
+            }
+            block.operations.push(Operation { kind, number });
+        }
+        keys.append(0, &mut block.keys);
+        count > 0
+    }
+
+    fn kind(&mut self) -> Kind {
+        match self.kinds.as_slice() {
+            [(kind, _)] => *kind,
+            kinds => {
+                let at = self.random.random::<f64>();
+                kinds.iter().find(|(_, below)| at < *below).unwrap_or(&kinds[kinds.len() - 1]).0
+            }
+        }
+    }
+
+    /// The number of a key that will be there: one that was there before the phase, or one that this thread will have inserted.
+    fn choose(&mut self) -> u64 {
+        let before = self.work.population.count();
+        let place = self.chooser.next(before + self.inserted, &mut self.random);
+        if place < before { self.work.population.number(place) } else { self.first + place - before }
+    }
+}
+
+/// Does what is written.
+struct Player<'a> {
+    work: &'a Work<'a>,
+    instance: &'a dyn Instance,
+    handle: Box<dyn Handle + 'a>,
+    /// Follows from the last value found, of lookups that depend on each other: 0, which only the lab knows. The next key is looked for so many keys further on.
+    bend: usize,
+    value: Vec<u8>,
+    /// Where a sequential scan goes on.
+    cursor: Option<Vec<u8>>,
+    /// The key that a scan visited last.
+    last: Vec<u8>,
+    outcome: Outcome,
+}
+
+impl Player<'_> {
+    /// Does a block. Of the instructions of a run those in here are counted, by the name of this function.
+    #[inline(never)]
+    fn play(&mut self, block: &Block) -> Result<(), Error> {
+        if let Access::Batch(_) = self.work.phase.access {
+            return self.batch(block);
+        }
+        let (key_size, value_size) = (self.work.keys.size(), self.work.parameters.value_bytes as usize);
+        let timed = self.work.parameters.measure == Measure::Latency;
+        for (at, Operation { kind, number }) in block.operations.iter().enumerate() {
+            let key = &block.keys[(at + self.bend) * key_size..][..key_size];
+            let value = &block.values[at * value_size..][..value_size];
+            let before = self.marks(*kind);
+            let start = timed.then(Instant::now);
+            let right = self.operate(*kind, *number, key, value)?;
+            let nanoseconds = start.map_or(0, |start| start.elapsed().as_nanos() as u64);
+            self.outcome.wrong += u64::from(!right);
+            if timed {
+                self.outcome.record(*kind, nanoseconds, 1);
+            }
+            if let (Some(before), Some(after)) = (before, self.marks(*kind)) {
+                let group = if after.leaves > before.leaves { &mut self.outcome.dividing } else { &mut self.outcome.common };
+                let (lines, fences) = (after.lines_flushed - before.lines_flushed, after.fences - before.fences);
+                group.add(super::Group { count: 1, lines, fences, nanoseconds });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the last update of a block is there: no value that was inserted has its version. Others may have set one since, but none of version 0.
+    fn look_back(&mut self, block: &Block) -> Result<(), Error> {
+        let key_size = self.work.keys.size();
+        if let Some((at, last)) = block.operations.iter().enumerate().rfind(|(_, operation)| operation.kind == Kind::Update) {
+            let word = self.find(last.number, &block.keys[at * key_size..][..key_size])?;
+            self.outcome.wrong += u64::from(word.is_none_or(|word| version_of(word) == 0));
+        }
+        Ok(())
+    }
+
+    /// Does a block by one call.
+    fn batch(&mut self, block: &Block) -> Result<(), Error> {
+        let (key_size, value_size, count) = (self.work.keys.size(), self.work.parameters.value_bytes as usize, block.operations.len());
+        let start = Instant::now();
+        let keys = block.keys.chunks_exact(key_size).take(count);
+        let kind = if self.work.phase.mix.insert > 0.0 { Kind::Insert } else { Kind::Search };
+        if kind == Kind::Insert {
+            self.handle.insert_many(&keys.zip(block.values.chunks_exact(value_size)).collect::<Vec<_>>())?;
+        } else {
+            let mut right = 0;
+            let mut visit =
+                |at: usize, value: Option<&[u8]>| right += usize::from(value.is_some_and(|value| belongs(word_of(value), block.operations[at].number)));
+            self.handle.get_many(&keys.collect::<Vec<_>>(), &mut visit)?;
+            self.outcome.wrong += (count - right) as u64;
+        }
+        if self.work.parameters.measure == Measure::Latency {
+            // The share of each: a caller waits for the whole batch.
+            self.outcome.record(kind, start.elapsed().as_nanos() as u64 / count as u64, count as u64);
+        }
+        Ok(())
+    }
+
+    fn marks(&self, kind: Kind) -> Option<Marks> {
+        if self.work.marked && kind == Kind::Insert { self.instance.marks() } else { None }
+    }
+
+    /// Does one operation; whether the answer was right.
+    #[inline(always)]
+    fn operate(&mut self, kind: Kind, number: u64, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        match kind {
+            Kind::Insert => self.handle.insert(key, value).map(|()| true),
+            Kind::Search => Ok(self.find(number, key)?.is_some()),
+            Kind::Miss => {
+                self.value.clear();
+                Ok(!self.handle.get(key, &mut self.value)?)
+            }
+            Kind::Update => self.handle.update(key, value).map(|()| true),
+            Kind::Modify => {
+                let Some(word) = self.find(number, key)? else { return Ok(false) };
+                self.value.clear();
+                append_value(number, version_of(word).wrapping_add(1), self.work.parameters.value_bytes, &mut self.value);
+                self.handle.update(key, &self.value).map(|()| true)
+            }
+            Kind::Delete => self.handle.delete(key),
+            Kind::Scan => self.scan(key),
+        }
+    }
+
+    /// The first word of the value of a key, if it is there and right.
+    #[inline(always)]
+    fn find(&mut self, number: u64, key: &[u8]) -> Result<Option<u64>, Error> {
+        self.value.clear();
+        let found = self.handle.get(key, &mut self.value)?;
+        let word = word_of(&self.value);
+        let right = found && self.value.len() == self.work.parameters.value_bytes as usize && belongs(word, number);
+        if self.work.phase.access == Access::Dependent {
+            // Nothing, but the processor cannot know before the value is there.
+            self.bend = usize::from(!right);
+        }
+        Ok(right.then_some(word))
+    }
+
+    fn scan(&mut self, from: &[u8]) -> Result<bool, Error> {
+        let length = u64::from(self.work.parameters.scan_length);
+        let sequential = self.work.phase.distribution == Distribution::Sequential;
+        let cursor = sequential.then(|| self.cursor.take().unwrap_or_else(|| vec![0; 8]));
+        let (mut visited, mut right, mut last_word) = (0, true, 0);
+        let (size, last) = (self.work.parameters.value_bytes as usize, &mut self.last);
+        self.handle.scan(cursor.as_deref().unwrap_or(from), &mut |key, value| {
+            // Words are compared without a call.
+            let ascends = match key.try_into() {
+                Ok(word) => {
+                    let before = std::mem::replace(&mut last_word, u64::from_be_bytes(word));
+                    last_word > before
+                }
+                Err(_) => key > last.as_slice(),
+            };
+            // A random scan begins with a key that is there.
+            right &= value.len() == size && if visited == 0 { sequential || key == from } else { ascends };
+            visited += 1;
+            if visited == length || key.len() != 8 {
+                last.clear();
+                last.extend_from_slice(key);
+            }
+            if visited < length { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        self.outcome.visited += visited;
+        if sequential && visited == length {
+            // The smallest key above the last one.
+            self.cursor = Some(match self.work.parameters.key {
+                crate::plan::KeyKind::Integer => (last_word + 1).to_be_bytes().to_vec(),
+                crate::plan::KeyKind::Bytes(_) => [last.as_slice(), &[0]].concat(),
+            });
+        }
+        Ok(right && (sequential || visited > 0))
+    }
+}
+
+/// A thread of a phase.
+pub(super) struct Worker<'a> {
+    script: Script<'a>,
+    player: Player<'a>,
+}
+
+impl<'a> Worker<'a> {
+    /// For the operations of `part`.
+    ///
+    /// # Errors
+    /// A law for the choice of keys that is none.
+    pub(super) fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
+        let (value, last, outcome) = (Vec::new(), Vec::new(), Outcome::default());
+        let player = Player { work, instance, handle, bend: 0, value, cursor: None, last, outcome };
+        Ok(Self { script: Script::new(work, thread, part)?, player })
+    }
+
+    /// Does them all, or as many as there is time for.
+    ///
+    /// # Errors
+    /// Whatever the system fails by.
+    pub(super) fn run(self) -> Result<Outcome, Error> {
+        let (Self { mut script, mut player }, mut block) = (self, Block::default());
+        while !script.work.context.stopped() && script.write(&mut block) {
+            let start = Instant::now();
+            player.play(&block)?;
+            player.outcome.busy += start.elapsed();
+            player.outcome.operations += block.operations.len() as u64;
+            player.look_back(&block)?;
+        }
+        let mut outcome = player.outcome;
+        outcome.longest = outcome.busy;
+        if script.inserted > 0 {
+            outcome.inserted.push((script.first, script.inserted));
+        }
+        Ok(outcome)
+    }
+}
