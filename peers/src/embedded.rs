@@ -45,11 +45,6 @@ pub(crate) trait Engine: Send + Sync + Sized + 'static {
     fn put_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
         entries.iter().try_for_each(|(key, value)| self.put(key, value))
     }
-
-    /// Fills it with sorted entries; `false` if it has no operation for that.
-    fn fill(&self, _entries: &mut Entries<'_>) -> Result<bool> {
-        Ok(false)
-    }
 }
 
 /// An engine under a name, as a system.
@@ -67,16 +62,16 @@ pub(crate) const PERSISTENT: Capabilities = Capabilities {
     scans: true,
     persistent: true,
     threads: true,
-    batches: true,
-    bulk_load: false,
     counts: false,
     write_latency: false,
     any_size: true,
     leaf_bytes: None,
+    alone: false,
+    lacks_transactions: false,
 };
 
 /// What most maps in memory can do.
-pub(crate) const VOLATILE: Capabilities = Capabilities { persistent: false, batches: false, ..PERSISTENT };
+pub(crate) const VOLATILE: Capabilities = Capabilities { persistent: false, alone: true, ..PERSISTENT };
 
 impl<E: Engine> System for Embedded<E> {
     fn name(&self) -> &str {
@@ -128,14 +123,6 @@ struct Running<E> {
 impl<E: Engine> Instance for Running<E> {
     fn handle(&self) -> std::result::Result<Box<dyn Handle + '_>, Error> {
         Ok(Box::new(Using(self)))
-    }
-
-    fn bulk_load(&self, entries: &mut Entries<'_>, _fill: f64) -> std::result::Result<(), Error> {
-        match self.engine.fill(entries) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::Missing { system: self.name.into(), operation: "bulk load" }),
-            Err(source) => Err(Error::system(self.name, source)),
-        }
     }
 
     fn space(&self) -> std::result::Result<Space, Error> {

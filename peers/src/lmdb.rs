@@ -18,14 +18,13 @@ pub(crate) struct Lmdb {
 
 /// LMDB as it is by default, and without waiting for the device.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
-    let capabilities = Capabilities { bulk_load: true, ..PERSISTENT };
     vec![
         Box::new(Embedded::<Lmdb> {
             name: "lmdb-durable",
             summary: "LMDB, synchronised at each commit",
             durability: "each commit: fdatasync",
             sync: Durability::Each,
-            capabilities,
+            capabilities: PERSISTENT,
             engine: PhantomData,
         }),
         Box::new(Embedded::<Lmdb> {
@@ -33,7 +32,7 @@ pub(crate) fn systems() -> Vec<Box<dyn System>> {
             summary: "LMDB with MDB_NOSYNC",
             durability: "each commit, against kill -9 only",
             sync: Durability::Later,
-            capabilities,
+            capabilities: PERSISTENT,
             engine: PhantomData,
         }),
     ]
@@ -94,14 +93,5 @@ impl Engine for Lmdb {
             self.data.put(&mut write, key, value)?;
         }
         Ok(write.commit()?)
-    }
-
-    fn fill(&self, entries: &mut Entries<'_>) -> Result<bool> {
-        let mut write = self.env.write_txn()?;
-        for (key, value) in entries {
-            self.data.put_with_flags(&mut write, PutFlags::APPEND, &key, &value)?;
-        }
-        write.commit()?;
-        Ok(true)
     }
 }

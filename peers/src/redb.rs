@@ -15,14 +15,13 @@ pub(crate) struct Redb {
 
 /// redb as it is by default, and with commits that wait for the next durable one.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
-    let capabilities = Capabilities { bulk_load: true, ..PERSISTENT };
     vec![
         Box::new(Embedded::<Redb> {
             name: "redb-durable",
             summary: "redb, synchronised at each commit",
             durability: "each commit: fsync",
             sync: Durability::Each,
-            capabilities,
+            capabilities: PERSISTENT,
             engine: PhantomData,
         }),
         Box::new(Embedded::<Redb> {
@@ -30,7 +29,7 @@ pub(crate) fn systems() -> Vec<Box<dyn System>> {
             summary: "redb with Durability::None: lost even at kill -9, unless closed",
             durability: "nothing before it is closed",
             sync: Durability::Later,
-            capabilities,
+            capabilities: PERSISTENT,
             engine: PhantomData,
         }),
     ]
@@ -89,16 +88,5 @@ impl Engine for Redb {
         }
         drop(data);
         Ok(write.commit()?)
-    }
-
-    fn fill(&self, entries: &mut Entries<'_>) -> Result<bool> {
-        let write = self.write()?;
-        let mut data = write.open_table(DATA)?;
-        for (key, value) in entries {
-            data.insert(key.as_slice(), value.as_slice())?;
-        }
-        drop(data);
-        write.commit()?;
-        Ok(true)
     }
 }

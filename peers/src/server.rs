@@ -87,12 +87,12 @@ impl System for Servers {
             scans: false,
             persistent: self.append.is_some(),
             threads: true,
-            batches: self.protocol == Protocol::Redis,
-            bulk_load: false,
             counts: false,
             write_latency: false,
             any_size: true,
             leaf_bytes: None,
+            alone: false,
+            lacks_transactions: false,
         }
     }
 
@@ -211,10 +211,6 @@ struct Running {
 impl Instance for Running {
     fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
         self.launch.connect(&self.server)
-    }
-
-    fn bulk_load(&self, _: &mut Entries<'_>, _: f64) -> Result<(), Error> {
-        Err(Error::Missing { system: self.launch.name.into(), operation: "loading in bulk" })
     }
 
     fn space(&self) -> Result<Space, Error> {

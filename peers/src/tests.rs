@@ -163,19 +163,6 @@ fn persistent_peers_come_back_with_what_they_promise() {
 }
 
 #[test]
-fn what_is_filled_in_bulk_is_there() {
-    for_each_peer(KeyKind::Integer, 8, |system, setting, _| {
-        let instance = system.create(setting).unwrap();
-        let model: Model = (0..KEYS).map(|number| (key(number, KeyKind::Integer), number.to_be_bytes().to_vec())).collect();
-        let filled = instance.bulk_load(&mut model.clone().into_iter(), 0.75);
-        assert_eq!(filled.is_ok(), system.capabilities().bulk_load, "{}", system.name());
-        if filled.is_ok() {
-            check_all(instance.as_ref(), &model, system, KeyKind::Integer);
-        }
-    });
-}
-
-#[test]
 fn names_are_unique_and_are_not_those_of_everleaf() {
     let mut names: Vec<String> = peers().iter().chain(&everleaf_lab::systems()).map(|system| system.name().to_owned()).collect();
     let count = names.len();
