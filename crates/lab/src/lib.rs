@@ -13,7 +13,7 @@ mod error;
 mod keys;
 pub mod machine;
 pub mod plan;
-pub mod raw;
+mod raw;
 pub mod report;
 pub mod result;
 pub mod run;

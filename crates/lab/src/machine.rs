@@ -1,6 +1,5 @@
 //! The machine, as far as it tells.
 
-use crate::raw::Raw;
 use crate::result::Machine;
 use everleaf_pmem::{Domain, Hardware};
 use std::collections::BTreeMap;
@@ -26,11 +25,6 @@ impl Machine {
             flush_instruction: Hardware::new(Domain::Adr).flush_instruction().into(),
             raw_ns: BTreeMap::new(),
         }
-    }
-
-    /// Adds what memory costs.
-    pub fn set_raw(&mut self, raw: &Raw) {
-        self.raw_ns = raw.rows().into_iter().map(|(name, samples)| (name.to_owned(), samples.median())).collect();
     }
 
     /// In a few words.

@@ -1,70 +1,53 @@
 //! What the memory itself costs, measured in a pool like that of the indexes: the floor under every figure.
 
-use crate::{Error, Samples};
+use crate::Error;
 use everleaf_pmem::{Pool, WORD, Word};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Name of [`Raw::flushed_line`].
+/// A store to a random line, its write-back, and a fence.
 pub(crate) const FLUSHED_LINE: &str = "random store, write-back, fence";
-/// Name of [`Raw::store`].
+/// A store to a random line.
 pub(crate) const STORE: &str = "random store";
-/// Name of [`Raw::dependent_read`].
+/// A read of a random line, whose place the read before it tells.
 pub(crate) const DEPENDENT_READ: &str = "dependent random read of 64 B";
 
 const LINE_WORDS: usize = everleaf_pmem::LINE / WORD;
 
-/// Costs in nanoseconds.
-#[derive(Clone, Debug, Default)]
-pub struct Raw {
-    /// A store to a random line, its write-back, and a fence.
-    pub flushed_line: Samples,
-    /// A store to a random line.
-    pub store: Samples,
-    /// A read of a random line, whose place the read before it tells.
-    pub dependent_read: Samples,
-}
+/// Measures, on `line_count` lines of a block of `pool`, which is to flush: nanoseconds, by name.
+///
+/// # Errors
+/// A full pool.
+pub(crate) fn measure(pool: &Pool, line_count: usize, operations: usize, seed: u64) -> Result<BTreeMap<String, f64>, Error> {
+    // One line more than wanted, so that they can begin where a line does.
+    let block = pool.alloc_words((line_count + 1) * LINE_WORDS).map_err(|error| Error::system("memory", error))?;
+    let skipped = pool.offset_of(&block[0]).bytes() as usize % everleaf_pmem::LINE / WORD;
+    let start = (LINE_WORDS - skipped) % LINE_WORDS;
+    // Places are computed: a table of them would be one more miss of the cache.
+    let (lines, _) = block[start..].as_chunks::<LINE_WORDS>();
+    let lines = &lines[..line_count];
+    let mut random = SmallRng::seed_from_u64(seed);
+    link_cycle(pool, lines, &mut random);
 
-impl Raw {
-    /// Measures once more, on `line_count` lines of a block of `pool`, which is to flush.
-    ///
-    /// # Errors
-    /// A full pool.
-    pub fn measure(&mut self, pool: &Pool, line_count: usize, operations: usize, seed: u64) -> Result<(), Error> {
-        // One line more than wanted, so that they can begin where a line does.
-        let block = pool.alloc_words((line_count + 1) * LINE_WORDS).map_err(|error| Error::system("memory", error))?;
-        let skipped = pool.offset_of(&block[0]).bytes() as usize % everleaf_pmem::LINE / WORD;
-        let start = (LINE_WORDS - skipped) % LINE_WORDS;
-        // Places are computed: a table of them would be one more miss of the cache.
-        let (lines, _) = block[start..].as_chunks::<LINE_WORDS>();
-        let lines = &lines[..line_count];
-        let mut random = SmallRng::seed_from_u64(seed);
-        link_cycle(pool, lines, &mut random);
-
-        let mut at = 0;
-        let mut sum = 0_u64;
-        self.dependent_read.push(time(operations, || {
-            let line = &lines[at];
-            sum = line.iter().fold(sum, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
-            at = line[0].load(Ordering::Relaxed) as usize;
-        }));
-        black_box(sum);
-        self.store.push(time(operations, || pool.store(&lines[random.random_range(0..line_count)][1], 1, Ordering::Relaxed)));
-        self.flushed_line.push(time(operations, || {
-            let word = &lines[random.random_range(0..line_count)][2];
-            pool.store(word, 2, Ordering::Relaxed);
-            pool.persist(word);
-        }));
-        Ok(())
-    }
-
-    /// Names and samples, for a table.
-    pub fn rows(&self) -> [(&'static str, &Samples); 3] {
-        [(FLUSHED_LINE, &self.flushed_line), (STORE, &self.store), (DEPENDENT_READ, &self.dependent_read)]
-    }
+    let mut at = 0;
+    let mut sum = 0_u64;
+    let dependent_read = time(operations, || {
+        let line = &lines[at];
+        sum = line.iter().fold(sum, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
+        at = line[0].load(Ordering::Relaxed) as usize;
+    });
+    black_box(sum);
+    let store = time(operations, || pool.store(&lines[random.random_range(0..line_count)][1], 1, Ordering::Relaxed));
+    let flushed_line = time(operations, || {
+        let word = &lines[random.random_range(0..line_count)][2];
+        pool.store(word, 2, Ordering::Relaxed);
+        pool.persist(word);
+    });
+    Ok([(FLUSHED_LINE, flushed_line), (STORE, store), (DEPENDENT_READ, dependent_read)].map(|(name, cost)| (name.to_owned(), cost)).into())
 }
 
 /// Links all lines to one cycle in random order: the first word of each is the number of the next.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! {"line":"header", ...}        first: what was run, on what machine
+//! {"line":"memory", ...}        one for each round of an experiment in which time is measured: what memory cost then
 //! {"line":"measurement", ...}   one for each phase of each round, in the order in which they were taken
 //! {"line":"skipped", ...}       one for each case that a system cannot do
 //! {"line":"claim", ...}         one for each claim that was to be judged
@@ -10,8 +11,8 @@
 //!
 //! Each line is written as a whole as soon as it is known, so a file is good at any moment.
 
-use crate::Error;
 use crate::plan::{Parameters, Plan};
+use crate::{Error, Samples};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -25,6 +26,8 @@ pub const FORMAT: u32 = 1;
 pub enum Line {
     /// The first.
     Header(Box<Header>),
+    /// What memory costs.
+    Memory(MemoryCosts),
     /// Figures of one phase of one round.
     Measurement(Box<Measurement>),
     /// Something that a system cannot do.
@@ -71,8 +74,8 @@ pub struct Machine {
     pub huge_pages: String,
     /// The instruction that writes lines back.
     pub flush_instruction: String,
-    /// What memory itself costs here, in nanoseconds: `random store`, `random store, write-back, fence`, `dependent random read of 64 B`; medians
-    /// of some rounds.
+    /// What memory itself costs here, in nanoseconds: `random store`, `random store, write-back, fence`, `dependent random read of 64 B`; at the beginning, on
+    /// an area about as large as the largest index. [`MemoryCosts`] stand beside the rounds.
     pub raw_ns: BTreeMap<String, f64>,
 }
 
@@ -229,11 +232,24 @@ pub struct End {
     pub seconds: f64,
 }
 
+/// What memory cost at the beginning of a round, where the largest index of the experiment lies, and on an area about as large.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryCosts {
+    /// [`Experiment::id`](crate::plan::Experiment::id).
+    pub experiment: String,
+    /// The round, from 0.
+    pub round: u32,
+    /// As [`Machine::raw_ns`].
+    pub raw_ns: BTreeMap<String, f64>,
+}
+
 /// A whole result file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
     /// The header.
     pub header: Header,
+    /// What memory cost, in order.
+    pub memory: Vec<MemoryCosts>,
     /// All measurements, in order.
     pub measurements: Vec<Measurement>,
     /// What was left out.
@@ -263,7 +279,7 @@ impl Results {
     /// # Errors
     /// [`Error::Result`] for what is no result file, or one of another format.
     pub fn read(mut from: impl BufRead) -> Result<Self, Error> {
-        let (mut header, mut measurements, mut skipped, mut claims, mut end) = (None, Vec::new(), Vec::new(), Vec::new(), None);
+        let (mut header, mut memory, mut measurements, mut skipped, mut claims, mut end) = (None, Vec::new(), Vec::new(), Vec::new(), Vec::new(), None);
         let mut text = Vec::new();
         for number in 1.. {
             text.clear();
@@ -283,6 +299,7 @@ impl Results {
                 Line::Header(found) if header.is_none() => return Err(wrong(format!("format {} instead of {FORMAT}", found.format))),
                 _ if header.is_none() => return Err(wrong("the first line is not a header".into())),
                 Line::Header(_) => return Err(wrong("a second header".into())),
+                Line::Memory(costs) => memory.push(costs),
                 Line::Measurement(measurement) => measurements.push(*measurement),
                 Line::Skipped(found) => skipped.push(*found),
                 Line::Claim(claim) => claims.push(claim),
@@ -290,7 +307,14 @@ impl Results {
             }
         }
         let header = header.ok_or(Error::Result { line: 1, message: "the file is empty".into() })?;
-        Ok(Self { header, measurements, skipped, claims, end })
+        Ok(Self { header, memory, measurements, skipped, claims, end })
+    }
+
+    /// What memory cost by that name: the median of the rounds of an experiment, or, if that has none, at the beginning.
+    pub fn memory_cost(&self, experiment: &str, name: &str) -> Option<f64> {
+        let of = self.memory.iter().filter(|costs| costs.experiment == experiment);
+        let samples: Samples = of.filter_map(|costs| costs.raw_ns.get(name).copied()).collect();
+        Some(samples.median()).filter(|median| median.is_finite()).or_else(|| self.header.machine.raw_ns.get(name).copied())
     }
 }
 
@@ -360,7 +384,15 @@ mod tests {
         };
         let skipped = Skipped { experiment: "one".into(), system: "lb".into(), workload: "micro".into(), parameters: parameters(), why: "so".into() };
         let end = End { complete: false, seconds: 0.5 };
-        vec![Line::Header(Box::new(header)), Line::Measurement(Box::new(measurement)), Line::Skipped(Box::new(skipped)), Line::Claim(claim), Line::End(end)]
+        let costs = MemoryCosts { experiment: "one".into(), round: 0, raw_ns: BTreeMap::from([("random store".into(), 10.5)]) };
+        vec![
+            Line::Header(Box::new(header)),
+            Line::Memory(costs),
+            Line::Measurement(Box::new(measurement)),
+            Line::Skipped(Box::new(skipped)),
+            Line::Claim(claim),
+            Line::End(end),
+        ]
     }
 
     fn written(lines: &[Line]) -> Vec<u8> {
@@ -372,8 +404,9 @@ mod tests {
     #[test]
     fn lines_come_back_as_they_were() {
         let lines = lines();
-        let Results { header, measurements, skipped, claims, end } = Results::read(written(&lines).as_slice()).unwrap();
+        let Results { header, memory, measurements, skipped, claims, end } = Results::read(written(&lines).as_slice()).unwrap();
         let mut read = vec![Line::Header(Box::new(header))];
+        read.extend(memory.into_iter().map(Line::Memory));
         read.extend(measurements.into_iter().map(|measurement| Line::Measurement(Box::new(measurement))));
         read.extend(skipped.into_iter().map(|skipped| Line::Skipped(Box::new(skipped))));
         read.extend(claims.into_iter().map(Line::Claim));
@@ -391,7 +424,12 @@ mod tests {
                     assert!(length + 1 >= first, "{length} bytes are less than a header");
                     let ends = whole[..length].iter().filter(|byte| **byte == b'\n').count();
                     // A line that lacks only its end is whole.
-                    let read = 1 + results.measurements.len() + results.skipped.len() + results.claims.len() + usize::from(results.end.is_some());
+                    let read = 1
+                        + results.memory.len()
+                        + results.measurements.len()
+                        + results.skipped.len()
+                        + results.claims.len()
+                        + usize::from(results.end.is_some());
                     assert!(read == ends || (read == ends + 1 && whole[length] == b'\n'), "{read} lines of {ends}");
                 }
                 Err(Error::Result { line: 1, .. }) => assert!(length < first, "{length} bytes"),

@@ -4,6 +4,7 @@
 //! for each experiment
 //!     warm up                                   each system once, with a tenth of the keys; not recorded
 //!     for each round
+//!         measure memory                        what a store, a write-back, a read cost now
 //!         for each case
 //!             for each system                   in another order each round
 //! ```
@@ -13,14 +14,14 @@
 
 use crate::driver::{self, Context, Place};
 use crate::plan::{Case, Experiment, Measure, Memory, Plan};
-use crate::raw::Raw;
-use crate::result::{End, FORMAT, Header, Line, Machine, Measurement, Results, Skipped};
-use crate::{Error, System, child, claims, system};
+use crate::result::{End, FORMAT, Header, Line, Machine, Measurement, MemoryCosts, Results, Skipped};
+use crate::{Error, System, child, claims, raw, system};
 use everleaf_pmem::Domain;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -41,8 +42,6 @@ pub struct Run<'a> {
 
 /// The largest area on which memory is measured, in lines: 512 MiB.
 const RAW_LINES_MAX: u64 = 8 << 20;
-/// Rounds in which memory is measured.
-const RAW_ROUNDS: u32 = 3;
 /// Share of the keys with which systems are warmed up, and their least number.
 const WARM_UP: (u64, u64) = (10, 500);
 
@@ -59,12 +58,12 @@ impl Run<'_> {
         let progress = self.bar(&plan);
         progress.set_message("memory");
         let mut machine = Machine::this();
-        machine.set_raw(&measure_memory(&plan)?);
+        machine.raw_ns = measure_memory(plan.experiments.iter().flat_map(|experiment| &experiment.cases), plan.seed)?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let header = Header { format: FORMAT, version, command: self.command.clone(), started, machine, plan };
         Line::Header(Box::new(header.clone())).write(out)?;
-        let mut results = Results { header, measurements: Vec::new(), skipped: Vec::new(), claims: Vec::new(), end: None };
+        let mut results = Results { header, memory: Vec::new(), measurements: Vec::new(), skipped: Vec::new(), claims: Vec::new(), end: None };
         for experiment in results.header.plan.experiments.clone() {
             self.experiment(&experiment, &mut results, &progress, out)?;
         }
@@ -109,6 +108,13 @@ impl Run<'_> {
         // The same order would have each system follow the same other one in every round.
         let (mut turns, mut random) = (systems, SmallRng::seed_from_u64(seed));
         for round in 0..rounds {
+            let timed = experiment.cases.iter().filter(|case| !is_counted(case));
+            if timed.clone().next().is_some() && !self.context(seed).stopped() {
+                let raw_ns = measure_memory(timed, seed + u64::from(round))?;
+                let costs = MemoryCosts { experiment: experiment.id.clone(), round, raw_ns };
+                Line::Memory(costs.clone()).write(out)?;
+                results.memory.push(costs);
+            }
             for case in experiment.cases.iter().filter(|case| round == 0 || !is_counted(case)) {
                 turns.shuffle(&mut random);
                 for &system in &turns {
@@ -190,16 +196,12 @@ fn is_counted(case: &Case) -> bool {
     matches!(case.parameters.measure, Measure::Counts | Measure::Space | Measure::Instructions)
 }
 
-/// What memory costs where the largest index lies, as pages of files may be smaller than others, and on an area about as large as that index.
-fn measure_memory(plan: &Plan) -> Result<Raw, Error> {
-    let largest = plan.experiments.iter().flat_map(|experiment| &experiment.cases).max_by_key(|case| case.parameters.keys);
+/// What memory costs where the largest index of these cases lies, as pages of files may be smaller than others, and on an area about as large as that index.
+fn measure_memory<'a>(cases: impl Iterator<Item = &'a Case>, seed: u64) -> Result<BTreeMap<String, f64>, Error> {
+    let largest = cases.max_by_key(|case| case.parameters.keys);
     let (keys, memory) = largest.map_or((0, &Memory::Anonymous), |case| (case.parameters.keys, &case.parameters.memory));
     let lines = (keys / 2).clamp(1 << 10, RAW_LINES_MAX);
-    let mut raw = Raw::default();
-    for round in 0..RAW_ROUNDS {
-        let place = Place::new(memory, false)?;
-        let pool = system::pool(2 * lines, Domain::Adr, place.path())?;
-        raw.measure(&pool, lines as usize, keys.clamp(1000, 1_000_000) as usize, plan.seed + u64::from(round))?;
-    }
-    Ok(raw)
+    let place = Place::new(memory, false)?;
+    let pool = system::pool(2 * lines, Domain::Adr, place.path())?;
+    raw::measure(&pool, lines as usize, keys.clamp(1000, 1_000_000) as usize, seed)
 }

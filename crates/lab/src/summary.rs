@@ -117,8 +117,8 @@ fn table(results: &Results, experiment: &Experiment, text: &mut String) {
     let baseline = experiment.baseline.as_ref().or(experiment.systems.first());
     let _ = writeln!(text, "\n{} ({})", experiment.title, experiment.id);
     let heads: String = columns.iter().map(|(_, head, ..)| format!("{head:>13}")).collect();
-    let raw = &results.header.machine.raw_ns;
-    let floors: Vec<(f64, &str)> = FLOORS.iter().filter(|_| *main == metric::MEAN).filter_map(|(name, head)| Some((*raw.get(*name)?, *head))).collect();
+    let cost = |name| results.memory_cost(&experiment.id, name);
+    let floors: Vec<(f64, &str)> = FLOORS.iter().filter(|_| *main == metric::MEAN).filter_map(|(name, head)| Some((cost(name)?, *head))).collect();
     let floor_heads: String = floors.iter().map(|(_, head)| format!("{head:>9}")).collect();
     let _ = writeln!(text, "{:12}{:16}{heads}{:>9}{:>9}{floor_heads}", "", "", "spread", "ratio");
     let mut above = None;

@@ -1128,8 +1128,8 @@ fn served(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 fn flushed_store(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let raw = &evidence.0.header.machine.raw_ns;
-    let (flushed, store) = (raw.get(FLUSHED_LINE)?, raw.get(STORE)?);
+    let cost = |name| evidence.0.memory_cost("", name);
+    let (flushed, store) = (cost(FLUSHED_LINE)?, cost(STORE)?);
     Some(
         Judgement::new(true, format!("a store with write-back and fence costs {:.1} times one without: {flushed:.0} and {store:.0} ns", flushed / store))
             .cannot_compare(),

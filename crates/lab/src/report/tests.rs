@@ -99,7 +99,7 @@ fn results() -> Results {
     let command = ["everleaf", "lab", "reproduce"].map(String::from).to_vec();
     let header = Header { format: FORMAT, version: "0.1.0".into(), command, started: 1_795_294_000, machine: Machine::default(), plan };
     let claims = vec![claim("A1", Verdict::Agree), claim("A2", Verdict::Differ), claim("A3", Verdict::CannotCompare), claim("E8", Verdict::NotYetPossible)];
-    Results { header, measurements, skipped: Vec::new(), claims, end: Some(End { complete: true, seconds: 1234.0 }) }
+    Results { header, memory: Vec::new(), measurements, skipped: Vec::new(), claims, end: Some(End { complete: true, seconds: 1234.0 }) }
 }
 
 /// Every text of `results` made hostile, and every number.
