@@ -45,7 +45,7 @@ macro_rules! atomic {
                 self.0.load(order)
             }
 
-            /// Stores a value.
+            /// Stores a value. The word stays where it is from then on: what holds the store back knows it by its address. See [`Self::set`].
             #[inline(always)]
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
@@ -55,6 +55,11 @@ macro_rules! atomic {
                 } else if order == Ordering::SeqCst {
                     drain();
                 }
+            }
+
+            /// Stores a value in a word that nobody else has yet, and that may be moved to its place afterwards.
+            pub fn set(&mut self, value: $value) {
+                *self = Self::new(value);
             }
 
             /// Stores a value; the one that was there.

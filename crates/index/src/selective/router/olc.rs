@@ -50,7 +50,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
     pub fn build(entries: &[Entry<K>]) -> Self {
         assert!(!entries.is_empty());
-        let router = Self {
+        let mut router = Self {
             nodes: Handles::new(),
             separators: Separators::new(),
             root: AtomicU32::new(0),
@@ -59,7 +59,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             shortcuts: Shortcuts::new(),
         };
         if let Some((low, _)) = entries.last() {
-            router.shortcuts.reach(low.borrow().head(0));
+            router.shortcuts.begin(low.borrow().head(0));
         }
         let fill = (FANOUT * 3 / 4).max(2);
         let mut below = Vec::new();
@@ -75,7 +75,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 rest = after;
             }
             if let [(_, root)] = above[..] {
-                router.root.store(root as u32, Relaxed);
+                router.root.set(root as u32);
                 break;
             }
             below = above;

@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
     pub fn build(leaves: &[Entry<K>]) -> Self {
         assert!(!leaves.is_empty());
         let levels = || (0..Self::LEVELS).map(|_| Arena::new()).collect();
-        let router = Self {
+        let mut router = Self {
             separators: Separators::new(),
             arrays: [levels(), levels()],
             top: AtomicU64::new(0),
@@ -94,7 +94,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             rebuilds: Counter::default(),
             leaves: Counter::default(),
         };
-        router.top.store(router.fill(0, leaves).pack(), Relaxed);
+        let top = router.fill(0, leaves);
+        router.top.set(top.pack());
         router.leaves.add(leaves.len() as i64);
         router
     }

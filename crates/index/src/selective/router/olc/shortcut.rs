@@ -72,6 +72,11 @@ impl Shortcuts {
         self.entries.get((state >> 32) as u32 | (key >> (state % u64::from(u64::BITS))) as u32)
     }
 
+    /// No low is larger than this, of a router that is being made.
+    pub(super) fn begin(&mut self, low: u64) {
+        self.account.reach.set(low);
+    }
+
     /// A low as large as this is there, or is about to be.
     pub(super) fn reach(&self, low: u64) {
         if low > self.account.reach.load(Relaxed) {
