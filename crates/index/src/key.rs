@@ -163,7 +163,11 @@ impl Key for [u8] {
     #[inline]
     fn compare<M: Medium>(&self, pm: &Pm<M>, skip: usize, head: u64, value: NonZeroU64) -> Result<Ordering, Error> {
         match self.head(skip).cmp(&head) {
-            Ordering::Equal => Ok(Record::read(pm, value.get())?.compare_key(self, skip)),
+            Ordering::Equal => {
+                // Whoever compares is mostly about to read all of it.
+                Record::prefetch(pm, value.get());
+                Ok(Record::read(pm, value.get())?.compare_key(self, skip))
+            }
             order => Ok(order),
         }
     }

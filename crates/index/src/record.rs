@@ -17,7 +17,7 @@
 //! protects the block. The commit word is the store's, which changes it in place; what previous means, and when, is the store's business, too.
 
 use crate::Error;
-use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, probe};
+use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, crc32c, probe};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
@@ -215,7 +215,7 @@ impl<'p> Record<'p> {
     pub fn is_intact(&self) -> bool {
         let (key_size, value_size) = sizes(self.shape);
         let (key, value) = self.words[HEADER_WORDS..].split_at(key_size.div_ceil(WORD));
-        let key_crc = append(crc32c::crc32c(&shape_bytes(self.shape)), key, key_size);
+        let key_crc = append(shape_crc(self.shape), key, key_size);
         let crc = append(key_crc, &value[..value_size.div_ceil(WORD)], value_size);
         self.words[3].get() == seal_of(key_crc, append_expiry(crc, self.expiry_ms()))
     }
@@ -227,7 +227,7 @@ impl<'p> Record<'p> {
 
     /// Whether `key` and the sizes are what was written; the value is not looked at.
     pub fn matches_key(&self, key: &[u8]) -> bool {
-        self.words[3].get() >> 32 == u64::from(crc32c::crc32c_append(crc32c::crc32c(&shape_bytes(self.shape)), key))
+        self.words[3].get() >> 32 == u64::from(crc32c(shape_crc(self.shape), key))
     }
 }
 
@@ -235,18 +235,18 @@ fn sizes(shape: u64) -> (usize, usize) {
     ((shape & ((1 << KEY_BITS) - 1)) as usize, (shape >> KEY_BITS & ((1 << VALUE_BITS) - 1)) as usize)
 }
 
-fn shape_bytes(shape: u64) -> [u8; 8] {
-    shape.to_le_bytes()
+fn shape_crc(shape: u64) -> u32 {
+    crc32c(0, &shape.to_le_bytes())
 }
 
 /// The word that proves shape, key, value and expiry.
 fn seal(shape: u64, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> u64 {
-    let key_crc = crc32c::crc32c_append(crc32c::crc32c(&shape_bytes(shape)), key);
-    seal_of(key_crc, append_expiry(crc32c::crc32c_append(key_crc, value), expiry_ms))
+    let key_crc = crc32c(shape_crc(shape), key);
+    seal_of(key_crc, append_expiry(crc32c(key_crc, value), expiry_ms))
 }
 
 fn append_expiry(crc: u32, expiry_ms: Option<u64>) -> u32 {
-    expiry_ms.map_or(crc, |expiry| crc32c::crc32c_append(crc, &expiry.to_le_bytes()))
+    expiry_ms.map_or(crc, |expiry| crc32c(crc, &expiry.to_le_bytes()))
 }
 
 fn seal_of(key_crc: u32, crc: u32) -> u64 {
@@ -260,7 +260,7 @@ fn append(mut crc: u32, words: &[Word], size: usize) -> u32 {
     for (chunk, words) in words.chunks(CHUNK_WORDS).enumerate() {
         part.clear();
         probe::copy_out(words, 0, (size - chunk * CHUNK_WORDS * WORD).min(words.len() * WORD), &mut part);
-        crc = crc32c::crc32c_append(crc, &part);
+        crc = crc32c(crc, &part);
     }
     crc
 }

@@ -7,6 +7,7 @@
 
 mod alloc;
 mod block;
+mod crc;
 mod epoch;
 mod error;
 mod handles;
@@ -25,6 +26,7 @@ mod word;
 
 pub use alloc::{Evacuation, Reach, Usage};
 pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
+pub use crc::crc32c;
 pub use epoch::Guard;
 pub use error::Error;
 pub use handles::{HANDLE_BITS, Handles};

@@ -308,7 +308,7 @@ impl<M: Listed> Shared<M> {
         let mut entries = Vec::with_capacity(steps.len());
         for step in steps.iter_mut() {
             let content = step.content();
-            let expiry_ms = step.item.namespace.space.note_expiry(content.and_then(|content| content.expiry_ms));
+            let expiry_ms = self.note_expiry(&step.item.namespace.space, content.and_then(|content| content.expiry_ms));
             let version = Version { is_tombstone: content.is_none(), commit: claim.token(), previous: step.previous, expiry_ms };
             let record = Record::write(pool, &step.item.key, content.map_or(&[], |content| content.value), version)?;
             step.off = record.off();
@@ -333,7 +333,7 @@ impl<M: Listed> Shared<M> {
             self.pool.store(record.commit(), at, Ordering::Release);
             if step.is_delete() {
                 let leave = || self.left_tombstone(&step.item.namespace.space, step.link().get(), at);
-                if self.snapshots.want(at) {
+                if self.snapshots.want(&self.clock, at) {
                     leave();
                     continue;
                 }

@@ -106,6 +106,12 @@ impl Clock {
         drawn.min(self.limit.load(Ordering::Acquire)) - 1
     }
 
+    /// Whether writes keep versions.
+    #[inline]
+    pub(crate) fn keeps_versions(&self) -> bool {
+        self.next.load(Ordering::Acquire) & VERSIONED != 0
+    }
+
     /// From now on, writes keep versions.
     pub(crate) fn keep_versions(&self) {
         self.next.fetch_or(VERSIONED, Ordering::AcqRel);

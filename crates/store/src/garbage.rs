@@ -17,6 +17,7 @@
 //! Garbage is collected in steps, a few after each write that keeps versions and more when a snapshot ends, never while a stripe is held, by one thread at a
 //! time.
 
+use crate::clock::Clock;
 use crate::snapshot::Snapshots;
 use crate::store::{Former, Shared, Space};
 use crate::version::Age;
@@ -81,10 +82,10 @@ impl Garbage {
     }
 
     /// The next that no snapshot wants.
-    fn pop(&self, snapshots: &Snapshots) -> Option<Held> {
+    fn pop(&self, snapshots: &Snapshots, clock: &Clock) -> Option<Held> {
         let until = self.held.lock().front()?.until;
         // Only the one who collects pops.
-        if snapshots.want(until) {
+        if snapshots.want(clock, until) {
             return None;
         }
         let mut held = self.held.lock();
@@ -114,7 +115,7 @@ impl Garbage {
 impl<M: Listed> Shared<M> {
     /// Gives back the version that `link` refers to, which was replaced at this timestamp, durably, or holds it back.
     pub(crate) fn replaced(&self, link: u64, at: u64, guard: &Guard) -> Result<(), Error> {
-        if self.snapshots.want(at) || Record::read(&self.pool, link)?.is_tombstone() {
+        if self.snapshots.want(&self.clock, at) || Record::read(&self.pool, link)?.is_tombstone() {
             self.garbage.push(at, Remains::Version(link));
             Ok(())
         } else {
@@ -168,7 +169,7 @@ impl<M: Listed> Shared<M> {
         let Some(_collecting) = self.garbage.collecting.try_lock() else { return Ok(0) };
         let (mut collected, mut waiting) = (0, Vec::new());
         let outcome = loop {
-            let next = if collected < steps_max { self.garbage.pop(&self.snapshots) } else { None };
+            let next = if collected < steps_max { self.garbage.pop(&self.snapshots, &self.clock) } else { None };
             let Some(held) = next else { break Ok(()) };
             match self.give_back(&held) {
                 Ok(()) => collected += 1,
@@ -210,7 +211,7 @@ impl<M: Listed> Shared<M> {
             return Ok(());
         }
         let record = Record::read(&self.pool, link)?;
-        if record.is_tombstone() && matches!(self.age(&record)?, Age::At(at) if at <= until || !self.snapshots.want(at)) {
+        if record.is_tombstone() && matches!(self.age(&record)?, Age::At(at) if at <= until || !self.snapshots.want(&self.clock, at)) {
             index.tree.remove(&key)?;
             self.retire(link, &self.pool.pin())?;
         }

@@ -119,7 +119,7 @@ impl<M: Listed> Shared<M> {
     /// Step 4.
     fn show_loaded(&self, space: &Space, index: Index, count: u64, expiring: u64) {
         let _all = self.stripes.lock_all();
-        space.expiring.fetch_add(expiring, Ordering::Relaxed);
+        self.note_expiring(space, expiring);
         let index = Arc::new(index);
         schedule::drain();
         space.index.store(Some(index.clone()));

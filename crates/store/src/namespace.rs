@@ -430,7 +430,7 @@ impl<M: Listed> Namespace<M> {
         let index = self.shared.index_or_create(&self.space)?;
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
-                let expiry_ms = self.space.note_expiry(content.expiry_ms);
+                let expiry_ms = self.shared.note_expiry(&self.space, content.expiry_ms);
                 let record = Record::write(&self.shared.pool, key, content.value, Version { commit: at, expiry_ms, ..Version::default() })?;
                 self.publish(&index, key, self.shared.pool.seal(record), at)?;
                 Ok(Way::Plain)
@@ -486,7 +486,7 @@ impl<M: Listed> Namespace<M> {
     /// Writes a version, or a tombstone, in front of the version that `previous` refers to, if it is not 0.
     fn put_version(&self, index: &Index, key: &[u8], content: Option<Content<'_>>, previous: u64) -> Result<(), Error> {
         let Shared { pool, .. } = &*self.shared;
-        let expiry_ms = self.space.note_expiry(content.and_then(|content| content.expiry_ms));
+        let expiry_ms = self.shared.note_expiry(&self.space, content.and_then(|content| content.expiry_ms));
         let version = Version { is_tombstone: content.is_none(), commit: self.shared.unstamped(), previous, expiry_ms };
         let value = content.map_or(&[][..], |content| content.value);
         let link = link_word(pool.seal(Record::write(pool, key, value, version)?).release());
@@ -617,6 +617,7 @@ pub(crate) fn link_word(off: Off<[Word]>) -> NonZeroU64 {
 }
 
 /// Appends the value of `record`, which is that of `key`, to `out`, if both are what was written.
+#[inline]
 pub(crate) fn copy_value(record: &Record<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
     let start = out.len();
     record.copy_value(0, record.value_size(), out);

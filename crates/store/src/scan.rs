@@ -102,6 +102,7 @@ impl<M: Listed> Place<'_, M> {
         }
     }
 
+    #[inline(always)]
     fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
         match self.moment {
             Some(moment) => self.shared.visible_at(link, moment),
@@ -120,7 +121,7 @@ impl<M: Listed> Place<'_, M> {
     }
 
     /// Visits the records that a reader sees, pinned.
-    pub(crate) fn walk(&self, cursor: &mut Cursor, visit: &mut Visit<'_>) -> Result<(), Error> {
+    pub(crate) fn walk(&self, cursor: &mut Cursor, visit: &mut impl FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
         while !cursor.is_over() {
             let _pinned = self.shared.pool.pin();
             let index = self.index();
@@ -160,8 +161,6 @@ impl<M: Listed> Place<'_, M> {
         Ok(())
     }
 }
-
-type Visit<'a> = dyn FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// The smallest key above all that begin with `prefix`, if there is one.
 pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {

@@ -5,19 +5,24 @@
 //!
 //! # Beginning
 //!
-//! 1. Register the bound; forbid plain writes, if nobody has. From here on whoever replaces a version keeps it.
-//! 2. If plain writes may still be under way, wait for them: what they replace they do not keep, and what they write has its timestamp before it can be seen.
-//!    There are some only if there was no snapshot lately, and each is a single put or delete, or a group of puts.
+//! 1. Register the bound in a *place*, one of some words that each thread begins to look for at another one; or, where those are taken, in the registry.
+//! 2. If plain writes are not forbidden, or may still be under way, forbid them, and wait for those: what they replace they do not keep, and what they write
+//!    has its timestamp before it can be seen. There are some only if there was no snapshot lately, and each is a single put or delete, or a group of puts.
+//!    From here on whoever replaces a version keeps it.
 //! 3. Draw the timestamp. Everything that was completed before is committed before it.
 //!
-//! A writer that draws a timestamp above that of a snapshot does so after 3, so after 1, and finds the bound. See `garbage.rs` for what it does then.
+//! So the usual snapshot takes no lock: it exchanges its place, finds that plain writes are over, and draws a timestamp; when it ends, it stores to its place.
+//!
+//! A writer that draws a timestamp above that of a snapshot does so after 3, so after 1, and finds the bound. See `garbage.rs` for what it does then. As long
+//! as writes are plain, it need not look: whoever is between 1 and 3 then draws a higher timestamp than any it has drawn.
 //!
 //! Plain writes are allowed again when there has been no snapshot for some writes and nothing is left that was held back. Waiting for them would be a burden on
-//! a store that takes one transaction after the other.
+//! a store that takes one transaction after the other. Whoever allows them says first that they are not over, and then looks at all places; whoever begins
+//! takes a place first, and then looks whether they are over. So one of them sees the other.
 
 use crate::clock::Clock;
 use crate::namespace::{Entry, Found, GROUP, Namespace, copy_value};
-use crate::scan::Place;
+use crate::scan::Place as Shown;
 use crate::store::{Shared, Space};
 use crate::version::Moment;
 use crate::{Cursor, Direction, Error, Store};
@@ -25,70 +30,138 @@ use everleaf_index::Listed;
 use everleaf_pmem::Hardware;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How much garbage is collected when a snapshot ends.
 const STEPS_PER_SNAPSHOT: usize = 256;
 /// Writes without a snapshot after which writes are plain again.
 const IDLE_WRITES: u64 = 16;
 
+/// Words for bounds: a few for each thread that takes one snapshot after the other, on the processors that there are. Fewer where a scheduler counts each look.
+const PLACES: usize = if schedule::IS_BUILT_IN { 2 } else { 32 };
+/// How many of them a snapshot tries to get.
+const TRIES: usize = 2;
+/// In a place: there is no snapshot.
+const NONE: u64 = u64::MAX;
+
 /// The snapshots of an open store.
 pub(crate) struct Snapshots {
+    places: [Place; PLACES],
+    /// Whether plain writes are forbidden, and those that had begun before are over. Set by whoever has a place, taken back with the registry locked.
+    is_settled: AtomicU64,
     registry: Mutex<Registry>,
-    /// The lowest bound, `u64::MAX` if there is no snapshot. Changed with the registry locked.
-    oldest: AtomicU64,
+    /// The lowest bound in the registry, [`NONE`] if there is none. Changed with the registry locked.
+    oldest_registered: AtomicU64,
     /// Writes since the last snapshot ended, while versions are kept.
     idle_writes: AtomicU64,
 }
 
+/// Where one snapshot at a time has its bound, on a line of its own.
+#[repr(align(64))]
+struct Place(AtomicU64);
+
 #[derive(Default)]
 struct Registry {
-    /// How many snapshots have each bound.
+    /// How many snapshots that have found no place have each bound.
     bounds: BTreeMap<u64, usize>,
     /// Whether plain writes are forbidden.
     is_versioned: bool,
-    /// Whether those that had begun before are over.
-    is_settled: bool,
+}
+
+/// Where a bound stands.
+#[derive(Clone, Copy)]
+enum Held {
+    Place(usize),
+    Registered(u64),
 }
 
 impl Snapshots {
     pub(crate) fn new() -> Self {
-        Self { registry: Mutex::default(), oldest: AtomicU64::new(u64::MAX), idle_writes: AtomicU64::new(0) }
+        Self {
+            places: std::array::from_fn(|_| Place(AtomicU64::new(NONE))),
+            is_settled: AtomicU64::new(0),
+            registry: Mutex::default(),
+            oldest_registered: AtomicU64::new(NONE),
+            idle_writes: AtomicU64::new(0),
+        }
     }
 
-    /// Whether a snapshot may want to see what was replaced at this timestamp.
+    /// Whether a snapshot may want to see what was replaced at this timestamp, which has been drawn.
     #[inline]
-    pub(crate) fn want(&self, replaced_at: u64) -> bool {
-        self.oldest.load(Ordering::Acquire) <= replaced_at
+    pub(crate) fn want(&self, clock: &Clock, replaced_at: u64) -> bool {
+        clock.keeps_versions() && self.bounds().any(|bound| bound <= replaced_at)
     }
 
     /// The lowest bound, if there is a snapshot.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        Some(self.oldest.load(Ordering::Acquire)).filter(|bound| *bound != u64::MAX)
+        self.bounds().min().filter(|bound| *bound != NONE)
+    }
+
+    fn bounds(&self) -> impl Iterator<Item = u64> {
+        let places = self.places.iter().map(|place| place.0.load(Ordering::SeqCst));
+        places.chain(std::iter::once_with(|| self.oldest_registered.load(Ordering::Acquire)))
     }
 
     /// Number of snapshots.
     pub(crate) fn count(&self) -> usize {
-        schedule::lock(&self.registry).bounds.values().sum()
+        let registered: usize = schedule::lock(&self.registry).bounds.values().sum();
+        registered + self.places.iter().filter(|place| place.0.load(Ordering::Acquire) != NONE).count()
     }
 
-    /// Step 1: a bound, and whether plain writes may still be under way.
-    fn register(&self, clock: &Clock) -> (u64, bool) {
+    /// Step 1, and the beginning of 2: where the bound stands, and whether plain writes may still be under way.
+    #[inline]
+    fn register(&self, clock: &Clock) -> (Held, bool) {
+        let held = self.take_place(clock.now()).unwrap_or_else(|| self.take_entry(clock));
+        (held, self.is_settled.load(Ordering::SeqCst) == 0 && self.forbid_plain(clock))
+    }
+
+    #[inline]
+    fn take_place(&self, bound: u64) -> Option<Held> {
+        let first = if schedule::is_scheduled() { 0 } else { first_place() };
+        (first..first + TRIES).map(|place| place % PLACES).find_map(|place| {
+            let word = &self.places[place].0;
+            let taken = word.load(Ordering::Relaxed) == NONE && word.compare_exchange(NONE, bound, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+            taken.then_some(Held::Place(place))
+        })
+    }
+
+    #[cold]
+    fn take_entry(&self, clock: &Clock) -> Held {
         let mut registry = schedule::lock(&self.registry);
         let bound = clock.now();
         *registry.bounds.entry(bound).or_default() += 1;
         self.note(&registry);
+        Held::Registered(bound)
+    }
+
+    /// Whether plain writes may still be under way when they are forbidden.
+    #[cold]
+    fn forbid_plain(&self, clock: &Clock) -> bool {
+        let mut registry = schedule::lock(&self.registry);
         if !registry.is_versioned {
             registry.is_versioned = true;
             clock.keep_versions();
         }
-        (bound, !registry.is_settled)
+        self.is_settled.load(Ordering::SeqCst) == 0
     }
 
-    fn unregister(&self, bound: u64) {
+    #[inline]
+    fn unregister(&self, held: Held) {
+        match held {
+            Held::Place(place) => self.places[place].0.store(NONE, Ordering::Release),
+            Held::Registered(bound) => self.give_back_entry(bound),
+        }
+        if self.idle_writes.load(Ordering::Relaxed) != 0 {
+            self.idle_writes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn give_back_entry(&self, bound: u64) {
         let mut registry = schedule::lock(&self.registry);
         if let Some(count) = registry.bounds.get_mut(&bound) {
             *count -= 1;
@@ -97,37 +170,52 @@ impl Snapshots {
             }
         }
         self.note(&registry);
-        self.idle_writes.store(0, Ordering::Relaxed);
     }
 
     fn note(&self, registry: &Registry) {
-        self.oldest.store(registry.bounds.keys().next().copied().unwrap_or(u64::MAX), Ordering::Release);
+        self.oldest_registered.store(registry.bounds.keys().next().copied().unwrap_or(NONE), Ordering::Release);
     }
 
     /// Called after a write that kept a version, when nothing is held back.
     pub(crate) fn relax(&self, clock: &Clock) {
-        if self.oldest().is_some() || self.idle_writes.fetch_add(1, Ordering::Relaxed) + 1 < IDLE_WRITES {
-            return;
+        if self.idle_writes.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_WRITES && self.oldest().is_none() {
+            self.allow_plain(clock);
         }
-        self.allow_plain(clock);
     }
 
     /// Allows plain writes, unless there is a snapshot; whether they were forbidden.
     pub(crate) fn allow_plain(&self, clock: &Clock) -> bool {
         let mut registry = schedule::lock(&self.registry);
-        let allowed = registry.bounds.is_empty() && registry.is_versioned;
-        if allowed {
-            (registry.is_versioned, registry.is_settled) = (false, false);
-            clock.drop_versions();
+        if !registry.is_versioned {
+            return false;
         }
-        allowed
+        let was_settled = self.is_settled.swap(0, Ordering::SeqCst);
+        if self.oldest().is_some() {
+            self.is_settled.store(was_settled, Ordering::SeqCst);
+            return false;
+        }
+        registry.is_versioned = false;
+        clock.drop_versions();
+        true
     }
+}
+
+/// Where a thread begins to look for a place.
+#[inline]
+fn first_place() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static FIRST: Cell<Option<usize>> = const { Cell::new(None) });
+    FIRST.get().unwrap_or_else(|| {
+        let first = NEXT.fetch_add(TRIES, Ordering::Relaxed) % PLACES;
+        FIRST.set(Some(first));
+        first
+    })
 }
 
 /// The store as of a moment. What it shows does not change, whatever is written; what it may want to show stays in the pool until it is dropped.
 pub struct Snapshot<M: Listed = Hardware> {
     pub(crate) shared: Arc<Shared<M>>,
-    bound: Option<u64>,
+    held: Option<Held>,
     moment: Moment,
 }
 
@@ -144,13 +232,14 @@ impl<M: Listed> Store<M> {
 
 impl<M: Listed> Snapshot<M> {
     fn begin(shared: &Arc<Shared<M>>) -> Self {
-        let (bound, is_to_settle) = shared.snapshots.register(&shared.clock);
+        let (held, is_to_settle) = shared.snapshots.register(&shared.clock);
         if is_to_settle {
             shared.stripes.await_plain();
-            schedule::lock(&shared.snapshots.registry).is_settled = true;
+            shared.snapshots.is_settled.store(1, Ordering::SeqCst);
         }
-        let moment = Moment { at: shared.tick().at, time_ms: shared.wall.now_ms() };
-        Self { shared: shared.clone(), bound: Some(bound), moment }
+        let at = shared.tick().at;
+        let time_ms = if shared.may_expire.load(Ordering::Acquire) { shared.wall.now_ms() } else { 0 };
+        Self { shared: shared.clone(), held: Some(held), moment: Moment { at, time_ms } }
     }
 
     /// The timestamp: what was committed before it is seen.
@@ -158,9 +247,9 @@ impl<M: Listed> Snapshot<M> {
         self.moment.at
     }
 
-    /// The time, in milliseconds since 1970: what expires later is seen.
+    /// The time, in milliseconds since 1970: what expires later is seen. Where nothing does, that is now.
     pub fn time_ms(&self) -> u64 {
-        self.moment.time_ms
+        if self.moment.time_ms == 0 { self.shared.wall.now_ms() } else { self.moment.time_ms }
     }
 
     /// The value of `key`.
@@ -172,8 +261,18 @@ impl<M: Listed> Snapshot<M> {
     /// When the namespace belongs to another store.
     pub fn get(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
-        let size = self.find(namespace, key, |found| found.copy_to(&mut value))?;
-        Ok(size.map(|_| value))
+        Ok(self.get_into(namespace, key, &mut value)?.map(|_| value))
+    }
+
+    /// Appends the value of `key` to `out`; its length, if the key is present.
+    ///
+    /// # Errors
+    /// See [`Snapshot::get`]; `out` is then as before.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn get_into(&self, namespace: &Namespace<M>, key: &[u8], out: &mut Vec<u8>) -> Result<Option<usize>, Error> {
+        self.find(namespace, key, |found| found.copy_to(out))
     }
 
     /// Length of the value of `key` in bytes, if the key is present, without copying it.
@@ -207,6 +306,7 @@ impl<M: Listed> Snapshot<M> {
         self.moment
     }
 
+    #[inline]
     fn find<T>(&self, namespace: &Namespace<M>, key: &[u8], read: impl FnOnce(Found<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {
         namespace.check_belongs_to(&self.shared);
         let _pinned = self.shared.pool.pin();
@@ -292,20 +392,20 @@ impl<M: Listed> Snapshot<M> {
         self.place(&namespace.space).walk_values(cursor, visit)
     }
 
-    pub(crate) fn place<'s>(&'s self, space: &'s Space) -> Place<'s, M> {
-        Place { shared: &self.shared, space, moment: Some(self.moment) }
+    pub(crate) fn place<'s>(&'s self, space: &'s Space) -> Shown<'s, M> {
+        Shown { shared: &self.shared, space, moment: Some(self.moment) }
     }
 
     /// Begins again to hold back what is replaced from now on of the keys whose stripes the caller holds. What was replaced since it was released may be gone.
     pub(crate) fn hold(&mut self) {
         // Nobody writes these keys now, so there is no plain write to wait for. Whoever begins the next snapshot does.
-        self.bound.get_or_insert_with(|| self.shared.snapshots.register(&self.shared.clock).0);
+        self.held.get_or_insert_with(|| self.shared.snapshots.register(&self.shared.clock).0);
     }
 
     /// Ends it without giving back what it has held back: the caller may hold stripes.
     pub(crate) fn release(&mut self) {
-        if let Some(bound) = self.bound.take() {
-            self.shared.snapshots.unregister(bound);
+        if let Some(held) = self.held.take() {
+            self.shared.snapshots.unregister(held);
         }
     }
 }
@@ -313,6 +413,8 @@ impl<M: Listed> Snapshot<M> {
 impl<M: Listed> Drop for Snapshot<M> {
     fn drop(&mut self) {
         self.release();
-        self.shared.tidy(STEPS_PER_SNAPSHOT);
+        if !self.shared.garbage.is_empty() {
+            self.shared.tidy(STEPS_PER_SNAPSHOT);
+        }
     }
 }

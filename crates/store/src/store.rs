@@ -77,6 +77,8 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) garbage: Garbage,
     pub(crate) wall: Wall,
     pub(crate) sweeper: Sweeper,
+    /// Whether any key has ever been set to expire, in this life, or may have been before. Set before such a key can be seen.
+    pub(crate) may_expire: AtomicBool,
     pub(crate) spaces: RwLock<BTreeMap<String, Arc<Space>>>,
     /// Held while a namespace is loaded: before all other locks.
     pub(crate) loading: Mutex<()>,
@@ -138,10 +140,18 @@ impl Space {
     }
 
     /// The index as of `moment`, that of a snapshot which the caller holds. The caller is pinned.
+    #[inline]
     pub(crate) fn index_at(&self, moment: Moment, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
         // In this order: an index that is taken away after the first look is seen by the second. As long as everybody finds it, its end has no timestamp: only
         // who has found it gone may draw that. One that was made since has nothing to show, unless it was loaded: then it says so itself.
         let index = self.index.load();
+        // Nothing was cleared or loaded since: then nothing was before, either. Whoever makes an index after a clear has seen when that was.
+        if let Some(current) = index.as_deref()
+            && self.turned.load(Ordering::Acquire) < moment.at
+            && current.begun.get(clock) < moment.at
+        {
+            return index;
+        }
         let former = self.former.load();
         let is_current = |former: &Former| index.as_ref().is_some_and(|index| Arc::ptr_eq(index, &former.index));
         let found = match former.iter().find(|former| is_current(former) || former.ended.get(clock) >= moment.at) {
@@ -152,15 +162,6 @@ impl Space {
             true => found,
             false => Loaded::from_inner(None),
         }
-    }
-
-    /// A key that expires, if it does, is about to be written. The caller holds its stripe.
-    #[inline]
-    pub(crate) fn note_expiry(&self, expiry_ms: Option<u64>) -> Option<u64> {
-        if expiry_ms.is_some() {
-            self.expiring.fetch_add(1, Ordering::Relaxed);
-        }
-        expiry_ms
     }
 
     /// No snapshot wants to see `former` any more.
@@ -217,6 +218,7 @@ impl<M: Listed> Store<M> {
             garbage: Garbage::default(),
             wall: Wall::new(options.times),
             sweeper: Sweeper::default(),
+            may_expire: AtomicBool::new(false),
             spaces: RwLock::default(),
             loading: Mutex::new(()),
             compacting: Mutex::new(()),
@@ -228,7 +230,7 @@ impl<M: Listed> Store<M> {
         };
         for (name, Found { index, may_expire, tombstones }) in opened.indexes {
             let space = shared.add_space(&name, Some(index));
-            space.expiring.store(may_expire.into(), Ordering::Relaxed);
+            shared.note_expiring(&space, may_expire.into());
             space.count.fetch_sub(tombstones.len() as u64, Ordering::Relaxed);
             tombstones.into_iter().for_each(|link| shared.left_tombstone(&space, link, 0));
         }
@@ -406,7 +408,7 @@ impl<M: Listed> Shared<M> {
             let at = former.ended.get(&self.clock);
             space.turned.store(at, Ordering::Release);
             space.count.store(0, Ordering::Relaxed);
-            if self.snapshots.want(at) {
+            if self.snapshots.want(&self.clock, at) {
                 self.left_index(space, former, at);
                 None
             } else {
@@ -419,6 +421,23 @@ impl<M: Listed> Shared<M> {
         }
         self.writable()?;
         Ok(true)
+    }
+
+    /// A key that expires, if it does, is about to be written. The caller holds its stripe.
+    #[inline]
+    pub(crate) fn note_expiry(&self, space: &Space, expiry_ms: Option<u64>) -> Option<u64> {
+        if expiry_ms.is_some() {
+            self.note_expiring(space, 1);
+        }
+        expiry_ms
+    }
+
+    /// So many keys that expire are about to be seen.
+    pub(crate) fn note_expiring(&self, space: &Space, count: u64) {
+        space.expiring.fetch_add(count, Ordering::Relaxed);
+        if count > 0 && !self.may_expire.load(Ordering::Relaxed) {
+            self.may_expire.store(true, Ordering::SeqCst);
+        }
     }
 
     /// A timestamp above all before.

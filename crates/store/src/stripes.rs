@@ -62,7 +62,7 @@ impl Stripes {
 
     /// Number of the stripe of `key` in the namespace with number `space`.
     fn number(space: u32, key: &[u8]) -> usize {
-        crc32c::crc32c_append(space, key) as usize % STRIPE_COUNT
+        everleaf_pmem::crc32c(space, key) as usize % STRIPE_COUNT
     }
 
     /// Locks the stripe of `key`.

@@ -5,7 +5,7 @@
 //! It remembers one key, so it costs no memory for each key that expires.
 //!
 //! A pass through a namespace that finds nothing that expires takes it off the list. Each write of something that expires is counted in its namespace, under
-//! the stripe of its key, before it is published ([`Space::note_expiry`]); the pass begins by reading the count and then waits for whoever holds a stripe. So
+//! the stripe of its key, before it is published ([`Shared::note_expiry`]); the pass begins by reading the count and then waits for whoever holds a stripe. So
 //! what was counted before is there for the pass to find; and if anything was counted since, the namespace stays on the list.
 //!
 //! Removing one is a delete by nobody, under the key's stripe, of what has expired even then. *Crash: as for a delete.*

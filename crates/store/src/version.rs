@@ -41,7 +41,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Moment {
     /// What was committed before this timestamp is there.
     pub(crate) at: u64,
-    /// What has expired by this time, in milliseconds since 1970, is not.
+    /// What has expired by this time, in milliseconds since 1970, is not. 0 where nothing expires.
     pub(crate) time_ms: u64,
 }
 
@@ -56,16 +56,14 @@ pub(crate) enum Age {
 
 impl<M: Listed> Shared<M> {
     /// The version that a reader sees who finds `link` in an index; `None` when the key is absent. The caller is pinned.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
         let record = Record::read(&self.pool, link)?;
-        match record.commit().load(Ordering::Acquire) & (PENDING | UNSTAMPED) {
-            0 => Ok(self.shown(record)),
-            _ => self.resolve(record),
-        }
+        let has_timestamp = record.commit().load(Ordering::Acquire) & (PENDING | UNSTAMPED) == 0;
+        if has_timestamp && record.is_lasting() { Ok(Some(record)) } else { self.resolve(record) }
     }
 
-    /// [`Shared::visible`] for a record that has no timestamp yet.
+    /// [`Shared::visible`] for a record that has no timestamp yet, or may say that the key is absent.
     #[cold]
     fn resolve<'p>(&'p self, record: Record<'p>) -> Result<Option<Record<'p>>, Error> {
         // Read before the age is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
@@ -85,7 +83,16 @@ impl<M: Listed> Shared<M> {
 
     /// The version that a reader sees as of `moment` who finds `link` in an index; `None` when the key is absent. The caller is pinned, and `moment` is that of
     /// a snapshot that it holds.
+    #[inline(always)]
     pub(crate) fn visible_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
+        let record = Record::read(&self.pool, link)?;
+        // Timestamps are below the bits that say that there is none.
+        if record.commit().load(Ordering::Acquire) < moment.at && record.is_lasting() { Ok(Some(record)) } else { self.resolve_at(link, moment) }
+    }
+
+    /// [`Shared::visible_at`] for a key whose newest version is not the one, or may say that the key is absent.
+    #[cold]
+    fn resolve_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
         Ok(self.version_at(link, moment.at)?.map(|(record, _)| record).filter(|record| is_shown(record, moment.time_ms)))
     }
 

@@ -213,5 +213,5 @@ pub(crate) fn read<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entry: &Entry) -> Res
 #[inline(always)]
 pub(crate) fn fingerprint<K: Key + ?Sized>(key: &K) -> u8 {
     // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
-    if K::WHOLE { (key.head(0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 } else { crc32c::crc32c(key.bytes()) as u8 }
+    if K::WHOLE { (key.head(0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 } else { everleaf_pmem::crc32c(0, key.bytes()) as u8 }
 }

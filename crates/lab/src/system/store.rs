@@ -140,9 +140,8 @@ impl<M: Measured + Listed> Handle for Threads<'_, M> {
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         if self.0.system.by_snapshots {
-            let found = self.0.store.snapshot().and_then(|snapshot| snapshot.get(&self.0.namespace, key)).map_err(self.0.failed())?;
-            value.extend_from_slice(found.as_deref().unwrap_or_default());
-            return Ok(found.is_some());
+            let found = self.0.store.snapshot().and_then(|snapshot| snapshot.get_into(&self.0.namespace, key, value));
+            return Ok(found.map_err(self.0.failed())?.is_some());
         }
         Ok(self.0.namespace.get_into(key, value).map_err(self.0.failed())?.is_some())
     }
