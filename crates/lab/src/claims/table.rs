@@ -211,7 +211,8 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["lb"],
         lacks: &[],
         rule: Rule::By(&["lb-counts"], moved_entries),
-        why: "Theorem 3.5 promises at most 1.31 with moving, Theorem 3.6 the same in larger leaves. There is no tree without moving here; its 1.77 is the theorem's.",
+        why: "Theorem 3.5 promises at most 1.31 with moving, Theorem 3.6 the same in larger leaves. There is no tree without moving here; 1.77 is the \
+               theorem's.",
     },
     Row {
         paper: "lb",

@@ -125,7 +125,8 @@ struct Player<'a> {
     work: &'a Work<'a>,
     instance: &'a dyn Instance,
     handle: Box<dyn Handle + 'a>,
-    /// Follows from the last value found, of lookups that depend on each other: 0, which only the lab knows. The next key is looked for so many keys further on.
+    /// Follows from the last value found, of lookups that depend on each other: 0, which only the lab knows. The next key is taken from so many places further
+    /// on.
     bend: usize,
     value: Vec<u8>,
     /// Where a sequential scan goes on.
