@@ -97,7 +97,8 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
                 if MISTAKE != NODE_NOT_MARKED {
                     reach.mark(off, size_of::<Line>())?;
                 }
-                recovery.trace.map_or(Ok(()), |trace| trace(value(node)?))?;
+                let value = value(node)?;
+                recovery.trace.map_or(Ok(()), |trace| trace(value))?;
                 Ok(ControlFlow::Continue(()))
             })?;
         }
