@@ -182,8 +182,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// processor has several lookups of a caller under way at once, each waiting for its own memory.
     #[inline(always)]
     fn look_up(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let wide = Wide::get();
+        // Without vectors it gains nothing; a scheduler, which has none, is to see it nonetheless.
         if K::WHOLE
-            && let wide @ Some(_) = Wide::get()
+            && (wide.is_some() || schedule::is_scheduled())
             && let Some(way) = self.router.cut_short(wide, key)
             && let place = Place::of::<LINES>(key.token())
             && let Ok(found) = self.aim(wide, place, &way).and_then(|aim| aim.hit(place))

@@ -52,7 +52,7 @@ impl Stamp {
 
     #[cold]
     fn draw(&self, clock: &Clock) -> u64 {
-        let now = clock.now();
+        let now = clock.stamp();
         self.0.compare_exchange(Self::UNDRAWN, now, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| now)
     }
 }
@@ -102,8 +102,18 @@ impl Clock {
     /// The highest timestamp that was given out, or the one before birth. Whoever draws one from now on gets a higher one.
     pub(crate) fn now(&self) -> u64 {
         // In this order. One that is not below the bound has been drawn and not been given out: whoever drew it waits for a higher bound to be durable.
-        let drawn = self.next.load(Ordering::Acquire) & !VERSIONED;
-        drawn.min(self.limit.load(Ordering::Acquire)) - 1
+        self.given_out(self.next.load(Ordering::Acquire))
+    }
+
+    /// The same, as the timestamp of what this thread has made visible, or has seen. To read the clock would not do: what was stored before may be in the store
+    /// buffer still, so that whoever draws a higher timestamp meanwhile does not find it, and finds it later, below that. An addition of nothing comes after the
+    /// stores, and whoever adds to the clock after it finds them.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.given_out(self.next.fetch_add(0, Ordering::AcqRel))
+    }
+
+    fn given_out(&self, next: u64) -> u64 {
+        (next & !VERSIONED).min(self.limit.load(Ordering::Acquire)) - 1
     }
 
     /// Whether writes keep versions.

@@ -134,7 +134,7 @@ impl Slots {
         let unstamped = UNSTAMPED | generation;
         let at = match mirror.stamp.load(Ordering::Acquire) {
             stamp if stamp == unstamped => {
-                let now = clock.now();
+                let now = clock.stamp();
                 mirror.stamp.compare_exchange(unstamped, now, Ordering::AcqRel, Ordering::Acquire).map_or_else(|stamp| stamp, |_| now)
             }
             stamp => stamp,

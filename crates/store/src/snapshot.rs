@@ -38,12 +38,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How much garbage is collected when a snapshot ends.
 const STEPS_PER_SNAPSHOT: usize = 256;
-/// Writes without a snapshot after which writes are plain again.
-const IDLE_WRITES: u64 = 16;
+/// Writes without a snapshot after which writes are plain again. One, where a scheduler is to come by that often.
+const IDLE_WRITES: u64 = if schedule::IS_BUILT_IN { 1 } else { 16 };
 
 /// Words for bounds: a few for each thread that takes one snapshot after the other, on the processors that there are. Fewer where a scheduler counts each look.
 const PLACES: usize = if schedule::IS_BUILT_IN { 2 } else { 32 };
-/// How many of them a snapshot tries to get.
+/// How many of them a snapshot tries to get: a thread that holds more at once goes to the registry for each further one.
 const TRIES: usize = 2;
 /// In a place: there is no snapshot.
 const NONE: u64 = u64::MAX;
@@ -51,7 +51,7 @@ const NONE: u64 = u64::MAX;
 /// The snapshots of an open store.
 pub(crate) struct Snapshots {
     places: [Place; PLACES],
-    /// Whether plain writes are forbidden, and those that had begun before are over. Set by whoever has a place, taken back with the registry locked.
+    /// Whether plain writes are forbidden, and those that had begun before are over. Changed with the registry locked.
     is_settled: AtomicU64,
     registry: Mutex<Registry>,
     /// The lowest bound in the registry, [`NONE`] if there is none. Changed with the registry locked.
@@ -149,14 +149,21 @@ impl Snapshots {
         self.is_settled.load(Ordering::SeqCst) == 0
     }
 
+    /// The end of 2. With the lock: else whoever allows plain writes could say that they are not over before this, and look when the snapshot has ended.
+    #[cold]
+    fn settle(&self) {
+        let _registry = schedule::lock(&self.registry);
+        self.is_settled.store(1, Ordering::SeqCst);
+    }
+
     #[inline]
     fn unregister(&self, held: Held) {
+        if self.idle_writes.load(Ordering::Relaxed) != 0 {
+            self.idle_writes.store(0, Ordering::Relaxed);
+        }
         match held {
             Held::Place(place) => self.places[place].0.store(NONE, Ordering::Release),
             Held::Registered(bound) => self.give_back_entry(bound),
-        }
-        if self.idle_writes.load(Ordering::Relaxed) != 0 {
-            self.idle_writes.store(0, Ordering::Relaxed);
         }
     }
 
@@ -178,7 +185,7 @@ impl Snapshots {
 
     /// Called after a write that kept a version, when nothing is held back.
     pub(crate) fn relax(&self, clock: &Clock) {
-        if self.idle_writes.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_WRITES && self.oldest().is_none() {
+        if self.oldest().is_none() && self.idle_writes.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_WRITES {
             self.allow_plain(clock);
         }
     }
@@ -235,7 +242,7 @@ impl<M: Listed> Snapshot<M> {
         let (held, is_to_settle) = shared.snapshots.register(&shared.clock);
         if is_to_settle {
             shared.stripes.await_plain();
-            shared.snapshots.is_settled.store(1, Ordering::SeqCst);
+            shared.snapshots.settle();
         }
         let at = shared.tick().at;
         let time_ms = if shared.may_expire.load(Ordering::Acquire) { shared.wall.now_ms() } else { 0 };

@@ -102,7 +102,7 @@ pub struct Passed {
 /// Where a stream comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// When what it holds was so, in milliseconds since 1970.
+    /// When what it holds was so, in milliseconds since 1970: where nothing expires, when the stream was begun.
     pub time_ms: u64,
     /// Number of entries that were expected when it began: for progress alone.
     pub entries_expected: u64,

@@ -16,7 +16,8 @@
 //!
 //! 1. A version's timestamp is drawn when it can be seen already, by the first who looks, be it the writer or a reader ([`Shared::age`]). So as of *s* it is
 //!    there for everybody or for nobody: whoever has drawn *s* before draws a higher timestamp for it, and whoever draws *s* after the write has returned, or
-//!    after anybody has read the version, gets a higher *s*. Nobody waits for that.
+//!    after anybody has read the version, gets a higher *s*. Nobody waits for that. The clock says which of the two it is, so it is not merely read
+//!    ([`Clock::stamp`](crate::clock::Clock::stamp)).
 //! 2. Along the versions of a key timestamps fall, for writers of a key take turns, and each draws a timestamp from the clock before it writes and stamps its
 //!    version before the next begins. Only the first of them can be pending. In a damaged pool both may be otherwise, which is an error, and so no chain of
 //!    versions runs in a circle.
@@ -156,7 +157,7 @@ impl<M: Listed> Shared<M> {
 
     /// Gives a record that was just linked its timestamp, unless a reader was faster; the one that it has.
     pub(crate) fn stamp(&self, record: &Record<'_>) -> u64 {
-        let now = self.clock.now();
+        let now = self.clock.stamp();
         self.pool.compare_exchange(record.commit(), self.unstamped(), now).map_or_else(|other| other, |_| now)
     }
 }

@@ -21,6 +21,8 @@ use std::hash::{Hash, Hasher};
 pub enum Operation {
     /// Reads a register.
     Get(usize),
+    /// Reads several registers, each at some moment.
+    GetMany(Vec<usize>),
     /// Sets a register that is absent.
     Insert(usize, u64),
     /// Sets a register.
@@ -164,7 +166,7 @@ impl Atom {
         let Some((_, returned)) = &call.ended else {
             // What it would have read binds nobody.
             match &call.operation {
-                Operation::Get(_) | Operation::Scan(_) | Operation::Walk(_) | Operation::Look(_) | Operation::Compact => {}
+                Operation::Get(_) | Operation::GetMany(_) | Operation::Scan(_) | Operation::Walk(_) | Operation::Look(_) | Operation::Compact => {}
                 Operation::Merge(register, to) => add(Effect::Blind(Operation::Upsert(*register, *to))),
                 Operation::Transact(_, changes) => add(Effect::Atomic(Vec::new(), changes.clone())),
                 Operation::Many(changes) => changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to)))),
@@ -176,6 +178,9 @@ impl Atom {
             (_, Returned::Refused) | (Operation::Compact, Returned::Done) => {}
             (Operation::Get(register) | Operation::Insert(register, _), Returned::Was(was)) if *was != 0 => add(Effect::Read(*register, Before::Is(*was))),
             (Operation::Get(register) | Operation::Update(register, _), Returned::Was(0)) => add(Effect::Read(*register, Before::Is(0))),
+            (Operation::GetMany(registers), Returned::Were(were)) => {
+                registers.iter().zip(were).for_each(|(register, was)| add(Effect::Read(*register, Before::Is(*was))));
+            }
             (
                 Operation::Insert(register, to) | Operation::Upsert(register, to) | Operation::Update(register, to) | Operation::Merge(register, to),
                 Returned::Was(was),
@@ -222,6 +227,7 @@ impl Atom {
             | Effect::Blind(
                 Operation::Clear
                 | Operation::Load(..)
+                | Operation::GetMany(_)
                 | Operation::Scan(_)
                 | Operation::Walk(_)
                 | Operation::Look(_)
@@ -305,9 +311,15 @@ impl Atom {
                 }
                 true
             }
-            Effect::Blind(Operation::Get(_) | Operation::Scan(_) | Operation::Walk(_) | Operation::Look(_) | Operation::Transact(..) | Operation::Compact) => {
-                true
-            }
+            Effect::Blind(
+                Operation::Get(_)
+                | Operation::GetMany(_)
+                | Operation::Scan(_)
+                | Operation::Walk(_)
+                | Operation::Look(_)
+                | Operation::Transact(..)
+                | Operation::Compact,
+            ) => true,
         }
     }
 
@@ -469,6 +481,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Get(register) => write!(f, "get {register}"),
+            Self::GetMany(registers) => write!(f, "get many {registers:?}"),
             Self::Insert(register, to) => write!(f, "insert {register}={}", payload(*to)),
             Self::Upsert(register, to) => write!(f, "upsert {register}={}", payload(*to)),
             Self::Update(register, to) => write!(f, "update {register}={}", payload(*to)),

@@ -158,6 +158,11 @@ impl Live {
                 Some(value) => Returned::Was(payload(&value)?),
                 None => Returned::Was(0),
             },
+            Operation::GetMany(registers) => {
+                let keys: Vec<_> = registers.iter().map(|register| key(world, *register)).collect();
+                let values = self.space.get_many(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+                Returned::Were(values.iter().map(|value| value.as_deref().map_or(Ok(0), payload)).collect::<Result<_, _>>()?)
+            }
             Operation::Insert(register, to) => {
                 // As a swap of nothing for something: what was there instead is not told.
                 Returned::Changed(self.space.insert(&key(world, *register), &to.to_le_bytes())?)
@@ -280,6 +285,7 @@ impl Target for Store {
                 1 => Operation::Scan(Direction::Reverse),
                 2 | 3 => Operation::Look(Direction::Forward),
                 4 => Operation::Look(Direction::Reverse),
+                5 => Operation::GetMany((0..3).map(|_| mood.pick(random)).collect()),
                 _ => Operation::Get(register),
             };
         }

@@ -384,6 +384,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
             return match random.random_range(0..8u32) {
                 0 => Operation::Scan(Direction::Forward),
                 1 => Operation::Scan(Direction::Reverse),
+                2 => Operation::GetMany((0..3).map(|_| mood.pick(random)).collect()),
                 _ => Operation::Get(register),
             };
         }
@@ -405,6 +406,11 @@ impl<K: Class + ?Sized> Target for Index<K> {
         let key = |register: &usize| K::numbered(world.keys[*register]);
         let was = match operation {
             Operation::Get(register) => live.get(key(register).borrow()),
+            Operation::GetMany(registers) => {
+                let keys: Vec<_> = registers.iter().map(key).collect();
+                let were = live.get_many(&keys).map_err(Broken::by("an operation succeeds"))?;
+                return Ok(Returned::Were(were.into_iter().map(Option::unwrap_or_default).collect()));
+            }
             Operation::Insert(register, to) => live.insert(key(register).borrow(), *to),
             Operation::Upsert(register, to) => live.upsert(key(register).borrow(), *to),
             Operation::Update(register, to) => live.update(key(register).borrow(), *to),

@@ -5,8 +5,8 @@
 //! fingerprints are stored. What counts follows from the range of the leaf:
 //! 1. a leaf that nobody has read keeps its range, and its place in the router: whatever changes these holds its latch. So its low fence is the one in the
 //!    directory, and the high one may be asked of the router at any time; or of the list with which the index was opened.
-//! 2. whoever comes here has found the leaf in the router, not merely on a way that may be out of date: the way was validated after the latch was looked at. A
-//!    latch that has not begun has not begun before; so the leaf is in the router still.
+//! 2. whoever comes here has found the leaf in the router, not merely on a way that may be out of date: the way was validated after the latch was looked at, or
+//!    the leaf was read under the lock of its node. A latch that has not begun has not begun before; so the leaf is in the router still.
 //!
 //! Meanwhile threads go through the list. They count the keys of what they read, as do the others: all have been counted when all have been read, which whoever
 //! wants to know the number sees to ([`Ever::read_rest`]).
@@ -48,6 +48,11 @@ impl<K: Key + ?Sized> Unread<K> {
         Self { leaves, next: AtomicUsize::new(0), read: AtomicUsize::new(0), is_over: AtomicBool::new(false) }
     }
 
+    /// Whether all have been read, and their keys counted.
+    fn is_done(&self) -> bool {
+        self.read.load(Acquire) >= self.leaves.len()
+    }
+
     /// Reads what nobody has taken yet.
     ///
     /// # Errors
@@ -66,11 +71,13 @@ impl<K: Key + ?Sized> Unread<K> {
                 }
                 let (low, number) = &self.leaves[at];
                 let descriptor = known.descriptors.get(handle(*number));
-                // Else somebody was here before.
                 if let Some(_lock) = descriptor.latch().begin_locked() {
                     let leaf = Directory::<LINES, LEAVES>::leaf(pm, *number).expect("a leaf of an extent");
                     let high = self.leaves.get(at + 1).map(|(low, _)| low.borrow());
                     known.read::<K, M, LINES>(pm, leaf, descriptor, low.borrow(), high, trace)?;
+                } else {
+                    // Somebody was here before, and has counted its keys when he lets go.
+                    let _ = descriptor.latch().read();
                 }
             }
             self.read.fetch_add(end - start, Release);
@@ -122,15 +129,15 @@ impl Known {
 
 /// What an index has left to do after it was opened.
 pub(super) struct Behind<K: Key + ?Sized> {
-    /// `None` if that is nothing.
-    unread: Mutex<Option<Arc<Unread<K>>>>,
+    /// `None` if that is nothing, or nothing any more.
+    unread: Arc<Mutex<Option<Arc<Unread<K>>>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl<K: Key + ?Sized> Behind<K> {
     /// Nothing to do.
     pub(super) fn nothing() -> Self {
-        Self { unread: Mutex::new(None), threads: Vec::new() }
+        Self { unread: Arc::default(), threads: Vec::new() }
     }
 
     /// Begins to read leaves by so many threads. Where there are none, or the system gives none, leaves are read when they are touched.
@@ -142,13 +149,19 @@ impl<K: Key + ?Sized> Behind<K> {
     ) -> Self {
         let unread = Arc::new(unread);
         let threads = if unread.leaves.len() <= BATCH { 0 } else { threads };
+        let place = Arc::new(Mutex::new(Some(unread.clone())));
         let begin = |_| {
-            let (unread, pool, known) = (unread.clone(), pool.clone(), known.clone());
-            let read = move || unread.read::<M, LINES, LEAVES>(&pool, &known, None).expect("integers are in no records");
+            let (place, unread, pool, known) = (place.clone(), unread.clone(), pool.clone(), known.clone());
+            let read = move || {
+                unread.read::<M, LINES, LEAVES>(&pool, &known, None).expect("integers are in no records");
+                if unread.is_done() {
+                    *place.lock() = None;
+                }
+            };
             std::thread::Builder::new().name("recovery".into()).spawn(read).ok()
         };
         let threads = (0..threads).filter_map(begin).collect();
-        Self { unread: Mutex::new(Some(unread)), threads }
+        Self { unread: place, threads }
     }
 }
 
@@ -184,7 +197,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn read_rest(&self) {
         let Some(unread) = self.behind.unread.lock().clone() else { return };
         unread.read::<M, LINES, LEAVES>(&self.pool, &self.known, None).expect("integers are in no records");
-        while unread.read.load(Acquire) < unread.leaves.len() {
+        while !unread.is_done() {
             schedule::rest();
         }
         *self.behind.unread.lock() = None;
