@@ -37,7 +37,7 @@ pub use story::Violation;
 pub use table::Table;
 pub use target::{Index, Mood, Target, World};
 
-use everleaf_pmem::CrashOptions;
+use everleaf_pmem::{Act, CrashOptions, Fault, Site};
 use parking_lot::Mutex;
 use run::{Schedule, Worker};
 use std::collections::BTreeSet;
@@ -69,6 +69,8 @@ pub struct Options {
     pub steps_max: u64,
     /// A part of a protocol to leave out, so that the checker can show that it notices.
     pub omission: Option<Omission>,
+    /// A fence that does not come where it stands, but when its call is over: latches are free before what they guarded is durable. Default none.
+    pub late_fence: Option<Site>,
     /// Where to note every part of a protocol that could be left out, as the run comes by.
     pub sites: Option<Arc<Mutex<BTreeSet<Omission>>>>,
     /// Whether stores are held back in store buffers. Default: in half of the schedules, as their seeds have it.
@@ -92,6 +94,7 @@ impl Default for Options {
             follow_up_every: 8,
             steps_max: 1 << 20,
             omission: None,
+            late_fence: None,
             sites: None,
             store_buffers: None,
             durable_cache: false,
@@ -103,7 +106,8 @@ impl Default for Options {
 impl Options {
     fn life(&self, seed: u64) -> CrashOptions {
         let (images_max, stores_are_durable) = (self.images_max, self.durable_cache);
-        CrashOptions { seed, images_max, sample_count: 4, stores_are_durable, drops_flushes: stores_are_durable, ..CrashOptions::default() }
+        let fault = self.late_fence.map(|site| Fault { site, act: Act::Drop });
+        CrashOptions { seed, images_max, sample_count: 4, stores_are_durable, drops_flushes: stores_are_durable, fault, ..CrashOptions::default() }
     }
 
     /// The n-th schedule.

@@ -25,6 +25,7 @@ use selective::router::GROUP;
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
+use std::time::Duration;
 
 /// How full [`OrderedIndex::bulk_load`] makes leaves if there is no reason for another share: the first insert into each does not divide it.
 pub const FILL: f64 = 0.75;
@@ -195,6 +196,15 @@ pub enum Direction {
     Reverse,
 }
 
+/// How inner nodes are built anew, all at once, where a router does so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilds {
+    /// How often.
+    pub count: u64,
+    /// How long all of that took.
+    pub time: Duration,
+}
+
 /// The size and shape of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -206,8 +216,8 @@ pub struct Stats {
     pub leaf_bytes: u64,
     /// Levels, leaves included.
     pub depth: u32,
-    /// How often inner nodes have been built anew, all at once, since the index was opened.
-    pub rebuilds: u64,
+    /// Inner nodes that were built anew, all at once, since the index was opened.
+    pub rebuilds: Rebuilds,
     /// How transactions of the processor have fared, where the index uses them.
     pub transactions: Statistics,
 }

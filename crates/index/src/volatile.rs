@@ -8,7 +8,6 @@ use crate::selective::structure::are_worth_merging;
 use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use bytemuck::Zeroable;
-use everleaf_pmem::htm::Statistics;
 use everleaf_pmem::schedule::{
     self,
     atomic::{AtomicU32, AtomicU64},
@@ -398,13 +397,6 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
     fn stats(&self) -> Stats {
         let leaves = self.leaf_count.get();
         let leaf_bytes = leaves * size_of::<Leaf>() as u64;
-        Stats {
-            keys: self.keys.get(),
-            leaves,
-            leaf_bytes,
-            depth: self.router.depth() + 1,
-            rebuilds: self.router.rebuilds(),
-            transactions: Statistics::default(),
-        }
+        Stats { keys: self.keys.get(), leaves, leaf_bytes, depth: self.router.depth() + 1, ..Stats::default() }
     }
 }

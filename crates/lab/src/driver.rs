@@ -12,6 +12,7 @@ use crate::keys::{KEY_COUNT_MAX, Keys, Population, belongs, word_of};
 use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Parameters, Phase};
 use crate::result::{Metric, metric};
 use crate::{Capabilities, Error, Instance, Setting, Shutdown, System, child};
+use everleaf_pmem::htm::{Abort, Statistics};
 use everleaf_pmem::{Counts, Domain};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -289,7 +290,13 @@ fn run_phase(
     {
         put(&mut metrics, metric::SPLITS, after.leaves.saturating_sub(before.leaves) as f64 / operations as f64, "1/op");
         put(&mut metrics, metric::LEAVES, after.leaves as f64, "");
-        put(&mut metrics, metric::REBUILDS, (after.rebuilds - before.rebuilds) as f64, "");
+        put(&mut metrics, metric::REBUILDS, (after.rebuilds.count - before.rebuilds.count) as f64, "");
+        if parameters.measure == Measure::Time {
+            put(&mut metrics, metric::REBUILD_SHARE, (after.rebuilds.time - before.rebuilds.time).div_duration_f64(outcome.busy), "x");
+        }
+    }
+    if let (Some(Some(before)), Some(Some(after))) = (before.map(|marks| marks.transactions), instance.marks().map(|marks| marks.transactions)) {
+        report_transactions(before, after, operations, &mut metrics);
     }
     outcome.inserted.iter().for_each(|(first, count)| population.add(*first, *count));
     if mix.delete > 0.0 {
@@ -297,6 +304,16 @@ fn run_phase(
         *population = Population::default();
     }
     Ok(metrics)
+}
+
+fn report_transactions(before: Statistics, after: Statistics, operations: u64, metrics: &mut Metrics) {
+    let mut rate = |name: &str, count: u64| put(metrics, name, count as f64 / operations as f64, "1/op");
+    let aborts = Abort::ALL.map(|reason| (reason, after.aborts[reason as usize] - before.aborts[reason as usize]));
+    rate(metric::ABORTS, aborts.iter().map(|(_, count)| count).sum());
+    for (reason, count) in aborts {
+        rate(&metric::aborts(reason), count);
+    }
+    rate(metric::FALLBACKS, after.fallbacks - before.fallbacks);
 }
 
 /// Runs the threads of a phase; what came of it.

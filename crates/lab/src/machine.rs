@@ -1,7 +1,7 @@
 //! The machine, as far as it tells.
 
 use crate::result::Machine;
-use everleaf_pmem::{Domain, Hardware};
+use everleaf_pmem::{Domain, Hardware, htm};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,6 +22,7 @@ impl Machine {
             kernel,
             page_bytes: page_bytes(),
             huge_pages: format!("anonymous memory: {}; shared memory: {}", choice(&format!("{huge}enabled")), choice(&format!("{huge}shmem_enabled"))),
+            has_transactions: htm::is_available(),
             flush_instruction: Hardware::new(Domain::Adr).flush_instruction().into(),
             raw_ns: BTreeMap::new(),
         }

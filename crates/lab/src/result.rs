@@ -74,6 +74,9 @@ pub struct Machine {
     pub huge_pages: String,
     /// The instruction that writes lines back.
     pub flush_instruction: String,
+    /// Whether the processor has transactions (RTM).
+    #[serde(default)]
+    pub has_transactions: bool,
     /// What memory itself costs here, in nanoseconds: `random store`, `random store, write-back, fence`, `dependent random read of 64 B`; at the beginning, on
     /// an area about as large as the largest index. [`MemoryCosts`] stand beside the rounds.
     pub raw_ns: BTreeMap<String, f64>,
@@ -138,6 +141,12 @@ pub mod metric {
     pub const ENTRIES: &str = "entries";
     /// Times that inner nodes were built anew: a count.
     pub const REBUILDS: &str = "rebuilds";
+    /// Attempts at a transaction of the processor that have not taken place: `1/op`. By reason: [`aborts`].
+    pub const ABORTS: &str = "aborts";
+    /// Operations that have gone another way, because no attempt took place: `1/op`.
+    pub const FALLBACKS: &str = "fallbacks";
+    /// Time in which inner nodes were built anew, by that of all operations: `x`.
+    pub const REBUILD_SHARE: &str = "rebuild share";
     /// Private memory of the process: `B/key`.
     pub const DRAM: &str = "dram";
     /// Persistent memory in use: `B/key`.
@@ -150,6 +159,11 @@ pub mod metric {
     pub const REOPENING: &str = "reopening";
     /// Instructions of the phase: `1/op`.
     pub const INSTRUCTIONS: &str = "instructions";
+
+    /// Those of [`ABORTS`] that have this reason: `1/op`.
+    pub fn aborts(reason: everleaf_pmem::htm::Abort) -> String {
+        format!("{ABORTS}: {}", reason.name())
+    }
 }
 
 /// A number and its unit.

@@ -7,7 +7,7 @@ use crate::result::{Measurement, Results, metric};
 use std::fmt::Write;
 
 /// Columns, by metric: the name above, the factor by which figures are divided, digits behind the point. The first that is there is what ratios are of.
-const COLUMNS: [(&str, &str, f64, usize); 20] = [
+const COLUMNS: [(&str, &str, f64, usize); 22] = [
     (metric::MEAN, "mean ns", 1.0, 1),
     (metric::THROUGHPUT, "Mop/s", 1e6, 3),
     (metric::P50, "p50 ns", 1.0, 0),
@@ -22,6 +22,8 @@ const COLUMNS: [(&str, &str, f64, usize); 20] = [
     (metric::MEDIA_AMPLIFICATION, "media x", 1.0, 2),
     (metric::SPLITS, "splits", 1.0, 4),
     (metric::REBUILDS, "rebuilds", 1.0, 0),
+    (metric::ABORTS, "aborts", 1.0, 4),
+    (metric::FALLBACKS, "fallbacks", 1.0, 4),
     (metric::INSTRUCTIONS, "instructions", 1.0, 0),
     (metric::POOL, "pool B/key", 1.0, 1),
     (metric::DRAM, "DRAM B/key", 1.0, 1),

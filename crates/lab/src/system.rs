@@ -16,6 +16,8 @@ mod store;
 
 use crate::Error;
 use crate::plan::{KeyKind, Measure};
+use everleaf_index::Rebuilds;
+use everleaf_pmem::htm::Statistics;
 use everleaf_pmem::{Counts, Domain, Pool};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -174,8 +176,10 @@ pub struct Marks {
     pub fences: u64,
     /// Leaves that there are.
     pub leaves: u64,
-    /// Times that inner nodes were built anew.
-    pub rebuilds: u64,
+    /// How inner nodes were built anew.
+    pub rebuilds: Rebuilds,
+    /// How transactions of the processor have fared, of a system that is about them.
+    pub transactions: Option<Statistics>,
 }
 
 /// What one thread uses an instance by.

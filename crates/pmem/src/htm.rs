@@ -39,6 +39,16 @@ impl Abort {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Refused, Self::Conflict, Self::Capacity, Self::Unknown];
 
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Conflict => "conflict",
+            Self::Capacity => "capacity",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Whether the next attempt may take place.
     fn passes(self) -> bool {
         matches!(self, Self::Refused | Self::Conflict)

@@ -2,8 +2,8 @@
 //!
 //! A [`Word`] is eight bytes, aligned, accessed as one 64-bit atomic for ever: the unit that a crash cannot tear, and the unit that Rust's memory model lets
 //! many threads share. Anyone may [`Word::load`]; storing goes through [`Pm`](crate::Pm), which tells the medium. Bytes, counters and fingerprints are cut from
-//! words loaded whole: no other access width ever touches a pool, so accesses never partially overlap; but for [`Pool::glimpse`](crate::Pool::glimpse), where nobody
-//! writes what it reads, or a word of it may be out of date.
+//! words loaded whole: no other access width ever touches a pool, so accesses never partially overlap; but for
+//! [`Pool::glimpse`](crate::Pool::glimpse), where nobody writes what it reads, or a word of it may be out of date.
 
 use crate::schedule::{self, Step};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -106,8 +106,8 @@ impl Clock {
     }
 
     /// The same, as the timestamp of what this thread has made visible, or has seen. To read the clock would not do: what was stored before may be in the store
-    /// buffer still, so that whoever draws a higher timestamp meanwhile does not find it, and finds it later, below that. An addition of nothing comes after the
-    /// stores, and whoever adds to the clock after it finds them.
+    /// buffer still, so that whoever draws a higher timestamp meanwhile does not find it, and finds it later, below that. An addition of nothing comes after
+    /// the stores, and whoever adds to the clock after it finds them.
     pub(crate) fn stamp(&self) -> u64 {
         self.given_out(self.next.fetch_add(0, Ordering::AcqRel))
     }

@@ -436,8 +436,8 @@ impl<M: Listed> Shared<M> {
     pub(crate) fn note_expiring(&self, space: &Space, count: u64) {
         space.expiring.fetch_add(count, Ordering::Relaxed);
         if count > 0 && !self.may_expire.load(Ordering::Relaxed) {
-            // An exchange, and whoever begins a snapshot adds to the clock before it looks: locked operations, which on x86-64 nothing passes. So a snapshot that
-            // does not see this has a timestamp below that of the key.
+            // An exchange, and whoever begins a snapshot adds to the clock before it looks: locked operations, which on x86-64 nothing passes. So a snapshot
+            // that does not see this has a timestamp below that of the key.
             self.may_expire.swap(true, Ordering::SeqCst);
         }
     }

@@ -12,7 +12,7 @@ use super::source::Source;
 use super::{Index, Options, Report, Suite, every_crash, list, suites};
 use crate::threads;
 use everleaf_index::registry;
-use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Verb, schedule};
+use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Site, Verb, schedule};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +40,8 @@ enum How {
     /// A reader of the tree, in this function, does not look again whether somebody was at work, so it returns what is published and not durable. Two threads
     /// under the scheduler find it.
     Reader(&'static str, &'static str),
+    /// The fence that stands there, in the code of this index, comes when the latch has been released. Two threads under the scheduler find it.
+    Unlocked(&'static str, &'static str, &'static str),
     /// Not, because.
     Cannot(&'static str),
 }
@@ -108,6 +110,7 @@ const ISLE: &str = "leaf/isle.rs";
 const REPLACED: &str = "structure/replaced.rs";
 /// Where readers look whether they may believe what they have read.
 const READER: &str = "crates/index/src/selective.rs";
+const NO_SCHEDULER: &str = "this build has no scheduling points";
 const LATCHES: &str = "latches and versions are in DRAM, and no word of a pool says that somebody is at work";
 
 /// Every seeded mistake.
@@ -164,7 +167,8 @@ pub fn seeds() -> Vec<Seed> {
         seed("p2", "Isle-Tree: the counter is durable and its line is not", "Wang and Chattopadhyay", At(TREE, ISLE, "pm.|flush(line);", Flush, Drop)),
         seed("p3", "Isle-Tree: key before value in a shift to the right", "Wang and Chattopadhyay", At(TREE, ISLE, "|write(pm, &line[from + 1]", Store, Early)),
         seed("p4", "LB+-Tree: Algorithm 3 inserts by a header that is not there yet", "Liu, Chen and Wang", Wrong(printed)),
-        seed("p5", "LB+-Tree: unlocked in the store that changes the header, before the flush", "Liu, Chen and Wang, released code", Cannot(LATCHES)),
+        seed("p5", "LB+-Tree: unlocked in the store that changes the header, before it is durable", "Liu, Chen and Wang, released code",
+            Unlocked("lb-128", "leaf/lb.rs", "pm.|persist(&block[near]);")),
         seed("p6", "FPTree: the log still names the new leaf of the split before", "Oukid et al.", Wrong(stale_log)),
         seed("p7", "wB+-Tree: the slot array is not invalid, durably, while it changes", "Chen and Jin, without their first flush",
             At("wb-128/u64", "leaf/wb.rs", "pm.|persist(bitmap);", Flush, Drop)),
@@ -180,11 +184,19 @@ pub fn seeds() -> Vec<Seed> {
 /// Sows every mistake whose name `chosen` agrees to, and tells `progress` what became of it.
 pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Sown)) {
     let suites = suites();
+    let find = |world: &str| &**suites.iter().find(|suite| suite.name() == world).expect("worlds of seeds are in the registry");
     let mut profiles = HashMap::new();
     let mut source = Source::of_this_build();
     for seed in seeds().into_iter().filter(|seed| chosen(seed.name)) {
         let begun = Instant::now();
-        let find = |world: &str| suites.iter().find(|suite| suite.name() == world).expect("worlds of seeds are in the registry");
+        // Most places are come by within one operation, and two of a store take minutes.
+        let mut sites = |world: &str, verb, file: &str, text: &str| {
+            let mut of = |operations| {
+                let profile = profiles.entry((world.to_owned(), operations)).or_insert_with(|| profile(find(world), options, operations));
+                profile.sites().into_iter().map(|(site, _)| site).filter(|site| site.verb == verb && source.stands_at(site, file, text)).collect::<Vec<_>>()
+            };
+            Some(of(1)).filter(|sites| !sites.is_empty()).unwrap_or_else(|| of(2))
+        };
         let (found, images, why) = match &seed.how {
             How::Cannot(why) => (None, 0, (*why).to_owned()),
             How::Wrong(run) => judge(&[run(&Options { operations: 2, depth: 2, ..options.clone() })]),
@@ -194,26 +206,22 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
             }
             How::Reader(function, code) => match source.line_of(READER, function, code) {
                 Some(line) if schedule::IS_BUILT_IN => careless_reader(line),
-                Some(_) => (None, 0, "this build has no scheduling points".to_owned()),
+                Some(_) => (None, 0, NO_SCHEDULER.to_owned()),
                 None => (Some(false), 0, format!("no {code:?} after {function:?} in {READER}")),
             },
             How::At(world, file, text, verb, act) => {
-                let suite = find(world);
-                // Most places are come by within one operation, and two of a store take minutes.
-                let mut sites = Vec::new();
-                for operations in 1..=2 {
-                    let profile = profiles.entry((*world, operations)).or_insert_with(|| profile(&**suite, options, operations));
-                    sites = profile.sites().into_iter().map(|(site, _)| site).filter(|site| site.verb == *verb && source.stands_at(site, file, text)).collect();
-                    if !sites.is_empty() {
-                        break;
-                    }
-                }
-                let reports = sites.iter().map(|site| attack(&**suite, options, Fault { site: *site, act: *act })).collect::<Vec<_>>();
+                let sites = sites(world, *verb, file, text);
+                let reports = sites.iter().map(|site| attack(find(world), options, Fault { site: *site, act: *act })).collect::<Vec<_>>();
                 match reports.is_empty() {
                     true => (Some(false), 0, format!("no {verb} at {text:?} in {file}")),
                     false => judge(&reports),
                 }
             }
+            How::Unlocked(index, file, text) => match sites(&format!("{index}/u64"), Verb::Fence, file, text)[..] {
+                [site] if schedule::IS_BUILT_IN => unlocked_early(index, site),
+                [_] => (None, 0, NO_SCHEDULER.to_owned()),
+                _ => (Some(false), 0, format!("not one fence at {text:?} in {file}")),
+            },
         };
         progress(Sown { seed, found, images, took: begun.elapsed(), why });
     }
@@ -222,8 +230,17 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
 /// Threads of which the readers leave out what stands in this line of the tree.
 fn careless_reader(line: u32) -> (Option<bool>, u64, String) {
     let omission = threads::Omission { slip: schedule::Slip::Validate, file: READER.to_owned(), line };
-    let options = threads::Options { schedules: 20_000, seed: 0x5eed, crash_every: 1, omission: Some(omission), ..threads::Options::default() };
-    let report = threads::run(threads::Index::<u64>::named("isle-128"), options, |_| {});
+    by_threads("isle-128", threads::Options { omission: Some(omission), ..threads::Options::default() })
+}
+
+/// Threads of which the writers come to this fence when their latches are free.
+fn unlocked_early(index: &str, site: Site) -> (Option<bool>, u64, String) {
+    by_threads(index, threads::Options { late_fence: Some(site), ..threads::Options::default() })
+}
+
+fn by_threads(index: &str, options: threads::Options) -> (Option<bool>, u64, String) {
+    let options = threads::Options { schedules: 20_000, seed: 0x5eed, crash_every: 1, ..options };
+    let report = threads::run(threads::Index::<u64>::named(index), options, |_| {});
     let rule = report.violation.as_ref().map(|violation| violation.broken.rule);
     (Some(rule.is_some()), report.counts.checked, rule.unwrap_or_default().to_owned())
 }

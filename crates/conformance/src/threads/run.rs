@@ -2,14 +2,14 @@
 
 use super::baton::{Alone, Baton, Lag, Limits, Order, Seat, Strategy, random_of};
 use super::crew::Crew;
-use super::history::{History, Operation, Outcomes};
+use super::history::{History, Operation, Outcomes, Returned};
 use super::sleep::Sleep;
 use super::story::{Event, Place, Violation};
 use super::target::{Mood, Target, World};
 use super::{Counts, Options};
 use crate::Broken;
 use everleaf_pmem::schedule::{self, Step};
-use everleaf_pmem::{Crash, CrashOptions, Debt, Image, Life, Memory, Pool, PoolOptions, Seen};
+use everleaf_pmem::{Crash, CrashOptions, Debt, Image, Life, Medium, Memory, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -294,10 +294,19 @@ impl<T: Target> Shared<T> {
     fn play(&self, operations: &[(usize, Operation)]) -> Result<(), Broken> {
         for (_, operation) in operations {
             let call = self.notes.history.lock().begin(PRELUDE, operation);
-            let returned = self.ground.target.apply(&self.live, &self.ground.world, operation)?;
+            let returned = self.apply(operation)?;
             self.notes.history.lock().end(call, returned);
         }
         Ok(())
+    }
+
+    fn apply(&self, operation: &Operation) -> Result<Returned, Broken> {
+        let returned = self.ground.target.apply(&self.live, &self.ground.world, operation)?;
+        if self.ground.options.late_fence.is_some() {
+            schedule::before(Step::Fence);
+            self.life.medium().fence();
+        }
+        Ok(returned)
     }
 
     /// The life of one thread.
@@ -328,7 +337,7 @@ impl<T: Target> Shared<T> {
         let call = self.notes.history.lock().begin(thread, operation);
         self.baton.note(|| Event::Begin { thread, operation: operation.clone() });
         debts.lock().clear();
-        let returned = self.ground.target.apply(&self.live, &self.ground.world, operation)?;
+        let returned = self.apply(operation)?;
         self.baton.note(|| Event::End { thread, returned: returned.clone() });
         self.notes.counts.lock().operations += 1;
         let mut owed: Vec<Debt> = std::mem::take(&mut *debts.lock());

@@ -14,8 +14,8 @@ pub(crate) use olc::Way;
 pub use packed::Packed;
 pub use siblings::Siblings;
 
-use crate::Key;
 pub use crate::latch::Restart;
+use crate::{Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
 use everleaf_pmem::schedule;
 use std::borrow::Borrow;
@@ -152,9 +152,9 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// Levels.
     fn depth(&self) -> u32;
 
-    /// How often its nodes have been built anew, all at once.
-    fn rebuilds(&self) -> u64 {
-        0
+    /// How its nodes have been built anew, all at once.
+    fn rebuilds(&self) -> Rebuilds {
+        Rebuilds::default()
     }
 
     /// Visits all leaves in order and checks the structure. Nobody may write meanwhile.

@@ -749,10 +749,10 @@ pub(super) const ROWS: &[Row] = &[
         place: "Table 2",
         what: "share of the time that is spent on building inner nodes anew",
         figure: "below 1 %",
-        needs: &["nv"],
+        needs: &["nv", "nv-1k", "nv-2k", "nv-4k"],
         lacks: &[],
-        rule: Rule::Not(Verdict::CannotCompare),
-        why: "The time of building anew is not told apart from that of the insert that causes it; nv-counts has how often it happens.",
+        rule: Rule::By(&["nv-nodes"], rebuild_share),
+        why: "",
     },
     Row {
         paper: "nv",
@@ -1260,6 +1260,13 @@ fn slower_media(evidence: &Evidence<'_>) -> Option<Judgement> {
 
 fn write_back_threshold() -> Judgement {
     Judgement::new(true, format!("{} B", Hardware::EADR_LINES_KEPT * everleaf_pmem::LINE)).cannot_compare()
+}
+
+fn rebuild_share(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let share = |system| evidence.median(["nv-nodes", "", "insert", metric::REBUILD_SHARE], system);
+    let all = NV_SIZES.into_iter().map(share).collect::<Option<Vec<f64>>>()?;
+    let ours: Vec<String> = all.iter().map(|share| format!("{:.2}", share * 100.0)).collect();
+    Some(Judgement::new(all.iter().all(|share| *share < 0.01), format!("{} % at 0.5, 1, 2, 4 KiB", ours.join(", "))))
 }
 
 fn rebuild_count(evidence: &Evidence<'_>) -> Option<Judgement> {

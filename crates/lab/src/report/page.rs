@@ -210,6 +210,7 @@ fn write_machine(html: &mut String, machine: &Machine) -> std::fmt::Result {
     row("Kernel", machine.kernel.clone())?;
     row("Pages", format!("{}; huge pages: {}", bytes(machine.page_bytes), machine.huge_pages))?;
     row("Lines are written back by", machine.flush_instruction.clone())?;
+    row("Transactions (RTM)", if machine.has_transactions { "yes" } else { "none" }.into())?;
     for (name, cost) in &machine.raw_ns {
         row(&format!("Cost of: {name}"), format!("{}\u{a0}ns", short(*cost)))?;
     }

@@ -117,6 +117,7 @@ fn hostile() -> Results {
         kernel: HOSTILE.into(),
         page_bytes: 0,
         huge_pages: HOSTILE.into(),
+        has_transactions: true,
         flush_instruction: HOSTILE.into(),
         raw_ns: BTreeMap::from([(HOSTILE.into(), -1e300)]),
     };

@@ -52,6 +52,11 @@ trait Class: Key {
     fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R;
 }
 
+/// Whether the index of this name exists to use transactions of the processor.
+fn is_about_transactions(name: &str) -> bool {
+    name.ends_with("-htm")
+}
+
 impl Class for u64 {
     fn decode<R>(bytes: &[u8], act: impl FnOnce(&Self) -> R) -> R {
         act(&bytes.first_chunk().map_or(0, |word| Self::from_be_bytes(*word)))
@@ -91,7 +96,7 @@ impl System for Index {
             any_size: true,
             leaf_bytes: self.leaf_bytes,
             alone: true,
-            lacks_transactions: self.name.ends_with("-htm") && !htm::is_available(),
+            lacks_transactions: is_about_transactions(self.name) && !htm::is_available(),
         }
     }
 
@@ -241,8 +246,9 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
 
     fn marks(&self) -> Option<Marks> {
         let (lines_flushed, fences) = self.pool.medium().flushed_and_fenced();
-        let everleaf_index::Stats { leaves, rebuilds, .. } = self.index.stats();
-        Some(Marks { lines_flushed, fences, leaves, rebuilds })
+        let everleaf_index::Stats { leaves, rebuilds, transactions, .. } = self.index.stats();
+        let transactions = is_about_transactions(self.entry.name).then_some(transactions);
+        Some(Marks { lines_flushed, fences, leaves, rebuilds, transactions })
     }
 
     fn settle(&self) {

@@ -110,7 +110,7 @@ impl<M: Measured + Listed> Instance for Open<M> {
 
     fn marks(&self) -> Option<Marks> {
         let (lines_flushed, fences) = self.store.pool().medium().flushed_and_fenced();
-        Some(Marks { lines_flushed, fences, leaves: self.leaves(), rebuilds: 0 })
+        Some(Marks { lines_flushed, fences, leaves: self.leaves(), ..Marks::default() })
     }
 
     fn reopen(self: Box<Self>, shutdown: Shutdown, threads: u16) -> Result<Reopened, Error> {

@@ -2,8 +2,8 @@
 
 use super::siblings::Siblings;
 use super::{Fences, Htm, Olc, Packed, Route, Router, Target};
-use crate::Key;
 use crate::latch::Restart;
+use crate::{Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
 
 /// One of the routers.
@@ -110,7 +110,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
         whichever!(self, router => router.depth())
     }
 
-    fn rebuilds(&self) -> u64 {
+    fn rebuilds(&self) -> Rebuilds {
         whichever!(self, router => router.rebuilds())
     }
 

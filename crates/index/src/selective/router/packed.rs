@@ -33,16 +33,17 @@
 use super::node::{Entry, Node, Separators};
 use super::siblings::{Join, Siblings};
 use super::{Fences, Route, Router, Target};
-use crate::Key;
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
+use crate::{Key, Rebuilds};
 use everleaf_pmem::schedule::{
     self,
     atomic::{AtomicU32, AtomicU64},
 };
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
 
 /// See the module documentation.
 pub struct Packed<K: ?Sized, const FANOUT: usize> {
@@ -53,6 +54,7 @@ pub struct Packed<K: ?Sized, const FANOUT: usize> {
     latch: Latch,
     is_rebuilding: AtomicU32,
     rebuilds: Counter,
+    rebuild_nanoseconds: Counter,
     leaves: Counter,
 }
 
@@ -92,6 +94,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             latch: Latch::new(),
             is_rebuilding: AtomicU32::new(0),
             rebuilds: Counter::default(),
+            rebuild_nanoseconds: Counter::default(),
             leaves: Counter::default(),
         };
         let top = router.fill(0, leaves);
@@ -157,6 +160,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             schedule::rest();
             return Err(Restart);
         }
+        let begun = Instant::now();
         let (mut leaves, mut number) = (Vec::new(), 0);
         // Until the last parent was locked, there may be one more.
         while number < self.top().parents {
@@ -186,6 +190,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             }
         }
         self.rebuilds.add(1);
+        self.rebuild_nanoseconds.add(begun.elapsed().as_nanos() as i64);
         self.is_rebuilding.store(0, Release);
         Ok(())
     }
@@ -345,8 +350,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
         Ok(Some(Siblings::new(self, &self.separators, node, lock, route.slot.min(count - 2))))
     }
 
-    fn rebuilds(&self) -> u64 {
-        self.rebuilds.get()
+    fn rebuilds(&self) -> Rebuilds {
+        Rebuilds { count: self.rebuilds.get(), time: Duration::from_nanos(self.rebuild_nanoseconds.get()) }
     }
 
     fn is_sparse(&self) -> bool {
