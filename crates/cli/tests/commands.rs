@@ -311,7 +311,7 @@ fn the_lab_measures_in_processes_of_its_own() {
     }
 }
 
-/// Far more work than there is time for is ended by Ctrl-C after the first figure; what is there is a good file.
+/// Far more work than there is time for is ended by Ctrl-C after the first figures; what is there is a good file, and can be drawn.
 #[test]
 fn a_lab_that_is_interrupted_leaves_a_good_file() {
     let directory = directory();
@@ -323,7 +323,7 @@ fn a_lab_that_is_interrupted_leaves_a_good_file() {
         .spawn()
         .expect("the program");
     let read = || std::fs::read(directory.path().join("results.jsonl")).unwrap_or_default();
-    while read().split(|byte| *byte == b'\n').count() < 4 {
+    while String::from_utf8_lossy(&read()).matches(r#""line":"measurement""#).count() < 2 {
         assert!(child.try_wait().expect("its state").is_none(), "it ended by itself");
         std::thread::yield_now();
     }
@@ -333,6 +333,8 @@ fn a_lab_that_is_interrupted_leaves_a_good_file() {
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("stopped"), "{output:?}");
     let found = lines(&read());
     assert!(count(&found, "measurement") >= 2 && found[found.len() - 1]["complete"] == false, "{:?}", found.last());
+    expect(directory.path(), &["lab", "report", "results.jsonl", "--out", "report"], b"", 0);
+    assert!(std::fs::read_to_string(directory.path().join("report/report.html")).expect("a page").contains("isle"));
 }
 
 #[test]
