@@ -1,6 +1,7 @@
 //! What a figure shows, before it is known how it is drawn: the same data become a picture, a table and a file.
 
 use super::scale;
+use crate::{Samples, Spread};
 use std::fmt::Write;
 
 /// A figure, with its data.
@@ -119,19 +120,6 @@ impl Kind {
     }
 }
 
-/// What several rounds gave.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spread {
-    /// The median.
-    pub median: f64,
-    /// The smallest.
-    pub low: f64,
-    /// The largest.
-    pub high: f64,
-    /// How many.
-    pub rounds: usize,
-}
-
 /// Numbers beyond this are none that anything measures, and places computed from them would not be finite.
 const MAGNITUDE_MAX: f64 = 1e18;
 /// And below this, they are nothing.
@@ -139,19 +127,15 @@ const MAGNITUDE_MIN: f64 = 1e-18;
 
 impl Spread {
     /// Of numbers from rounds; `None` if there are none that can be drawn.
-    pub fn of(numbers: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(super) fn drawable(numbers: impl IntoIterator<Item = f64>) -> Option<Self> {
         let drawable = numbers.into_iter().filter(|number| (0.0..=MAGNITUDE_MAX).contains(number));
-        let mut sorted: Vec<f64> = drawable.map(|number| if number < MAGNITUDE_MIN { 0.0 } else { number }).collect();
-        sorted.sort_by(f64::total_cmp);
-        let (low, high) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
-        Some(Self { median, low, high, rounds: sorted.len() })
+        let spread = drawable.map(|number| if number < MAGNITUDE_MIN { 0.0 } else { number }).collect::<Samples>().spread();
+        (spread.rounds > 0).then_some(spread)
     }
 
     /// In a unit that is so many times as large.
-    pub fn per(self, factor: f64) -> Self {
-        Self { median: self.median / factor, low: self.low / factor, high: self.high / factor, rounds: self.rounds }
+    pub(super) fn per(self, factor: f64) -> Self {
+        Self { median: self.median / factor, min: self.min / factor, max: self.max / factor, ..self }
     }
 }
 
@@ -211,7 +195,7 @@ impl Figure {
         text.push('\n');
         for (labels, spread) in &table.cells {
             let labels: Vec<String> = labels.iter().map(|cell| csv_cell(&cell.replace('\u{202f}', ""))).collect();
-            writeln!(text, "{},{},{},{},{}", labels.join(","), spread.median, spread.low, spread.high, spread.rounds).expect("a string takes everything");
+            writeln!(text, "{},{},{},{},{}", labels.join(","), spread.median, spread.min, spread.max, spread.rounds).expect("a string takes everything");
         }
         text
     }
@@ -243,10 +227,10 @@ mod tests {
 
     #[test]
     fn medians_and_spreads_leave_out_what_cannot_be_drawn() {
-        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, low: 1.0, high: 3.0, rounds: 3 }));
-        assert_eq!(Spread::of([4.0, 1.0]), Some(Spread { median: 2.5, low: 1.0, high: 4.0, rounds: 2 }));
-        assert_eq!(Spread::of([f64::NAN, f64::INFINITY, -1.0, 1e300, 7.0]).map(|spread| (spread.median, spread.rounds)), Some((7.0, 1)));
-        assert_eq!(Spread::of([f64::NAN]), None);
+        assert_eq!(Spread::drawable([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0, rounds: 3 }));
+        assert_eq!(Spread::drawable([4.0, 1.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0, rounds: 2 }));
+        assert_eq!(Spread::drawable([f64::NAN, f64::INFINITY, -1.0, 1e300, 7.0]).map(|spread| (spread.median, spread.rounds)), Some((7.0, 1)));
+        assert_eq!(Spread::drawable([f64::NAN]), None);
     }
 
     #[test]

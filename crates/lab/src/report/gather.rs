@@ -4,8 +4,9 @@
 //! 2. Where latencies were measured, it also has their percentiles; where lines and fences were counted, also these.
 //! 3. A panel is what its measurements have in common, and a title says in what panels differ. What all panels have in common stands in the note.
 
-use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series, Spread};
+use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series};
 use super::scale;
+use crate::Spread;
 use crate::plan::{self, Experiment, KeyKind, Measure, Memory, Parameters, Shape};
 use crate::result::{Measurement, Results, metric};
 use std::collections::BTreeSet;
@@ -155,7 +156,7 @@ impl<'a> View<'a> {
                 parameters.dedup();
                 let at = |at: f64| {
                     let there: Vec<&Measurement> = own.iter().filter(|measurement| parameter(measurement, self.horizontal) == Some(at)).copied().collect();
-                    Some((at, Spread::of(numbers(&there, name))?.per(factor)))
+                    Some((at, Spread::drawable(numbers(&there, name))?.per(factor)))
                 };
                 let points: Vec<(f64, Spread)> = parameters.into_iter().filter_map(at).collect();
                 if !points.is_empty() {
@@ -313,7 +314,7 @@ fn systems<'a>(measurements: &[&'a Measurement]) -> Vec<&'a str> {
 
 fn spread(measurements: &[&Measurement], system: &str, name: &str) -> Option<Spread> {
     let own: Vec<&Measurement> = measurements.iter().filter(|measurement| measurement.system == system).copied().collect();
-    Spread::of(numbers(&own, name))
+    Spread::drawable(numbers(&own, name))
 }
 
 fn numbers<'a>(measurements: &'a [&Measurement], name: &'a str) -> impl Iterator<Item = f64> + 'a {

@@ -1,12 +1,13 @@
 //! Figures with a line for each system over a parameter. The name of a system stands at the end of its line; dashes and marks tell lines apart where colours do
 //! not. The vertical axis begins at zero, and the ticks of the horizontal one are the values that were measured.
 
-use super::figure::{LinePanel, Lines, Series, Spread};
+use super::figure::{LinePanel, Lines, Series};
 use super::font::{Weight, fit, width};
 use super::layout::{Columns, paint_nothing};
 use super::scale::{Linear, plain};
 use super::style;
 use super::svg::{Anchor, Svg};
+use crate::Spread;
 
 const TITLE: f64 = 26.0;
 const HEIGHT_MIN: f64 = 190.0;
@@ -39,7 +40,7 @@ pub(super) fn paint(svg: &mut Svg, lines: &Lines, names: &[&str], width_all: f64
 
 fn paint_panel(svg: &mut Svg, lines: &Lines, panel: &LinePanel, names: &[&str], [left, top, panel_width, height]: [f64; 4]) {
     let points = || panel.series.iter().flat_map(|series| &series.points);
-    let scale = Linear::new(points().map(|(_, value)| value.high).fold(0.0, f64::max), 4);
+    let scale = Linear::new(points().map(|(_, value)| value.max).fold(0.0, f64::max), 4);
     let labels = scale.labels();
     let gutter = labels.iter().map(|label| width(label, 11.0, Weight::Regular)).fold(0.0, f64::max) + 8.0;
     let room = panel.series.iter().map(|series| width(&series.name, 11.5, Weight::Bold)).fold(0.0, f64::max).min(panel_width * 0.34) + 16.0;
@@ -82,8 +83,8 @@ fn paint_panel(svg: &mut Svg, lines: &Lines, panel: &LinePanel, names: &[&str], 
 
 fn paint_series(svg: &mut Svg, series: &Series, look: usize, column: &dyn Fn(f64) -> f64, row: &dyn Fn(f64) -> f64) {
     let places: Vec<[f64; 2]> = series.points.iter().map(|(at, value)| [column(*at), row(value.median)]).collect();
-    for ((_, Spread { low, high, .. }), [x, _]) in series.points.iter().zip(&places) {
-        let (low, high) = (row(*low), row(*high));
+    for ((_, Spread { min, max, .. }), [x, _]) in series.points.iter().zip(&places) {
+        let (low, high) = (row(*min), row(*max));
         if low - high > 1.5 {
             svg.line(&format!("error{look}"), [*x, low], [*x, high]);
             for y in [low, high] {

@@ -152,7 +152,7 @@ fn write_figure(html: &mut String, number: usize, figure: &Figure) -> std::fmt::
     html.push_str("</tr></thead>\n<tbody>\n");
     for ([what, system, part], spread) in &table.cells {
         write!(html, "<tr><td>{}</td><th scope=\"row\">{}</th><td>{}</td>", escape(what), escape(system), escape(part))?;
-        for value in [spread.median, spread.low, spread.high] {
+        for value in [spread.median, spread.min, spread.max] {
             write!(html, "<td class=\"number\">{}</td>", short(value))?;
         }
         writeln!(html, "<td class=\"number\">{}</td></tr>", spread.rounds)?;

@@ -10,12 +10,13 @@
 //!
 //! Bars and stacks begin at zero. Percentiles have a logarithmic axis, and marks instead of bars.
 
-use super::figure::{Chart, Kind, Panel, Row, Rows, Spread};
+use super::figure::{Chart, Kind, Panel, Row, Rows};
 use super::font::{Weight, fit, width};
 use super::layout::{Columns, paint_nothing};
 use super::scale::{Linear, Logarithmic, short, time};
 use super::style;
 use super::svg::{Anchor, Svg};
+use crate::Spread;
 
 const ROW: f64 = 21.0;
 const BAR: f64 = 13.0;
@@ -151,7 +152,7 @@ impl Painter<'_> {
         svg.rect(class_of(row.kind), [zero, middle - BAR / 2.0, place(value.median) - zero, BAR]);
         paint_whisker(svg, value, middle, place);
         let text = short(value.median);
-        let x = place(value.high.max(value.median)) + 6.0;
+        let x = place(value.max.max(value.median)) + 6.0;
         svg.text("value halo", [x, middle + 4.0], Anchor::Start, &text);
         if let Some(ratio) = baseline.and_then(|baseline| ratio_of(value.median, baseline)) {
             svg.text("muted halo", [x + width(&text, 11.5, Weight::Regular) + 6.0, middle + 4.0], Anchor::Start, &ratio);
@@ -182,12 +183,12 @@ impl Painter<'_> {
         let largest = |of: &dyn Fn(&Row) -> f64| panel.rows.iter().map(of).fold(0.0, f64::max);
         let count = (length / 48.0).floor().clamp(1.0, 5.0) as usize;
         match self.form {
-            Form::Bars => linear(largest(&|row| row.values.first().map_or(0.0, |value| value.high)), count),
+            Form::Bars => linear(largest(&|row| row.values.first().map_or(0.0, |value| value.max)), count),
             Form::Stacks => linear(largest(&total), count),
             Form::Percentiles => {
                 let values = || self.rows.panels.iter().flat_map(|panel| &panel.rows).flat_map(|row| &row.values);
-                let low = values().map(|value| value.low).filter(|low| *low > 0.0).fold(f64::INFINITY, f64::min);
-                let high = values().map(|value| value.high).fold(0.0, f64::max);
+                let low = values().map(|value| value.min).filter(|low| *low > 0.0).fold(f64::INFINITY, f64::min);
+                let high = values().map(|value| value.max).fold(0.0, f64::max);
                 Scale::Logarithmic(Logarithmic::new(if low.is_finite() { low } else { 1.0 }, high))
             }
         }
@@ -248,7 +249,7 @@ fn paint_percentiles(svg: &mut Svg, row: &Row, middle: f64, place: &dyn Fn(f64) 
             _ => svg.polygon("dot", &[[x - 1.5, middle - 6.0], [x + 1.5, middle - 6.0], [x + 1.5, middle + 6.0], [x - 1.5, middle + 6.0]]),
         }
     }
-    svg.text("value halo", [place(last.high.max(last.median)) + 8.0, middle + 4.0], Anchor::Start, &time(last.median));
+    svg.text("value halo", [place(last.max.max(last.median)) + 8.0, middle + 4.0], Anchor::Start, &time(last.median));
 }
 
 /// Names of the marks above those of the first row, pushed apart where they would touch.
@@ -264,7 +265,7 @@ fn paint_part_names(svg: &mut Svg, parts: &[String], row: &Row, y: f64, place: &
 
 /// From the smallest to the largest round, if they differ visibly.
 fn paint_whisker(svg: &mut Svg, value: &Spread, middle: f64, place: &dyn Fn(f64) -> f64) {
-    let (from, to) = (place(value.low), place(value.high));
+    let (from, to) = (place(value.min), place(value.max));
     if to - from > 1.5 {
         svg.line("whisker", [from, middle], [to, middle]);
         for x in [from, to] {

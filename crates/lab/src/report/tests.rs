@@ -1,8 +1,9 @@
 //! What every figure and every page must be, whatever was measured: well-formed, without numbers that are none, inside its frame, and the same each time.
 
-use super::figure::{Chart, Figure, Spread};
+use super::figure::{Chart, Figure};
 use super::picture::{NARROW, WIDE, inline, png, svg};
 use super::{gather, page, write};
+use crate::Spread;
 use crate::plan::{self, Experiment, KeyKind, Measure, Memory, Parameters, Plan, Shape};
 use crate::result::{Claim, End, FORMAT, Header, Line, Machine, Measurement, Metric, Results, Skipped, Verdict, metric};
 use std::collections::{BTreeMap, BTreeSet};
@@ -315,7 +316,7 @@ fn data_beside_a_figure_are_the_medians_and_the_spread() {
     );
     let Chart::Lines(lines) = &find(&figures, "doubling").chart else { panic!("no lines") };
     assert!(lines.is_logarithmic);
-    assert_eq!(lines.panels[0].series[0].points[0], (1e4, Spread { median: 2e6 * 1.06 / 1e6, low: 2.0, high: 2e6 * 1.12 / 1e6, rounds: 5 }));
+    assert_eq!(lines.panels[0].series[0].points[0], (1e4, Spread { median: 2e6 * 1.06 / 1e6, min: 2.0, max: 2e6 * 1.12 / 1e6, rounds: 5 }));
 }
 
 #[test]
