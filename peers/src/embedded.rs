@@ -4,7 +4,7 @@
 //! one for temporary files. What a crash of the process leaves is what the file system has at that moment, so a crash is a copy of the directory, taken while
 //! the engine is running, and opened in its place: nothing that the engine has not yet handed over is in it.
 
-use everleaf_lab::{Capabilities, Entries, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
+use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use std::fs;
 use std::io;
 use std::marker::PhantomData;

@@ -1,9 +1,9 @@
 //! LMDB, by heed: one transaction for each operation.
 
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
-use everleaf_lab::{Capabilities, Entries, Setting, System, Visit};
+use everleaf_lab::{Setting, System, Visit};
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags, WithoutTls};
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, WithoutTls};
 use std::marker::PhantomData;
 use std::ops::Bound;
 use std::path::Path;

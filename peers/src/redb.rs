@@ -1,7 +1,7 @@
 //! redb: one transaction for each operation.
 
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
-use everleaf_lab::{Capabilities, Entries, Setting, System, Visit};
+use everleaf_lab::{Setting, System, Visit};
 use redb::{Database, Durability as Commit, ReadableDatabase, TableDefinition, WriteTransaction};
 use std::marker::PhantomData;
 use std::path::Path;

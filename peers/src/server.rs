@@ -3,7 +3,7 @@
 //!
 //! A crash is `kill -9`, after which the server is started again on the same directory; it is back when it answers.
 
-use everleaf_lab::{Capabilities, Entries, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
+use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use redis::{Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use std::fs::{self, File};
 use std::net::TcpListener;

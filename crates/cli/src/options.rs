@@ -29,7 +29,7 @@ pub(crate) struct PoolArguments {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct IndexArgument {
     /// Index of new namespaces
-    #[arg(long, default_value = "isle", value_name = "NAME", value_parser = PossibleValuesParser::new(persistent_indexes()))]
+    #[arg(long, default_value_t = Options::default().index, value_name = "NAME", value_parser = PossibleValuesParser::new(persistent_indexes()))]
     pub(crate) index: String,
 }
 

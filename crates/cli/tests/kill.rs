@@ -230,7 +230,7 @@ fn a_defect_would_be_noticed() {
         ("0", &[b"DEL", b"group 1 member 0", b"group 1 member 1", b"group 1 member 2", b"group 1 member 3"], "group 1"),
     ];
     for (number, (database, words, expected)) in defects.into_iter().enumerate() {
-        let place = Place { pool: directory.path().join(format!("{number}.pool")), index: "isle" };
+        let place = Place { pool: directory.path().join(format!("{number}.pool")), index: "ever" };
         let shared = Shared::default();
         let mut writers = [Writer::new(0, &shared, 1)];
         let server = Server::start(&place);

@@ -12,6 +12,7 @@ mod key;
 mod latch;
 pub mod record;
 mod registry;
+mod scan;
 pub mod selective;
 mod strings;
 mod volatile;

@@ -51,7 +51,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
 pub use router::{AnyRouter, Htm, Olc, Packed};
-pub(crate) use scan::{is_beyond, next_bound, scan_target};
 use structure::{Room, Structure};
 
 /// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.

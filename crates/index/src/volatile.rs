@@ -3,9 +3,11 @@
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
+use crate::record::Record;
+use crate::scan::{next_bound, scan_leaves, scan_target};
+use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::structure::are_worth_merging;
-use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
@@ -17,7 +19,7 @@ use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -320,37 +322,23 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
-        let mut from: Bound<K::Owned> = from.map(K::to_owned);
-        let (mut entries, mut key) = (Vec::with_capacity(CAPACITY), K::Owned::default());
-        loop {
-            let _guard = self.pool.pin();
-            let fences = loop {
-                let attempt = self.find(scan_target(&from, direction)).and_then(|(leaf, version, route)| {
-                    entries.clear();
-                    entries.extend((0..leaf.count()).filter_map(|slot| Some((leaf.heads[slot].load(Relaxed), leaf.value(slot)?))));
-                    let fences = self.router.fences(&route)?;
-                    leaf.latch.validate(version)?;
-                    Ok(fences)
-                });
-                match attempt {
-                    Ok(fences) => break fences,
-                    Err(Restart) => schedule::spin(),
+        let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| loop {
+            let attempt = self.find(scan_target(from, direction)).and_then(|(leaf, version, route)| {
+                entries.clear();
+                entries.extend((0..leaf.count()).filter_map(|slot| Some(Entry { head: leaf.heads[slot].load(Relaxed), value: leaf.value(slot)? })));
+                let fences = self.router.fences(&route)?;
+                leaf.latch.validate(version)?;
+                if !K::WHOLE {
+                    entries.iter().for_each(|entry| Record::prefetch(&self.pool, entry.value.get()));
                 }
-            };
-            if direction == Direction::Reverse {
-                entries.reverse();
+                Ok(fences)
+            });
+            match attempt {
+                Ok(fences) => return Ok(next_bound(fences, direction)),
+                Err(Restart) => schedule::spin(),
             }
-            for &(head, value) in &entries {
-                K::read(&self.pool, head, value, &mut key)?;
-                if is_beyond(&key, &from, direction) && visit(key.borrow(), value) == ControlFlow::Break(()) {
-                    return Ok(());
-                }
-            }
-            match next_bound(fences, direction) {
-                Some(bound) => from = bound,
-                None => return Ok(()),
-            }
-        }
+        };
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, visit)
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {

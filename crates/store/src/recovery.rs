@@ -27,7 +27,7 @@ use crate::error::STORE_ROOT;
 use crate::slots::PENDING;
 use crate::store::Index;
 use everleaf_index::record::Record;
-use everleaf_index::{Listed, Recovery, registry};
+use everleaf_index::{Entry, Listed, Recovery, registry};
 use everleaf_pmem::{Medium, Off, Pool, Reach, Root, Word};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -142,9 +142,14 @@ fn read_slots<M: Medium>(pool: &Pool<M>, block: &StoreBlock, reach: Option<&Reac
 
 /// Step 2: opens the index of a namespace.
 fn open_index<M: Listed>(pool: &Arc<Pool<M>>, name: &str, root: Root, recovery: &Recovery<'_, M>) -> Result<Index, Error> {
-    let entry = registry::<[u8], M>().into_iter().find(|entry| entry.kind() == root.kind);
-    let entry = entry.ok_or_else(|| Error::UnknownKind { name: name.into(), kind: root.kind })?;
+    let entry = entry_of(name, root)?;
     Ok(Index { tree: entry.open(pool, name, recovery)?, kind: entry.name, root: root.off, begun: Stamp::lowest() })
+}
+
+/// Which index the root of a namespace is of.
+pub(crate) fn entry_of<M: Listed>(name: &str, root: Root) -> Result<Entry<[u8], M>, Error> {
+    let entry = registry::<[u8], M>().into_iter().find(|entry| entry.kind() == root.kind);
+    entry.ok_or_else(|| Error::UnknownKind { name: name.into(), kind: root.kind })
 }
 
 /// What was noted of the records of an index.

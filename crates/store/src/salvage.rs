@@ -15,10 +15,11 @@
 use crate::block::{SlotState, StoreBlock, read_log};
 use crate::check::Damage;
 use crate::error::STORE_ROOT;
+use crate::recovery::entry_of;
 use crate::slots::{PENDING, UNSTAMPED, generation};
 use crate::{Direction, Error, Namespace, Store};
 use everleaf_index::record::Record;
-use everleaf_index::{Listed, OrderedIndex, Recovery, registry};
+use everleaf_index::{Listed, OrderedIndex, Recovery};
 use everleaf_pmem::{Off, Pool, Root, WORD, Word};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -98,9 +99,12 @@ impl<M: Listed> Salvage<'_, M> {
     }
 
     fn namespace(&mut self, name: &str, root: Root, watch: &mut impl FnMut(u64)) -> Result<(), Error> {
-        let Some(entry) = registry::<[u8], M>().into_iter().find(|entry| entry.kind() == root.kind) else {
-            self.salvaged.lose(Some(name), Error::UnknownKind { name: name.into(), kind: root.kind });
-            return Ok(());
+        let entry = match entry_of::<M>(name, root) {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.salvaged.lose(Some(name), error);
+                return Ok(());
+            }
         };
         // Of its own: what one index reaches wrongly must not be in the way of another.
         let reach = self.pool.needs_recovery().then(|| self.pool.reach());

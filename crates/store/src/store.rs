@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 /// How to open a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the index for new namespaces. Default "isle". Existing namespaces keep theirs.
+    /// Name of the index for new namespaces. Default "ever". Existing namespaces keep theirs.
     pub index: String,
     /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others.
     pub size_max: usize,
@@ -51,7 +51,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            index: "isle".into(),
+            index: "ever".into(),
             size_max: 1 << 40,
             domain: None,
             accept_dirty_shutdown: false,

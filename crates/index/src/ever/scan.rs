@@ -1,49 +1,29 @@
-//! Scans: leaf by leaf, each read undisturbed as a whole, found through the router by its fences.
+//! Scans, see [`crate::scan`].
 
 use super::Ever;
-use super::leaf::Leaf;
 use super::structure::Placed;
 use crate::latch::Restart;
+use crate::scan::{next_bound, scan_leaves, scan_target};
 use crate::selective::router::{Fences, Route, Router, Target};
-use crate::selective::{is_beyond, next_bound, scan_target};
 use crate::{Direction, Error, Key, Visit};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, probe, schedule};
-use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     pub(super) fn scan_leaves(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
-        let mut from: Bound<K::Owned> = from.map(K::to_owned);
-        let (mut placed, mut key) = (Vec::with_capacity(Leaf::<LINES>::CAPACITY), K::Owned::default());
         // The way to the next leaf, while it is under the same node, and that has not changed.
         let mut next = None;
-        loop {
-            // Records that the leaf links stay readable while the guard lives.
-            let _guard = (!K::WHOLE).then(|| self.pool.pin());
-            let fences = loop {
-                match self.read_leaf(scan_target(&from, direction), next.take(), direction, &mut placed) {
-                    Ok((fences, beside)) => {
-                        next = beside;
-                        break fences?;
-                    }
-                    Err(Restart) => schedule::spin(),
+        let read = |from: &Bound<K::Owned>, placed: &mut Vec<Placed>| loop {
+            match self.read_leaf(scan_target(from, direction), next.take(), direction, placed) {
+                Ok((fences, beside)) => {
+                    next = beside;
+                    return Ok(next_bound(fences?, direction));
                 }
-            };
-            if direction == Direction::Reverse {
-                placed.reverse();
+                Err(Restart) => schedule::spin(),
             }
-            for Placed { entry, .. } in &placed {
-                K::read(&self.pool, entry.head, entry.value, &mut key)?;
-                if is_beyond(&key, &from, direction) && visit(key.borrow(), entry.value) == ControlFlow::Break(()) {
-                    return Ok(());
-                }
-            }
-            match next_bound(fences, direction) {
-                Some(bound) => from = bound,
-                None => return Ok(()),
-            }
-        }
+        };
+        scan_leaves(&self.pool, from, direction, |placed: &Placed| placed.entry, read, visit)
     }
 
     /// Reads a whole leaf in the order of its keys; its range, and the way to the one beside it.

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const INDEXES: [&str; 2] = ["isle", "isle-128"];
+const INDEXES: [&str; 2] = ["ever", "isle-128"];
 const THREADS: u64 = 4;
 
 fn store(index: &str) -> Store {
