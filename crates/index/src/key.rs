@@ -198,7 +198,8 @@ impl Key for [u8] {
         if self.is_empty() {
             return Ok((0, None));
         }
-        let record = Record::write(pool, self, &[], Version::default())?;
+        // Of no key that is there: whoever finds it without knowing whose it is does not take it for one.
+        let record = Record::write(pool, self, &[], Version { is_tombstone: true, ..Version::default() })?;
         Ok((record.off().link(), Some(record)))
     }
 
