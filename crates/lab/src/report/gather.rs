@@ -31,7 +31,9 @@ pub(super) fn missing(results: &Results) -> Vec<&Experiment> {
 }
 
 fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
-    let all: Vec<&Measurement> = results.measurements.iter().filter(|measurement| measurement.experiment == experiment.id).collect();
+    let mut all: Vec<&Measurement> = results.measurements.iter().filter(|measurement| measurement.experiment == experiment.id).collect();
+    // As the plan has the systems: each round had an order of its own.
+    all.sort_by_key(|measurement| experiment.systems.iter().position(|name| *name == measurement.system).unwrap_or(experiment.systems.len()));
     let planned = experiment.figure.clone().unwrap_or(plan::Figure {
         shape: Shape::Bars,
         horizontal: "phase".into(),
