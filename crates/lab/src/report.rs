@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The same results give the same bytes. Nothing in a result file is trusted: text is escaped where it is written (`svg.rs`), file names are made of letters
-//! and digits, and numbers that cannot be drawn are left out ([`Spread::of`](figure::Spread::of)).
+//! and digits, and numbers that cannot be drawn are left out (`Spread::drawable`).
 //!
 //! Read [`figure`] (what is shown), then `gather` (from measurements to figures), then `rows` and `lines` (how they are drawn).
 
