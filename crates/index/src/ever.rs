@@ -56,6 +56,7 @@
 mod batch;
 mod behind;
 mod directory;
+mod image;
 mod leaf;
 mod open;
 mod relocate;
@@ -76,13 +77,17 @@ use leaf::{Descriptor, Leaf, Place, Slot};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 resident! {
     /// The root block.
     struct Root {
         /// Link of the first extent.
         first: Word,
-        reserved: [Word; 7],
+        /// Link of the [image]; 0 while the index is open, and of one with integers always.
+        image: Word,
+        reserved: [Word; 6],
     }
 }
 
@@ -95,6 +100,7 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     router: Olc<K, FANOUT>,
     leaves: Counter,
     behind: Behind<K>,
+    is_closed: AtomicBool,
 }
 
 /// What DRAM knows of what is in the leaves.
@@ -326,6 +332,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     #[inline(always)]
     fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.pool.writable()?;
+        if self.is_closed.load(Relaxed) {
+            return Err(everleaf_pmem::Error::Closed.into());
+        }
         let result = write()?;
         self.pool.writable()?;
         Ok(result)
@@ -390,6 +399,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     fn check(&self) -> Result<Stats, Error> {
         self.check_all()
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.acknowledged(|| self.leave_image())
     }
 
     fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {

@@ -8,6 +8,7 @@ mod arena;
 mod counter;
 mod error;
 mod ever;
+mod image;
 mod key;
 mod latch;
 pub mod record;

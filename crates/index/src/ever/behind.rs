@@ -116,7 +116,7 @@ impl Known {
         trace: Option<&Trace<'_>>,
     ) -> Result<(), Error> {
         let mut count = 0;
-        let counted = count_leaf::<K, M, LINES>(pm, leaf, low, high, &mut |value| {
+        let counted = count_leaf::<K, M, LINES>(pm, leaf, low, high, trace.is_some(), &mut |value| {
             count += 1;
             trace.map_or(Ok(()), |trace| trace(value))
         })?;
@@ -211,26 +211,30 @@ pub(super) struct Counted {
     pub(super) beyond: u64,
 }
 
-/// Finds what counts in a leaf; calls `visit` with the value of each.
+/// Finds what counts in a leaf; calls `visit` with the value of each. Where a record cannot be read, or is of another key, that is an error for who `insists`;
+/// for others it counts, so that whoever comes by finds the damage.
 pub(super) fn count_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
     pm: &Pm<M>,
     leaf: &Leaf<LINES>,
     low: &K,
     high: Option<&K>,
+    insists: bool,
     visit: &mut dyn FnMut(NonZeroU64) -> Result<(), Error>,
 ) -> Result<Counted, Error> {
     let mut counted = Counted { fingerprints: Fingerprints::default(), beyond: 0 };
     let mut key = K::Owned::default();
     for slot in 0..Leaf::<LINES>::CAPACITY {
         let Some(Slot { token, value }) = leaf.read(slot) else { continue };
-        K::read(pm, token, value, &mut key)?;
+        let another = || everleaf_pmem::Error::corrupt(pm.offset_of(leaf).bytes(), "a leaf with a record of another key").into();
+        let read = K::read(pm, token, value, &mut key).and_then(|()| if key.borrow().token() == token { Ok(()) } else { Err(another()) });
         let found: &K = key.borrow();
-        if found.token() != token {
-            return Err(everleaf_pmem::Error::corrupt(pm.offset_of(leaf).bytes(), "a leaf with a record of another key").into());
-        }
-        if found < low || high.is_some_and(|high| found >= high) {
-            counted.beyond |= 1 << slot;
-            continue;
+        match read {
+            Err(error) if insists => return Err(error),
+            Ok(()) if found < low || high.is_some_and(|high| found >= high) => {
+                counted.beyond |= 1 << slot;
+                continue;
+            }
+            _ => {}
         }
         visit(value)?;
         counted.fingerprints.0[slot] = Place::of::<LINES>(token).fingerprint_at(slot);

@@ -9,13 +9,14 @@ use crate::counter::Counter;
 use crate::registry::{Recovery, kind_of};
 use crate::selective::leaf;
 use crate::selective::router::{Fences, Olc, Router};
-use crate::{Error, Key, Stats};
+use crate::{Error, Key, Stats, image};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
@@ -31,6 +32,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         extent.leaves[0].build(pool, &[]);
         let root = pool.alloc::<Root>()?;
         pool.store(&root.first, extent.off().link(), Relaxed);
+        pool.store(&root.image, 0, Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let (extent, root) = pool.fence_all((extent.flush_first(Self::size_with_leaves(1)), root.flush()));
@@ -55,7 +57,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn assemble(pool: &Arc<Pool<M>>, root: Off<Root>, directory: Directory<LINES, LEAVES>, known: Arc<Known>, live: &[(K::Owned, Number)]) -> Self {
         let leaves = Counter::default();
         leaves.add(live.len() as i64);
-        Self { pool: pool.clone(), root, directory, known, router: Olc::build(live), leaves, behind: Behind::nothing() }
+        Self { pool: pool.clone(), root, directory, known, router: Olc::build(live), leaves, behind: Behind::nothing(), is_closed: AtomicBool::new(false) }
     }
 
     /// The descriptor of a leaf that begins to live.
@@ -81,7 +83,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             return Err(missing());
         }
         let root = Off::<Root>::new(root.off);
-        let first = pool.at(root, "the root block of an index does not lie in the pool")?.first.get();
+        let block = pool.at(root, "the root block of an index does not lie in the pool")?;
+        let image = image::take(pool, &block.image, recovery.reach.is_none());
         if let Some(reach) = recovery.reach {
             reach.mark(root, size_of::<Root>())?;
         }
@@ -89,7 +92,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (mut blocks, mut live, mut free) = (vec![(root.bytes(), size_of::<Root>())], Vec::new(), Vec::new());
         // Copies of fences are kept until the end; damage must not make them fill the memory.
         let mut kept = 0;
-        Directory::<LINES, LEAVES>::follow(pool, first, &mut |off, entries| {
+        Directory::<LINES, LEAVES>::follow(pool, block.first.get(), &mut |off, entries| {
             if let Some(reach) = recovery.reach {
                 reach.mark(off, size_of::<Extent<LINES, LEAVES>>())?;
             }
@@ -125,6 +128,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         }
         let mut index = Self::assemble(pool, root, directory, known, &live);
+        if let Some(image) = image
+            && index.known.recall::<_, M, LINES, LEAVES>(pool, &live, &image).is_some()
+        {
+            return Ok(index);
+        }
         let unread = Unread::new(live);
         if K::WHOLE && recovery.trace.is_none() {
             index.behind = Behind::begin::<M, LINES, LEAVES>(unread, pool, &index.known, recovery.threads.saturating_sub(1));
@@ -163,7 +171,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
             let occupied = descriptor.occupied::<LINES>(Wide::get());
             let (low, high): (&K, Option<&K>) = (fences.low.borrow(), fences.high.as_ref().map(Borrow::borrow));
-            let found = count_leaf::<K, M, LINES>(&self.pool, leaf, low, high, &mut |_| Ok(()))?;
+            let found = count_leaf::<K, M, LINES>(&self.pool, leaf, low, high, true, &mut |_| Ok(()))?;
             if (0..Leaf::<LINES>::CAPACITY).any(|slot| found.fingerprints.0[slot] != descriptor.fingerprint(slot)) {
                 return Err(corrupt(off, "a leaf whose fingerprints are not those of what counts"));
             }

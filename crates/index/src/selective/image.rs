@@ -1,31 +1,17 @@
-//! What a tree leaves behind when it is closed, so that the next opening need not read the leaves.
+//! The image ([`crate::image`]) of a tree.
 //!
 //! NV-Tree writes its inner nodes when it is shut down, and has them at once when it is opened again. What inner nodes say is where the range of each leaf
 //! begins; so this is what is written here, once for all routers and all leaves, and any router is built from it.
 //!
 //! ```text
-//! check | words | keys | leaves | place of each leaf | low of each leaf
+//! keys | leaves | place of each leaf | low of each leaf
 //!
 //! low: of integers, a word; of byte strings, their length and their bytes, in whole words
 //! ```
-//!
-//! `check` is a checksum of all that follows, of which there are so many `words`.
-//!
-//! Closing:
-//! 1. the image goes to a block that nobody can reach: flush, fence. A crash forgets it. In a pool without room there is none, and the next opening reads the
-//!    leaves.
-//! 2. `image` in the root block := the block, persist: the commit point. From here on the tree refuses writes, of which the image would not tell. A crash after
-//!    it, but before the pool has been closed, leaves a pool that is to be recovered, which takes no notice of images.
-//!
-//! Opening:
-//! 1. in a pool that has been closed, the image is copied and checked. One that is damaged is none.
-//! 2. `image` := 0, persist, before anything changes: no opening to come finds what is no longer true.
-//! 3. the block is given back; where the pool is recovered, it is free because nobody reaches it.
 
-use crate::{Error, Key};
-use everleaf_pmem::{Medium, Off, Pool, WORD, Word};
+use crate::Key;
+use everleaf_pmem::WORD;
 use std::borrow::Borrow;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module documentation.
 pub(super) struct Image<K: Key + ?Sized> {
@@ -35,46 +21,13 @@ pub(super) struct Image<K: Key + ?Sized> {
     pub(super) leaves: Vec<(K::Owned, u64)>,
 }
 
-const CHECK: usize = 0;
-const WORDS: usize = 1;
-const KEYS: usize = 2;
-const LEAVES: usize = 3;
-const HEADER: usize = 4;
+const KEYS: usize = 0;
+const LEAVES: usize = 1;
+const HEADER: usize = 2;
 
 impl<K: Key + ?Sized> Image<K> {
-    /// Writes the image to a new block and links it in `slot`, durably.
-    ///
-    /// # Errors
-    /// A full pool; then nothing has changed.
-    pub(super) fn write<M: Medium>(&self, pool: &Pool<M>, slot: &Word) -> Result<(), Error> {
-        let words = self.encode();
-        let block = pool.alloc_words(words.len())?;
-        for (word, value) in block.iter().zip(&words) {
-            pool.store(word, *value, Relaxed);
-        }
-        let block = pool.seal(block);
-        pool.link(slot, block);
-        Ok(())
-    }
-
-    /// Reads the image that `slot` links, if there is one and it is sound, and gives it up, durably. It counts only if the pool has been closed since it was
-    /// written.
-    pub(super) fn take<M: Medium>(pool: &Pool<M>, slot: &Word, has_been_closed: bool) -> Option<Self> {
-        // Who only looks at a pool changes nothing.
-        if slot.get() == 0 || pool.writable().is_err() {
-            return None;
-        }
-        let block = Off::<Word>::from_link(slot.get()).ok();
-        let words = block.filter(|_| has_been_closed).and_then(|block| read(pool, block));
-        pool.store(slot, 0, Relaxed);
-        pool.persist(slot);
-        // Of one that is damaged nobody knows where it ends, or whether it is a block at all: the next recovery finds it free.
-        pool.retire(block.filter(|_| words.is_some())?, &pool.pin());
-        Self::decode(&words?)
-    }
-
-    fn encode(&self) -> Vec<u64> {
-        let mut words = vec![0, 0, self.keys, self.leaves.len() as u64];
+    pub(super) fn encode(&self) -> Vec<u64> {
+        let mut words = vec![self.keys, self.leaves.len() as u64];
         words.extend(self.leaves.iter().map(|(_, place)| place));
         for (low, _) in &self.leaves {
             let low: &K = low.borrow();
@@ -91,13 +44,11 @@ impl<K: Key + ?Sized> Image<K> {
                 }
             }
         }
-        words[WORDS] = words.len() as u64;
-        words[CHECK] = check_of(&words);
         words
     }
 
     /// What `words` say, whose checksum is right.
-    fn decode(words: &[u64]) -> Option<Self> {
+    pub(super) fn decode(words: &[u64]) -> Option<Self> {
         let (header, rest) = words.split_at_checked(HEADER)?;
         let (places, mut lows) = rest.split_at_checked(usize::try_from(header[LEAVES]).ok()?)?;
         let mut leaves = Vec::with_capacity(places.len());
@@ -120,18 +71,6 @@ impl<K: Key + ?Sized> Image<K> {
     }
 }
 
-/// The words of an image, if they are as they were written.
-fn read<M: Medium>(pool: &Pool<M>, block: Off<Word>) -> Option<Vec<u64>> {
-    let header = pool.words(block, HEADER)?;
-    let words = pool.words(block, usize::try_from(header[WORDS].get()).ok()?)?;
-    let words: Vec<u64> = words.iter().map(Word::get).collect();
-    (words.len() >= HEADER && words[CHECK] == check_of(&words)).then_some(words)
-}
-
-fn check_of(words: &[u64]) -> u64 {
-    crc32c::crc32c(bytemuck::cast_slice(&words[WORDS..])).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,11 +78,10 @@ mod tests {
     fn comes_back<K: Key + ?Sized>(lows: Vec<K::Owned>) {
         let leaves: Vec<_> = lows.into_iter().zip((1..).map(|number| number * 512)).collect();
         let words = Image::<K> { keys: 7, leaves: leaves.clone() }.encode();
-        assert_eq!(words[CHECK], check_of(&words));
         let image = Image::<K>::decode(&words).unwrap();
         assert_eq!((image.keys, image.leaves), (7, leaves));
         // Whatever stands there, there is an answer, also if the checksum were right.
-        for at in WORDS..words.len() {
+        for at in 0..words.len() {
             for value in [0, 1, words[at].wrapping_add(1), u64::MAX] {
                 let mut words = words.clone();
                 words[at] = value;

@@ -8,7 +8,7 @@ use super::structure::Structure;
 use super::{Latches, Selective, TreeRoot};
 use crate::counter::Counter;
 use crate::registry::{Recovery, kind_of};
-use crate::{Error, Key, Stats};
+use crate::{Error, Key, Stats, image};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -73,10 +73,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let checked = self.router.check(&mut |fences, leaf| leaves.push((fences.low.clone(), leaf)));
         checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
         self.is_closed.store(true, Relaxed);
-        match (Image::<K> { keys: self.keys.get(), leaves }).write(&self.pool, &self.root().image) {
-            Ok(()) | Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) => Ok(()),
-            Err(error) => Err(error),
-        }
+        image::leave(&self.pool, &self.root().image, &Image::<K> { keys: self.keys.get(), leaves }.encode())
     }
 
     /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
@@ -102,7 +99,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             logs.push(off);
             L::replay(pool, log)
         })?;
-        if let Some(image) = Image::<K>::take(pool, &block.image, recovery.reach.is_none())
+        if let Some(image) = image::take(pool, &block.image, recovery.reach.is_none()).and_then(|content| Image::<K>::decode(&content))
             && image.leaves.iter().all(|(_, leaf)| pool.get(Off::<L>::new(*leaf)).is_some())
             && block.first.get() == Off::<L>::new(image.leaves[0].1).link()
             && check_apart::<L>(root, &logs, image.leaves.iter().map(|(_, leaf)| *leaf)).is_ok()

@@ -1,0 +1,108 @@
+//! What an index leaves behind when it is closed, so that the next opening need not read everything: words under a checksum.
+//!
+//! ```text
+//! check | words | content
+//! ```
+//!
+//! `check` is a checksum of all that follows, of which there are so many `words`, both counted. The content is the index's: [`crate::selective`] and
+//! [`crate::ever`] have one each.
+//!
+//! Closing:
+//! 1. the image goes to a block that nobody can reach: flush, fence. A crash forgets it. In a pool without room there is none, and the next opening reads the
+//!    leaves.
+//! 2. `image` in the root block := the block, persist: the commit point. From here on the index refuses writes, of which the image would not tell. A crash
+//!    after it, but before the pool has been closed, leaves a pool that is to be recovered, which takes no notice of images.
+//!
+//! Opening:
+//! 1. in a pool that has been closed, the image is copied and checked. One that is damaged is none.
+//! 2. `image` := 0, persist, before anything changes: no opening to come finds what is no longer true.
+//! 3. the block is given back; where the pool is recovered, it is free because nobody reaches it.
+
+use crate::Error;
+use everleaf_pmem::{Medium, Off, Pool, Word};
+use std::sync::atomic::Ordering::Relaxed;
+
+const CHECK: usize = 0;
+const WORDS: usize = 1;
+const HEADER: usize = 2;
+
+/// Writes an image to a new block and links it in `slot`, durably. In a pool without room there is none.
+///
+/// # Errors
+/// A pool that cannot be written.
+pub(crate) fn leave<M: Medium>(pool: &Pool<M>, slot: &Word, content: &[u64]) -> Result<(), Error> {
+    let words = seal(content);
+    let block = match pool.alloc_words(words.len()) {
+        Err(everleaf_pmem::Error::NoSpace { .. }) => return Ok(()),
+        block => block?,
+    };
+    for (word, value) in block.iter().zip(&words) {
+        pool.store(word, *value, Relaxed);
+    }
+    let block = pool.seal(block);
+    pool.link(slot, block);
+    Ok(())
+}
+
+/// The content of the image that `slot` links, if there is one and it is sound; gives it up, durably. It counts only if the pool has been closed since it was
+/// written.
+pub(crate) fn take<M: Medium>(pool: &Pool<M>, slot: &Word, has_been_closed: bool) -> Option<Vec<u64>> {
+    // Who only looks at a pool changes nothing.
+    if slot.get() == 0 || pool.writable().is_err() {
+        return None;
+    }
+    let block = Off::<Word>::from_link(slot.get()).ok();
+    let content = block.filter(|_| has_been_closed).and_then(|block| read(pool, block));
+    pool.store(slot, 0, Relaxed);
+    pool.persist(slot);
+    // Of one that is damaged nobody knows where it ends, or whether it is a block at all: the next recovery finds it free.
+    pool.retire(block.filter(|_| content.is_some())?, &pool.pin());
+    content
+}
+
+fn seal(content: &[u64]) -> Vec<u64> {
+    let mut words = vec![0, (HEADER + content.len()) as u64];
+    words.extend(content);
+    words[CHECK] = check_of(&words);
+    words
+}
+
+fn read<M: Medium>(pool: &Pool<M>, block: Off<Word>) -> Option<Vec<u64>> {
+    let header = pool.words(block, HEADER)?;
+    let words = pool.words(block, usize::try_from(header[WORDS].get()).ok()?)?;
+    let words: Vec<u64> = words.iter().map(Word::get).collect();
+    (words.len() >= HEADER && words[CHECK] == check_of(&words)).then(|| words[HEADER..].to_vec())
+}
+
+fn check_of(words: &[u64]) -> u64 {
+    crc32c::crc32c(bytemuck::cast_slice(&words[WORDS..])).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf_pmem::{Hardware, PoolOptions, resident};
+
+    resident! {
+        struct Root {
+            image: Word,
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_taken_once_and_only_if_it_is_sound_and_the_pool_was_closed() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 4 << 20, ..PoolOptions::default() }).unwrap();
+        let root = pool.seal(pool.alloc::<Root>().inspect(|root| pool.store(&root.image, 0, Relaxed)).unwrap()).release();
+        let slot = &pool.get(root).unwrap().image;
+        let content = [7, 1 << 40, 0];
+        assert_eq!(take(&pool, slot, true), None);
+        leave(&pool, slot, &content).unwrap();
+        assert_eq!((take(&pool, slot, true), take(&pool, slot, true)), (Some(content.to_vec()), None));
+        leave(&pool, slot, &content).unwrap();
+        assert_eq!((take(&pool, slot, false), slot.get()), (None, 0));
+        leave(&pool, slot, &content).unwrap();
+        let word = &pool.words(Off::<Word>::from_link(slot.get()).unwrap(), 4).unwrap()[3];
+        pool.store(word, word.get() ^ 1, Relaxed);
+        assert_eq!((take(&pool, slot, true), slot.get()), (None, 0));
+    }
+}
