@@ -179,6 +179,7 @@ impl Atom {
             (Operation::Get(register) | Operation::Insert(register, _), Returned::Was(was)) if *was != 0 => add(Effect::Read(*register, Before::Is(*was))),
             (Operation::Get(register) | Operation::Update(register, _), Returned::Was(0)) => add(Effect::Read(*register, Before::Is(0))),
             (Operation::GetMany(registers), Returned::Were(were)) => {
+                assert_eq!(registers.len(), were.len(), "an answer for each key");
                 registers.iter().zip(were).for_each(|(register, was)| add(Effect::Read(*register, Before::Is(*was))));
             }
             (
@@ -206,6 +207,7 @@ impl Atom {
                 changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to))));
             }
             (Operation::Many(changes), Returned::Were(were)) => {
+                assert_eq!(changes.len(), were.len(), "an answer for each key");
                 changes.iter().zip(were).for_each(|((register, to), was)| add(Effect::Write(*register, Before::Is(*was), *to)));
             }
             (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),

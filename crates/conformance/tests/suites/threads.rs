@@ -29,7 +29,9 @@ fn threads_crash_on_every_index_of_byte_strings() {
 
 #[test]
 fn threads_crash_on_the_store() {
-    run(Store { index: "isle-128" }, Options { schedules: 500, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
+    for index in ["ever-64", "isle-128"] {
+        run(Store { index }, Options { schedules: 500, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
+    }
 }
 
 #[test]

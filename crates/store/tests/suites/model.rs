@@ -369,12 +369,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_answers_as_maps_do_on_isle(operations in prop::collection::vec(operation(), 1..80)) {
-        run("isle", &operations).unwrap();
+    fn the_store_answers_as_maps_do(operations in prop::collection::vec(operation(), 1..80)) {
+        run("ever", &operations).unwrap();
     }
 
     #[test]
     fn the_store_answers_as_maps_do_on_small_leaves(operations in prop::collection::vec(operation(), 1..80)) {
+        run("ever-64", &operations).unwrap();
         run("isle-128", &operations).unwrap();
     }
 }
