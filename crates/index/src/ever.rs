@@ -64,6 +64,7 @@ mod scan;
 mod structure;
 
 use crate::counter::Counter;
+use crate::image::Gate;
 use crate::latch::Restart;
 use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
@@ -77,8 +78,6 @@ use leaf::{Descriptor, Leaf, Place, Slot};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 resident! {
     /// The root block.
@@ -100,7 +99,7 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     router: Olc<K, FANOUT>,
     leaves: Counter,
     behind: Behind<K>,
-    is_closed: AtomicBool,
+    gate: Gate,
 }
 
 /// What DRAM knows of what is in the leaves.
@@ -331,13 +330,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Runs a write unless the pool refuses writes, and acknowledges it only if its fences have done what they say.
     #[inline(always)]
     fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.pool.writable()?;
-        if self.is_closed.load(Relaxed) {
-            return Err(everleaf_pmem::Error::Closed.into());
-        }
-        let result = write()?;
-        self.pool.writable()?;
-        Ok(result)
+        self.gate.acknowledged(&self.pool, write)
     }
 }
 

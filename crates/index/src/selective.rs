@@ -36,6 +36,7 @@ mod scan;
 
 use crate::arena::Arena;
 use crate::counter::Counter;
+use crate::image::Gate;
 use crate::latch::{Latch, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
@@ -47,7 +48,6 @@ use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
 pub use router::{AnyRouter, Htm, Olc, Packed};
@@ -86,7 +86,7 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     router: R,
     keys: Counter,
     leaves: Counter,
-    is_closed: AtomicBool,
+    gate: Gate,
     _key: PhantomData<fn(&K, L)>,
 }
 
@@ -319,16 +319,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Runs a write unless the pool refuses writes, and acknowledges it only if its fences have done what they say.
+    /// See [`Gate::acknowledged`].
     #[inline(always)]
     fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.pool.writable()?;
-        if self.is_closed.load(Relaxed) {
-            return Err(everleaf_pmem::Error::Closed.into());
-        }
-        let result = write()?;
-        self.pool.writable()?;
-        Ok(result)
+        self.gate.acknowledged(&self.pool, write)
     }
 
     fn take(&self, key: &K, mut start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {

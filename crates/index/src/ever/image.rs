@@ -8,12 +8,11 @@
 //! none: it serves before its leaves are read.
 
 use super::directory::{Directory, Number, handle};
-use super::leaf::{Fingerprints, SLOTS_MAX};
+use super::leaf::SLOTS_MAX;
 use super::{Ever, Known};
 use crate::selective::router::Router;
 use crate::{Error, Key, image};
 use everleaf_pmem::{Medium, Pool, WORD};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Words of fingerprints.
 const TAGS: usize = SLOTS_MAX / WORD;
@@ -23,13 +22,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn leave_image(&self) -> Result<(), Error> {
         let mut content = vec![self.known.keys.get(), self.leaves.get()];
         let checked = self.router.check(&mut |_, number| {
-            let at = Directory::<LINES, LEAVES>::leaf(&self.pool, number).map_or(0, |leaf| self.pool.offset_of(leaf).bytes());
-            let descriptor = self.known.descriptors.get(handle(number));
-            content.push(at);
-            content.extend((0..TAGS).map(|tag| u64::from_le_bytes(std::array::from_fn(|slot| descriptor.fingerprint(tag * WORD + slot)))));
+            if !K::WHOLE {
+                content.push(Directory::<LINES, LEAVES>::leaf(&self.pool, number).map_or(0, |leaf| self.pool.offset_of(leaf).bytes()));
+                content.extend(self.known.descriptors.get(handle(number)).tags());
+            }
         });
         checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
-        self.is_closed.store(true, Relaxed);
+        self.gate.close();
         if K::WHOLE { Ok(()) } else { image::leave(&self.pool, &self.root().image, &content) }
     }
 }
@@ -45,11 +44,9 @@ impl Known {
             return None;
         }
         for ([_, tags @ ..], (_, number)) in parts.iter().zip(leaves) {
-            let mut fingerprints = Fingerprints::default();
-            fingerprints.0.iter_mut().zip(tags.iter().flat_map(|tag| tag.to_le_bytes())).for_each(|(slot, tag)| *slot = tag);
             let descriptor = self.descriptors.get(handle(*number));
             let _lock = descriptor.latch().begin_locked().expect("nobody else knows of the index yet");
-            descriptor.fill(&fingerprints);
+            descriptor.fill_tags(tags.iter().copied());
         }
         self.keys.add(i64::try_from(*keys).ok()?);
         Some(())

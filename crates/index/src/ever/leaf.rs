@@ -307,9 +307,17 @@ impl Descriptor {
 
     /// Says what counts in a leaf that nobody else looks at yet.
     pub(super) fn fill(&self, fingerprints: &Fingerprints) {
-        for (word, bytes) in self.0.tags.iter().zip(fingerprints.0.as_chunks().0) {
-            word.store(u64::from_le_bytes(*bytes), Release);
-        }
+        self.fill_tags(fingerprints.0.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)));
+    }
+
+    /// The same by words, as [`Descriptor::tags`] has them.
+    pub(super) fn fill_tags(&self, tags: impl Iterator<Item = u64>) {
+        self.0.tags.iter().zip(tags).for_each(|(word, tag)| word.store(tag, Release));
+    }
+
+    /// All fingerprints, eight a word.
+    pub(super) fn tags(&self) -> impl Iterator<Item = u64> {
+        self.0.tags.iter().map(|word| word.load(Relaxed))
     }
 
     /// Makes several slots count for nothing. The caller has the latch.

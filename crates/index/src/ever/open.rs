@@ -6,17 +6,17 @@ use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::structure::Placed;
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
+use crate::image::{self, Gate};
 use crate::registry::{Recovery, kind_of};
 use crate::selective::leaf;
 use crate::selective::router::{Fences, Olc, Router};
-use crate::{Error, Key, Stats, image};
+use crate::{Error, Key, Stats};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
@@ -57,7 +57,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn assemble(pool: &Arc<Pool<M>>, root: Off<Root>, directory: Directory<LINES, LEAVES>, known: Arc<Known>, live: &[(K::Owned, Number)]) -> Self {
         let leaves = Counter::default();
         leaves.add(live.len() as i64);
-        Self { pool: pool.clone(), root, directory, known, router: Olc::build(live), leaves, behind: Behind::nothing(), is_closed: AtomicBool::new(false) }
+        Self { pool: pool.clone(), root, directory, known, router: Olc::build(live), leaves, behind: Behind::nothing(), gate: Gate::default() }
     }
 
     /// The descriptor of a leaf that begins to live.

@@ -7,15 +7,16 @@ use super::router::{Build, Router, Target};
 use super::structure::Structure;
 use super::{Latches, Selective, TreeRoot};
 use crate::counter::Counter;
+use crate::image::{self, Gate};
 use crate::registry::{Recovery, kind_of};
-use crate::{Error, Key, Stats, image};
+use crate::{Error, Key, Stats};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool, AtomicUsize,
+    AtomicUsize,
     Ordering::{Relaxed, Release},
 };
 use std::sync::mpsc;
@@ -64,7 +65,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let places: Vec<u64> = image.leaves.iter().map(|(_, place)| *place).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
         let router = build(&image.leaves);
-        Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, is_closed: AtomicBool::new(false), _key: PhantomData }
+        Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, gate: Gate::default(), _key: PhantomData }
     }
 
     /// See [`OrderedIndex::close`](crate::OrderedIndex::close).
@@ -72,7 +73,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let mut leaves = Vec::new();
         let checked = self.router.check(&mut |fences, leaf| leaves.push((fences.low.clone(), leaf)));
         checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
-        self.is_closed.store(true, Relaxed);
+        self.gate.close();
         image::leave(&self.pool, &self.root().image, &Image::<K> { keys: self.keys.get(), leaves }.encode())
     }
 
