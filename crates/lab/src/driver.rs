@@ -285,18 +285,18 @@ fn run_phase(
     if let (Measure::Counts, Some(counts)) = (parameters.measure, instance.counts()) {
         report_counts(&counts, operations, &mut metrics);
     }
-    if let (Some(before), Some(after)) = (before, instance.marks())
-        && mix.insert > 0.0
-    {
-        put(&mut metrics, metric::SPLITS, after.leaves.saturating_sub(before.leaves) as f64 / operations as f64, "1/op");
-        put(&mut metrics, metric::LEAVES, after.leaves as f64, "");
-        put(&mut metrics, metric::REBUILDS, (after.rebuilds.count - before.rebuilds.count) as f64, "");
-        if parameters.measure == Measure::Time {
-            put(&mut metrics, metric::REBUILD_SHARE, (after.rebuilds.time - before.rebuilds.time).div_duration_f64(outcome.busy), "x");
+    if let (Some(before), Some(after)) = (before, instance.marks()) {
+        if mix.insert > 0.0 {
+            put(&mut metrics, metric::SPLITS, after.leaves.saturating_sub(before.leaves) as f64 / operations as f64, "1/op");
+            put(&mut metrics, metric::LEAVES, after.leaves as f64, "");
+            put(&mut metrics, metric::REBUILDS, (after.rebuilds.count - before.rebuilds.count) as f64, "");
+            if parameters.measure == Measure::Time {
+                put(&mut metrics, metric::REBUILD_SHARE, (after.rebuilds.time - before.rebuilds.time).div_duration_f64(outcome.busy), "x");
+            }
         }
-    }
-    if let (Some(Some(before)), Some(Some(after))) = (before.map(|marks| marks.transactions), instance.marks().map(|marks| marks.transactions)) {
-        report_transactions(before, after, operations, &mut metrics);
+        if let (Some(before), Some(after)) = (before.transactions, after.transactions) {
+            report_transactions(before, after, operations, &mut metrics);
+        }
     }
     outcome.inserted.iter().for_each(|(first, count)| population.add(*first, *count));
     if mix.delete > 0.0 {
