@@ -92,7 +92,7 @@ impl Hardware {
         for line in 0..lines.count() {
             self.write_back.line(lines.first().wrapping_add(line * LINE));
         }
-        self.latency.wait(lines.count());
+        self.latency.owe(lines.count());
     }
 
     #[cold]
@@ -164,7 +164,10 @@ impl Medium for Hardware {
     fn fence(&self) {
         match self.domain {
             Domain::PageCache => compiler_fence(Ordering::SeqCst),
-            Domain::Adr | Domain::Eadr => store_fence(),
+            Domain::Adr | Domain::Eadr => {
+                store_fence();
+                self.latency.pay();
+            }
             Domain::Msync => self.synchronise(),
         }
     }

@@ -1,10 +1,12 @@
 //! Emulated write latency: what the papers' machines would have taken.
 //!
-//! The papers emulate slow persistent memory by a delay after every line that is written back. So does [`Hardware`](super::Hardware) if it is asked to: the
-//! delay is paid in the flush, per line, when the write-back itself is over (a `clwb` goes on while the next instructions run, and would hide in a delay
-//! beside it). Reads are not slowed. It is data, like the domain, so that the indexes need not be
-//! compiled once more for it; who asks for none pays for one comparison in each flush, beside which a write-back takes hundreds of times as long.
+//! The papers emulate slow persistent memory by a delay after every line that is written back. So does [`Hardware`](super::Hardware) if it is asked to. What a
+//! thread has flushed it owes the delay for, and pays at its next fence, when the write-backs themselves are over (they go on while other instructions run, and
+//! a delay beside them would hide in them). So n lines that share a fence take n delays, and no more besides. Reads are not slowed. It is data, like the domain,
+//! so that the indexes need not be compiled once more for it; who asks for none pays for one comparison in each flush and each fence, beside which these take
+//! hundreds of times as long.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -21,17 +23,30 @@ impl Latency {
         Self { ticks_per_line: (nanoseconds_per_line as f64 * ticks_per_nanosecond()) as u64 }
     }
 
-    /// Waits for the write-backs under way, and then as long as so many lines take besides.
+    /// So many lines are being written back.
     #[inline(always)]
-    pub(super) fn wait(self, line_count: usize) {
+    pub(super) fn owe(self, line_count: usize) {
+        if self.ticks_per_line > 0 {
+            OWED.set(OWED.get() + self.ticks_per_line * line_count as u64);
+        }
+    }
+
+    /// Waits for the write-backs under way, and then as long as is owed for them.
+    #[inline(always)]
+    pub(super) fn pay(self) {
         if self.ticks_per_line > 0 {
             complete();
-            let (start, wait) = (ticks(), self.ticks_per_line * line_count as u64);
-            while ticks().wrapping_sub(start) < wait {
+            let (start, owed) = (ticks(), OWED.take());
+            while ticks().wrapping_sub(start) < owed {
                 std::hint::spin_loop();
             }
         }
     }
+}
+
+thread_local! {
+    /// Ticks that this thread has still to wait.
+    static OWED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Waits until all that comes before is done. A fence for stores would not do: the counter is read when the processor gets to it, not in its turn.
@@ -100,5 +115,18 @@ mod tests {
     fn every_line_takes_its_time_and_the_delay_besides() {
         let (without, with) = (least_time(0), least_time(600));
         assert!(with >= without + Duration::from_nanos(540), "{without:?} without delay, {with:?} with 600 ns");
+    }
+
+    #[test]
+    fn lines_that_share_a_fence_take_a_delay_each() {
+        let memory = Memory::new(64 << 10).unwrap();
+        // SAFETY: the memory outlives `pm`, which is dropped first.
+        let pm = unsafe { Pm::new(Hardware::new(Domain::Adr).with_write_latency(1_000_000), memory.base(), memory.size()) };
+        let words = pm.words(Off::<u64>::new(4096), 8 * 20).unwrap();
+        let start = Instant::now();
+        words.iter().step_by(8).for_each(|word| pm.flush(word));
+        pm.fence();
+        assert!(start.elapsed() >= Duration::from_millis(18), "twenty lines, of a millisecond each, by a clock that was measured in ten");
+        assert_eq!(OWED.get(), 0, "a debt is paid once");
     }
 }
