@@ -47,6 +47,9 @@ struct Free {
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
+    /// A node with so few entries is to be merged with another.
+    const SPARSE: usize = FANOUT / 4;
+
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
     pub fn build(entries: &[Entry<K>]) -> Self {
         assert!(!entries.is_empty());
@@ -301,7 +304,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     #[inline(always)]
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
         match target {
-            Target::At(key) => self.find_at(key),
+            Target::At(key) => self.seek(Wide::get(), key),
             beside => self.find_beside(beside),
         }
         .map(|way| way.route())
@@ -420,8 +423,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Join<K> for Olc<K, FANOUT> {
-    fn joined(&self, low: &K) {
-        self.tidy(low);
+    fn joined(&self, low: &K, left: usize) {
+        if left <= Self::SPARSE {
+            self.tidy(low);
+        }
     }
 }
 

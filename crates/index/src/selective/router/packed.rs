@@ -400,7 +400,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Join<K> for Packed<K, FANOUT> {
-    fn joined(&self, _: &K) {
+    fn joined(&self, _: &K, _: usize) {
         self.leaves.add(-1);
     }
 }

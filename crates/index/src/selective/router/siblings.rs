@@ -19,8 +19,8 @@ pub struct Siblings<'a, K: Key + ?Sized, const FANOUT: usize> {
 
 /// What a router does when two leaves have become one.
 pub(super) trait Join<K: ?Sized> {
-    /// The range of the one begins at `low`. Nothing is locked.
-    fn joined(&self, low: &K);
+    /// The range of the one begins at `low`. Nothing is locked. `left` is how many entries the node above has.
+    fn joined(&self, low: &K, left: usize);
 }
 
 impl<'a, K: Key + ?Sized, const FANOUT: usize> Siblings<'a, K, FANOUT> {
@@ -47,8 +47,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Neighbours<K> for Siblings<'_, K, FAN
         let low = self.separators.low(self.node, self.slot);
         self.node.children[self.slot].store(leaf, Relaxed);
         self.separators.remove_at(self.node, self.slot + 1);
+        let left = self.node.shape().count;
         drop(self.lock);
-        self.router.joined(low.borrow());
+        self.router.joined(low.borrow(), left);
     }
 
     fn release(self) {

@@ -5,6 +5,7 @@ use super::{Olc, begin};
 use crate::Key;
 use crate::latch::{Locked, Restart};
 use crate::selective::router::Target;
+use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Handles, schedule};
 use std::borrow::Borrow;
 use std::sync::atomic::{
@@ -77,6 +78,21 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     /// One attempt of [`Router::split`]: locks the node above the leaf, splitting full nodes on the way.
     pub(super) fn try_insert(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) -> Result<(), Restart> {
+        let insert = |node: &Node<FANOUT>, version, slot: usize| {
+            let _lock = node.latch().lock_from(version)?;
+            assert_eq!(node.children[slot].load(Relaxed), old, "the leaf is latched, so its entry stands");
+            node.children[slot].store(left, Relaxed);
+            self.separators.insert_behind(node, slot, separator, right);
+            self.shortcuts.reach(separator.head(0));
+            Ok(())
+        };
+        if K::WHOLE
+            && let Some(way) = self.cut_short(Wide::get(), low)
+            && let node = self.node(way.node)
+            && node.glance().count < FANOUT
+        {
+            return insert(node, way.version, way.slot);
+        }
         let mut parent = None;
         self.descend(Target::At(low), |step| {
             if step.shape.count == FANOUT {
@@ -85,14 +101,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 return Err(Restart);
             }
             if step.shape.level == 0 {
-                let _lock = step.node.latch().lock_from(step.version)?;
-                assert_eq!(step.node.children[step.slot].load(Relaxed), old, "the leaf is latched, so its entry stands");
-                step.node.children[step.slot].store(left, Relaxed);
-                self.separators.insert_behind(step.node, step.slot, separator, right);
-                self.shortcuts.reach(separator.head(0));
-            } else {
-                parent = Some((self.node(step.number), step.version, step.slot));
+                return insert(step.node, step.version, step.slot);
             }
+            parent = Some((self.node(step.number), step.version, step.slot));
             Ok(())
         })
     }
@@ -111,7 +122,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 None if step.shape.level > 0 && step.shape.count == 1 => {
                     changed = self.drop_root(step.number, step.version)?;
                 }
-                Some((above, version, slot, count)) if step.shape.count <= FANOUT / 4 && count > 1 => {
+                Some((above, version, slot, count)) if step.shape.count <= Self::SPARSE && count > 1 => {
                     // Nothing depends on the count being right: the merge looks again, under locks.
                     let pairs = [(slot + 1 < count).then_some(slot), slot.checked_sub(1)];
                     for left in pairs.into_iter().flatten() {
