@@ -401,6 +401,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
         let (lower, upper) = entries.split_at(entries.len() / 2);
         let (below, above) = (leaf::read::<K, M>(&self.pool, &lower[lower.len() - 1])?, leaf::read::<K, M>(&self.pool, &upper[0])?);
+        if below >= above {
+            return Err(damaged("a leaf with the same key twice").into());
+        }
         let separator = K::separator(below.borrow(), above.borrow());
         if separator <= fences.low || fences.high.as_ref().is_some_and(|high| separator >= *high) {
             return Err(damaged("a leaf with keys beyond its range").into());

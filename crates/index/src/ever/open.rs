@@ -3,12 +3,12 @@
 use super::behind::{Behind, Unread, count_leaf};
 use super::directory::{Directory, Extent, Number, handle};
 use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
-use super::structure::Placed;
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
 use crate::registry::{Recovery, kind_of};
 use crate::selective::leaf;
+use crate::selective::leaf::Placed;
 use crate::selective::router::{Fences, Olc, Router};
 use crate::{Error, Key, Stats};
 use everleaf_pmem::vector::Wide;

@@ -1,9 +1,9 @@
 //! Scans, see [`crate::scan`].
 
 use super::Ever;
-use super::structure::Placed;
 use crate::latch::Restart;
 use crate::scan::{next_bound, scan_leaves, scan_target};
+use crate::selective::leaf::Placed;
 use crate::selective::router::{Fences, Route, Router, Target};
 use crate::{Direction, Error, Key, Visit};
 use everleaf_pmem::vector::Wide;

@@ -37,6 +37,13 @@ impl Entry {
     }
 }
 
+/// An entry and its slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) entry: Entry,
+    pub(crate) slot: usize,
+}
+
 /// What a leaf is told when it is made.
 pub struct Birth {
     /// Link of the next leaf.

@@ -12,7 +12,7 @@
 //! both, and P if it is not the neighbour, all by trying; 2. P.next := X.next, persist: the commit point; 3. router: the neighbour takes over the range of X; X
 //! obsolete; 4. X is retired: unlinked durably, it may be used again. After a crash before 2, recovery does the same for all empty leaves but the first.
 
-use super::super::leaf::{self, Divisible, Division, Entry, Pending};
+use super::super::leaf::{self, Divisible, Division, Entry, Pending, Placed};
 use super::super::router::{Neighbours, Restart, Router};
 use super::super::{Halved, Held, Selective};
 use super::{Room, Structure};
@@ -95,20 +95,18 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
     fn plan_division<'a>(&'a self, pending: Pending<'a, K>, leaf: &L) -> Result<Plan<'a, K, L, M>, Error> {
         const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
         let damaged = |what| everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what);
-        let mut slots: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
-        leaf.entries(&mut slots);
+        let mut entries: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
+        leaf.entries(&mut entries);
         // So its entries fill the slots from the first on.
-        if slots.len() != L::CAPACITY {
+        if entries.len() != L::CAPACITY {
             return Err(damaged("a full leaf with fewer entries than it counts").into());
         }
-        let mut entries = slots.clone();
-        leaf::sort::<K, M>(&self.pool, &mut entries)?;
+        let mut placed: Vec<Placed> = entries.iter().enumerate().map(|(slot, &entry)| Placed { entry, slot }).collect();
+        leaf::sort_by_entry::<K, M, _>(&self.pool, &mut placed, |placed| placed.entry)?;
+        entries.iter_mut().zip(&placed).for_each(|(to, placed)| *to = placed.entry);
         let mut halved = self.halve(pending.key, leaf, entries)?;
         let upper = halved.entries.split_off(L::CAPACITY / 2);
-        let moved = slots.iter().enumerate().filter(|(_, entry)| upper.contains(entry)).map(|(slot, _)| 1 << slot).sum::<u64>();
-        if moved.count_ones() as usize != upper.len() {
-            return Err(damaged("a leaf with the same entry twice").into());
-        }
+        let moved = placed[L::CAPACITY / 2..].iter().map(|placed| 1 << placed.slot).sum();
         let log = if L::LOGGED { Some(self.logs.take(&self.pool, &self.root().logs)?) } else { None };
         let right = self.pool.alloc::<L>()?;
         self.latches.begin(&[right.off().bytes()])?;
