@@ -303,7 +303,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     #[inline(always)]
     fn try_take(&self, wide: Option<Wide>, key: &K, place: Place, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let Reached { leaf, descriptor, version, .. } = self.reach(wide, key, place, true, start)?;
+        let Reached { way, leaf, descriptor, version } = self.reach(wide, key, place, true, start)?;
         let (slot, old) = match descriptor.find(wide, &self.pool, leaf, key, place) {
             Ok(Some(found)) => found,
             absent => {
@@ -313,14 +313,19 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         // Counted before the fingerprint is cleared: vectors cannot read a word that has just been stored before the store has left the processor, which is
         // behind the fence.
-        let before = descriptor.occupied::<LINES>(wide).count_ones() as usize;
+        let left = (descriptor.occupied::<LINES>(wide).count_ones() as usize).saturating_sub(1);
+        let is_sparse = is_getting_sparse(left, Leaf::<LINES>::MERGED);
+        if is_sparse && let Some((_, next)) = self.router.beside(&way.route(), Direction::Forward).and_then(|next| self.leaf(next.leaf).ok()) {
+            // The merge looks at it, behind the fence.
+            probe::prefetch(next);
+        }
         let lock = descriptor.latch().lock_from(version)?;
         leaf.set_value(&self.pool, slot, None);
         self.pool.persist(leaf.line(slot));
         descriptor.set(slot, 0);
         drop(lock);
         self.known.keys.add(-1);
-        if is_getting_sparse(before - 1, Leaf::<LINES>::CAPACITY) {
+        if is_sparse {
             // Somebody in the way is no reason to wait.
             let _ = self.merge(key);
         }

@@ -5,15 +5,18 @@
 //! 2. Store all entries and values, and flush their lines; then one fence for all of them.
 //! 3. Publish the fingerprints of what is new, take back those of what is gone, and let go.
 //!
-//! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody: where somebody is in the way, or a leaf is full, what has been
-//! staged is settled first, and the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys. Writes to the same leaf
-//! share what the first of them holds: a latch is good for all, an append for other keys that are new.
+//! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody who may: where somebody is in the way, what has been staged is
+//! settled first, and the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys. Writes to the same leaf share what
+//! the first of them holds: a latch is good for all, an append for other keys that are new.
+//!
+//! A leaf that is full, and not held yet, is split in step 1: nothing that is staged has been stored, so the fences of the split are its own; and it waits but
+//! for the directory and a node of the router, whose holders wait for no leaf.
 
 use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};
-use super::{Ever, When};
+use super::{Ever, Reached, When};
 use crate::latch::{Appending, Locked, Restart};
-use crate::selective::router::{GROUP, Route, Router};
+use crate::selective::router::{GROUP, Route, Router, Target};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Error, Key, Write};
 use everleaf_pmem::Medium;
@@ -68,8 +71,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
         self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
         let mut staged = Stage { writes: Vec::with_capacity(writes.len()), held: 0 };
-        for ((key, write), route) in writes.iter().zip(&mut routes) {
-            match route.take().ok_or(Restart).and_then(|route| self.stage(*key, *write, &route, &mut staged)) {
+        for ((key, write), route) in writes.iter().zip(&routes) {
+            let at_once = route.as_ref().ok_or(Restart).and_then(|route| self.stage(*key, *write, route, &mut staged));
+            // A route may be out of date because of a split, be it of this very leaf.
+            let again = |Restart| self.stage(*key, *write, &self.router.find(Target::At(*key))?, &mut staged);
+            match at_once.or_else(again) {
                 Ok(old) => returned.push(old),
                 Err(Restart) => {
                     self.settle(&mut staged);
@@ -104,7 +110,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let found = descriptor.find(Wide::get(), &self.pool, leaf, key, place).map_err(|_| Restart)?;
         let old = found.map(|(_, old)| old);
         let (slot, deed) = match (found, write.sets()) {
-            (None, Some((value, When::Absent | When::Always))) => (descriptor.room::<LINES>(Wide::get(), place, taken).ok_or(Restart)?, Deed::Add(value)),
+            (None, Some((value, When::Absent | When::Always))) => match descriptor.room::<LINES>(Wide::get(), place, taken) {
+                Some(slot) => (slot, Deed::Add(value)),
+                None if is_held => return Err(Restart),
+                // It tells of an error when the write is made alone.
+                None => return self.split(key, value, Reached { way: self.router.along(route), leaf, descriptor, version })?.or(Err(Restart)),
+            },
             (Some((slot, _)), Some((value, When::Present | When::Always))) => (slot, Deed::Set(value)),
             (Some((slot, _)), None) => (slot, Deed::Remove),
             (Some(_), Some((_, When::Absent))) | (None, Some((_, When::Present)) | None) => {
@@ -152,7 +163,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     let left = descriptor.occupied::<LINES>(Wide::get()).count_ones() as usize - 1;
                     descriptor.set(*slot, 0);
                     added -= 1;
-                    if is_getting_sparse(left, Leaf::<LINES>::CAPACITY) {
+                    if is_getting_sparse(left, Leaf::<LINES>::MERGED) {
                         sparse.push(*key);
                     }
                 }

@@ -1,10 +1,10 @@
 //! The image ([`crate::image`]) of an index: what it knows of leaves whose keys are in records, so that the next opening need not read those.
 //!
 //! ```text
-//! keys | leaves | of each leaf, in order: { where it lies, 7 words of fingerprints }
+//! form | keys | leaves | of each leaf, in order: { where it lies, 7 words of fingerprints }
 //! ```
 //!
-//! Which leaves live, and where their ranges begin, is in the directory. The image counts if its leaves are those, in their order. An index of integers has
+//! The form says how fingerprints are made (`leaf.rs`). Which leaves live, and where their ranges begin, is in the directory. The image counts if its leaves are those, in their order. An index of integers has
 //! none: it serves before its leaves are read.
 
 use super::directory::{Directory, Number, handle};
@@ -16,11 +16,14 @@ use everleaf_pmem::{Medium, Pool, WORD};
 
 /// Words of fingerprints.
 const TAGS: usize = SLOTS_MAX / WORD;
+/// See the module documentation. 1 had the same bits decide about home and fingerprint.
+const FORM: u64 = 2;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// See [`OrderedIndex::close`](crate::OrderedIndex::close).
     pub(super) fn leave_image(&self) -> Result<(), Error> {
-        let mut content = vec![self.known.keys.get(), self.leaves.get()];
+        self.gate.close();
+        let mut content = vec![FORM, self.known.keys.get(), self.leaves.get()];
         let checked = self.router.check(&mut |_, number| {
             if !K::WHOLE {
                 content.push(Directory::<LINES, LEAVES>::leaf(&self.pool, number).map_or(0, |leaf| self.pool.offset_of(leaf).bytes()));
@@ -28,7 +31,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         });
         checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
-        self.gate.close();
         if K::WHOLE { Ok(()) } else { image::leave(&self.pool, &self.root().image, &content) }
     }
 }
@@ -36,7 +38,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 impl Known {
     /// Takes from an image what there is to know of these leaves, in order, which nobody has read; nothing, if it is of others.
     pub(super) fn recall<T, M: Medium, const LINES: usize, const LEAVES: usize>(&self, pool: &Pool<M>, leaves: &[(T, Number)], content: &[u64]) -> Option<()> {
-        let [keys, count, rest @ ..] = content else { return None };
+        let [FORM, keys, count, rest @ ..] = content else { return None };
         let (parts, []) = rest.as_chunks::<{ 1 + TAGS }>() else { return None };
         let lies_at = |number| Some(pool.offset_of(Directory::<LINES, LEAVES>::leaf(pool, number)?).bytes());
         let are_those = parts.iter().zip(leaves).all(|([at, ..], (_, number))| lies_at(*number) == Some(*at));

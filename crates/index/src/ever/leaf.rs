@@ -14,8 +14,9 @@
 //! | 1 to 127 | holds a key of that hash, whose home is this line |
 //! | 129 to 255 | holds a key of the hash without the highest bit, whose home is another line |
 //!
-//! So a search looks at four bytes for a key at home, which is wrong once in thirty times, and at the others for the few that are not. Where everything is as
-//! it should be, one line of persistent memory is read for a key that is there, and hardly any for one that is not.
+//! So a search looks at four bytes for a key at home, and at the others for the few that are not. The fingerprint is of what is left of the hash when the home
+//! has been taken from it: of two keys with the same home as many have different fingerprints as of any two. So one search in seventy for a key that is there
+//! looks at another one first, and one in sixteen for a key that is not looks at any.
 
 use super::{Error, Key};
 use crate::latch::Latch;
@@ -67,10 +68,10 @@ impl Place {
     pub(super) fn of<const LINES: usize>(token: u64) -> Self {
         // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
         let hash = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let home = ((hash >> 32) as usize * LINES) >> 32;
-        // From 1 to 127.
-        let fingerprint = (((hash >> 48) * 127) >> 16) as u8 + 1;
-        Self { token, home, fingerprint }
+        let scaled = (hash >> 32) * LINES as u64;
+        // The fraction says nothing of the home. From 1 to 127.
+        let fingerprint = ((u64::from(scaled as u32) * 127) >> 32) as u8 + 1;
+        Self { token, home: (scaled >> 32) as usize, fingerprint }
     }
 
     /// The fingerprint of the key, if that slot holds it.
@@ -85,6 +86,9 @@ impl<const LINES: usize> Leaf<LINES> {
         assert!(LINES * SLOTS <= SLOTS_MAX);
         LINES * SLOTS
     };
+    /// What takes the place of the capacity where it is about merging. A merge writes a whole leaf and three words elsewhere, with three fences, whatever is in
+    /// the leaves; so they merge late, when two have filled half of one.
+    pub(super) const MERGED: usize = if LINES < 3 { Self::CAPACITY } else { Self::CAPACITY * 2 / 3 };
 
     #[inline(always)]
     fn slot(&self, slot: usize) -> &[Word; 2] {

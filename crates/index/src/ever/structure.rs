@@ -5,21 +5,14 @@ use super::leaf::{Leaf, Slot};
 use super::{Ever, Reached};
 use crate::latch::{Locked, Restart};
 use crate::record::Record;
-use crate::selective::leaf::{self, each};
+use crate::selective::leaf::{self, Placed, each};
 use crate::selective::router::{Fences, Neighbours, Router};
 use crate::selective::structure::are_worth_merging;
 use crate::{Error, Key};
 use everleaf_pmem::vector::{self, RANKED, Wide};
-use everleaf_pmem::{Durable, Medium, Pm};
+use everleaf_pmem::{Durable, Medium, Pm, probe};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
-
-/// An entry in the order of its key, and its slot.
-#[derive(Clone, Copy)]
-pub(super) struct Placed {
-    pub(super) entry: leaf::Entry,
-    pub(super) slot: usize,
-}
 
 /// Which entries of a leaf go to a new one.
 struct Halves<K: Key + ?Sized> {
@@ -72,6 +65,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Splits a full leaf, and inserts the key if it belongs to the new one. If not, the insert is to be tried again.
     #[cold]
     pub(super) fn split(&self, key: &K, value: NonZeroU64, reached: Reached<'_, LINES>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        // To be read under the fence of the write before.
+        probe::prefetch_lines(reached.leaf);
         let lock = reached.descriptor.latch().lock_from(reached.version)?;
         let divided = self.divide(key, value, &reached);
         match divided {
@@ -161,7 +156,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let of = |number| self.leaf(number).ok().map(|(leaf, descriptor)| (leaf, descriptor.occupied::<LINES>(Wide::get())));
         let leaves = [of(left)?, of(right)?];
         let counts = leaves.map(|(_, slots)| slots.count_ones() as usize);
-        if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::CAPACITY) {
+        if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::MERGED) {
             return None;
         }
         let entries: Vec<Slot> = leaves.iter().flat_map(|(leaf, slots)| each(*slots).filter_map(|slot| leaf.read(slot))).collect();
