@@ -20,7 +20,7 @@ mod volatile;
 
 pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
-pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, registry, smallest};
+pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, registry, small_variants, smallest};
 
 use everleaf_pmem::htm::Statistics;
 use selective::router::GROUP;

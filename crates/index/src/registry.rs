@@ -84,7 +84,7 @@ pub trait Listed: Medium + Sized {
 // Unit tests of this crate need no lists, and would compile all of them once more.
 #[cfg(not(test))]
 mod lists {
-    use super::{Entry, Listed, instances, more_sizes};
+    use super::{Entry, Listed, instances, more_sizes, small_variants};
     use everleaf_pmem::{Count, Crash, Hardware};
 
     macro_rules! listed {
@@ -105,7 +105,7 @@ mod lists {
 
     // The product has all sizes. Elsewhere are those that there is something to learn from: papers compare sizes by what integers cost.
     listed!(Hardware, integers: instances, more_sizes; strings: instances, more_sizes);
-    listed!(Crash, integers: instances; strings: instances);
+    listed!(Crash, integers: instances, small_variants; strings: instances);
     listed!(Count<Hardware>, integers: instances, more_sizes; strings: instances);
 }
 
@@ -143,6 +143,11 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, IsleLeaf<1>, 4>("isle-128-packed", "Isle-Tree with leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         packed::<K, M, LbLeaf<2, 1>, 4>("lb-128-packed", "LB+-Tree with leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         olc::<K, M, NvLeaf<2>, 4>("nv-128-olc", "NV-Tree with leaves of 128 B on the default router with nodes of 4: for exhaustive checking"),
+        htm::<K, M, FpLeaf<3, 4, 0>, 4>("fp-192-htm", "FPTree with leaves of 192 B, transactions and nodes of 4: for exhaustive checking"),
+        htm::<K, M, WbLeaf<2, 1>, 4>("wb-128-htm", "wB+-Tree with slot arrays in leaves of 128 B, transactions and nodes of 4: for exhaustive checking"),
+        htm::<K, M, NvLeaf<2>, 4>("nv-128-htm", "NV-Tree with leaves of 128 B, transactions and nodes of 4: for exhaustive checking"),
+        packed::<K, M, FpLeaf<3, 4, 0>, 4>("fp-192-packed", "FPTree with leaves of 192 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
+        packed::<K, M, WbLeaf<2, 1>, 4>("wb-128-packed", "wB+-Tree in leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -151,6 +156,17 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
             creator: |_, pool, _| Ok(Box::new(volatile::Tree::<K, M>::new(pool))),
             opener: |_, _, _, _| Err(Error::Volatile("volatile")),
         },
+    ]
+}
+
+/// What larger sizes of the same leaves have and the smallest do not, in small: several lines of slots, links in lines of their own, back headers. Compiled where
+/// this is called.
+pub fn small_variants<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
+    vec![
+        ever::<K, M, 2, 4, 4>("ever-128", "Ever with leaves of 128 B, extents of 4 leaves and nodes of 4: for exhaustive checking"),
+        olc::<K, M, FpLeaf<2, 1, 1>, 4>("fp-128", "FPTree with leaves of 128 B, as LB+-Tree's paper has them, and nodes of 4: for exhaustive checking"),
+        olc::<K, M, FpLeaf<3, 4, 1>, 4>("fp-192-tail", "FPTree with leaves of 192 B, the link behind the slots, and nodes of 4: for exhaustive checking"),
+        olc::<K, M, LbLeaf<2, 3>, 4>("lb-3x128", "LB+-Tree with leaves of 3 x 128 B and nodes of 4: for exhaustive checking"),
     ]
 }
 
@@ -165,11 +181,16 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         olc::<K, M, LbLeaf<4, 2>, FANOUT>("lb-512", "LB+-Tree with leaves of 2 x 256 B"),
         olc::<K, M, LbLeaf<4, 3>, FANOUT>("lb-768", "LB+-Tree with leaves of 3 x 256 B"),
         olc::<K, M, LbLeaf<4, 4>, FANOUT>("lb-1k", "LB+-Tree with leaves of 4 x 256 B"),
+        packed::<K, M, NvLeaf<4>, FANOUT>("nv-256", "NV-Tree with leaves of 256 B"),
         packed::<K, M, NvLeaf<16>, FANOUT>("nv-1k", "NV-Tree with leaves of 1 KiB"),
         packed::<K, M, NvLeaf<32>, FANOUT>("nv-2k", "NV-Tree with leaves of 2 KiB"),
         packed::<K, M, NvLeaf<64>, FANOUT>("nv-4k", "NV-Tree with leaves of 4 KiB"),
         olc::<K, M, WbLeaf<4, 1>, FANOUT>("wb-256", "wB+-Tree with slot arrays in leaves of 256 B"),
         olc::<K, M, WbLeaf<16, 4>, FANOUT>("wb-1k", "wB+-Tree with slot arrays in leaves of 1 KiB"),
+        olc::<K, M, WbLeaf<4, 0>, FANOUT>("wb-bitmap-256", "wB+-Tree with bitmaps only in leaves of 256 B"),
+        olc::<K, M, WbLeaf<16, 0>, FANOUT>("wb-bitmap-1k", "wB+-Tree with bitmaps only in leaves of 1 KiB"),
+        htm::<K, M, WbLeaf<8, 0>, FANOUT>("wb-bitmap-htm", "wB+-Tree with bitmaps only in leaves of 512 B and transactions of the processor"),
+        packed::<K, M, WbLeaf<8, 0>, FANOUT>("wb-bitmap-packed", "wB+-Tree with bitmaps only in leaves of 512 B on NV-Tree's router"),
         htm::<K, M, IsleLeaf<7>, FANOUT>("isle-htm", "Isle-Tree with leaves of 512 B and transactions of the processor"),
         htm::<K, M, FpLeaf<8, 4, 0>, FANOUT>("fp-htm", "FPTree with leaves of 512 B and transactions of the processor, as its paper has it"),
         htm::<K, M, LbLeaf<4, 1>, FANOUT>("lb-htm", "LB+-Tree with leaves of 256 B and transactions of the processor, as its paper has it"),

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 /// A mistake that somebody has made.
 pub struct Seed {
-    /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... what the papers themselves got wrong.
+    /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... what the papers themselves got wrong,
+    /// e1 ... what Ever must not.
     pub name: &'static str,
     /// The mistake.
     pub what: &'static str,
@@ -37,9 +38,9 @@ enum How {
     NoFlushes(&'static str),
     /// By a structure that has it.
     Wrong(fn(&Options) -> Report),
-    /// A reader of the tree, in this function, does not look again whether somebody was at work, so it returns what is published and not durable. Two threads
-    /// under the scheduler find it.
-    Reader(&'static str, &'static str),
+    /// Who reads this index does not look again whether somebody was at work: in this file, in this function, what stands there is left out. Two threads under
+    /// the scheduler find it.
+    Careless(&'static str, &'static str, &'static str, &'static str),
     /// The fence that stands there, in the code of this index, comes when the latch has been released. Two threads under the scheduler find it.
     Unlocked(&'static str, &'static str, &'static str),
     /// Not, because.
@@ -106,6 +107,7 @@ fn flagged<const MISTAKE: usize>(options: &Options) -> Report {
 }
 
 const TREE: &str = "isle-128/u64";
+const EVER: &str = "ever-64/u64";
 const ISLE: &str = "leaf/isle.rs";
 const REPLACED: &str = "structure/replaced.rs";
 /// Where readers look whether they may believe what they have read.
@@ -154,7 +156,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("m28", "the header of a slab is not flushed", "B37", At("pool", "alloc.rs", "self.|write_header(slab, Header::Blocks", Flush, Drop)),
         seed("m29", "a root is linked before it is durable", "B8, B35", At(TREE, "open.rs", "leaf.flush(), root.|flush()", Flush, Drop)),
         seed("m30", "unlocked before the flush", "B7, B18, B26, B29, B30",
-            Reader("fn read<", "reached.latch.validate")),
+            Careless("isle-128", READER, "fn read<", "reached.latch.validate")),
         seed("m31", "a reader clears the mark of what is not durable", "B26", Cannot("there are no such marks")),
         seed("m32", "the fence is another thread's", "",
             Cannot("`Flushed` cannot be sent to another thread; a test of the medium shows that such a fence does nothing")),
@@ -174,6 +176,18 @@ pub fn seeds() -> Vec<Seed> {
             At("wb-128/u64", "leaf/wb.rs", "pm.|persist(bitmap);", Flush, Drop)),
         seed("p8", "NV-Tree: an update counts its two elements one by one", "Yang et al.", Wrong(flagged::<{ flagged::COUNTED_ONE_BY_ONE }>)),
         seed("p9", "NV-Tree: a negative takes back its key and value, wherever they stand", "Yang et al.", Wrong(flagged::<{ flagged::MATCHED_BY_VALUE }>)),
+        seed("e1", "Ever: a new key beside an old value", "its design", At(EVER, "src/ever.rs", "leaf.|write(&self.pool, slot, Slot {", Store, Early)),
+        seed("e2", "Ever: a leaf lives before its range begins", "its design", 
+            At(EVER, "ever/structure.rs", "right).|commit(&self.pool, word, 1);", Store, Early)),
+        seed("e3", "Ever: slots that have moved are used again before the new leaf lives", "its design",
+            At(EVER, "ever/structure.rs", "right).|commit(&self.pool, word, 1);", Fence, Drop)),
+        seed("e4", "Ever: a leaf is used again with lines of its former life", "its design",
+            At(EVER, "ever/structure.rs", "self.pool.|flush(new);", Flush, Drop)),
+        seed("e5", "Ever: a leaf that was merged does not die", "its design", At(EVER, "ever/structure.rs", "right.|kill(&self.pool);", Flush, Drop)),
+        seed("e6", "Ever: records that have moved stay linked by the old leaf", "its design",
+            At("ever-64/bytes", "ever/structure.rs", "pm.|flush(line)", Flush, Drop)),
+        seed("e7", "Ever: a batch does not look again at the node above the leaf", "its design",
+            Careless("ever-64", "crates/index/src/ever/batch.rs", "fn stage<", "self.router.validate")),
         seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "store/src/block.rs", "pm.|persist(&self.commit);", Flush, Drop)),
         seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
         seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),
@@ -204,10 +218,10 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
                 let life = CrashOptions { drops_flushes: true, ..CrashOptions::default() };
                 judge(&[find(world).every(&Options { operations: 2, life, ..options.clone() })])
             }
-            How::Reader(function, code) => match source.line_of(READER, function, code) {
-                Some(line) if schedule::IS_BUILT_IN => careless_reader(line),
+            How::Careless(index, file, function, code) => match source.line_of(file, function, code) {
+                Some(line) if schedule::IS_BUILT_IN => careless(index, file, line),
                 Some(_) => (None, 0, NO_SCHEDULER.to_owned()),
-                None => (Some(false), 0, format!("no {code:?} after {function:?} in {READER}")),
+                None => (Some(false), 0, format!("no {code:?} after {function:?} in {file}")),
             },
             How::At(world, file, text, verb, act) => {
                 let sites = sites(world, *verb, file, text);
@@ -227,10 +241,10 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
     }
 }
 
-/// Threads of which the readers leave out what stands in this line of the tree.
-fn careless_reader(line: u32) -> (Option<bool>, u64, String) {
-    let omission = threads::Omission { slip: schedule::Slip::Validate, file: READER.to_owned(), line };
-    by_threads("isle-128", threads::Options { omission: Some(omission), ..threads::Options::default() })
+/// Threads that leave out what stands in this line.
+fn careless(index: &str, file: &str, line: u32) -> (Option<bool>, u64, String) {
+    let omission = threads::Omission { slip: schedule::Slip::Validate, file: file.to_owned(), line };
+    by_threads(index, threads::Options { omission: Some(omission), ..threads::Options::default() })
 }
 
 /// Threads of which the writers come to this fence when their latches are free.
