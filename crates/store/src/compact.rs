@@ -3,12 +3,12 @@
 //! Either makes a new pool beside the old one and gives it a name when it is closed. Compacting, that is the name of the old one, which is kept locked until
 //! then: *a crash before leaves the old pool, and what it leaves of the new one is overwritten by the next attempt; a crash after leaves the new one.*
 
-use crate::import::NewPool;
+use crate::import::{NewPool, expect_nothing_at};
 use crate::salvage::{Salvaged, salvage};
 use crate::stream::{Passed, StreamError};
+use crate::unfinished::Unfinished;
 use crate::{Options, Store};
 use everleaf_pmem::Pool;
-use std::fs;
 use std::path::Path;
 use std::thread;
 
@@ -23,13 +23,14 @@ pub struct Compacted {
     pub passed: Passed,
 }
 
-/// Writes the pool at `path` anew. Nobody else may use it meanwhile. Takes as much space beside it as it holds; all namespaces keep their indexes.
+/// Writes the pool at `path` anew. Nobody else may use it meanwhile. Takes as much space beside it as it holds; all namespaces keep their indexes, and the file
+/// its permissions, and its owner where that is permitted.
 ///
 /// # Errors
 /// A pool in use, or damaged; no space for the new one; what the system says. The pool is as before then.
 pub fn compact(path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
     let old = Store::on(Pool::open(path, &options.pool()).map_err(crate::Error::from)?, &options)?;
-    let new = NewPool::create(path, options)?;
+    let new = NewPool::create(path, Some(path), options)?;
     let passed = {
         let io = |source| StreamError::Io { action: "make a pipe", source };
         let (input, out) = std::io::pipe().map_err(io)?;
@@ -53,7 +54,7 @@ pub fn compact(path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)
         })?
     };
     let (size_before, size) = (old.pool().info().size, new.store().pool().info().size);
-    new.close_as(path, |unfinished, path| fs::rename(unfinished, path))?;
+    new.close_as(Unfinished::replace)?;
     // The lock ends with it; what it was has no name any more.
     drop(old);
     Ok(Compacted { size_before, size, passed })
@@ -64,12 +65,10 @@ pub fn compact(path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)
 /// # Errors
 /// A pool whose header or root directory cannot be read; one that is in use; no space; what the system says. There is no new pool then.
 pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64)) -> Result<Salvaged, StreamError> {
-    if to.exists() {
-        return Err(crate::import::exists());
-    }
+    expect_nothing_at(to)?;
     let damaged = Pool::inspect(path).map_err(crate::Error::from)?;
-    let new = NewPool::create(to, options)?;
+    let new = NewPool::create(to, Some(path), options)?;
     let salvaged = salvage(&damaged, new.store(), watch)?;
-    new.close_as(to, |unfinished, to| fs::hard_link(unfinished, to).and_then(|()| fs::remove_file(unfinished)))?;
+    new.close_as(Unfinished::appear)?;
     Ok(salvaged)
 }

@@ -8,13 +8,14 @@
 use crate::namespace::copy_value;
 use crate::snapshot::Snapshot;
 use crate::stream::{Origin, Passed, StreamError, Writer};
+use crate::unfinished::Unfinished;
 use crate::{Cursor, Direction, Namespace};
 use everleaf_index::Listed;
 use everleaf_pmem::Hardware;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::Write;
 use std::ops::{Bound, ControlFlow};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// A stream that is being written, a block at a time.
@@ -47,14 +48,23 @@ impl<M: Listed> Snapshot<M> {
         Ok(Export { snapshot: self, writer, namespaces: namespaces.into_iter(), current: None, entries_expected })
     }
 
-    /// Begins to write all that it shows into a new file, which takes the place of `path` when it is done.
+    /// Begins to write all that it shows into a new file, which takes the place of `path` when it is done, with the permissions of what was there, or of the
+    /// pool.
     ///
     /// # Errors
     /// What the system says.
     pub fn backup(self, path: &Path) -> Result<Backup<M>, StreamError> {
-        let unfinished = Unfinished(unfinished_path(path));
-        let file = File::create(&unfinished.0).map_err(|source| StreamError::Io { action: "create the file of the backup", source })?;
-        Ok(Backup { export: self.export(&[], file)?, unfinished, path: path.to_owned() })
+        self.backup_of(&[], path)
+    }
+
+    /// [`Snapshot::backup`] of the namespaces in `only`, or of all if that is empty.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn backup_of(self, only: &[&str], path: &Path) -> Result<Backup<M>, StreamError> {
+        let created = Unfinished::create(path, Some(self.shared.pool.path()));
+        let (unfinished, file) = created.map_err(|source| StreamError::Io { action: "create the file of the backup", source })?;
+        Ok(Backup { export: self.export(only, file)?, unfinished })
     }
 }
 
@@ -62,17 +72,6 @@ impl<M: Listed> Snapshot<M> {
 pub struct Backup<M: Listed = Hardware> {
     export: Export<File, M>,
     unfinished: Unfinished,
-    path: PathBuf,
-}
-
-/// The file of a backup that is not done: gone when this is dropped. What a crash leaves of one is overwritten by the next.
-struct Unfinished(PathBuf);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        // When it has got its name there is nothing to remove; else it is in nobody's way if that fails.
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 impl<M: Listed> Backup<M> {
@@ -91,8 +90,7 @@ impl<M: Listed> Backup<M> {
     pub fn finish(self) -> Result<Passed, StreamError> {
         let (file, passed) = self.export.finish()?;
         file.sync_all().map_err(|source| StreamError::Io { action: "make the backup durable", source })?;
-        fs::rename(&self.unfinished.0, &self.path).map_err(|source| StreamError::Io { action: "give the backup its name", source })?;
-        sync_directory_of(&self.path).map_err(|source| StreamError::Io { action: "make the name of the backup durable", source })?;
+        self.unfinished.replace().map_err(|source| StreamError::Io { action: "give the backup its name", source })?;
         Ok(passed)
     }
 
@@ -154,17 +152,4 @@ impl<W: Write, M: Listed> Export<W, M> {
     pub fn entries_expected(&self) -> u64 {
         self.entries_expected
     }
-}
-
-/// The name of what is to be `path` when it is done.
-pub(crate) fn unfinished_path(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".unfinished");
-    path.with_file_name(name)
-}
-
-/// Makes a change of names in the directory of `path` durable.
-pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
 }

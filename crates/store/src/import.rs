@@ -3,14 +3,14 @@
 //! A block is written when its checksum has been verified. So if the stream turns out to be damaged, what came before the damage has been imported, with
 //! nothing wrong in it, and nothing behind. A restore that fails leaves no pool.
 
-use crate::export::{sync_directory_of, unfinished_path};
 use crate::stream::{Origin, Part, Passed, StreamEntry, StreamError, StreamReader};
+use crate::unfinished::Unfinished;
 use crate::{Error, Namespace, Options, Store};
 use everleaf_index::Listed;
 use everleaf_pmem::Hardware;
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A stream that is being read into a store, a block at a time.
 pub struct Import<'s, R, M: Listed = Hardware> {
@@ -102,10 +102,8 @@ pub fn check_stream<R: Read>(input: R, mut watch: impl FnMut(Passed, &Origin)) -
 /// # Errors
 /// A damaged stream; what cannot be read; what a pool cannot be created or filled with. There is no pool then.
 pub fn restore<R: Read>(path: &Path, options: Options, input: R, mut watch: impl FnMut(Passed, &Origin)) -> Result<Passed, StreamError> {
-    if path.exists() {
-        return Err(exists());
-    }
-    let new = NewPool::create(path, options)?;
+    expect_nothing_at(path)?;
+    let new = NewPool::create(path, None, options)?;
     let passed = {
         let mut import = new.store().import(input)?;
         while import.advance()? {
@@ -113,51 +111,39 @@ pub fn restore<R: Read>(path: &Path, options: Options, input: R, mut watch: impl
         }
         import.passed()
     };
-    // A second name, which fails if somebody was faster, where giving it another name would replace what is there.
-    new.close_as(path, |unfinished, path| fs::hard_link(unfinished, path).and_then(|()| fs::remove_file(unfinished)))?;
+    new.close_as(Unfinished::appear)?;
     Ok(passed)
 }
 
-/// There is something where a pool is to be.
-pub(crate) fn exists() -> StreamError {
-    StreamError::Io { action: "create the pool", source: io::ErrorKind::AlreadyExists.into() }
+/// Refuses to make a pool where something is, be it a symbolic link that leads nowhere.
+pub(crate) fn expect_nothing_at(path: &Path) -> Result<(), StreamError> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Err(StreamError::Io { action: "create the pool", source: io::ErrorKind::AlreadyExists.into() }),
+        Err(_) => Ok(()),
+    }
 }
 
 /// A pool that gets its name when it is closed. Dropped before, it is gone.
 pub(crate) struct NewPool {
-    path: PathBuf,
-    store: Option<Store>,
+    store: Store,
+    unfinished: Unfinished,
 }
 
 impl NewPool {
-    /// Creates a pool that is to be at `path`.
-    pub(crate) fn create(path: &Path, options: Options) -> Result<Self, StreamError> {
-        let path = unfinished_path(path);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(StreamError::Io { action: "remove an unfinished pool", source }),
-            _ => {}
-        }
-        let store = Store::open(&path, options)?;
-        Ok(Self { path, store: Some(store) })
+    /// Creates a pool that is to be at `path`, and is to hold what is read from the pool at `source`, if that is one.
+    pub(crate) fn create(path: &Path, source: Option<&Path>, options: Options) -> Result<Self, StreamError> {
+        let failed = |source| Error::from(everleaf_pmem::Error::Io { action: "create", path: path.to_owned(), source });
+        let (unfinished, _) = Unfinished::create(path, source).map_err(failed)?;
+        Ok(Self { store: Store::open(unfinished.path(), options)?, unfinished })
     }
 
     pub(crate) fn store(&self) -> &Store {
-        self.store.as_ref().expect("it is there until it is closed")
+        &self.store
     }
 
     /// Closes it, and has `name` give it its name.
-    pub(crate) fn close_as(mut self, path: &Path, name: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<(), StreamError> {
-        if let Some(store) = self.store.take() {
-            store.close()?;
-        }
-        name(&self.path, path).map_err(|source| StreamError::Io { action: "give the pool its name", source })?;
-        sync_directory_of(path).map_err(|source| StreamError::Io { action: "make the name of the pool durable", source })
-    }
-}
-
-impl Drop for NewPool {
-    fn drop(&mut self) {
-        // When it has its name, there is nothing to remove; else it is in nobody's way if that fails.
-        let _ = fs::remove_file(&self.path);
+    pub(crate) fn close_as(self, name: impl FnOnce(Unfinished) -> io::Result<()>) -> Result<(), StreamError> {
+        self.store.close()?;
+        name(self.unfinished).map_err(|source| StreamError::Io { action: "give the pool its name", source })
     }
 }

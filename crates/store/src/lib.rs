@@ -71,6 +71,7 @@ mod stream;
 mod stripes;
 mod sweep;
 mod transaction;
+mod unfinished;
 mod version;
 mod wall;
 mod watch;

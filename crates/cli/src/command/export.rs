@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// The file; - is standard output
+    /// The file, which gets this name when it is whole; - is standard output
     file: PathBuf,
     /// Only this namespace, which may be given several times; otherwise all
     #[arg(long, short, value_name = "NAME")]
@@ -34,19 +34,33 @@ impl Arguments {
             if transfer::is_standard(&self.file) {
                 return self.write(store, std::io::stdout().lock(), &transfer);
             }
-            let file = File::create(&self.file).map_err(|source| Failure::io("create", &self.file, source))?;
-            let passed = self.write(store, &file, &transfer)?;
-            file.sync_all().map_err(|source| Failure::io("synchronise", &self.file, source))?;
-            Ok(passed)
+            // A pipe or a device takes the stream as it comes.
+            if std::fs::metadata(&self.file).is_ok_and(|metadata| !metadata.is_file()) {
+                let file = File::options().write(true).open(&self.file).map_err(|source| Failure::io("open", &self.file, source))?;
+                return self.write(store, file, &transfer);
+            }
+            self.replace(store, &transfer)
         })?;
         let time = transfer.end();
         // Standard output has the stream.
         if transfer::is_standard(&self.file) { Ok(()) } else { transfer::print("exported", passed, time, self.json) }
     }
 
+    /// Writes a file that gets its name when it is whole.
+    fn replace(&self, store: &Store, transfer: &Transfer) -> Result<Passed, Failure> {
+        let mut backup = store.snapshot()?.backup_of(&self.only(), &self.file).map_err(transfer::failure(&self.file))?;
+        while backup.advance().map_err(transfer::failure(&self.file))? {
+            transfer.show(backup.passed(), backup.entries_expected());
+        }
+        backup.finish().map_err(transfer::failure(&self.file))
+    }
+
+    fn only(&self) -> Vec<&str> {
+        self.namespace.iter().map(String::as_str).collect()
+    }
+
     fn write(&self, store: &Store, out: impl Write, transfer: &Transfer) -> Result<Passed, Failure> {
-        let only: Vec<&str> = self.namespace.iter().map(String::as_str).collect();
-        let mut export = store.snapshot()?.export(&only, out).map_err(transfer::failure(&self.file))?;
+        let mut export = store.snapshot()?.export(&self.only(), out).map_err(transfer::failure(&self.file))?;
         while export.advance().map_err(transfer::failure(&self.file))? {
             transfer.show(export.passed(), export.entries_expected());
         }

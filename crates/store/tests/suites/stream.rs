@@ -279,3 +279,43 @@ fn a_backup_is_whole_or_what_was_there_before() {
     assert!(content(&restored) == content(&source));
     assert_eq!(names().len(), 2);
 }
+
+/// A pool that only its group may read could be read by everybody when it was compacted, and so could its backups; and where a link led to it, it stayed as
+/// it was, and the link was gone.
+#[test]
+fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let mode = |name: &str| std::fs::symlink_metadata(at(name)).unwrap().permissions().mode() & 0o7777;
+    let set_mode = |name: &str, mode| std::fs::set_permissions(at(name), PermissionsExt::from_mode(mode)).unwrap();
+    std::fs::create_dir(at("elsewhere")).unwrap();
+    let source = Store::open(&at("elsewhere/pool"), options()).unwrap();
+    fill(&source, 2000, 2000, 5);
+    set_mode("elsewhere/pool", 0o640);
+    source.snapshot().unwrap().backup(&at("backup")).unwrap().finish().unwrap();
+    assert_eq!(mode("backup") & !0o640, 0, "no more than the pool's");
+    set_mode("backup", 0o606);
+    std::os::unix::fs::symlink("backup", at("backup link")).unwrap();
+    source.snapshot().unwrap().backup_of(&["none"], &at("backup link")).unwrap().finish().unwrap();
+    assert_eq!(mode("backup"), 0o606);
+    assert!(std::fs::symlink_metadata(at("backup link")).unwrap().is_symlink());
+    assert_eq!(check_stream(std::fs::File::open(at("backup")).unwrap(), |_, _| ()).unwrap().entries, 0);
+    let expected = content(&source);
+    source.close().unwrap();
+    std::os::unix::fs::symlink("elsewhere/pool", at("link")).unwrap();
+    let done = everleaf::compact(&at("link"), options(), |_, _| ()).unwrap();
+    assert!(std::fs::symlink_metadata(at("link")).unwrap().is_symlink());
+    assert_eq!((mode("elsewhere/pool"), std::fs::metadata(at("elsewhere/pool")).unwrap().len()), (0o640, done.size as u64));
+    assert!(content(&Store::open(&at("link"), options()).unwrap()) == expected);
+    set_mode("elsewhere/pool", 0o600);
+    everleaf::repair(&at("elsewhere/pool"), &at("repaired"), options(), |_| ()).unwrap();
+    assert_eq!(mode("repaired"), 0o600);
+    std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
+    let refused = restore(&at("dangling"), options(), std::io::empty(), |_, _| ()).expect_err("a link of that name");
+    assert!(matches!(refused, StreamError::Io { action: "create the pool", .. }), "{refused}");
+    let mut names: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["backup", "backup link", "dangling", "elsewhere", "link", "repaired"]);
+    assert_eq!(std::fs::read_dir(at("elsewhere")).unwrap().count(), 1);
+}

@@ -1,0 +1,110 @@
+//! Files that get their names when they are done: backups, and pools that are written anew.
+//!
+//! Until then a file has another name, beside its own, and is gone when it is dropped. What a crash leaves of one is removed by the next.
+//!
+//! It goes where a symbolic link leads, and leaves the link alone. What takes the place of a file takes its permissions, too, and its owner where that is
+//! permitted; what is new can be read by nobody who cannot read the pool that it comes from.
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// Who may read and write what is new, as far as the process's mask lets them.
+const MODE_OF_NEW: u32 = 0o666;
+/// What its owner may do in any case, for it is to be written.
+const OWNER_MODE: u32 = 0o600;
+/// What the group may do.
+const GROUP_MODE: u32 = 0o070;
+
+/// A file that is not done.
+pub(crate) struct Unfinished {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Unfinished {
+    /// Creates the file that is to be at `path`, and is to hold what is read from the pool at `source`, if that is one.
+    pub(crate) fn create(path: &Path, source: Option<&Path>) -> io::Result<(Self, File)> {
+        // What is not there has the name that it is given.
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let this = Self { path: beside(&target), target };
+        let replaced = file_at(&this.target);
+        let pool = source.and_then(file_at);
+        match fs::remove_file(&this.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // Whoever has opened it while it is empty may read what comes.
+        let mode = match (&replaced, &pool) {
+            (Some(_), _) => OWNER_MODE,
+            (None, Some(pool)) => pool.mode() & MODE_OF_NEW | OWNER_MODE,
+            (None, None) => MODE_OF_NEW,
+        };
+        let file = File::options().read(true).write(true).create_new(true).mode(mode).open(&this.path)?;
+        match (&replaced, &pool) {
+            (Some(replaced), _) => keep_access(&file, &this.path, replaced)?,
+            (None, Some(pool)) => set_mode(&file, file.metadata()?.mode(), pool.gid())?,
+            (None, None) => {}
+        }
+        Ok((this, file))
+    }
+
+    /// Where it is as long as it is not done.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it its name, and takes that from what has it.
+    pub(crate) fn replace(self) -> io::Result<()> {
+        fs::rename(&self.path, &self.target)?;
+        sync_directory_of(&self.target)
+    }
+
+    /// Gives it its name, unless something has it.
+    pub(crate) fn appear(self) -> io::Result<()> {
+        // A second name: to give it another one would replace what is there.
+        fs::hard_link(&self.path, &self.target)?;
+        fs::remove_file(&self.path)?;
+        sync_directory_of(&self.target)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // When it has got its name there is nothing to remove; else it is in nobody's way if that fails.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The name of what is to be `path` when it is done.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".unfinished");
+    path.with_file_name(name)
+}
+
+fn file_at(path: &Path) -> Option<Metadata> {
+    fs::metadata(path).ok().filter(Metadata::is_file)
+}
+
+/// Gives a file the owner and the permissions of another, as far as may be.
+fn keep_access(file: &File, path: &Path, like: &Metadata) -> io::Result<()> {
+    // First, for it may take permissions away. Only the superuser gives files away; to give one to a group, its owner need only be in it.
+    if chown(path, Some(like.uid()), Some(like.gid())).is_err() {
+        let _ = chown(path, None, Some(like.gid()));
+    }
+    set_mode(file, like.mode(), like.gid())
+}
+
+/// Gives a file permissions; those of a group only if it is that group's.
+fn set_mode(file: &File, mode: u32, group: u32) -> io::Result<()> {
+    let denied = if file.metadata()?.gid() == group { 0 } else { GROUP_MODE };
+    file.set_permissions(Permissions::from_mode(mode & !denied))
+}
+
+/// Makes a change of names in the directory of `path` durable.
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}
