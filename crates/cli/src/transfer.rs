@@ -1,4 +1,4 @@
-//! What the commands that read or write streams have in common: progress, the stream's file, and the last line.
+//! What the commands that read or write streams, or all of a pool, have in common: progress, the stream's file, and the last line.
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Shows how far a stream is, on standard error if that is a terminal.
+/// Shows how far a stream is, or a look at everything, on standard error if that is a terminal.
 pub(crate) struct Transfer {
     start: Instant,
     bar: ProgressBar,
@@ -25,9 +25,15 @@ impl Transfer {
 
     /// Shows it.
     pub(crate) fn show(&self, passed: Passed, entries_expected: u64) {
-        self.bar.set_length(entries_expected.max(passed.entries));
-        self.bar.set_position(passed.entries);
+        self.show_entries(passed.entries, entries_expected);
         self.bar.set_message(format!("{} entries, {}", text::count(passed.entries), text::size(passed.content_bytes as usize)));
+    }
+
+    /// Shows how many entries of how many are done, where nobody knows their sizes.
+    pub(crate) fn show_entries(&self, entries: u64, entries_expected: u64) {
+        self.bar.set_length(entries_expected.max(entries));
+        self.bar.set_position(entries);
+        self.bar.set_message(format!("{} entries", text::count(entries)));
     }
 
     /// Takes the bar away; the time since the beginning.

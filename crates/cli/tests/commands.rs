@@ -85,6 +85,78 @@ fn a_limit_on_the_size_of_files_is_an_error() {
     assert!(code == Some(3) && message.contains("no space"), "{code:?}: {message}");
 }
 
+/// An export that failed used to leave what it had come to, and nothing of what was there.
+#[test]
+fn an_export_that_fails_leaves_what_was_there() {
+    let directory = directory();
+    let path = directory.path();
+    expect(path, &["put", "key", "-"], &vec![b'v'; 1 << 20], 0);
+    std::fs::write(path.join("exported"), "before").expect("a file");
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -f 100; $0 export exported", env!("CARGO_BIN_EXE_everleaf")]).current_dir(path).stdin(Stdio::null());
+    let output = command.output().expect("bash runs");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(4) && message.contains("File too large"), "{:?}: {message}", output.status);
+    assert_eq!(std::fs::read(path.join("exported")).expect("the file"), b"before");
+    assert_eq!(std::fs::read_dir(path).expect("it is there").count(), 2);
+    expect(path, &["export", "exported"], b"", 0);
+    let size = std::fs::metadata(path.join("exported")).expect("the file").len();
+    assert!(size > 1 << 20, "{size}");
+    // What is no file is written to as it is.
+    let output = everleaf(path, &["export", "/dev/stdout"], b"");
+    assert!(output.status.success() && output.stdout.len() as u64 > size);
+}
+
+/// Runs a command at a terminal, if there is a program that makes one; what the terminal shows.
+fn at_terminal(directory: &Path, line: &str) -> Option<String> {
+    let line = format!("{} {line}", env!("CARGO_BIN_EXE_everleaf"));
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").current_dir(directory).stdin(Stdio::null());
+    let Ok(output) = command.output() else {
+        // Past the capture of what passing tests print: nobody is to believe that it ran.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: script is not installed (Debian: bsdutils)");
+        return None;
+    };
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{line}: {shown}");
+    Some(shown)
+}
+
+#[test]
+fn whoever_looks_at_a_terminal_sees_a_check_go_on() {
+    let directory = directory();
+    let text: Vec<u8> = (0..20_000).flat_map(|number| format!("key {number}\tvalue\n").into_bytes()).collect();
+    expect(directory.path(), &["load", "-"], &text, 0);
+    let Some(shown) = at_terminal(directory.path(), "check") else { return };
+    assert!(shown.contains(" entries, ") && shown.contains("everleaf.pool is sound"), "{shown:?}");
+}
+
+/// The server is one that says what this test wants it to.
+#[test]
+fn whoever_looks_at_a_terminal_sees_a_compaction_go_on() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let server = std::thread::spawn(move || {
+        let info = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let under_way = info("compaction_in_progress:1\r\nlast_compaction_moved:12345\r\nlast_compaction_given_back:65536\r\n");
+        let failed = info("compaction_in_progress:0\r\nlast_compaction_status:err\r\nlast_compaction_error:the moon is full\r\n");
+        let done = info("compaction_in_progress:0\r\nlast_compaction_status:ok\r\nlast_compaction_is_complete:1\r\n");
+        for last in [done, failed] {
+            let (mut stream, _) = listener.accept().expect("a client");
+            for reply in ["+OK\r\n", &under_way, &last] {
+                let _ = std::io::Read::read(&mut stream, &mut [0; 1000]).expect("a command");
+                stream.write_all(reply.as_bytes()).expect("it listens");
+            }
+        }
+    });
+    let directory = directory();
+    let Some(shown) = at_terminal(directory.path(), &format!("compact --online --server {address}")) else { return };
+    assert!(shown.contains("12 345 records and leaves moved, 64 KiB given back") && shown.contains("compacted from"), "{shown:?}");
+    let output = everleaf(directory.path(), &["compact", "--online", "--server", &address.to_string()], b"");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("its pool: the moon is full; "), "{output:?}");
+    server.join().expect("it has said everything");
+}
+
 /// Whatever a command fails in, the pool is closed: a large one that is not takes its time at the next start.
 #[test]
 fn a_command_that_fails_closes_the_pool() {
@@ -168,7 +240,10 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     expect(path, &["put", "large", "-"], &vec![b'v'; 40 << 20], 0);
     expect(path, &["del", "large"], b"", 0);
     let dump = expect(path, &["dump"], b"", 0);
+    std::fs::set_permissions(path.join("everleaf.pool"), std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("it is ours");
     let compacted = said(expect(path, &["compact", "--json"], b"", 0));
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(path.join("everleaf.pool")).expect("the pool"));
+    assert_eq!(mode & 0o777, 0o640);
     assert!(compacted["size"].as_u64() < compacted["size_before"].as_u64(), "{compacted}");
     assert_eq!(std::fs::metadata(path.join("everleaf.pool")).expect("the pool").len(), compacted["size"].as_u64().expect("a number"));
     assert!(expect(path, &["dump"], b"", 0) == dump);

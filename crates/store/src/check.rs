@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 
 /// Number of damages that a [`Report`] describes; it counts all.
 const DAMAGE_COUNT_MAX: usize = 16;
+/// Keys that are read before whoever watches a verification is told how many it were.
+const KEYS_PER_LOOK: u64 = 1024;
 
 /// Numbers of a store, taken without stopping anybody.
 #[derive(Clone, Debug)]
@@ -129,19 +131,36 @@ impl<M: Listed> Store<M> {
     /// # Errors
     /// None yet that is not in the report.
     pub fn verify(&self) -> Result<Report, Error> {
+        self.verify_with(|_, _| ())
+    }
+
+    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are.
+    ///
+    /// # Errors
+    /// See [`Store::verify`].
+    pub fn verify_with(&self, mut watch: impl FnMut(u64, u64)) -> Result<Report, Error> {
         let _loading = schedule::lock(&self.shared.loading);
         let _compacting = schedule::lock(&self.shared.compacting);
         let _paused = self.shared.garbage.pause();
         let _all = self.shared.stripes.lock_all();
         let reach = self.shared.pool.reach();
         let mut report = Report::default();
+        let existing = self.existing();
+        let expected = existing.iter().map(|space| space.count.load(Ordering::Relaxed)).sum();
+        let mut read = 0_u64;
+        let mut step = || {
+            read += 1;
+            if read.is_multiple_of(KEYS_PER_LOOK) {
+                watch(read, expected);
+            }
+        };
         if let Err(error) = reach.mark(self.shared.header.off(), size_of_val(self.shared.header.get())) {
             report.note(None, error);
         }
-        for space in self.existing() {
-            self.verify_space(&space, &reach, &mut report);
+        for space in existing {
+            self.verify_space(&space, &reach, &mut report, &mut step);
         }
-        self.verify_held(&reach, &mut report);
+        self.verify_held(&reach, &mut report, &mut step);
         // Blocks on their way back are no leaks.
         self.shared.pool.collect();
         match self.shared.pool.audit(&reach) {
@@ -160,10 +179,10 @@ impl<M: Listed> Store<M> {
         self.shared.spaces.read().values().cloned().collect()
     }
 
-    fn verify_space(&self, space: &Space, reach: &Reach<'_, M>, report: &mut Report) {
+    fn verify_space(&self, space: &Space, reach: &Reach<'_, M>, report: &mut Report, step: &mut dyn FnMut()) {
         let Some(index) = space.index.load_full() else { return };
         let name = Some(space.name.as_str());
-        let found = self.verify_index(&space.name, &index, reach, report);
+        let found = self.verify_index(&space.name, &index, reach, report, step);
         let counted = space.count.load(Ordering::Relaxed);
         if found.keys != counted && report.is_sound() {
             report.note(name, format!("{counted} keys are counted, {} are found", found.keys));
@@ -171,7 +190,8 @@ impl<M: Listed> Store<M> {
         report.namespaces.push(found);
     }
 
-    fn verify_index(&self, name: &str, index: &Index, reach: &Reach<'_, M>, report: &mut Report) -> NamespaceReport {
+    /// Verifies an index; `step` is called for each of its keys.
+    fn verify_index(&self, name: &str, index: &Index, reach: &Reach<'_, M>, report: &mut Report, step: &mut dyn FnMut()) -> NamespaceReport {
         if let Err(error) = index.tree.check() {
             report.note(Some(name), error);
         }
@@ -182,6 +202,7 @@ impl<M: Listed> Store<M> {
         let mut found = NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() };
         let mut bare_key = Vec::new();
         let scanned = index.tree.scan(Bound::Unbounded, Direction::Forward, &mut |key, link| {
+            step();
             match self.verify_record(key, link.get(), reach, &mut bare_key) {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
@@ -199,7 +220,7 @@ impl<M: Listed> Store<M> {
     }
 
     /// What snapshots hold back is in use, too.
-    fn verify_held(&self, reach: &Reach<'_, M>, report: &mut Report) {
+    fn verify_held(&self, reach: &Reach<'_, M>, report: &mut Report, step: &mut dyn FnMut()) {
         let (mut links, mut indexes) = (Vec::new(), Vec::new());
         self.shared.visit_held(|link| links.push(link), |former| indexes.push(former.index.clone()));
         for link in links {
@@ -209,7 +230,7 @@ impl<M: Listed> Store<M> {
             }
         }
         for index in indexes {
-            self.verify_index("(cleared)", &index, reach, report);
+            self.verify_index("(cleared)", &index, reach, report, step);
         }
     }
 

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::options::PoolArguments;
 use crate::output::Output;
 use crate::text;
+use crate::transfer::Transfer;
 use clap::Args;
 use everleaf::Report;
 use serde_json::{Value, json};
@@ -19,7 +20,9 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let report = self.pool.with_store(|store| Ok(store.verify()?))?;
+        let transfer = Transfer::begin();
+        let report = self.pool.with_store(|store| Ok(store.verify_with(|read, expected| transfer.show_entries(read, expected))?))?;
+        transfer.end();
         let mut out = Output::new();
         if self.json {
             out.json(&as_json(&report))?

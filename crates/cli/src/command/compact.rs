@@ -4,10 +4,11 @@
 use crate::failure::Failure;
 use crate::options::PoolArguments;
 use crate::output::Output;
-use crate::server::ServerArguments;
+use crate::server::{Info, Server, ServerArguments};
 use crate::text;
 use crate::transfer::{self, Transfer};
 use clap::Args;
+use indicatif::ProgressBar;
 use serde_json::json;
 use std::io;
 use std::thread;
@@ -61,19 +62,14 @@ impl Arguments {
         let mut server = self.server.connect()?;
         let start = Instant::now();
         server.ask(&[b"MEMORY", b"PURGE"])?;
-        let info = loop {
-            let info = server.info()?;
-            if info.number("compaction_in_progress") == 0 {
-                break info;
-            }
-            thread::sleep(PAUSE);
-        };
+        let info = await_end(&mut server)?;
         let time = start.elapsed();
         if info.field("last_compaction_status") != Some("ok") {
-            let source = io::Error::other("it could not; when it has stopped, `everleaf check` says what is damaged");
+            let why = info.field("last_compaction_error").unwrap_or("it does not say why");
+            let source = io::Error::other(format!("{why}; when it has stopped, `everleaf check` says what is damaged"));
             return Err(Failure::Io { action: "have the server compact its pool".into(), source });
         }
-        let number = |name: &str| info.number(&format!("last_compaction_{name}"));
+        let number = |name: &str| number(&info, name);
         let (size_before, size, given_back, moved) = (number("size_before"), number("size"), number("given_back"), number("moved"));
         let is_complete = number("is_complete") == 1;
         let mut out = Output::new();
@@ -93,4 +89,25 @@ impl Arguments {
         }
         out.flush()
     }
+}
+
+/// Waits until the server has done, and shows how far it is; what it says then.
+fn await_end(server: &mut Server) -> Result<Info, Failure> {
+    let progress = ProgressBar::new_spinner();
+    loop {
+        let info = server.info()?;
+        if info.number("compaction_in_progress") == 0 {
+            progress.finish_and_clear();
+            return Ok(info);
+        }
+        let (moved, given_back) = (number(&info, "moved"), number(&info, "given_back"));
+        progress.set_message(format!("{} records and leaves moved, {} given back", text::count(moved), text::size(given_back as usize)));
+        progress.tick();
+        thread::sleep(PAUSE);
+    }
+}
+
+/// What the server says of the compaction.
+fn number(info: &Info, name: &str) -> u64 {
+    info.number(&format!("last_compaction_{name}"))
 }

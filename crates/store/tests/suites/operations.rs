@@ -375,3 +375,12 @@ fn a_load_that_fails_leaves_no_trace() {
     assert_eq!(keys(&space), [b"k"]);
     check(&store);
 }
+
+#[test]
+fn a_verification_tells_how_far_it_is() {
+    let (store, space) = store();
+    (0..5000_u32).for_each(|number| space.put(&number.to_be_bytes(), b"v").unwrap());
+    let mut told = Vec::new();
+    assert!(store.verify_with(|read, expected| told.push((read, expected))).unwrap().is_sound());
+    assert_eq!(told, [(1024, 5000), (2048, 5000), (3072, 5000), (4096, 5000)]);
+}
