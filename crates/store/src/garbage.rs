@@ -115,7 +115,9 @@ impl Garbage {
 impl<M: Listed> Shared<M> {
     /// Gives back the version that `link` refers to, which was replaced at this timestamp, durably, or holds it back.
     pub(crate) fn replaced(&self, link: u64, at: u64, guard: &Guard) -> Result<(), Error> {
-        if self.snapshots.want(&self.clock, at) || Record::read(&self.pool, link)?.is_tombstone() {
+        let record = Record::read(&self.pool, link)?;
+        self.sweeper.note_replaced(record.expiry_ms(), &self.wall);
+        if self.snapshots.want(&self.clock, at) || record.is_tombstone() {
             self.garbage.push(at, Remains::Version(link));
             Ok(())
         } else {

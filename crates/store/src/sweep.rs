@@ -13,6 +13,7 @@
 use crate::namespace::{Namespace, Way};
 use crate::store::{Shared, Space};
 use crate::version::Age;
+use crate::wall::Wall;
 use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
@@ -20,11 +21,16 @@ use parking_lot::Mutex;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where the sweep of an open store has come to: the number of the namespace, and the pass through it, if that has begun.
+/// The sweep of an open store.
 #[derive(Default)]
-pub(crate) struct Sweeper(Mutex<(u32, Option<Pass>)>);
+pub(crate) struct Sweeper {
+    /// Where it has come to: the number of the namespace, and the pass through it, if that has begun.
+    position: Mutex<(u32, Option<Pass>)>,
+    /// Number of keys that had expired when the sweep removed them, or a write took their place.
+    expired: AtomicU64,
+}
 
 /// A pass through a namespace that is under way.
 struct Pass {
@@ -77,7 +83,7 @@ impl<M: Listed> Store<M> {
     pub fn sweep(&self, visits_max: usize) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         // One at a time: two would do the same twice.
-        let Some(mut position) = self.shared.sweeper.0.try_lock() else {
+        let Some(mut position) = self.shared.sweeper.position.try_lock() else {
             return Ok(swept);
         };
         while swept.visited < visits_max {
@@ -106,6 +112,21 @@ impl<M: Listed> Store<M> {
             }
         }
         Ok(swept)
+    }
+
+    /// Number of keys, since the store was opened, that had expired when the sweep removed them, or somebody else did, or wrote them anew.
+    pub fn expired_count(&self) -> u64 {
+        self.shared.sweeper.expired.load(Ordering::Relaxed)
+    }
+}
+
+impl Sweeper {
+    /// A version that expires at that time, if it does, was replaced, or removed.
+    #[inline]
+    pub(crate) fn note_replaced(&self, expiry_ms: Option<u64>, wall: &Wall) {
+        if expiry_ms.is_some_and(|expiry| expiry <= wall.now_ms()) {
+            self.expired.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

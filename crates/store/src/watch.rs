@@ -9,8 +9,8 @@ use crate::{Error, Namespace, Snapshot, Transaction};
 use everleaf_index::Listed;
 
 impl<M: Listed> Transaction<M> {
-    /// Whether `key` has been left alone since `before`: neither written, be it with the same value, nor removed, nor expired. A key that both find absent, in
-    /// a namespace that was cleared between them, counts as left alone.
+    /// Whether `key` has been left alone since `before`: neither written, be it with the same value, nor removed, nor expired. One that had expired before then
+    /// may have been removed since; and a key that both find absent, in a namespace that was cleared between them, counts as left alone.
     ///
     /// # Errors
     /// A damaged pool.
@@ -23,10 +23,16 @@ impl<M: Listed> Transaction<M> {
         let (now, shared) = (self.snapshot().moment(), &before.shared);
         let _pinned = shared.pool.pin();
         let index = namespace.space.index_at(now, &shared.clock);
-        let link = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))?;
-        Ok(match link.map_or(Ok(None), |link| shared.version_at(link.get(), now.at))? {
-            Some((record, at)) => at < before.timestamp() && is_shown(&record, now.time_ms) == was_shown,
-            None => !was_shown,
-        })
+        let Some(link) = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))? else { return Ok(!was_shown) };
+        let mut newest = shared.version_at(link.get(), now.at)?;
+        // Whoever removes what is not shown changes nothing: then what was removed tells. It is held back as long as `before` lives.
+        while let Some((record, at)) = &newest
+            && !was_shown
+            && *at >= before.timestamp()
+            && record.is_tombstone()
+        {
+            newest = shared.version_at(link.get(), *at)?;
+        }
+        Ok(newest.map_or(!was_shown, |(record, at)| at < before.timestamp() && is_shown(&record, now.time_ms) == was_shown))
     }
 }

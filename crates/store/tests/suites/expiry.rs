@@ -85,7 +85,7 @@ fn a_key_is_absent_from_its_time_on_whoever_asks() {
 fn writes_treat_what_has_expired_as_absent() {
     let (store, space) = store();
     let fill = || (0..6u8).for_each(|n| space.put_until(&[n], b"old", store.time_ms() + 10).unwrap());
-    for versioned in [false, true] {
+    for (round, versioned) in [(1, false), (2, true)] {
         let snapshot = versioned.then(|| store.snapshot().unwrap());
         fill();
         pass(10);
@@ -100,10 +100,51 @@ fn writes_treat_what_has_expired_as_absent() {
         while store.collect(100).unwrap() > 0 {}
         let left: Vec<_> = keys(&space);
         left.iter().for_each(|key| assert!(space.delete(key).unwrap()));
+        assert_eq!(store.expired_count(), 6 * round - 1);
         store.sweep(100).unwrap();
-        assert_eq!(space.count(), 0);
+        assert_eq!((space.count(), store.expired_count()), (0, 6 * round), "each of the six is counted once");
         assert!(store.verify().unwrap().is_sound());
     }
+    space.put_until(b"k", b"old", store.time_ms() + 10).unwrap();
+    space.put(b"k", b"in time").unwrap();
+    assert_eq!(store.expired_count(), 12);
+    space.put_until(b"k", b"old", store.time_ms() + 10).unwrap();
+    pass(10);
+    let mut batch = Batch::default();
+    batch.put(&space, b"k", b"new");
+    store.write(batch).unwrap();
+    assert_eq!(store.expired_count(), 13);
+}
+
+/// A client that watched a key which had expired, and was still there, was told that it had changed when somebody deleted it, or the sweep did.
+#[test]
+fn what_had_expired_may_be_removed_while_it_is_watched() {
+    let (store, space) = store();
+    let unchanged = |since| store.begin(Isolation::Serializable).unwrap().is_unchanged_since(since, &space, b"k").unwrap();
+    let stale = || {
+        space.put_until(b"k", b"v", store.time_ms() + 10).unwrap();
+        pass(10);
+        store.snapshot().unwrap()
+    };
+    let since = stale();
+    assert!(unchanged(&since));
+    assert!(!space.delete(b"k").unwrap() && unchanged(&since));
+    let since = stale();
+    assert!(store.sweep(100).unwrap().removed == 1 && unchanged(&since));
+    space.put(b"k", b"w").unwrap();
+    assert!(!unchanged(&since));
+    assert!(space.delete(b"k").unwrap() && !unchanged(&since), "it was there meanwhile");
+    let since = stale();
+    space.put_until(b"k", b"w", store.time_ms() + 10).unwrap();
+    pass(10);
+    assert!(store.sweep(100).unwrap().removed == 1 && !unchanged(&since), "it was there meanwhile");
+    // One that is there and expires has changed.
+    space.put_until(b"k", b"v", store.time_ms() + 10).unwrap();
+    let since = store.snapshot().unwrap();
+    pass(10);
+    assert!(!unchanged(&since));
+    store.sweep(100).unwrap();
+    assert!(!unchanged(&since));
 }
 
 #[test]
