@@ -14,27 +14,43 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub(crate) struct Backups {
     /// Where they go.
     pub(crate) path: PathBuf,
+    log: fn(&str),
     state: Mutex<State>,
     thread: Background,
 }
 
 /// What INFO tells of them.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct State {
     /// Since when one is being written.
     pub(crate) running_since: Option<Instant>,
     /// When the last one was done, in seconds since 1970; before the first one, when the server was started.
     pub(crate) last_s: u64,
-    /// How the last one in the background ended: how many seconds it took, and whether it is there.
-    pub(crate) last_background: Option<(u64, bool)>,
+    /// How many seconds the last one in the background took, be it that it failed.
+    pub(crate) last_background_s: Option<u64>,
+    /// Why the last one in the background failed, unless one has been done since.
+    pub(crate) failure: Option<Arc<str>>,
     /// What the last one that was done holds.
     pub(crate) last_passed: Passed,
+    /// How many changes there had been when that was begun, at least.
+    pub(crate) last_change_count: u64,
+}
+
+/// Who waits for a backup.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// A client: it is told what goes wrong.
+    Fore,
+    /// Nobody.
+    Back,
 }
 
 /// That a backup is being written; no other begins as long as this lives.
 pub(crate) struct Running {
     backups: Arc<Backups>,
+    ground: Ground,
     since: Instant,
+    change_count: u64,
 }
 
 /// A backup that is being written.
@@ -44,46 +60,61 @@ pub(crate) struct Saving {
 }
 
 impl Backups {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        let state = State { running_since: None, last_s: now_s(), last_background: None, last_passed: Passed::default() };
-        Self { path, state: Mutex::new(state), thread: Background::default() }
+    pub(crate) fn new(path: PathBuf, log: fn(&str)) -> Self {
+        let state =
+            State { running_since: None, last_s: now_s(), last_background_s: None, failure: None, last_passed: Passed::default(), last_change_count: 0 };
+        Self { path, log, state: Mutex::new(state), thread: Background::default() }
     }
 
     pub(crate) fn state(&self) -> State {
-        *self.state.lock()
+        self.state.lock().clone()
     }
 
-    /// Begins a backup, unless there is one under way.
-    pub(crate) fn begin(self: &Arc<Self>, store: &Store) -> Option<Result<Saving, StreamError>> {
-        let running = self.run()?;
-        Some(store.snapshot().map_err(StreamError::from).and_then(|snapshot| snapshot.backup(&self.path)).map(|backup| Saving { backup, running }))
+    /// Begins a backup, unless there is one under way. It holds `change_count` changes at least: those are done.
+    pub(crate) fn begin(self: &Arc<Self>, store: &Store, ground: Ground, change_count: u64) -> Option<Result<Saving, StreamError>> {
+        let running = self.run(ground, change_count)?;
+        let backup = store.snapshot().map_err(StreamError::from).and_then(|snapshot| snapshot.backup(&self.path));
+        Some(match backup {
+            Ok(backup) => Ok(Saving { backup, running }),
+            Err(error) => {
+                running.fail(&error.to_string());
+                Err(error)
+            }
+        })
     }
 
-    fn run(self: &Arc<Self>) -> Option<Running> {
+    fn run(self: &Arc<Self>, ground: Ground, change_count: u64) -> Option<Running> {
         let mut state = self.state.lock();
         if state.running_since.is_some() {
             return None;
         }
         let since = Instant::now();
         state.running_since = Some(since);
-        Some(Running { backups: self.clone(), since })
+        Some(Running { backups: self.clone(), ground, since, change_count })
     }
 
     /// Writes it in a thread of its own, as long as `is_stopping` does not say that the server ends.
     pub(crate) fn continue_in_background(&self, saving: Saving, is_stopping: impl Fn() -> bool + Send + 'static) -> Result<(), StreamError> {
         let work = move || {
             let Saving { mut backup, running } = saving;
-            let written = loop {
+            let outcome = loop {
                 match backup.advance() {
-                    Ok(true) if is_stopping() => break None,
+                    Ok(true) if is_stopping() => return running.fail("the server was stopped before it was done"),
                     Ok(true) => {}
-                    Ok(false) => break backup.finish().ok(),
-                    Err(_) => break None,
+                    Ok(false) => break backup.finish(),
+                    Err(error) => break Err(error),
                 }
             };
-            running.end(written, true);
+            match outcome {
+                Ok(passed) => running.end(passed),
+                Err(error) => running.fail(&error.to_string()),
+            }
         };
-        self.thread.start("everleaf-backup", work).map_err(|source| StreamError::Io { action: "start a thread for the backup", source })
+        self.thread.start("everleaf-backup", work).map_err(|source| {
+            let error = StreamError::Io { action: "start a thread for the backup", source };
+            self.state.lock().failure = Some(error.to_string().into());
+            error
+        })
     }
 
     /// Waits for the thread, if there is one.
@@ -93,14 +124,27 @@ impl Backups {
 }
 
 impl Running {
-    /// Notes what it has become: what it holds, if it is there.
-    fn end(self, written: Option<Passed>, in_background: bool) {
+    /// Notes that it is there, and what it holds.
+    fn end(self, passed: Passed) {
         let mut state = self.backups.state.lock();
-        if let Some(passed) = written {
-            (state.last_s, state.last_passed) = (now_s(), passed);
+        (state.last_s, state.last_passed, state.last_change_count, state.failure) = (now_s(), passed, self.change_count, None);
+        self.note_time(&mut state);
+    }
+
+    /// Notes why there is none. If nobody waits for it, it is logged.
+    fn fail(self, reason: &str) {
+        if self.ground == Ground::Fore {
+            return;
         }
-        if in_background {
-            state.last_background = Some((self.since.elapsed().as_secs(), written.is_some()));
+        (self.backups.log)(&format!("the backup to {} failed: {reason}", self.backups.path.display()));
+        let mut state = self.backups.state.lock();
+        state.failure = Some(reason.into());
+        self.note_time(&mut state);
+    }
+
+    fn note_time(&self, state: &mut State) {
+        if self.ground == Ground::Back {
+            state.last_background_s = Some(self.since.elapsed().as_secs());
         }
     }
 }
@@ -120,7 +164,7 @@ impl Saving {
     /// Ends it.
     pub(crate) fn finish(self) -> Result<(), StreamError> {
         let passed = self.backup.finish()?;
-        self.running.end(Some(passed), false);
+        self.running.end(passed);
         Ok(())
     }
 }

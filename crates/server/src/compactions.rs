@@ -9,26 +9,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The compactions of a server.
-#[derive(Default)]
 pub(crate) struct Compactions {
+    log: fn(&str),
     state: Mutex<State>,
     thread: Background,
 }
 
 /// What INFO tells of them.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct State {
     /// Whether one is under way.
     pub(crate) is_running: bool,
     /// What the last one has done, as far as it has come.
     pub(crate) last: Shrunk,
-    /// Whether it failed.
-    pub(crate) has_failed: bool,
+    /// Why it failed, if it did.
+    pub(crate) failure: Option<Arc<str>>,
 }
 
 impl Compactions {
+    pub(crate) fn new(log: fn(&str)) -> Self {
+        Self { log, state: Mutex::default(), thread: Background::default() }
+    }
+
     pub(crate) fn state(&self) -> State {
-        *self.state.lock()
+        self.state.lock().clone()
     }
 
     /// Begins one, unless there is one under way; whether it has. It ends early when `stopping` says that the server does.
@@ -38,9 +42,10 @@ impl Compactions {
         }
         let (this, store, stopping) = (self.clone(), store.clone(), stopping.clone());
         let work = move || {
-            let outcome = store.compact(Evacuation::Sparse, |_| match stopping.load(Ordering::Acquire) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            this.state.lock().last = Shrunk::default();
+            let outcome = store.compact(Evacuation::Sparse, |shrunk| {
+                this.state.lock().last = *shrunk;
+                if stopping.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             // Before anybody hears that it is over: the server closes the store when all threads have let go of it.
             drop(store);
@@ -51,7 +56,13 @@ impl Compactions {
     }
 
     fn end(&self, outcome: Result<Shrunk, Error>) {
-        *self.state.lock() = State { is_running: false, has_failed: outcome.is_err(), last: outcome.unwrap_or_default() };
+        let mut state = self.state.lock();
+        state.is_running = false;
+        state.failure = outcome.as_ref().err().map(|error| error.to_string().into());
+        match outcome {
+            Ok(shrunk) => state.last = shrunk,
+            Err(error) => (self.log)(&format!("the compaction failed: {error}")),
+        }
     }
 
     /// Waits for the thread, if there is one.

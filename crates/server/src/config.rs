@@ -25,6 +25,8 @@ pub struct Config {
     pub keepalive_seconds: u32,
     /// How long a graceful stop waits for clients to take their replies. Default 5 s.
     pub stop_patience: Duration,
+    /// Told, in a line of text, what goes wrong with nobody to answer to: in a backup in the background, or a compaction. Default: nobody is told.
+    pub log: fn(&str),
 }
 
 impl Default for Config {
@@ -39,6 +41,7 @@ impl Default for Config {
             limits: Limits::default(),
             keepalive_seconds: 300,
             stop_patience: Duration::from_secs(5),
+            log: |_| (),
         }
     }
 }

@@ -166,7 +166,7 @@ impl Conversation {
         match resolved {
             Ok(spec) if self.session.queue.is_some() && !spec.flags.contains(Flags::AT_ONCE) => self.enqueue(server, counters, spec, frame),
             Ok(spec) => {
-                let databases = server.databases();
+                let databases = server.databases(counters);
                 execute(&mut Call { server, databases, counters, session: &mut self.session, reply: &mut self.reply, arguments, spec });
             }
             // The beginning of an HTTP request: somebody makes a browser talk to us. What follows may be commands in its body.
@@ -210,7 +210,7 @@ impl Conversation {
     fn go_on(&mut self, server: &Shared, counters: &Counters) {
         let Some(mut unfinished) = self.session.unfinished.take() else { return };
         let start = self.reply.out.len();
-        match unfinished.advance(server.databases(), counters) {
+        match unfinished.advance(server.databases(counters), counters) {
             Ok(Slice::More) => {
                 self.session.unfinished = Some(unfinished);
                 return;
@@ -290,13 +290,17 @@ impl Conversation {
 
     fn run_sets(&mut self, database: &Namespace, counters: &Counters, pairs: &[(&[u8], &[u8])]) {
         if database.put_many(pairs).is_ok() {
+            counters.changes.add(pairs.len() as u64);
             pairs.iter().for_each(|_| self.reply.ok());
             return;
         }
         // Some may be written: to set them again, one by one, finds out which cannot be.
         for (key, value) in pairs {
             match database.put(key, value) {
-                Ok(()) => self.reply.ok(),
+                Ok(()) => {
+                    counters.changes.add(1);
+                    self.reply.ok();
+                }
                 Err(error) => {
                     counters.errors.add(1);
                     Failure::from(error).write(&mut self.reply);

@@ -1,8 +1,9 @@
 //! Databases as commands see them: as they are, or, within EXEC, as its transaction sees them.
 //!
 //! Commands do not know which. As they are, each change is one step of the store, atomic and durable when it returns; within a transaction, it is kept until
-//! all of it is committed.
+//! all of it is committed. Whatever changes a key counts that, as Redis does; within a transaction, for when it is committed.
 
+use crate::shared::Counter;
 use everleaf::{Batch, Change, Direction, Entry, Error, Found, Namespace, Store, Transaction};
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
@@ -14,6 +15,8 @@ pub(crate) struct Databases<'a> {
     pub(crate) namespaces: &'a [Namespace],
     /// That of EXEC.
     pub(crate) transaction: Option<&'a RefCell<Transaction>>,
+    /// Counts changes of keys.
+    pub(crate) changes: &'a Counter,
 }
 
 /// One of them.
@@ -22,12 +25,13 @@ pub(crate) struct Database<'a> {
     store: &'a Store,
     namespace: &'a Namespace,
     transaction: Option<&'a RefCell<Transaction>>,
+    changes: &'a Counter,
 }
 
 impl<'a> Databases<'a> {
     /// The database with that number, which is known to be there.
     pub(crate) fn at(&self, number: usize) -> Database<'a> {
-        Database { store: self.store, namespace: &self.namespaces[number], transaction: self.transaction }
+        Database { store: self.store, namespace: &self.namespaces[number], transaction: self.transaction, changes: self.changes }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = Database<'a>> + use<'a> {
@@ -141,20 +145,24 @@ impl Database<'_> {
     /// Sets `key` to `value`.
     pub(crate) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         match self.transaction {
-            Some(transaction) => transaction.borrow_mut().put(self.namespace, key, value),
-            None => self.namespace.put(key, value),
+            Some(transaction) => transaction.borrow_mut().put(self.namespace, key, value)?,
+            None => self.namespace.put(key, value)?,
         }
+        self.changes.add(1);
+        Ok(())
     }
 
     /// Sets `key` to `value`, until it expires, if it does.
     pub(crate) fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
         match (self.transaction, expiry_ms) {
             // A transaction goes on to see what it has written.
-            (Some(_), Some(expiry_ms)) if expiry_ms <= self.store.time_ms() => self.delete(key).map(drop),
-            (Some(transaction), _) => transaction.borrow_mut().put_until(self.namespace, key, value, expiry_ms),
-            (None, Some(expiry_ms)) => self.namespace.put_until(key, value, expiry_ms),
-            (None, None) => self.namespace.put(key, value),
+            (Some(_), Some(expiry_ms)) if expiry_ms <= self.store.time_ms() => return self.delete(key).map(drop),
+            (Some(transaction), _) => transaction.borrow_mut().put_until(self.namespace, key, value, expiry_ms)?,
+            (None, Some(expiry_ms)) => self.namespace.put_until(key, value, expiry_ms)?,
+            (None, None) => self.namespace.put(key, value)?,
         }
+        self.changes.add(1);
+        Ok(())
     }
 
     /// Sets `key` if it is absent; whether it was.
@@ -167,16 +175,22 @@ impl Database<'_> {
                 }
                 Ok(is_absent)
             }
-            None => self.namespace.insert(key, value),
+            None => {
+                let is_inserted = self.namespace.insert(key, value)?;
+                self.changes.add(is_inserted.into());
+                Ok(is_inserted)
+            }
         }
     }
 
     /// Removes `key`; whether it was present.
     pub(crate) fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        match self.transaction {
-            Some(transaction) => transaction.borrow_mut().delete(self.namespace, key),
-            None => self.namespace.delete(key),
-        }
+        let is_deleted = match self.transaction {
+            Some(transaction) => transaction.borrow_mut().delete(self.namespace, key)?,
+            None => self.namespace.delete(key)?,
+        };
+        self.changes.add(is_deleted.into());
+        Ok(is_deleted)
     }
 
     /// Reads `key` and changes it as `decide` says, atomically. `decide` must not touch the store.
@@ -187,7 +201,18 @@ impl Database<'_> {
     /// [`Database::modify`] by somebody who wants to know when the key expires.
     pub(crate) fn modify_entry(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<(), Error> {
         if self.transaction.is_none() {
-            return self.namespace.modify_entry(key, decide);
+            let mut is_change = false;
+            self.namespace.modify_entry(key, |entry| {
+                let change = decide(entry);
+                is_change = match change {
+                    Change::Keep => false,
+                    Change::Delete => entry.is_some(),
+                    Change::Put(_) | Change::PutUntil(..) => true,
+                };
+                change
+            })?;
+            self.changes.add(is_change.into());
+            return Ok(());
         }
         let entry = self.entry(key)?;
         match decide(entry.as_ref()) {
@@ -203,9 +228,14 @@ impl Database<'_> {
         if self.transaction.is_some() {
             return pairs.into_iter().try_for_each(|(key, value)| self.put(key, value));
         }
-        let mut batch = Batch::default();
-        pairs.for_each(|(key, value)| batch.put(self.namespace, key, value));
-        self.store.write(batch)
+        let (mut batch, mut count) = (Batch::default(), 0);
+        pairs.for_each(|(key, value)| {
+            batch.put(self.namespace, key, value);
+            count += 1;
+        });
+        self.store.write(batch)?;
+        self.changes.add(count);
+        Ok(())
     }
 
     /// Sets all of `pairs` if all their keys are absent; whether they were.
@@ -218,21 +248,32 @@ impl Database<'_> {
             }
             return self.put_all(pairs).map(|()| true);
         }
-        let mut batch = Batch::default();
+        let (mut batch, mut count) = (Batch::default(), 0);
         for (key, value) in pairs {
             batch.expect(self.namespace, key, None);
             batch.put(self.namespace, key, value);
+            count += 1;
         }
+        self.write_if_expected(batch, count)
+    }
+
+    /// Writes a batch that makes so many changes, if what it expects is so; whether it was.
+    fn write_if_expected(&self, batch: Batch, change_count: u64) -> Result<bool, Error> {
         match self.store.write(batch) {
             Err(Error::Conflict { .. }) => Ok(false),
-            written => written.map(|()| true),
+            written => {
+                written?;
+                self.changes.add(change_count);
+                Ok(true)
+            }
         }
     }
 
     /// Gives what `from` holds, which is `entry`, to `to`, if that is so still, and, if `to_absent`, `to` is absent; whether it was.
     pub(crate) fn rename(&self, from: &[u8], entry: &Entry, to: &[u8], to_absent: bool) -> Result<bool, Error> {
-        if self.transaction.is_some() {
-            self.delete(from)?;
+        if let Some(transaction) = self.transaction {
+            // One change, with the other.
+            transaction.borrow_mut().delete(self.namespace, from)?;
             return self.put_until(to, &entry.value, entry.expiry_ms).map(|()| true);
         }
         let mut batch = Batch::default();
@@ -242,17 +283,20 @@ impl Database<'_> {
         }
         batch.delete(self.namespace, from);
         batch.put_until(self.namespace, to, &entry.value, entry.expiry_ms);
-        match self.store.write(batch) {
-            Err(Error::Conflict { .. }) => Ok(false),
-            written => written.map(|()| true),
-        }
+        self.write_if_expected(batch, 1)
     }
 
     /// Removes every key: at once, by unlinking the index; within a transaction one by one, so that all of it happens together with the rest.
     pub(crate) fn clear(&self) -> Result<(), Error> {
-        match self.transaction {
-            Some(transaction) => transaction.borrow_mut().delete_range(self.namespace, Bound::Unbounded, Bound::Unbounded).map(drop),
-            None => self.namespace.clear(),
-        }
+        let count = match self.transaction {
+            Some(transaction) => transaction.borrow_mut().delete_range(self.namespace, Bound::Unbounded, Bound::Unbounded)?,
+            None => {
+                let count = self.namespace.count();
+                self.namespace.clear()?;
+                count
+            }
+        };
+        self.changes.add(count);
+        Ok(())
     }
 }

@@ -9,7 +9,6 @@ use mio::{Poll, Waker};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -129,7 +128,6 @@ fn sweep(server: &Shared) {
     while !server.is_stopping() {
         server.sample_rate();
         let swept = server.store.sweep(SWEEP_COUNT).unwrap_or_default();
-        server.swept_count.fetch_add(swept.removed as u64, Ordering::Relaxed);
         // What cannot be removed now may be so later; a store that is damaged says so to whoever writes.
         let _ = server.store.collect(SWEEP_COUNT);
         if swept.removed * 4 <= swept.visited || swept.is_round {

@@ -25,7 +25,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -35,6 +35,8 @@ impl Counter {
 #[repr(align(128))]
 pub(crate) struct Counters {
     pub(crate) commands: Counter,
+    /// Changes of keys.
+    pub(crate) changes: Counter,
     pub(crate) errors: Counter,
     pub(crate) hits: Counter,
     pub(crate) misses: Counter,
@@ -62,6 +64,8 @@ pub(crate) struct Totals {
     pub(crate) output_size: u64,
     pub(crate) connections: u64,
     pub(crate) rejected: u64,
+    /// Keys that had expired when they were removed, or written anew.
+    pub(crate) expired: u64,
 }
 
 /// How many commands there are in a second.
@@ -88,8 +92,6 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// Of the server's life, so that clients can tell one from the next.
     pub(crate) run_id: String,
-    /// Keys that the sweep has removed because they had expired.
-    pub(crate) swept_count: AtomicU64,
     rate: Mutex<Rate>,
     counters: Vec<Counters>,
     /// What CONFIG RESETSTAT found: counters are never set back, since their owner might be counting.
@@ -116,11 +118,10 @@ impl Shared {
             clients: Clients::default(),
             cursors: Mutex::new(Cursors::new()),
             gate: Gate::new(wakers.len()),
-            backups: Arc::new(Backups::new(backup)),
-            compactions: Arc::default(),
+            backups: Arc::new(Backups::new(backup, config.log)),
+            compactions: Arc::new(Compactions::new(config.log)),
             started: Instant::now(),
             run_id: format!("{:032x}{:08x}", rand::random::<u128>(), rand::random::<u32>()),
-            swept_count: AtomicU64::new(0),
             rate: Mutex::new(Rate { since: Instant::now(), commands: 0, per_second: 0 }),
             counters: wakers.iter().map(|_| Counters::default()).collect(),
             baseline: Mutex::new(Totals::default()),
@@ -133,8 +134,8 @@ impl Shared {
     }
 
     /// The databases as they are.
-    pub(crate) fn databases(&self) -> Databases<'_> {
-        Databases { store: &self.store, namespaces: &self.databases, transaction: None }
+    pub(crate) fn databases<'a>(&'a self, counters: &'a Counters) -> Databases<'a> {
+        Databases { store: &self.store, namespaces: &self.databases, transaction: None, changes: &counters.changes }
     }
 
     pub(crate) fn thread_count(&self) -> usize {
@@ -145,8 +146,18 @@ impl Shared {
         &self.counters[thread]
     }
 
+    /// The sum of what all threads have counted.
+    fn sum_of(&self, of: fn(&Counters) -> &Counter) -> u64 {
+        self.counters.iter().map(|counters| of(counters).get()).fold(0, u64::wrapping_add)
+    }
+
+    /// Number of changes of keys since the start: those that are counted are done.
+    pub(crate) fn change_count(&self) -> u64 {
+        self.sum_of(|counters| &counters.changes)
+    }
+
     fn sum(&self) -> Totals {
-        let sum = |of: fn(&Counters) -> &Counter| self.counters.iter().map(|counters| of(counters).get()).fold(0, u64::wrapping_add);
+        let sum = |of| self.sum_of(of);
         Totals {
             commands: sum(|counters| &counters.commands),
             errors: sum(|counters| &counters.errors),
@@ -156,6 +167,7 @@ impl Shared {
             output_size: sum(|counters| &counters.output_size),
             connections: sum(|counters| &counters.connections),
             rejected: sum(|counters| &counters.rejected),
+            expired: self.store.expired_count(),
         }
     }
 
@@ -171,6 +183,7 @@ impl Shared {
             output_size: now.output_size - then.output_size,
             connections: now.connections - then.connections,
             rejected: now.rejected - then.rejected,
+            expired: now.expired - then.expired,
         }
     }
 

@@ -113,6 +113,7 @@ impl Arguments {
                 output_buffer_size_max: self.output_buffer_size_max.0,
                 ..defaults.limits
             },
+            log: |line| eprintln!("everleaf: {line}"),
             ..defaults
         })
     }

@@ -1,7 +1,7 @@
 //! SAVE, BGSAVE, LASTSAVE: a backup of everything, for `everleaf restore`.
 
 use super::{Call, Failure, Slice, Unfinished};
-use crate::backups::Saving;
+use crate::backups::{Ground, Saving};
 use crate::database::Databases;
 use crate::reply::Reply;
 use crate::shared::Counters;
@@ -13,8 +13,9 @@ impl From<StreamError> for Failure {
     }
 }
 
-fn begin(call: &Call<'_>) -> Result<Saving, Failure> {
-    let begun = call.server.backups.begin(&call.server.store).ok_or(Failure::fixed("ERR Background save already in progress"))?;
+fn begin(call: &Call<'_>, ground: Ground) -> Result<Saving, Failure> {
+    let server = call.server;
+    let begun = server.backups.begin(&server.store, ground, server.change_count()).ok_or(Failure::fixed("ERR Background save already in progress"))?;
     Ok(begun?)
 }
 
@@ -42,7 +43,7 @@ impl Unfinished for Save {
 }
 
 pub(crate) fn save(call: &mut Call<'_>) -> Result<(), Failure> {
-    call.session.unfinished = Some(Box::new(Save(Some(begin(call)?))));
+    call.session.unfinished = Some(Box::new(Save(Some(begin(call, Ground::Fore)?))));
     Ok(())
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn bgsave(call: &mut Call<'_>) -> Result<(), Failure> {
         return Err(Failure::SYNTAX);
     }
     let stopping = call.server.stopping.clone();
-    call.server.backups.continue_in_background(begin(call)?, move || stopping.load(std::sync::atomic::Ordering::Acquire))?;
+    call.server.backups.continue_in_background(begin(call, Ground::Back)?, move || stopping.load(std::sync::atomic::Ordering::Acquire))?;
     call.reply.simple("Background saving started");
     Ok(())
 }

@@ -52,27 +52,35 @@ fn clients(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "connected_clients:{}\r\nmaxclients:{max}\r\nblocked_clients:0\r\n", server.clients.count())
 }
 
-fn memory(text: &mut String, _server: &Shared) -> fmt::Result {
-    let resident = resident_size().unwrap_or(0);
-    write!(text, "used_memory:{resident}\r\nused_memory_rss:{resident}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n")
+/// What is in use: of the pool, which has keys, values and leaves; and of memory that is the process's own.
+fn memory(text: &mut String, server: &Shared) -> fmt::Result {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // Blocks on their way back are not in use.
+    server.store.pool().collect();
+    let (pool, own) = (server.store.fill().used as u64, memory_size(&status, "RssAnon:"));
+    write!(text, "used_memory:{}\r\nused_memory_dataset:{pool}\r\nused_memory_overhead:{own}\r\n", pool + own)?;
+    // Pages of the pool that the process has touched are part of it, and stay so when nothing is left in them.
+    write!(text, "used_memory_rss:{}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n", memory_size(&status, "VmRSS:"))
 }
 
-/// Memory of this process in bytes; pages of the pool that it has touched are part of it.
-fn resident_size() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
+/// What the system says of a kind of this process's memory, in bytes.
+fn memory_size(status: &str, kind: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(kind)).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
 }
 
 fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     let pool = server.store.pool().info();
     let (domain, survives) = pool.domain.map_or(("none", "nothing"), |domain| (domain.name(), domain.survives()));
     let saves = server.backups.state();
-    let (took, status) = saves.last_background.map_or((-1, "ok"), |(took, done)| (took as i64, if done { "ok" } else { "err" }));
+    let took = saves.last_background_s.map_or(-1, |took| took as i64);
+    let changes = server.change_count().saturating_sub(saves.last_change_count);
     let current = saves.running_since.map_or(-1, |since| since.elapsed().as_secs() as i64);
     // No change waits for a save: each is durable when it is acknowledged.
-    write!(text, "loading:0\r\nrdb_changes_since_last_save:0\r\nrdb_bgsave_in_progress:{}\r\n", u8::from(saves.running_since.is_some()))?;
-    write!(text, "rdb_last_save_time:{}\r\nrdb_last_bgsave_status:{status}\r\nrdb_last_bgsave_time_sec:{took}\r\n", saves.last_s)?;
+    write!(text, "loading:0\r\nrdb_changes_since_last_save:{changes}\r\nrdb_bgsave_in_progress:{}\r\n", u8::from(saves.running_since.is_some()))?;
+    write!(text, "rdb_last_save_time:{}\r\n", saves.last_s)?;
+    outcome(text, "rdb_last_bgsave", saves.failure.as_deref())?;
+    write!(text, "rdb_last_bgsave_time_sec:{took}\r\n")?;
     write!(text, "rdb_current_bgsave_time_sec:{current}\r\naof_enabled:0\r\nbackup_path:{}\r\n", server.backups.path.display())?;
     write!(text, "backup_last_entries:{}\r\nbackup_last_size:{}\r\n", saves.last_passed.entries, saves.last_passed.stream_bytes)?;
     write!(text, "pool_path:{}\r\npool_size:{}\r\npool_size_max:{}\r\n", server.store.path().display(), pool.size, pool.size_max)?;
@@ -80,12 +88,21 @@ fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "pool_used:{}\r\npool_near_limit:{}\r\n", fill.used, u8::from(fill.is_near_limit()))?;
     let compactions = server.compactions.state();
     let Shrunk { size_before, size, given_back, records, leaves, is_complete } = compactions.last;
-    let status = if compactions.has_failed { "err" } else { "ok" };
-    write!(text, "compaction_in_progress:{}\r\nlast_compaction_status:{status}\r\n", u8::from(compactions.is_running))?;
+    write!(text, "compaction_in_progress:{}\r\n", u8::from(compactions.is_running))?;
+    outcome(text, "last_compaction", compactions.failure.as_deref())?;
     write!(text, "last_compaction_is_complete:{}\r\nlast_compaction_size_before:{size_before}\r\n", u8::from(is_complete))?;
     write!(text, "last_compaction_size:{size}\r\nlast_compaction_given_back:{given_back}\r\n")?;
     write!(text, "last_compaction_moved:{}\r\n", records + leaves)?;
     write!(text, "persistence_domain:{domain}\r\nacknowledged_writes_survive:{survives}\r\n")
+}
+
+/// How something ended that is called `name`, and, if it failed, why.
+fn outcome(text: &mut String, name: &str, failure: Option<&str>) -> fmt::Result {
+    match failure {
+        None => write!(text, "{name}_status:ok\r\n"),
+        // A file of the system may have any name.
+        Some(reason) => write!(text, "{name}_status:err\r\n{name}_error:{}\r\n", reason.replace(['\r', '\n'], " ")),
+    }
 }
 
 fn stats(text: &mut String, server: &Shared) -> fmt::Result {
@@ -93,7 +110,7 @@ fn stats(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n", totals.connections, totals.commands)?;
     write!(text, "total_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n", totals.input_size, totals.output_size)?;
     write!(text, "instantaneous_ops_per_sec:{}\r\nrejected_connections:{}\r\n", server.commands_per_second(), totals.rejected)?;
-    write!(text, "expired_keys:{}\r\nevicted_keys:0\r\n", server.swept_count.load(Ordering::Relaxed))?;
+    write!(text, "expired_keys:{}\r\nevicted_keys:0\r\n", totals.expired)?;
     write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
 }
 

@@ -13,6 +13,7 @@ use super::{Call, Failure, Slice, execute};
 use crate::client::Watched;
 use crate::database::Databases;
 use crate::queue::Queue;
+use crate::shared::Counter;
 use everleaf::{Error, Isolation};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -110,11 +111,11 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
             return Ok(Attempt::Done);
         }
     }
-    let transaction = RefCell::new(transaction);
+    let (transaction, changes) = (RefCell::new(transaction), Counter::default());
     let size_max = call.reply.out.len() + call.server.config.limits.output_buffer_size_max;
     call.reply.array(queue.len());
     for (spec, arguments) in queue.iter() {
-        let databases = Databases { transaction: Some(&transaction), ..call.databases };
+        let databases = Databases { transaction: Some(&transaction), changes: &changes, ..call.databases };
         let Call { server, counters, .. } = *call;
         run_to_end(&mut Call { server, databases, counters, session: &mut *call.session, reply: &mut *call.reply, arguments, spec });
         if call.reply.out.len() > size_max {
@@ -124,7 +125,11 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
     call.session.command = Some(call.spec);
     match transaction.into_inner().commit() {
         Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
-        committed => Ok(committed.map(|()| Attempt::Done)?),
+        committed => {
+            committed?;
+            call.counters.changes.add(changes.get());
+            Ok(Attempt::Done)
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! `differential.txt` has a command line each. `@raw` lines are sent as they are, after C escapes, over a connection of their own, and everything until its end
 //! is compared. `@other` lines are sent over a second connection.
 
-use crate::peer::{Client, Running, shorten, skipped};
+use crate::peer::{Client, Running, encode, shorten, skipped};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -116,6 +116,46 @@ fn replies_are_those_of_redis() {
     }
     assert!(differences.is_empty(), "{} of {count} differ:\n{}", differences.len(), differences.join("\n"));
     assert!(count > 250, "only {count} lines");
+}
+
+/// What changes keys, and what does not, some of it together: a line is sent at once.
+const CHANGES: &[&[&str]] = &[
+    &["SET a 1"],
+    &["SET a 2 NX", "SET b 2 NX", "SET c 2 XX", "SET a 3 GET", "SET a 4 EX 1000"],
+    &["SET a 1", "SET b 1", "SET c 1", "GET a", "SET d 1"],
+    &["MSET a 1 b 2 a 3", "MSETNX a 1 z 1", "MSETNX y 1 z 1", "SETNX a 1", "SETNX x 1"],
+    &["DEL a b nosuch", "UNLINK nosuch", "GETDEL nosuch", "GETDEL x"],
+    &["APPEND s abc", "SETRANGE s 1 x", "SETRANGE nosuch 0 ", "GETRANGE s 0 1", "INCR s", "INCR n", "DECRBY n 5", "INCRBYFLOAT f 0.5"],
+    &["GETSET n 7", "EXPIRE n 100", "EXPIRE nosuch 100", "EXPIRE n 200 NX", "GETEX n", "GETEX n EX 100", "PERSIST n", "PERSIST n", "GETEX n PERSIST"],
+    &["SETEX e 100 v", "PSETEX e 100000 v", "EXPIRE e -1", "SET g v", "GETEX g PXAT 1"],
+    &["RENAME n m", "RENAME nosuch m", "RENAMENX m s", "RENAMENX m o", "RENAME o o"],
+    &["MULTI", "SET p 1", "INCR p", "DEL p nosuch", "MSET p 1 q 1", "RENAME p r", "INCR s", "EXEC"],
+    &["MULTI", "SET p 1", "DISCARD", "MULTI", "GET p", "EXEC"],
+    &["MULTI", "SET p 1", "FLUSHDB", "SET p 2", "EXEC"],
+    &["SELECT 1", "SET one 1", "SELECT 0", "FLUSHDB", "FLUSHDB"],
+];
+
+#[test]
+fn changes_are_counted_as_redis_does() {
+    let Some(redis) = Redis::start() else {
+        skipped(format_args!("redis-server is not installed"));
+        return;
+    };
+    let server = Running::start();
+    let (mut theirs, mut ours) = (Client::connect(redis.address), server.client());
+    let count = |client: &mut Client| {
+        let info = String::from_utf8(client.exchange(&[b"INFO", b"persistence"])).unwrap();
+        info.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:")).unwrap().parse::<u64>().unwrap()
+    };
+    for lines in CHANGES {
+        let bytes: Vec<u8> = lines.iter().flat_map(|line| encode(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())).collect();
+        for client in [&mut theirs, &mut ours] {
+            client.send(&bytes);
+            client.call(&[b"PING"]);
+        }
+        assert_eq!(count(&mut ours), count(&mut theirs), "after {lines:?}");
+    }
+    assert!(count(&mut ours) > 40);
 }
 
 /// Forms of commands: K is a key, V a value, N a number or what looks like one, W a word that some command knows. Left out is what differs on purpose: cursors,

@@ -2,7 +2,9 @@
 
 mod commands;
 mod differential;
+mod expiry;
 mod hostility;
+mod info;
 mod peer;
 mod programs;
 mod threads;

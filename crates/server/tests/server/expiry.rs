@@ -1,0 +1,76 @@
+//! Keys whose time is over, and which the sweep may have removed, or not.
+
+use crate::peer::{Client, Running};
+use std::thread;
+use std::time::Duration;
+
+/// Sets a key that is over when this returns; the sweep, which pauses for much longer, has hardly been there.
+fn stale(client: &mut Client) {
+    client.says("SET k v PX 1", "+OK\r\n");
+    thread::sleep(Duration::from_millis(3));
+}
+
+fn expired_count(client: &mut Client) -> u64 {
+    let info = String::from_utf8(client.call(&[b"INFO", b"stats"])).unwrap();
+    info.lines().find_map(|line| line.strip_prefix("expired_keys:")).unwrap().parse().unwrap()
+}
+
+/// The client that watched such a key was told that it had changed.
+#[test]
+fn whoever_watches_what_has_expired_may_see_it_removed() {
+    let server = Running::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    for _ in 0..10 {
+        stale(&mut client);
+        client.replies("WATCH k", "+OK\r\n");
+        other.replies("DEL k", ":0\r\n");
+        client.replies("MULTI", "+OK\r\n");
+        client.replies("PING", "+QUEUED\r\n");
+        client.replies("EXEC", "*1\r\n+PONG\r\n");
+        stale(&mut client);
+        client.replies("WATCH k", "+OK\r\n");
+        other.replies("SET k w", "+OK\r\n");
+        other.replies("DEL k", ":1\r\n");
+        client.replies("MULTI", "+OK\r\n");
+        client.replies("PING", "+QUEUED\r\n");
+        client.replies("EXEC", "*-1\r\n");
+    }
+}
+
+#[test]
+fn whatever_removes_what_has_expired_counts_it() {
+    let server = Running::start();
+    let mut client = server.client();
+    for round in 0..5 {
+        assert_eq!(expired_count(&mut client), 4 * round);
+        for line in ["SET k w", "DEL k", "SETNX k w", "MSET k w l w"] {
+            stale(&mut client);
+            client.call(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        }
+    }
+    client.says("CONFIG RESETSTAT", "+OK\r\n");
+    assert_eq!(expired_count(&mut client), 0);
+    // What nobody touches is swept.
+    stale(&mut client);
+    let mut tries = 0;
+    while expired_count(&mut client) == 0 {
+        tries += 1;
+        assert!(tries < 10_000, "it is not swept");
+        thread::sleep(Duration::from_millis(1));
+    }
+    client.says("DBSIZE", ":1\r\n");
+}
+
+/// They were there until the sweep came by.
+#[test]
+fn what_is_over_from_the_start_is_not_counted() {
+    let server = Running::start();
+    let mut client = server.client();
+    for line in ["SET k v EXAT 1", "SET k v PXAT 1 NX", "SET k v PXAT 1 GET"] {
+        client.call(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        client.says("DBSIZE", ":0\r\n");
+    }
+    client.says("SET k v", "+OK\r\n");
+    client.says("SET k w PXAT 1 GET", "$1\r\nv\r\n");
+    client.says("DBSIZE", ":0\r\n");
+}

@@ -1,0 +1,134 @@
+//! INFO tells what is so.
+
+use crate::peer::{Client, Running, encode};
+use everleaf_server::Config;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+fn field(client: &mut Client, name: &str) -> Option<String> {
+    let info = String::from_utf8(client.call(&[b"INFO"])).unwrap();
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned))
+}
+
+fn number(client: &mut Client, name: &str) -> u64 {
+    field(client, name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{name} is no number"))
+}
+
+/// Waits until `is_so`.
+#[track_caller]
+fn wait(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..10_000 {
+        if is_so() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("it does not come to that");
+}
+
+#[test]
+fn changes_count_from_the_last_backup_on() {
+    let server = Running::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let changes = |client: &mut Client| number(client, "rdb_changes_since_last_save");
+    (0..10).for_each(|number| client.says(&format!("SET k{number} v"), "+OK\r\n"));
+    other.says("INCR n", ":1\r\n");
+    assert_eq!(changes(&mut client), 11);
+    client.says("CONFIG RESETSTAT", "+OK\r\n");
+    assert_eq!(changes(&mut client), 11);
+    client.says("SAVE", "+OK\r\n");
+    assert_eq!(changes(&mut client), 0);
+    other.says("INCR n", ":2\r\n");
+    assert_eq!(changes(&mut client), 1);
+    client.says("BGSAVE", "+Background saving started\r\n");
+    wait(|| number(&mut client, "rdb_bgsave_in_progress") == 0);
+    assert_eq!(changes(&mut client), 0);
+    // A key that is watched and changes makes a transaction of nothing.
+    client.replies("WATCH n", "+OK\r\n");
+    other.says("INCR n", ":3\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("SET a b", "+QUEUED\r\n");
+    client.replies("EXEC", "*-1\r\n");
+    assert_eq!(changes(&mut client), 1);
+}
+
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn why_a_backup_failed_is_told_and_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("backup");
+    std::fs::create_dir(&file).unwrap();
+    let log = |line: &str| LOG.lock().unwrap().push(line.to_owned());
+    let server = Running::with(Config { backup: Some(file.clone()), log, ..Config::default() });
+    let mut client = server.client();
+    client.says("SET k v", "+OK\r\n");
+    assert_eq!(field(&mut client, "rdb_last_bgsave_status").unwrap(), "ok");
+    client.says("BGSAVE", "+Background saving started\r\n");
+    wait(|| number(&mut client, "rdb_bgsave_in_progress") == 0);
+    assert_eq!(field(&mut client, "rdb_last_bgsave_status").unwrap(), "err");
+    let why = field(&mut client, "rdb_last_bgsave_error").unwrap();
+    assert!(why.starts_with("give the backup its name: "), "{why}");
+    assert_eq!(*LOG.lock().unwrap(), [format!("the backup to {} failed: {why}", file.display())]);
+    assert_eq!(number(&mut client, "rdb_changes_since_last_save"), 1);
+    std::fs::remove_dir(&file).unwrap();
+    client.says("BGSAVE", "+Background saving started\r\n");
+    wait(|| number(&mut client, "rdb_bgsave_in_progress") == 0);
+    assert_eq!((field(&mut client, "rdb_last_bgsave_status").unwrap(), field(&mut client, "rdb_last_bgsave_error")), ("ok".to_owned(), None));
+    // One that cannot even begin has failed as well.
+    drop(directory);
+    assert!(client.call(&[b"BGSAVE"]).starts_with(b"-ERR create the file of the backup: "));
+    assert_eq!(field(&mut client, "rdb_last_bgsave_status").unwrap(), "err");
+    assert_eq!(LOG.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn used_memory_is_what_is_in_use() {
+    const SIZE: u64 = 64 << 20;
+    let server = Running::start();
+    let mut client = server.client();
+    // The memory of the process is that of other tests, too.
+    let in_pool = |client: &mut Client| {
+        let info = String::from_utf8(client.call(&[b"INFO", b"memory"])).unwrap();
+        let number = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse::<u64>().ok()).unwrap();
+        assert_eq!(number("used_memory"), number("used_memory_dataset") + number("used_memory_overhead"));
+        assert!(number("used_memory_overhead") > 0 && number("used_memory_overhead") <= number("used_memory_rss"), "{info}");
+        number("used_memory_dataset")
+    };
+    let before = in_pool(&mut client);
+    client.send(&encode(&[b"SET", b"k", &vec![b'v'; SIZE as usize]]));
+    client.expect(b"+OK\r\n");
+    assert!((before + SIZE..before + SIZE * 5 / 4).contains(&in_pool(&mut client)));
+    client.says("DEL k", ":1\r\n");
+    // Pages that have been touched stay; what was in them is no longer in use.
+    wait(|| in_pool(&mut client) < before + SIZE / 4);
+}
+
+#[test]
+fn a_compaction_tells_how_far_it_is() {
+    let server = Running::start();
+    let mut client = server.client();
+    let keys: Vec<String> = (0..60_000).map(|number| format!("key {number:06}")).collect();
+    for keys in keys.chunks(1000) {
+        let words: Vec<&[u8]> = std::iter::once(&b"MSET"[..]).chain(keys.iter().flat_map(|key| [key.as_bytes(), &[b'v'; 100]])).collect();
+        client.send(&encode(&words));
+        client.expect(b"+OK\r\n");
+    }
+    let removed: Vec<&[u8]> =
+        std::iter::once(&b"DEL"[..]).chain(keys.iter().enumerate().filter(|(number, _)| number % 8 != 0).map(|(_, key)| key.as_bytes())).collect();
+    client.send(&encode(&removed));
+    client.expect(b":52500\r\n");
+    client.says("MEMORY PURGE", "+OK\r\n");
+    let mut seen = Vec::new();
+    loop {
+        let info = String::from_utf8(client.call(&[b"INFO", b"persistence"])).unwrap();
+        let number = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse::<u64>().ok()).unwrap();
+        seen.push(number("last_compaction_moved"));
+        if number("compaction_in_progress") == 0 {
+            break;
+        }
+    }
+    assert!(seen.is_sorted() && seen[seen.len() - 1] > 0, "{seen:?}");
+    assert!(seen.iter().any(|moved| (1..seen[seen.len() - 1]).contains(moved)), "{seen:?}");
+}
