@@ -29,17 +29,18 @@ use ledger::Shared;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use server::{Place, Server};
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use transfers::Teller;
 use workload::Writer;
 
-/// Rounds of an ordinary test run.
-const ROUNDS: u64 = 25;
+/// Rounds of an ordinary test run; more, if there are more indexes.
+const ROUNDS: u64 = 21;
 /// Rounds of an ordinary test run with transfers, which are shorter.
 const TRANSFER_ROUNDS: u64 = 50;
-/// Largest number of rounds on one pool; fewer, if not every index would have one.
+/// Largest number of rounds on one pool.
 const ROUNDS_PER_POOL: u64 = 40;
 /// Connections that write.
 const WRITERS: usize = 4;
@@ -65,6 +66,13 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
+/// Which rounds each pool has, of so many rounds on so many indexes in turn: as many on one index as on another, or one more, and no pool too many.
+fn shares(rounds: u64, index_count: u64) -> impl Iterator<Item = Range<u64>> {
+    let turns = rounds.div_ceil(index_count * ROUNDS_PER_POOL).max(1);
+    let pool_count = index_count * turns;
+    (0..pool_count).map(move |pool| pool * rounds / pool_count..(pool + 1) * rounds / pool_count).filter(|share| !share.is_empty())
+}
+
 /// The indexes that have pools in turn.
 fn indexes() -> Vec<String> {
     let names = everleaf_index::registry::<[u8], Hardware>().into_iter().filter(|entry| entry.persistent).map(|entry| entry.name.to_owned());
@@ -77,9 +85,9 @@ fn indexes() -> Vec<String> {
 
 #[test]
 fn every_acknowledged_write_outlives_kill_9() {
-    let rounds = setting("EVERLEAF_KILL_ROUNDS", ROUNDS);
-    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
     let indexes = indexes();
+    let rounds = setting("EVERLEAF_KILL_ROUNDS", ROUNDS.max(indexes.len() as u64));
+    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
     let only = if let [only] = &indexes[..] { format!(" --index {only}") } else { String::new() };
     println!("{rounds} rounds on {}; replay with: cargo xtask kill --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
     let benchmark = Command::new("redis-benchmark").arg("--version").output().is_ok();
@@ -89,17 +97,10 @@ fn every_acknowledged_write_outlives_kill_9() {
     let start = Instant::now();
     let mut random = StdRng::seed_from_u64(seed);
     let mut totals = Totals::default();
-    let per_pool = rounds.div_ceil(indexes.len() as u64).clamp(1, ROUNDS_PER_POOL);
-    let mut done = 0;
-    for index in indexes.iter().cycle() {
-        if done == rounds {
-            break;
-        }
+    for (index, rounds) in indexes.iter().cycle().zip(shares(rounds, indexes.len() as u64)) {
         let directory = tempfile::tempdir().expect("a directory for the pool");
         let place = Place { pool: directory.path().join("kill.pool"), index };
-        let count = per_pool.min(rounds - done);
-        run_pool(&place, done..done + count, benchmark, &mut random, &mut totals);
-        done += count;
+        run_pool(&place, rounds, benchmark, &mut random, &mut totals);
     }
     println!(
         "{rounds} rounds in {:.1} s: {} writes acknowledged, {} in flight at a kill, {} keys verified, slowest start {:.0?}: every acknowledged write is there",
@@ -121,7 +122,7 @@ struct Totals {
 }
 
 /// Rounds on one pool, from its creation on.
-fn run_pool(place: &Place<'_>, rounds: std::ops::Range<u64>, benchmark: bool, random: &mut StdRng, totals: &mut Totals) {
+fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut StdRng, totals: &mut Totals) {
     let shared = Shared::default();
     let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(number, &shared, random.random())).collect();
     let mut benchmark_keys = 0;
@@ -170,24 +171,20 @@ fn run_pool(place: &Place<'_>, rounds: std::ops::Range<u64>, benchmark: bool, ra
 /// Transactions of several connections on the same accounts, in two databases; see `kill/transfers.rs`.
 #[test]
 fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
-    let rounds = setting("EVERLEAF_KILL_ROUNDS", TRANSFER_ROUNDS);
-    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
     let indexes = indexes();
+    let rounds = setting("EVERLEAF_KILL_ROUNDS", TRANSFER_ROUNDS.max(indexes.len() as u64));
+    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
     let only = if let [only] = &indexes[..] { format!(" --index {only}") } else { String::new() };
     println!("{rounds} rounds on {}; replay with: cargo xtask kill --only transfers --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
     let (start, mut random) = (Instant::now(), StdRng::seed_from_u64(seed));
-    let per_pool = rounds.div_ceil(indexes.len() as u64).clamp(1, ROUNDS_PER_POOL);
-    let (mut done, mut acknowledged, mut overtaken) = (0, 0, 0);
-    for index in indexes.iter().cycle() {
-        if done == rounds {
-            break;
-        }
+    let (mut acknowledged, mut overtaken) = (0, 0);
+    for (index, rounds) in indexes.iter().cycle().zip(shares(rounds, indexes.len() as u64)) {
         let directory = tempfile::tempdir().expect("a directory for the pool");
         let place = Place { pool: directory.path().join("kill.pool"), index };
         let mut tellers: Vec<_> = (0..WRITERS as u64).map(Teller::new).collect();
         let mut server = Server::start(&place);
         transfers::open(&server);
-        for _ in 0..per_pool.min(rounds - done) {
+        for round in rounds {
             let (port, time) = (server.port, Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000)));
             thread::scope(|scope| {
                 for teller in &mut tellers {
@@ -197,8 +194,7 @@ fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
                 server.kill();
             });
             server = Server::start(&place);
-            transfers::verify(&server, &mut tellers).unwrap_or_else(|what| panic!("round {done} on {index}: {what}"));
-            done += 1;
+            transfers::verify(&server, &mut tellers).unwrap_or_else(|what| panic!("round {round} on {index}: {what}"));
         }
         server.kill();
         acknowledged += tellers.iter().map(|teller| teller.acknowledged).sum::<u64>();
@@ -216,6 +212,19 @@ fn start_benchmark(server: &Server) -> Child {
     let mut command = Command::new("redis-benchmark");
     command.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-t", "set", "-P", "16", "-c", "8", "-d", "100", "-r", "5000", "-n", "100000000", "-q"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("redis-benchmark runs")
+}
+
+/// Two rounds for each index used to come to an end before the last indexes had one.
+#[test]
+fn every_index_has_its_rounds() {
+    let index_count = indexes().len() as u64;
+    for rounds in [ROUNDS.max(index_count), TRANSFER_ROUNDS.max(index_count), 25, 3, index_count * ROUNDS_PER_POOL, index_count * ROUNDS_PER_POOL + 1, 5000] {
+        let shares: Vec<_> = shares(rounds, index_count).collect();
+        let counts = || shares.iter().map(|share| share.end - share.start);
+        assert!(shares.len() as u64 >= index_count.min(rounds), "{rounds} rounds: {shares:?}");
+        assert!(counts().max() <= counts().min().map(|least| least + 1) && counts().max() <= Some(ROUNDS_PER_POOL), "{rounds} rounds: {shares:?}");
+        assert!(shares.iter().cloned().flatten().eq(0..rounds), "{rounds} rounds: {shares:?}");
+    }
 }
 
 /// The verification is worth what it notices: what a defect would leave is made by a client that nobody has told the log about.
