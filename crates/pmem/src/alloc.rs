@@ -35,6 +35,8 @@
 //! *Recover.* Without a snapshot, or with one that is damaged, the indexes mark what they reach (`reach.rs`); the rest is free. Nothing is stored, so a crash
 //! during recovery changes nothing.
 //!
+//! *Reserve.* The last of a pool's room is for who takes something back, and cannot be told that there is no room (`reserve.rs`).
+//!
 //! # Cost
 //! In the pool: 64 bytes per slab, what rounding up to a class wastes (`class.rs`), and for more than half a slab the rest of its last slab. In DRAM: about 60
 //! bytes per slab and one bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half
@@ -45,12 +47,14 @@ mod class;
 mod evacuation;
 mod heap;
 mod reach;
+mod reserve;
 mod runs;
 mod snapshot;
 mod table;
 
 pub use evacuation::Evacuation;
 pub use reach::{Reach, Usage};
+pub use reserve::{Reserve, with_reserve};
 pub(crate) use snapshot::Snapshot;
 
 use crate::schedule::{self, Step};
@@ -155,8 +159,8 @@ impl<M: Medium> Pool<M> {
         self.alloc.heap.is_recovering()
     }
 
-    /// About how many bytes can still be allocated: what is free, and what the pool may grow by, if the file system has that much. Blocks that threads keep at
-    /// hand, and those that are retired, do not count.
+    /// About how many bytes can still be allocated, the reserve (`reserve.rs`) included: what is free, and what the pool may grow by, if the file system has
+    /// that much. Blocks that threads keep at hand, and those that are retired, do not count.
     pub fn room(&self) -> usize {
         self.alloc.heap.free_size() + (self.size_max() - self.length()) / self.alloc.slab_size() * self.alloc.slab_size()
     }
@@ -205,7 +209,7 @@ impl<M: Medium> Pool<M> {
         match heap.locate(at) {
             Some(Block::Small { class, leaves }) => {
                 self.medium().released(at as usize, heap.classes.get(class).size as usize);
-                if leaves { heap.give(class, &[at]) } else { cache::push(heap, class, at) }
+                if leaves || heap.is_low() { heap.give(class, &[at]) } else { cache::push(heap, class, at) }
             }
             Some(Block::Run { slab, count }) => {
                 self.medium().released(at as usize, count as usize * heap.slab_size() - FIRST);
@@ -246,10 +250,10 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Takes blocks of `class` from the heap: one for the caller, the others for the thread's cache.
+    /// Takes blocks of `class` from the heap, if it may: one for the caller, the others for the thread's cache.
     fn take_batch(&self, class: u8) -> Option<u64> {
         let heap = &self.alloc.heap;
-        let mut batch = heap.take(class, (heap.classes.get(class).cached as usize).div_ceil(2));
+        let mut batch = heap.take(class, self.blocks_to_take(class));
         let block = batch.pop()?;
         // Popped from its low end; the cache, too, is to hand out the low end first.
         for block in batch.as_slice() {
@@ -275,22 +279,19 @@ impl<M: Medium> Pool<M> {
     fn take_slabs(&self, count: u32) -> Result<u32, Error> {
         let heap = &self.alloc.heap;
         assert!(!heap.is_recovering(), "nothing can be allocated before the recovery has ended");
-        if let Some(slab) = self.take_free(count) {
+        let may_take = || self.may_take_slabs(count);
+        if may_take()
+            && let Some(slab) = self.take_free(count)
+        {
             return Ok(slab);
         }
         let _growing = schedule::lock(&heap.growing);
-        if let Some(slab) = self.take_free(count) {
-            return Ok(slab);
-        }
-        let full = match self.grow(count as usize * heap.slab_size()) {
-            Ok(()) => {
-                heap.extend(self.length());
-                match self.take_free(count) {
-                    Some(slab) => return Ok(slab),
-                    None => Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.length() },
-                }
-            }
-            Err(error) => error,
+        let full = match may_take() {
+            true => match self.take_grown(count) {
+                Ok(slab) => return Ok(slab),
+                Err(error) => error,
+            },
+            false => Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.size_max() },
         };
         self.collect();
         heap.stay();
@@ -303,7 +304,19 @@ impl<M: Medium> Pool<M> {
                 heap.give_slabs(slab, count);
             }
         }
-        self.take_free(count).ok_or(full)
+        if may_take() { self.take_free(count).ok_or(full) } else { Err(full) }
+    }
+
+    /// Takes slabs, growing the pool if need be. The caller has locked that.
+    fn take_grown(&self, count: u32) -> Result<u32, Error> {
+        let heap = &self.alloc.heap;
+        if let Some(slab) = self.take_free(count) {
+            return Ok(slab);
+        }
+        self.grow(count as usize * heap.slab_size())?;
+        heap.extend(self.length());
+        let full = || Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.length() };
+        self.take_free(count).ok_or_else(full)
     }
 
     /// Takes `count` neighbouring free slabs: such as have space on the file system, else such as have none, if there is some for them.

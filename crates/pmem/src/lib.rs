@@ -24,7 +24,7 @@ pub mod schedule;
 pub mod vector;
 mod word;
 
-pub use alloc::{Evacuation, Reach, Usage};
+pub use alloc::{Evacuation, Reach, Reserve, Usage, with_reserve};
 pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
 pub use crc::crc32c;
 pub use epoch::Guard;

@@ -21,7 +21,8 @@
 //!    *Crash: nobody reaches these blocks; recovery finds them free. An error (no space) up to here leaves no trace.*
 //! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
 //! 3. Publish each record in its index. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log.*
-//!    An index that is full fails here: then the same is done at once, in [`Store::undo`], which needs no space.
+//!    An index that is full fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it may use the pool's
+//!    reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets.
 //! 4. Store a timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are; recovery
 //!    removes the tombstones.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.
@@ -44,7 +45,7 @@ use crate::stripes::Locked;
 use crate::{Error, Namespace, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
-use everleaf_pmem::{Hardware, Medium, Off, Word};
+use everleaf_pmem::{Hardware, Medium, Off, Pool, Reserve, Word, with_reserve};
 use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -355,10 +356,7 @@ impl<M: Listed> Shared<M> {
         let undone = match error.is_no_space() {
             // After any other error the index may or may not have the record that failed.
             false => Err(format!("an index failed: {error}")),
-            true => done.iter().rev().try_for_each(|step| match NonZeroU64::new(step.previous) {
-                Some(previous) => step.index.tree.update(&step.item.key, previous).map(drop).map_err(|error| error.to_string()),
-                None => step.index.tree.remove(&step.item.key).map(drop).map_err(|error| error.to_string()),
-            }),
+            true => done.iter().rev().try_for_each(|step| put_back(&self.pool, &step.index, &step.item.key, step.previous).map_err(|error| error.to_string())),
         };
         if let Err(reason) = undone {
             // The slot stays undecided: readers see the previous versions, and the next open undoes the batch.
@@ -385,6 +383,22 @@ impl<M: Listed> Shared<M> {
             }
         }
     }
+}
+
+/// Has an index link the version before again, or nothing, if that is 0: whatever room the pool has is for that. The caller is not pinned.
+pub(crate) fn put_back<M: Medium>(pool: &Pool<M>, index: &Index, key: &[u8], previous: u64) -> Result<(), Error> {
+    let act = || match NonZeroU64::new(previous) {
+        Some(previous) => index.tree.update(key, previous).map_err(Error::from),
+        None => index.tree.remove(key).map_err(Error::from),
+    };
+    let outcome = with_reserve(Reserve::All, || match act() {
+        Err(error) if error.is_no_space() => {
+            pool.collect();
+            act()
+        }
+        outcome => outcome,
+    });
+    outcome.map(drop)
 }
 
 /// Sorts by namespace and key, and makes one change of all those to one key.

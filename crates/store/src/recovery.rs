@@ -7,7 +7,7 @@
 //!    and marked now;
 //! 3. hands the marks to the allocator: everything else is free, and allocation works again;
 //! 4. undoes the undecided batches: wherever an index has the record of the log, the previous version is put back, or the entry removed if there was none or it
-//!    is a tombstone;
+//!    is a tombstone. An index that needs room for that gets it from the pool's reserve, as in the life before;
 //! 5. frees their slots, each after its batch, durably;
 //! 6. removes the tombstones that it noted; those for whose removal a full pool has no room stay for later.
 //!
@@ -21,6 +21,7 @@
 //! and what only its log reached is free. *During 6:* the tombstones that are left are noted again.
 
 use crate::Error;
+use crate::batch::put_back;
 use crate::block::{LogEntry, SlotState, StoreBlock, read_log};
 use crate::clock::Stamp;
 use crate::error::STORE_ROOT;
@@ -191,31 +192,28 @@ fn trace_record<M: Medium>(
 
 /// Steps 4 and 5.
 fn undo<M: Medium>(pool: &Pool<M>, block: &StoreBlock, indexes: &[(String, Found)], batch: &Interrupted) -> Result<(), Error> {
-    let guard = pool.pin();
     let mut dead = Vec::new();
     for entry in &batch.entries {
         let record = Record::read(pool, entry.link)?;
         let index = indexes.iter().find(|(_, found)| found.index.root == entry.root);
-        let index = &index.ok_or_else(|| corrupt(&record, "the record of a batch in a namespace that is not there"))?.1.index.tree;
+        let index = &index.ok_or_else(|| corrupt(&record, "the record of a batch in a namespace that is not there"))?.1.index;
         let key = key_of(&record);
         dead.push(record.off);
-        if index.get(&key)?.is_none_or(|linked| linked.get() != entry.link) {
+        if index.tree.get(&key)?.is_none_or(|linked| linked.get() != entry.link) {
             continue;
         }
-        match NonZeroU64::new(record.previous().get()) {
-            Some(link) => {
-                let previous = Record::read(pool, link.get())?;
-                if previous.is_tombstone() {
-                    index.remove(&key)?;
-                    dead.push(previous.off);
-                } else {
-                    index.update(&key, link)?;
-                }
+        let mut previous = record.previous().get();
+        if previous != 0 {
+            let replaced = Record::read(pool, previous)?;
+            if replaced.is_tombstone() {
+                previous = 0;
+                dead.push(replaced.off);
             }
-            None => drop(index.remove(&key)?),
         }
+        put_back(pool, index, &key, previous)?;
     }
     block.slots[batch.slot].free(pool);
+    let guard = pool.pin();
     dead.into_iter().for_each(|off| pool.retire(off, &guard));
     pool.retire(batch.log, &guard);
     Ok(())

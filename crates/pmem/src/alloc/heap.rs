@@ -39,6 +39,8 @@ pub(super) struct Heap {
     /// The caches of all threads.
     pub(super) caches: Mutex<Vec<Arc<Cache>>>,
     recovering: AtomicBool,
+    /// Whether the reserve is not whole (`reserve.rs`): then blocks that are freed are kept at hand by nobody.
+    is_low: AtomicBool,
 }
 
 /// The slabs of one class.
@@ -98,6 +100,7 @@ impl Heap {
             growing: Mutex::new(()),
             caches: Mutex::default(),
             recovering: AtomicBool::new(recovering),
+            is_low: AtomicBool::new(false),
         };
         match recovering {
             true => heap.runs.lock().end_at(heap.slabs_in(length)),
@@ -154,8 +157,32 @@ impl Heap {
             count * self.classes.get(class as u8).size as usize
         });
         let blocks: usize = blocks.sum();
-        let slabs: usize = [&self.bare, &self.runs].map(|runs| runs.lock().iter().map(|(_, count)| count as usize).sum::<usize>()).iter().sum();
-        blocks + slabs * self.slab_size()
+        blocks + self.free_slabs() * self.slab_size()
+    }
+
+    /// Number of free slabs.
+    pub(super) fn free_slabs(&self) -> usize {
+        [&self.bare, &self.runs].iter().map(|runs| runs.lock().total() as usize).sum()
+    }
+
+    /// Whether so many blocks of `class` are free, and no thread has them at hand.
+    pub(super) fn has_free(&self, class: u8, count: usize) -> bool {
+        let bin = self.bins[class as usize].lock();
+        let mut found = 0;
+        // Each has one at least.
+        bin.partial.iter().any(|place| {
+            found += bin.slabs[*place as usize].free_count as usize;
+            found >= count
+        })
+    }
+
+    #[inline]
+    pub(super) fn is_low(&self) -> bool {
+        self.is_low.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_low(&self, is_low: bool) {
+        self.is_low.store(is_low, Ordering::Relaxed);
     }
 
     /// The pool is now `length` bytes long.

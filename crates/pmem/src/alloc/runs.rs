@@ -8,6 +8,8 @@ pub(super) struct Runs {
     by_start: BTreeMap<u32, u32>,
     /// The same, as (length, first slab).
     by_count: BTreeSet<(u32, u32)>,
+    /// Number of slabs in all of them.
+    total: u32,
     /// Number of slabs in the pool.
     end: u32,
 }
@@ -15,12 +17,17 @@ pub(super) struct Runs {
 impl Runs {
     /// The runs of a pool of no slab but the header.
     pub(super) fn new() -> Self {
-        Self { by_start: BTreeMap::new(), by_count: BTreeSet::new(), end: 1 }
+        Self { by_start: BTreeMap::new(), by_count: BTreeSet::new(), total: 0, end: 1 }
     }
 
     /// Number of slabs in the pool, free or not.
     pub(super) fn end(&self) -> u32 {
         self.end
+    }
+
+    /// Number of free slabs.
+    pub(super) fn total(&self) -> u32 {
+        self.total
     }
 
     /// The pool now has `end` slabs; those that it did not have before are free.
@@ -84,11 +91,13 @@ impl Runs {
     fn insert(&mut self, start: u32, count: u32) {
         self.by_start.insert(start, count);
         self.by_count.insert((count, start));
+        self.total += count;
     }
 
     fn remove(&mut self, start: u32, count: u32) {
         self.by_start.remove(&start);
         self.by_count.remove(&(count, start));
+        self.total -= count;
     }
 }
 
@@ -124,7 +133,8 @@ mod tests {
                 }
                 let listed: Vec<_> = runs.iter().collect();
                 prop_assert!(listed.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0), "runs touch: {:?}", listed);
-                prop_assert_eq!(listed.iter().map(|run| run.1 as usize).sum::<usize>(), free.iter().filter(|free| **free).count());
+                prop_assert_eq!(listed.iter().map(|run| run.1).sum::<u32>(), runs.total());
+                prop_assert_eq!(runs.total() as usize, free.iter().filter(|free| **free).count());
             }
         }
     }

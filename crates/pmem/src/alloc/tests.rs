@@ -304,6 +304,29 @@ fn a_pool_grows_until_it_may_not() {
     expect_exactly(&pool, &blocks);
 }
 
+/// Ordinary allocations leave the reserve; work that gives a block back for each that it takes goes on for ever, whatever others try to get meanwhile.
+#[test]
+fn the_reserve_is_for_urgent_work() {
+    let (pool, slabs) = (pool(4 << 10, 64), 4);
+    let mut blocks = fill(&pool, 64);
+    assert_eq!(blocks.len(), (63 - slabs) * 63);
+    assert!(fill(&pool, 400).is_empty() && fill(&pool, 5_000).is_empty());
+    let removals = with_reserve(Reserve::Half, || fill(&pool, 64));
+    assert_eq!(removals.len(), slabs / 2 * 63);
+    for _ in 0..1_000 {
+        let urgent = with_reserve(Reserve::All, || pool.allocate(64)).unwrap().bytes();
+        free(&pool, std::mem::replace(&mut blocks[0], urgent));
+        assert!(fill(&pool, 64).is_empty() && fill(&pool, 400).is_empty());
+    }
+    let last = with_reserve(Reserve::All, || fill(&pool, 400));
+    assert_eq!(last.len(), 9 * (slabs / 2), "none of that took a slab in the end");
+    // What is freed makes up for what was used, before there is anything for others.
+    [removals, last].concat().into_iter().for_each(|at| free(&pool, at));
+    assert!(fill(&pool, 64).is_empty());
+    free(&pool, blocks.pop().unwrap());
+    assert_eq!(fill(&pool, 64).len(), 1);
+}
+
 /// Of each class as many slabs stay as are needed, and one.
 #[test]
 fn sparse_slabs_become_few() {
@@ -330,7 +353,7 @@ fn sparse_slabs_become_few() {
     assert_eq!(pool.give_back().unwrap(), 0, "memory is not given back");
     assert!(pool.length() <= 15 * (4 << 10), "{} slabs", pool.length() >> 12);
     expect_exactly(&pool, &blocks.iter().map(|at| (*at, 64)).collect());
-    assert_eq!(fill(&pool, 64).len() + blocks.len(), 63 * 63, "it grows again");
+    assert_eq!(fill(&pool, 64).len() + blocks.len(), (63 - 4) * 63, "it grows again, but for the reserve");
 }
 
 /// Blocks that another thread has at hand when an evacuation begins do not come to be used because of that.
@@ -509,7 +532,7 @@ fn threads_share_a_pool_without_sharing_blocks() {
     // The threads are gone; nothing may have stayed in what they had at hand.
     pool.collect();
     assert_eq!(pool.audit(&pool.reach()).unwrap(), Usage::default());
-    assert!(pool.allocate((slabs - 1) * (4 << 10) - LINE).is_ok());
+    assert!(with_reserve(Reserve::All, || pool.allocate((slabs - 1) * (4 << 10) - LINE)).is_ok());
 }
 
 #[test]

@@ -9,7 +9,8 @@
 //! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list.
 //! 5. X is retired: unlinked durably in step 3, it may be used again.
 //!
-//! Where X is full and has few entries, as a leaf may be that keeps what was removed, A takes all of them, and there is no B.
+//! Where X is full and has few entries, as a leaf may be that keeps what was removed, A takes all of them, and there is no B. So it does in a pool without
+//! room for two, if it can take all of them: what changes or removes an entry needs no more than one block, and gives one back.
 //!
 //! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch A, B and P, all by trying; 2.
 //! build C with both, C.next = B.next, flush, fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's
@@ -120,14 +121,25 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     fn build_successors(&self, pending: Pending<'_, K>, leaf: &L) -> Result<Successors<'_, K, L, M>, Error> {
         let entries = self.changed(&pending, leaf)?;
         if entries.len() <= L::CAPACITY / 2 {
-            let Fences { low, high } = self.router.fences_of(pending.key);
-            let only = self.pool.alloc::<L>()?;
-            self.build(&only, leaf.skip(), &entries, leaf.low(), leaf.next().get(), low.borrow(), high.as_ref().map(Borrow::borrow))?;
-            let only = self.pool.fence_all(flush(only));
-            self.latches.begin(&[only.off().bytes()])?;
-            return Ok(Successors { left: only, right: None });
+            return self.build_only(pending.key, leaf, &entries);
         }
-        let Halved { fences: Fences { low, high }, entries, separator } = self.halve(pending.key, leaf, entries)?;
+        match self.build_halves(pending.key, leaf, entries.clone()) {
+            Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) if entries.len() <= L::CAPACITY => self.build_only(pending.key, leaf, &entries),
+            built => built,
+        }
+    }
+
+    fn build_only(&self, key: &K, leaf: &L, entries: &[Entry]) -> Result<Successors<'_, K, L, M>, Error> {
+        let Fences { low, high } = self.router.fences_of(key);
+        let only = self.pool.alloc::<L>()?;
+        self.build(&only, leaf.skip(), entries, leaf.low(), leaf.next().get(), low.borrow(), high.as_ref().map(Borrow::borrow))?;
+        let only = self.pool.fence_all(flush(only));
+        self.latches.begin(&[only.off().bytes()])?;
+        Ok(Successors { left: only, right: None })
+    }
+
+    fn build_halves(&self, key: &K, leaf: &L, entries: Vec<Entry>) -> Result<Successors<'_, K, L, M>, Error> {
+        let Halved { fences: Fences { low, high }, entries, separator } = self.halve(key, leaf, entries)?;
         let (lower, upper) = entries.split_at(entries.len() / 2);
         let high = high.as_ref().map(Borrow::borrow);
         let (right_low, fence) = separator.borrow().fence(&self.pool)?;
