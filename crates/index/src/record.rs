@@ -13,8 +13,8 @@
 //! expiry    only if bit 53 of the shape is set: when the version ceases, in milliseconds since 1970
 //! ```
 //!
-//! Shape, previous, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch
-//! protects the block. The commit word is the store's, which changes it in place; what previous means, and when, is the store's business, too.
+//! Shape, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects the
+//! block. Commit and previous are the store's, which changes them in place; what previous means, and when, is the store's business, too.
 
 use crate::Error;
 use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, crc32c, probe};

@@ -84,6 +84,8 @@ struct Step<'b, M: Medium> {
     was_present: bool,
     /// Where the record of the batch lies.
     off: Off<[Word]>,
+    /// Whether that is a tombstone which has been removed again.
+    is_gone: bool,
 }
 
 impl<M: Medium> Default for Batch<M> {
@@ -244,7 +246,7 @@ impl<M: Listed> Shared<M> {
                     None => continue,
                 },
             };
-            steps.push(Step { item, entry, index, previous: 0, was_present: false, off: Off::NULL });
+            steps.push(Step { item, entry, index, previous: 0, was_present: false, off: Off::NULL, is_gone: false });
         }
         for group in steps.chunk_by_mut(Step::has_index_of) {
             let keys: Vec<&[u8]> = group.iter().map(|step| step.item.key.as_slice()).collect();
@@ -283,7 +285,7 @@ impl<M: Listed> Shared<M> {
         }
         let at = claim.publish(&self.clock);
         self.count(&steps);
-        match self.settle(&steps, at) {
+        match self.settle(&mut steps, at) {
             Ok(()) => slot.clear(&self.pool),
             Err(error) => {
                 // The batch is committed, durably and for all readers; only its remains are left, and the slot must go on to tell readers about it.
@@ -293,7 +295,8 @@ impl<M: Listed> Shared<M> {
             }
         }
         let guard = self.pool.pin();
-        let given_back = steps.iter().filter(|step| step.previous != 0).try_for_each(|step| self.replaced(step.previous, at, &guard));
+        let mut replaced = steps.iter().filter(|step| step.previous != 0);
+        let given_back = replaced.try_for_each(|step| self.replaced(step.previous, (!step.is_gone).then(|| step.link()), at, &guard));
         if let Err(error) = given_back {
             // It is committed all the same.
             self.halt(|| format!("what a committed batch replaced could not be given back: {error}"));
@@ -326,7 +329,7 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Step 6: makes the records stand on their own.
-    fn settle(&self, steps: &[Step<'_, M>], at: u64) -> Result<(), Error> {
+    fn settle(&self, steps: &mut [Step<'_, M>], at: u64) -> Result<(), Error> {
         for step in steps {
             // A tombstone, too: a reader may have found it and look at it only when the slot serves another batch. What has no timestamp then, was undone.
             let record = Record::read(&self.pool, step.link().get())?;
@@ -334,15 +337,16 @@ impl<M: Listed> Shared<M> {
             self.pool.store(record.commit(), at, Ordering::Release);
             if step.is_delete() {
                 let leave = || self.left_tombstone(&step.item.namespace.space, step.link().get(), at);
-                if self.snapshots.want(&self.clock, at) {
+                if self.snapshots.want(&self.clock, 0, at) {
                     leave();
                     continue;
                 }
-                match step.index.tree.remove(&step.item.key).map_err(Error::from) {
+                match with_reserve(Reserve::Half, || step.index.tree.remove(&step.item.key)).map_err(Error::from) {
                     // An index may need room for a removal.
                     Err(error) if error.is_no_space() => leave(),
                     removed => {
                         removed?;
+                        step.is_gone = true;
                         self.pool.retire(step.off, &self.pool.pin());
                     }
                 }

@@ -2,7 +2,8 @@
 //!
 //! A write that keeps versions leaves behind, besides what it wrote: the version that it replaced; after a delete, a tombstone in the index, which hides the
 //! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
-//! written), in the order in which that happened, and given back when every snapshot is above that timestamp. What nobody can want is given back at once.
+//! written), in the order in which that happened, and given back when every snapshot is above that timestamp. What nobody can want is given back at once: what
+//! was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key (`version.rs`).
 //!
 //! # Invariants
 //!
@@ -10,9 +11,9 @@
 //!    version has drawn a timestamp that is not above that one, so before it, and has registered its bound before that.
 //! 2. The list is in DRAM alone. After a crash none of it is reachable, hence free, but the tombstones: recovery removes those.
 //! 3. A tombstone is given back by whoever takes it out of the index: by [`Shared::bury`], or, when it was replaced by something else, as a version that was
-//!    replaced, which comes later in the list. So whatever stands in the list for a tombstone finds its record in place.
-//!    An index that was cleared gives back its tombstones with everything else; then [`Shared::bury`] may read a block that was reused, and finds that the
-//!    index has nothing of the kind.
+//!    replaced, which comes later in the list, unless it is cut out at once. So [`Shared::bury`] may read a block that was reused, as after a clear, too. It
+//!    believes the index, under the stripe of whatever key it has read: there it finds nothing of the kind, or another tombstone, which it takes away only if
+//!    nobody wants it.
 //!
 //! Garbage is collected in steps, a few after each write that keeps versions and more when a snapshot ends, never while a stripe is held, by one thread at a
 //! time.
@@ -24,10 +25,11 @@ use crate::version::Age;
 use crate::{Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
-use everleaf_pmem::Guard;
 use everleaf_pmem::schedule::{self, Held as Locked};
+use everleaf_pmem::{Guard, Reserve, with_reserve};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,7 +87,7 @@ impl Garbage {
     fn pop(&self, snapshots: &Snapshots, clock: &Clock) -> Option<Held> {
         let until = self.held.lock().front()?.until;
         // Only the one who collects pops.
-        if snapshots.want(clock, until) {
+        if snapshots.want(clock, 0, until) {
             return None;
         }
         let mut held = self.held.lock();
@@ -113,16 +115,30 @@ impl Garbage {
 }
 
 impl<M: Listed> Shared<M> {
-    /// Gives back the version that `link` refers to, which was replaced at this timestamp, durably, or holds it back.
-    pub(crate) fn replaced(&self, link: u64, at: u64, guard: &Guard) -> Result<(), Error> {
+    /// Gives back the version that `link` refers to, which was replaced at this timestamp, durably, or holds it back. `newer` is what has replaced it, if that
+    /// is in the index; the caller holds the stripe.
+    pub(crate) fn replaced(&self, link: u64, newer: Option<NonZeroU64>, at: u64, guard: &Guard) -> Result<(), Error> {
         let record = Record::read(&self.pool, link)?;
         self.sweeper.note_replaced(record.expiry_ms(), &self.wall);
-        if self.snapshots.want(&self.clock, at) || record.is_tombstone() {
+        let may_be_wanted = self.snapshots.want(&self.clock, 0, at) || record.is_tombstone();
+        if may_be_wanted && !self.cut_out(link, &record, newer, at)? {
             self.garbage.push(at, Remains::Version(link));
-            Ok(())
-        } else {
-            self.retire(link, guard)
+            return Ok(());
         }
+        self.retire(link, guard)
+    }
+
+    /// Cuts a version out that was replaced, if no snapshot wants it; whether it has. See `version.rs`.
+    fn cut_out(&self, link: u64, record: &Record<'_>, newer: Option<NonZeroU64>, at: u64) -> Result<bool, Error> {
+        let Some(newer) = newer else { return Ok(false) };
+        match self.age(record)? {
+            Age::At(created) if !self.snapshots.want(&self.clock, created, at) => {}
+            _ => return Ok(false),
+        }
+        let previous = Record::read(&self.pool, newer.get())?.previous();
+        let behind = record.previous().load(Ordering::Acquire);
+        // persist-equivalent(store early): after a crash nobody follows it.
+        Ok(self.pool.compare_exchange(previous, link, behind).is_ok())
     }
 
     /// Notes that a tombstone was left in the index of `space`.
@@ -213,8 +229,8 @@ impl<M: Listed> Shared<M> {
             return Ok(());
         }
         let record = Record::read(&self.pool, link)?;
-        if record.is_tombstone() && matches!(self.age(&record)?, Age::At(at) if at <= until || !self.snapshots.want(&self.clock, at)) {
-            index.tree.remove(&key)?;
+        if record.is_tombstone() && matches!(self.age(&record)?, Age::At(at) if at <= until || !self.snapshots.want(&self.clock, 0, at)) {
+            with_reserve(Reserve::Half, || index.tree.remove(&key))?;
             self.retire(link, &self.pool.pin())?;
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::stripes::{Announced, Locked};
 use crate::version::is_shown;
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
-use everleaf_pmem::{Durable, Hardware, Medium, Off, Word};
+use everleaf_pmem::{Durable, Hardware, Medium, Off, Reserve, Word, with_reserve};
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -302,7 +302,9 @@ impl<M: Listed> Namespace<M> {
     /// Removes `key`; whether it was present.
     ///
     /// # Errors
-    /// A damaged pool; [`Error::Halted`]. A full pool is no obstacle, unless a snapshot is open, or was lately.
+    /// A damaged pool; [`Error::Halted`]. A full pool is no obstacle, unless a snapshot is open, or was lately: then a delete leaves a tombstone, some dozens of
+    /// bytes, until no snapshot wants what is behind it. For these, and for indexes that need room to remove something, there is half of the pool's reserve:
+    /// of a sixteenth of what it may grow to, or of 4 MiB. When that is used up, a delete is refused like other writes.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.delete_locked(stripe, key)))
     }
@@ -445,6 +447,10 @@ impl<M: Listed> Namespace<M> {
 
     /// [`Namespace::delete`], with the stripe held.
     pub(crate) fn delete_locked(&self, stripe: &Locked<'_>, key: &[u8]) -> Result<(bool, Way), Error> {
+        with_reserve(Reserve::Half, || self.delete_reserved(stripe, key))
+    }
+
+    fn delete_reserved(&self, stripe: &Locked<'_>, key: &[u8]) -> Result<(bool, Way), Error> {
         self.shared.writable()?;
         let index = self.space.index.load();
         let Some(index) = index.as_deref() else { return Ok((false, Way::Plain)) };
@@ -468,7 +474,7 @@ impl<M: Listed> Namespace<M> {
         if self.is_present(old.get())? {
             self.space.count.fetch_sub(1, Ordering::Relaxed);
         }
-        self.shared.replaced(old.get(), at, &self.shared.pool.pin())?;
+        self.shared.replaced(old.get(), None, at, &self.shared.pool.pin())?;
         self.shared.writable()?;
         Ok(shown)
     }
@@ -585,7 +591,7 @@ impl<M: Listed> Namespace<M> {
                 _ => {}
             }
             if old != 0 {
-                self.shared.replaced(old, at, &guard)?;
+                self.shared.replaced(old, Some(*link), at, &guard)?;
             }
         }
         // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability decides.

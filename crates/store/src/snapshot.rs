@@ -10,8 +10,11 @@
 //!    has its timestamp before it can be seen. There are some only if there was no snapshot lately, and each is a single put or delete, or a group of puts.
 //!    From here on whoever replaces a version keeps it.
 //! 3. Draw the timestamp. Everything that was completed before is committed before it.
+//! 4. Say so, beside the bound: versions that were committed later are none of the snapshot's business ([`Snapshots::want`]). Until then it may want any.
 //!
-//! So the usual snapshot takes no lock: it exchanges its place, finds that plain writes are over, and draws a timestamp; when it ends, it stores to its place.
+//! So the usual snapshot takes no lock: it exchanges its place, finds that plain writes are over, draws a timestamp, and stores it; when it ends, it stores to
+//! its place. Of a snapshot that matters to him a writer finds the bound, or the one of a later snapshot in the same place; and beside the bound its own
+//! timestamp, or that there is none yet, or one that is later still: the place says that there is no timestamp before it is free.
 //!
 //! A writer that draws a timestamp above that of a snapshot does so after 3, so after 1, and finds the bound. See `garbage.rs` for what it does then. As long
 //! as writes are plain, it need not look: whoever is between 1 and 3 then draws a higher timestamp than any it has drawn.
@@ -47,6 +50,8 @@ const PLACES: usize = if schedule::IS_BUILT_IN { 2 } else { 32 };
 const TRIES: usize = 2;
 /// In a place: there is no snapshot.
 const NONE: u64 = u64::MAX;
+/// Of a snapshot that is still beginning: its timestamp is above any that there is.
+const UNKNOWN: u64 = u64::MAX;
 
 /// The snapshots of an open store.
 pub(crate) struct Snapshots {
@@ -56,18 +61,26 @@ pub(crate) struct Snapshots {
     registry: Mutex<Registry>,
     /// The lowest bound in the registry, [`NONE`] if there is none. Changed with the registry locked.
     oldest_registered: AtomicU64,
+    /// The highest timestamp in the registry, [`UNKNOWN`] if one of them is. Changed with the registry locked.
+    newest_registered: AtomicU64,
     /// Writes since the last snapshot ended, while versions are kept.
     idle_writes: AtomicU64,
 }
 
 /// Where one snapshot at a time has its bound, on a line of its own.
 #[repr(align(64))]
-struct Place(AtomicU64);
+struct Place {
+    bound: AtomicU64,
+    /// Its timestamp, [`UNKNOWN`] until it is drawn.
+    at: AtomicU64,
+}
 
 #[derive(Default)]
 struct Registry {
-    /// How many snapshots that have found no place have each bound.
-    bounds: BTreeMap<u64, usize>,
+    /// Bounds and timestamps of snapshots that have found no place, each by a number of its own.
+    entries: BTreeMap<u64, (u64, u64)>,
+    /// The number of the next of them.
+    next: u64,
     /// Whether plain writes are forbidden.
     is_versioned: bool,
 }
@@ -82,34 +95,36 @@ enum Held {
 impl Snapshots {
     pub(crate) fn new() -> Self {
         Self {
-            places: std::array::from_fn(|_| Place(AtomicU64::new(NONE))),
+            places: std::array::from_fn(|_| Place { bound: AtomicU64::new(NONE), at: AtomicU64::new(UNKNOWN) }),
             is_settled: AtomicU64::new(0),
             registry: Mutex::default(),
             oldest_registered: AtomicU64::new(NONE),
+            newest_registered: AtomicU64::new(UNKNOWN),
             idle_writes: AtomicU64::new(0),
         }
     }
 
-    /// Whether a snapshot may want to see what was replaced at this timestamp, which has been drawn.
+    /// Whether a snapshot may want to see what was committed at `created_at`, 0 if that is not known, and replaced at `replaced_at`, which has been drawn.
     #[inline]
-    pub(crate) fn want(&self, clock: &Clock, replaced_at: u64) -> bool {
-        clock.keeps_versions() && self.bounds().any(|bound| bound <= replaced_at)
+    pub(crate) fn want(&self, clock: &Clock, created_at: u64, replaced_at: u64) -> bool {
+        clock.keeps_versions() && self.bounds().any(|(bound, at)| bound <= replaced_at && created_at < at.load(Ordering::Acquire))
     }
 
     /// The lowest bound, if there is a snapshot.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.bounds().min().filter(|bound| *bound != NONE)
+        self.bounds().map(|(bound, _)| bound).min().filter(|bound| *bound != NONE)
     }
 
-    fn bounds(&self) -> impl Iterator<Item = u64> {
-        let places = self.places.iter().map(|place| place.0.load(Ordering::SeqCst));
-        places.chain(std::iter::once_with(|| self.oldest_registered.load(Ordering::Acquire)))
+    /// Bounds, and where the timestamps that belong to them stand, to be read after them. All that are registered are as one.
+    fn bounds(&self) -> impl Iterator<Item = (u64, &AtomicU64)> {
+        let places = self.places.iter().map(|place| (place.bound.load(Ordering::SeqCst), &place.at));
+        places.chain(std::iter::once_with(|| (self.oldest_registered.load(Ordering::Acquire), &self.newest_registered)))
     }
 
     /// Number of snapshots.
     pub(crate) fn count(&self) -> usize {
-        let registered: usize = schedule::lock(&self.registry).bounds.values().sum();
-        registered + self.places.iter().filter(|place| place.0.load(Ordering::Acquire) != NONE).count()
+        let registered = schedule::lock(&self.registry).entries.len();
+        registered + self.places.iter().filter(|place| place.bound.load(Ordering::Acquire) != NONE).count()
     }
 
     /// Step 1, and the beginning of 2: where the bound stands, and whether plain writes may still be under way.
@@ -123,7 +138,7 @@ impl Snapshots {
     fn take_place(&self, bound: u64) -> Option<Held> {
         let first = if schedule::is_scheduled() { 0 } else { first_place() };
         (first..first + TRIES).map(|place| place % PLACES).find_map(|place| {
-            let word = &self.places[place].0;
+            let word = &self.places[place].bound;
             let taken = word.load(Ordering::Relaxed) == NONE && word.compare_exchange(NONE, bound, Ordering::SeqCst, Ordering::Relaxed).is_ok();
             taken.then_some(Held::Place(place))
         })
@@ -132,10 +147,29 @@ impl Snapshots {
     #[cold]
     fn take_entry(&self, clock: &Clock) -> Held {
         let mut registry = schedule::lock(&self.registry);
-        let bound = clock.now();
-        *registry.bounds.entry(bound).or_default() += 1;
+        let number = registry.next;
+        registry.next += 1;
+        registry.entries.insert(number, (clock.now(), UNKNOWN));
         self.note(&registry);
-        Held::Registered(bound)
+        Held::Registered(number)
+    }
+
+    /// Step 4.
+    #[inline]
+    fn set_timestamp(&self, held: Held, timestamp: u64) {
+        match held {
+            Held::Place(place) => self.places[place].at.store(timestamp, Ordering::Release),
+            Held::Registered(number) => self.set_entry_timestamp(number, timestamp),
+        }
+    }
+
+    #[cold]
+    fn set_entry_timestamp(&self, number: u64, timestamp: u64) {
+        let mut registry = schedule::lock(&self.registry);
+        if let Some((_, at)) = registry.entries.get_mut(&number) {
+            *at = timestamp;
+        }
+        self.note(&registry);
     }
 
     /// Whether plain writes may still be under way when they are forbidden.
@@ -162,25 +196,27 @@ impl Snapshots {
             self.idle_writes.store(0, Ordering::Relaxed);
         }
         match held {
-            Held::Place(place) => self.places[place].0.store(NONE, Ordering::Release),
-            Held::Registered(bound) => self.give_back_entry(bound),
+            Held::Place(place) => {
+                let Place { bound, at } = &self.places[place];
+                at.store(UNKNOWN, Ordering::Release);
+                bound.store(NONE, Ordering::Release);
+            }
+            Held::Registered(number) => self.give_back_entry(number),
         }
     }
 
     #[cold]
-    fn give_back_entry(&self, bound: u64) {
+    fn give_back_entry(&self, number: u64) {
         let mut registry = schedule::lock(&self.registry);
-        if let Some(count) = registry.bounds.get_mut(&bound) {
-            *count -= 1;
-            if *count == 0 {
-                registry.bounds.remove(&bound);
-            }
-        }
+        registry.entries.remove(&number);
         self.note(&registry);
     }
 
+    /// Whoever looks between the two finds one that was right before: each alone is right for all snapshots that are there before and after.
     fn note(&self, registry: &Registry) {
-        self.oldest_registered.store(registry.bounds.keys().next().copied().unwrap_or(NONE), Ordering::Release);
+        let (bounds, timestamps) = (registry.entries.values().map(|entry| entry.0), registry.entries.values().map(|entry| entry.1));
+        self.newest_registered.store(timestamps.max().unwrap_or(UNKNOWN), Ordering::Release);
+        self.oldest_registered.store(bounds.min().unwrap_or(NONE), Ordering::Release);
     }
 
     /// Called after a write that kept a version, when nothing is held back.
@@ -245,6 +281,7 @@ impl<M: Listed> Snapshot<M> {
             shared.snapshots.settle();
         }
         let at = shared.tick().at;
+        shared.snapshots.set_timestamp(held, at);
         let time_ms = if shared.may_expire.load(Ordering::Acquire) { shared.wall.now_ms() } else { 0 };
         Self { shared: shared.clone(), held: Some(held), moment: Moment { at, time_ms } }
     }
@@ -406,7 +443,12 @@ impl<M: Listed> Snapshot<M> {
     /// Begins again to hold back what is replaced from now on of the keys whose stripes the caller holds. What was replaced since it was released may be gone.
     pub(crate) fn hold(&mut self) {
         // Nobody writes these keys now, so there is no plain write to wait for. Whoever begins the next snapshot does.
-        self.held.get_or_insert_with(|| self.shared.snapshots.register(&self.shared.clock).0);
+        let Self { shared, held, moment } = self;
+        held.get_or_insert_with(|| {
+            let held = shared.snapshots.register(&shared.clock).0;
+            shared.snapshots.set_timestamp(held, moment.at);
+            held
+        });
     }
 
     /// Ends it without giving back what it has held back: the caller may hold stripes.

@@ -408,7 +408,7 @@ impl<M: Listed> Shared<M> {
             let at = former.ended.get(&self.clock);
             space.turned.store(at, Ordering::Release);
             space.count.store(0, Ordering::Relaxed);
-            if self.snapshots.want(&self.clock, at) {
+            if self.snapshots.want(&self.clock, 0, at) {
                 self.left_index(space, former, at);
                 None
             } else {

@@ -22,7 +22,11 @@
 //!    version before the next begins. Only the first of them can be pending. In a damaged pool both may be otherwise, which is an error, and so no chain of
 //!    versions runs in a circle.
 //! 3. A version that was replaced stays in place as long as a snapshot may want it (`garbage.rs`): the one that a version links as previous may be followed
-//!    by whoever holds a snapshot as of which that version is not committed yet, and by nobody else.
+//!    by whoever holds a snapshot as of which that version is not committed yet, and by nobody else. One that no snapshot wants, though some want what it has
+//!    replaced itself, is *cut out*: once the version N that replaced P is committed and stamped, and while its writer still holds the key's stripe, N links
+//!    what P links, and P is given back. A snapshot whose timestamp lies between those of P and N would want P; there is none, and none is to come. So
+//!    whoever passes N on the way back would have passed P, too, and what he comes to next is in place for him. Who has read the link to P before is pinned.
+//!    So between two snapshots there is one version of a key at most, however often it is written.
 //! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is
 //!    the timestamp, or the word before. An unstamped word of another birth, and a token from before birth, are of versions that were committed in another
 //!    life.

@@ -256,3 +256,80 @@ fn apply(model: &mut BTreeMap<Vec<u8>, Vec<u8>>, changes: BTreeMap<Vec<u8>, Opti
         }
     }
 }
+
+/// One key, written again and again while snapshots do nothing, leaves one version for each of them, however it is written.
+#[test]
+fn a_key_that_is_written_all_the_time_does_not_fill_the_pool_of_an_idle_snapshot() {
+    type Act = fn(&Store, &Namespace, u32) -> Result<(), Error>;
+    let acts: [(&str, Act); 5] = [
+        ("put", |_, space, n| space.put(b"hot", &value(n))),
+        ("several puts", |_, space, n| space.put_many(&[(b"hot", &value(n)), (b"warm", b"1"), (b"hot", &value(n))])),
+        ("batch", |store, space, n| {
+            let mut batch = Batch::default();
+            batch.put(space, b"hot", &value(n));
+            batch.put(space, b"warm", b"1");
+            store.write(batch)
+        }),
+        ("transaction", |store, space, n| {
+            store.transact(Isolation::Serializable, |transaction| {
+                assert_eq!(transaction.get(space, b"hot")?.unwrap().len(), 4_000);
+                transaction.put(space, b"hot", &value(n))?;
+                transaction.delete(space, b"warm").map(drop)
+            })
+        }),
+        ("delete and put", |_, space, n| {
+            assert!(space.delete(b"hot")?);
+            space.put(b"hot", &value(n))
+        }),
+    ];
+    for (name, act) in acts {
+        let store = Store::anonymous(Options { size_max: 8 << 20, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        space.put(b"hot", &value(0)).unwrap();
+        space.put(b"warm", b"0").unwrap();
+        let mut snapshots = Vec::new();
+        for n in 1..=10_000 {
+            if n % 1_500 == 1 {
+                snapshots.push((n - 1, store.snapshot().unwrap()));
+            }
+            act(&store, &space, n).unwrap_or_else(|error| panic!("{name} {n}: {error}"));
+        }
+        for (n, snapshot) in &snapshots {
+            assert_eq!(snapshot.get(&space, b"hot").unwrap(), Some(value(*n)), "{name}");
+        }
+        assert_eq!(space.get(b"hot").unwrap(), Some(value(10_000)));
+        println!("{name}: {:?}", store.held_back());
+        check(&store);
+        drop(snapshots);
+        while store.collect(usize::MAX).unwrap() > 0 {}
+        assert_eq!(store.held_back().count, 0);
+        check(&store);
+    }
+}
+
+fn value(n: u32) -> Vec<u8> {
+    n.to_be_bytes().repeat(1_000)
+}
+
+/// A delete that must leave a tombstone may take it from the pool's reserve.
+#[test]
+fn a_full_pool_with_a_snapshot_takes_some_deletes() {
+    for index in ["nv", "isle-128", "ever"] {
+        let store = Store::anonymous(Options { size_max: 8 << 20, index: index.into(), ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let mut count = 0;
+        while fits(space.put(&key(count), &[1; 100])) {
+            count += 1;
+        }
+        let snapshot = store.snapshot().unwrap();
+        let removed = (0..count).take_while(|n| fits(space.delete(&key(*n)).map(drop))).count() as u32;
+        println!("{index}: {removed} of {count}");
+        assert!((1_000..count).contains(&removed));
+        assert_eq!((keys(&space).len(), snapshot.get(&space, &key(0)).unwrap()), ((count - removed) as usize, Some(vec![1; 100])));
+        check(&store);
+        drop(snapshot);
+        while store.collect(usize::MAX).unwrap() > 0 {}
+        space.put(&key(0), &[2; 10_000]).unwrap();
+        check(&store);
+    }
+}

@@ -361,24 +361,25 @@ fn a_store_is_closed_when_nothing_is_held_back() {
 fn what_a_snapshot_held_back_is_used_again() {
     let store = Store::anonymous(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
     let space = store.namespace("space").unwrap();
-    (0..100u32).for_each(|n| space.put(&n.to_be_bytes(), b"as of the snapshot").unwrap());
+    const COUNT: u32 = 10_000;
+    (0..COUNT).for_each(|n| space.put(&n.to_be_bytes(), b"as of the snapshot").unwrap());
     let snapshot = store.snapshot().unwrap();
     let mut writes = 0u32;
     let refused = loop {
-        match space.put(&(writes % 100).to_be_bytes(), &[7; 500]) {
+        match space.put(&writes.to_be_bytes(), &[7; 500]) {
             Ok(()) => writes += 1,
             Err(error) => break error,
         }
     };
-    assert!(refused.is_no_space() && writes > 1_000, "{refused}");
-    assert!((0..100u32).all(|n| snapshot.get(&space, &n.to_be_bytes()).unwrap().as_deref() == Some(b"as of the snapshot")));
+    assert!(refused.is_no_space() && (1_000..COUNT).contains(&writes), "{refused}");
+    assert!((0..COUNT).all(|n| snapshot.get(&space, &n.to_be_bytes()).unwrap().as_deref() == Some(b"as of the snapshot")));
     assert_eq!(store.held_back().count, u64::from(writes));
     assert!(store.verify().unwrap().is_sound());
     drop(snapshot);
     // Deletes need room as long as versions are kept: it is made.
     (0..50u32).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
     (0..3 * writes).for_each(|n| space.put(&(n % 100).to_be_bytes(), &[8; 500]).unwrap());
-    assert_eq!((store.held_back(), space.count()), (HeldBack::default(), 100));
+    assert_eq!((store.held_back(), space.count()), (HeldBack::default(), u64::from(COUNT)));
     assert!(store.verify().unwrap().is_sound());
 }
 

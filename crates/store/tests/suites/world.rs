@@ -302,9 +302,12 @@ fn forged_timestamps_end_in_an_error() {
     let space = store.namespace("space").unwrap();
     let values: Vec<u64> = (1..=3).map(|n| n << 56 | 0x0055_aa55_aa55_aa55).collect();
     let before = store.snapshot().unwrap();
-    for value in &values {
+    // Somebody wants each version.
+    let put = |value: &u64| {
         space.put(b"key", &value.to_le_bytes()).unwrap();
-    }
+        store.snapshot().unwrap()
+    };
+    let _between: Vec<_> = values.iter().map(put).collect();
     let pool = store.pool();
     let words = pool.words(Off::<Word>::new(8), pool.length() / 8 - 1).unwrap();
     // Four words of header and one of key stand before the value; the second of them is the timestamp, the third links the version before.
