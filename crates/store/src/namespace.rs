@@ -20,7 +20,7 @@ use crate::garbage::STEPS_PER_WRITE;
 use crate::merge::{self, Merge};
 use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
-use crate::version::is_shown;
+use crate::version::{damaged, is_shown};
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Reserve, Word, with_reserve};
@@ -187,7 +187,13 @@ impl<M: Listed> Namespace<M> {
         let _pinned = self.shared.pool.pin();
         let index = self.space.current(&self.shared.clock);
         let Some(index) = index.as_deref() else { return Ok(None) };
-        Ok(self.shared.current(index, key)?.map(|record| record.expiry_ms()))
+        let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
+        check_key(&record, key)?;
+        // The checksum of the key alone says whether it expires, not when.
+        if !record.is_lasting() && !record.is_intact() {
+            return Err(damaged(&record, "a record that does not match its checksum"));
+        }
+        Ok(Some(record.expiry_ms()))
     }
 
     /// The values of several keys, in their order: faster than one by one.

@@ -74,14 +74,14 @@ impl<M: Listed> Shared<M> {
         // Read before the age is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
         let previous = record.previous().load(Ordering::Acquire);
         if matches!(self.age(&record)?, Age::At(_)) {
-            return Ok(self.shown(record));
+            return self.shown(record);
         }
         if previous == 0 {
             return Ok(None);
         }
         let previous = Record::read(&self.pool, previous)?;
         match self.age(&previous)? {
-            Age::At(_) => Ok(self.shown(previous)),
+            Age::At(_) => self.shown(previous),
             Age::Open => Err(damaged(&previous, "a pending record whose previous version is pending too")),
         }
     }
@@ -98,7 +98,8 @@ impl<M: Listed> Shared<M> {
     /// [`Shared::visible_at`] for a key whose newest version is not the one, or may say that the key is absent.
     #[cold]
     fn resolve_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
-        Ok(self.version_at(link, moment.at)?.map(|(record, _)| record).filter(|record| is_shown(record, moment.time_ms)))
+        let Some((record, _)) = self.version_at(link, moment.at)? else { return Ok(None) };
+        Ok(is_surely_shown(&record, moment.time_ms)?.then_some(record))
     }
 
     /// The version that was the newest as of a timestamp, and when it was committed, whatever it says. The caller is pinned, and holds a snapshot of that
@@ -127,8 +128,8 @@ impl<M: Listed> Shared<M> {
 
     /// A committed version, unless it says that the key is absent, or has expired.
     #[inline]
-    fn shown<'p>(&self, record: Record<'p>) -> Option<Record<'p>> {
-        (record.is_lasting() || is_shown(&record, self.wall.now_ms())).then_some(record)
+    fn shown<'p>(&self, record: Record<'p>) -> Result<Option<Record<'p>>, Error> {
+        Ok((record.is_lasting() || is_surely_shown(&record, self.wall.now_ms())?).then_some(record))
     }
 
     /// When a version was committed. What can be seen and has no timestamp yet gets one.
@@ -169,6 +170,14 @@ impl<M: Listed> Shared<M> {
 /// Whether a committed version says, at that time, that the key is present.
 pub(crate) fn is_shown(record: &Record<'_>, time_ms: u64) -> bool {
     !record.is_tombstone() && record.expiry_ms().is_none_or(|expiry| expiry > time_ms)
+}
+
+/// [`is_shown`] for readers. Who is shown a record checks what he reads; that there is nothing to read, nobody else would check.
+pub(crate) fn is_surely_shown(record: &Record<'_>, time_ms: u64) -> Result<bool, Error> {
+    match is_shown(record, time_ms) {
+        false if !record.is_intact() => Err(damaged(record, "a record that says that its key is absent, and does not match its checksum")),
+        shown => Ok(shown),
+    }
 }
 
 pub(crate) fn damaged(record: &Record<'_>, what: &'static str) -> Error {

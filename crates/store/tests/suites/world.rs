@@ -339,3 +339,42 @@ fn forged_timestamps_end_in_an_error() {
     set(&third[1], sound);
     check(false);
 }
+
+/// That a key is absent is told by its record, too: by a flag, or by a time that has come. Where these are damaged, nobody may be told so.
+#[test]
+fn damage_does_not_hide_a_key() {
+    let store = Store::anonymous(Options { size_max: 4 << 20, ..options() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let value = 0x0123_4567_89ab_cdef_u64;
+    space.put_until(b"key", &value.to_le_bytes(), u64::MAX >> 1).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    let pool = store.pool();
+    let words = pool.words(Off::<Word>::new(8), pool.length() / 8 - 1).unwrap();
+    // Four words of header, of which the first has the flags, and one of key stand before the value, and behind it the time.
+    let at = words.iter().position(|word| word.get() == value).expect("the record is there");
+    let (shape, expiry) = (&words[at - 5], &words[at + 1]);
+    let check = |is_damaged: bool| {
+        let found = [
+            space.get(b"key").map(drop),
+            space.value_size(b"key").map(drop),
+            space.expiry_ms(b"key").map(drop),
+            space.entry(b"key").map(drop),
+            space.get_many(&[b"key"]).map(drop),
+            space.insert(b"key", b"2").map(|is_new| assert!(!is_new)),
+            space.scan(Bound::Unbounded, Direction::Forward, |_, _| ControlFlow::Continue(())),
+            snapshot.get(&space, b"key").map(drop),
+        ];
+        assert!(found.iter().all(|found| found.is_err() == is_damaged), "{found:?}");
+    };
+    check(false);
+    for (word, damaged) in [(expiry, 1), (shape, shape.get() | 1 << 52)] {
+        let sound = word.get();
+        pool.store(word, damaged, Ordering::Relaxed);
+        check(true);
+        pool.store(word, sound, Ordering::Relaxed);
+        check(false);
+    }
+    // One that lasts gets a time.
+    pool.store(expiry, u64::MAX >> 2, Ordering::Relaxed);
+    assert!(space.expiry_ms(b"key").is_err());
+}
