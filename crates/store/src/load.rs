@@ -8,7 +8,7 @@
 //! 4. With all stripes held, show the index. From here on everybody sees all keys. They carry no timestamps of their own; the index does, drawn by the first
 //!    who sees it, and snapshots of before do not see the index ([`Space::index_at`](crate::store::Space::index_at)).
 //!
-//! What fails in 2 or 3 leaves no trace: the root is unlinked, durably, and everything given back.
+//! What fails in 2 or 3, or panics, as the entries may when they are asked for, leaves no trace: the root is unlinked, durably, and everything given back.
 
 use crate::namespace::{GROUP, link_word};
 use crate::store::{Index, Shared, Space, check_sizes};
@@ -28,7 +28,7 @@ struct Records<'p, I, M: Medium> {
     /// Records that are durable, and wait to be taken.
     ready: IntoIter<(Vec<u8>, NonZeroU64)>,
     /// Links of all records, to give them back if need be.
-    written: Vec<NonZeroU64>,
+    written: &'p mut Vec<NonZeroU64>,
     /// How many of them expire.
     expiring: u64,
     last: Option<(Vec<u8>, NonZeroU64)>,
@@ -68,6 +68,29 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V, Option<u64>)>, M:
     }
 }
 
+/// A load that is under way. Dropped before it has ended, it is taken back.
+struct Loading<'n, M: Listed> {
+    namespace: &'n Namespace<M>,
+    /// `None` when it has ended.
+    index: Option<Index>,
+    written: Vec<NonZeroU64>,
+}
+
+impl<M: Listed> Loading<'_, M> {
+    fn give_up(&mut self) -> Result<(), Error> {
+        let Some(index) = self.index.take() else { return Ok(()) };
+        self.namespace.shared.give_up_load(self.namespace, &index, &self.written)
+    }
+}
+
+impl<M: Listed> Drop for Loading<'_, M> {
+    fn drop(&mut self) {
+        if let Err(error) = self.give_up() {
+            self.namespace.shared.halt(|| format!("a load that was interrupted could not be taken back: {error}"));
+        }
+    }
+}
+
 impl<M: Listed> Namespace<M> {
     /// Fills a namespace without keys with `entries`, whose keys ascend; how many there were. All of them are there when the call returns, and for other
     /// threads, snapshots and crashes at once; or none, after an error.
@@ -93,24 +116,21 @@ impl<M: Listed> Namespace<M> {
         shared.pool.collect();
         shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
         let index = shared.begin_load(&self.space)?;
-        let mut records = Records {
-            pool: &shared.pool,
-            entries: entries.into_iter().fuse(),
-            ready: Vec::new().into_iter(),
-            written: Vec::new(),
-            expiring: 0,
-            last: None,
-            error: None,
-        };
+        let mut loading = Loading { namespace: self, index: Some(index), written: Vec::new() };
+        let Loading { index: Some(index), written, .. } = &mut loading else { unreachable!("it has just begun") };
+        let mut records =
+            Records { pool: &shared.pool, entries: entries.into_iter().fuse(), ready: Vec::new().into_iter(), written, expiring: 0, last: None, error: None };
         let loaded = index.tree.bulk_load(&mut records, FILL).map_err(Error::from);
-        let Records { written, expiring, error, .. } = records;
+        let Records { expiring, error, .. } = records;
         let outcome = error.map_or(loaded, Err).and_then(|()| shared.writable());
         if let Err(error) = outcome {
-            shared.give_up_load(self, &index, &written)?;
+            loading.give_up()?;
             return Err(error);
         }
-        let count = written.len() as u64;
-        shared.show_loaded(&self.space, index, count, expiring);
+        let count = loading.written.len() as u64;
+        if let Some(index) = loading.index.take() {
+            shared.show_loaded(&self.space, index, count, expiring);
+        }
         Ok(count)
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! The snapshot keeps in place whatever tells of a change: newer versions stand before the one that it sees, and what was removed has left a tombstone. So
 //! nothing has changed if the transaction, which reads from a snapshot of its own, finds that very version; and what it has looked at it looks at again when it
-//! commits. So, if it commits, the key was the same from the one moment to the other.
+//! commits. So, if it commits, the key was the same from the one moment to the other. A version that was loaded is as old as its index.
 
-use crate::version::is_shown;
+use crate::version::is_surely_shown;
 use crate::{Error, Namespace, Snapshot, Transaction};
 use everleaf_index::Listed;
 
@@ -33,6 +33,9 @@ impl<M: Listed> Transaction<M> {
         {
             newest = shared.version_at(link.get(), *at)?;
         }
-        Ok(newest.map_or(!was_shown, |(record, at)| at < before.timestamp() && is_shown(&record, now.time_ms) == was_shown))
+        let Some((record, at)) = newest else { return Ok(!was_shown) };
+        // What was loaded has no timestamp of its own.
+        let begun = index.as_deref().map_or(0, |index| index.begun.get(&shared.clock));
+        Ok(at.max(begun) < before.timestamp() && is_surely_shown(&record, now.time_ms)? == was_shown)
     }
 }

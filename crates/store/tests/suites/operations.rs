@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 fn store() -> (Store, Namespace) {
@@ -383,4 +384,20 @@ fn a_verification_tells_how_far_it_is() {
     let mut told = Vec::new();
     assert!(store.verify_with(|read, expected| told.push((read, expected))).unwrap().is_sound());
     assert_eq!(told, [(1024, 5000), (2048, 5000), (3072, 5000), (4096, 5000)]);
+}
+
+/// What is asked for entries may panic. Then nothing was loaded, and everything goes on.
+#[test]
+fn a_load_whose_entries_panic_leaves_no_trace() {
+    for count in [1, 100, 5_000] {
+        let (store, space) = store();
+        let entries = pairs(count).chain(std::iter::once_with(|| panic!("no more")));
+        assert!(catch_unwind(AssertUnwindSafe(|| space.load(entries))).is_err());
+        assert_eq!((space.count(), store.namespaces().len(), store.pool().root("space").unwrap()), (0, 0, None));
+        check(&store);
+        space.put(b"key", b"value").unwrap();
+        space.clear().unwrap();
+        assert_eq!(space.load(pairs(count)).unwrap(), u64::from(count));
+        check(&store);
+    }
 }

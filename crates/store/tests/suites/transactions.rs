@@ -451,3 +451,18 @@ fn a_namespace_of_another_store_is_refused() {
     let ((store, _), (_, other)) = (self::store(), self::store());
     drop(store.snapshot().unwrap().get(&other, b"x"));
 }
+
+#[test]
+fn what_was_cleared_and_loaded_has_changed() {
+    let (store, space) = store();
+    let value = space.get(b"x").unwrap().unwrap();
+    let before = store.snapshot().unwrap();
+    let transaction = store.begin(Isolation::Serializable).unwrap();
+    assert!(transaction.is_unchanged_since(&before, &space, b"x").unwrap());
+    space.clear().unwrap();
+    space.load([(b"x", value)]).unwrap();
+    let transaction = store.begin(Isolation::Serializable).unwrap();
+    assert!(!transaction.is_unchanged_since(&before, &space, b"x").unwrap());
+    let (before, transaction) = (store.snapshot().unwrap(), store.begin(Isolation::Serializable).unwrap());
+    assert!(transaction.is_unchanged_since(&before, &space, b"x").unwrap());
+}
