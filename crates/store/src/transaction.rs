@@ -2,9 +2,10 @@
 //!
 //! A transaction reads from a snapshot and keeps what it writes to itself, in DRAM. To commit, it
 //! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
-//! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see. Then somebody else has committed
-//!    first, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells of that, tombstones above all. Keys that it has only
-//!    merged (`merge.rs`), and not read, are left out: whoever was first, the merge is done with what is there now;
+//! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see, or whether one that it has read
+//!    has expired since. Then somebody else, or time, was faster, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells
+//!    of that, tombstones above all. Keys that it has only merged (`merge.rs`), and not read, are left out: whoever was first, the merge is done with what is
+//!    there now;
 //! 3. ends its snapshot, and runs what it has to write as a batch (`batch.rs` has the protocol and the commit point).
 //!
 //! Until 3 it has left nothing in the pool, so dropping it is all there is to aborting it, and a crash aborts it.
@@ -22,7 +23,7 @@ use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Entry, Namespace, copy_value};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
-use crate::version::{Age, damaged};
+use crate::version::{Age, Moment, damaged, is_shown};
 use crate::{Cursor, Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
@@ -62,15 +63,24 @@ type Show<'a> = dyn FnMut(&[u8], Shown<'_, '_>) -> Result<ControlFlow<()>, Error
 
 /// A place in a transaction to go back to.
 #[derive(Debug)]
-pub struct Savepoint(usize);
+pub struct Savepoint {
+    /// The timestamp of the transaction, which no other has.
+    transaction: u64,
+    /// Number of writes to be taken back before it.
+    length: usize,
+    /// The number of the last of them, 0 if there is none.
+    last: u64,
+}
 
 /// A transaction. Dropping it is aborting it.
 pub struct Transaction<M: Listed = Hardware> {
     snapshot: Snapshot<M>,
     isolation: Isolation,
     writes: BTreeMap<At, Write<M>>,
-    /// What `writes` had before each write since the first savepoint.
-    undo: Vec<(At, Option<Write<M>>)>,
+    /// What `writes` had before each write since the first savepoint; the writes are numbered from 1 on, those that were taken back, too.
+    undo: Vec<(u64, At, Option<Write<M>>)>,
+    /// The number of the last write since the first savepoint.
+    last: u64,
     has_savepoint: bool,
     reads: Mutex<Reads>,
 }
@@ -89,6 +99,13 @@ struct Reads {
     ranges: Vec<Range>,
 }
 
+/// What must be so of a version that was read, besides that there is no newer one: it has not expired since.
+#[derive(Clone, Copy)]
+struct Seen {
+    moment: Moment,
+    now_ms: u64,
+}
+
 /// A range that was scanned.
 struct Range {
     space: u32,
@@ -103,7 +120,7 @@ impl<M: Listed> Store<M> {
     /// See [`Store::snapshot`].
     pub fn begin(&self, isolation: Isolation) -> Result<Transaction<M>, Error> {
         let snapshot = self.snapshot()?;
-        Ok(Transaction { snapshot, isolation, writes: BTreeMap::new(), undo: Vec::new(), has_savepoint: false, reads: Mutex::default() })
+        Ok(Transaction { snapshot, isolation, writes: BTreeMap::new(), undo: Vec::new(), last: 0, has_savepoint: false, reads: Mutex::default() })
     }
 
     /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
@@ -295,7 +312,8 @@ impl<M: Listed> Transaction<M> {
             }
         };
         if self.has_savepoint {
-            self.undo.push((at, before.map(|to| Write { namespace: namespace.clone(), to })));
+            self.last += 1;
+            self.undo.push((self.last, at, before.map(|to| Write { namespace: namespace.clone(), to })));
         }
         Ok(())
     }
@@ -432,16 +450,24 @@ impl<M: Listed> Transaction<M> {
     /// A place to go back to with [`Transaction::rollback_to`].
     pub fn savepoint(&mut self) -> Savepoint {
         self.has_savepoint = true;
-        Savepoint(self.undo.len())
+        let length = self.undo.len();
+        Savepoint { transaction: self.snapshot.timestamp(), length, last: self.last_before(length) }
+    }
+
+    /// The number of the last of the first `length` writes since the first savepoint, 0 if there is none.
+    fn last_before(&self, length: usize) -> u64 {
+        length.checked_sub(1).map_or(0, |last| self.undo[last].0)
     }
 
     /// Takes back what was written since `savepoint`, which stays good. What was read since then stays read.
     ///
     /// # Panics
-    /// When what came before `savepoint` has been taken back.
+    /// When `savepoint` is one of another transaction; when something that came before it has been taken back, even if other writes have followed.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
-        assert!(savepoint.0 <= self.undo.len(), "a savepoint of which nothing is left");
-        for (place, before) in self.undo.drain(savepoint.0..).rev() {
+        let Savepoint { transaction, length, last } = *savepoint;
+        assert!(transaction == self.snapshot.timestamp(), "a savepoint of another transaction");
+        assert!(length <= self.undo.len() && self.last_before(length) == last, "a savepoint of which nothing is left");
+        for (_, place, before) in self.undo.drain(length..).rev() {
             match before {
                 Some(write) => drop(self.writes.insert(place, write)),
                 None => drop(self.writes.remove(&place)),
@@ -458,7 +484,7 @@ impl<M: Listed> Transaction<M> {
         if writes.is_empty() {
             return Ok(());
         }
-        let (shared, moment) = (snapshot.shared.clone(), snapshot.timestamp());
+        let (shared, moment) = (snapshot.shared.clone(), snapshot.moment());
         let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, to })| Item { namespace, key, to }).collect();
         let reads = reads.into_inner();
         let quiet = || match reads.ranges.is_empty() {
@@ -467,7 +493,7 @@ impl<M: Listed> Transaction<M> {
         };
         let check = || {
             let mut set = changes.iter().filter(|item| matches!(item.to, Goal::Be(_)));
-            set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, moment))?;
+            set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, moment.at, None))?;
             reads.check(&shared, moment)
         };
         shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
@@ -502,35 +528,37 @@ impl Reads {
     }
 
     /// Checks that all of it is still so. The caller holds the stripes.
-    fn check<M: Listed>(&self, shared: &Shared<M>, moment: u64) -> Result<(), Error> {
+    fn check<M: Listed>(&self, shared: &Shared<M>, moment: Moment) -> Result<(), Error> {
+        let seen = Seen { moment, now_ms: shared.wall.now_ms() };
         for (space, key) in &self.keys {
-            shared.check_unchanged(&self.spaces[space], key, moment)?;
+            shared.check_unchanged(&self.spaces[space], key, moment.at, Some(seen))?;
         }
         for range in &self.ranges {
-            shared.check_range(&self.spaces[&range.space], range, moment)?;
+            shared.check_range(&self.spaces[&range.space], range, seen)?;
         }
         Ok(())
     }
 }
 
 impl<M: Listed> Shared<M> {
-    /// Checks that `key` has no version that a snapshot of `moment`, which is held, does not see. The caller holds its stripe.
-    fn check_unchanged(&self, space: &Space, key: &[u8], moment: u64) -> Result<(), Error> {
+    /// Checks that `key` has no version that a snapshot of `moment`, which is held, does not see, and that what it sees has not expired, if it was `seen`. The
+    /// caller holds its stripe.
+    fn check_unchanged(&self, space: &Space, key: &[u8], moment: u64, seen: Option<Seen>) -> Result<(), Error> {
         self.check_not_turned(space, key, moment)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
         match index.tree.get(key)? {
-            Some(link) => self.check_version(space, key, link.get(), moment),
+            Some(link) => self.check_version(space, key, link.get(), moment, seen),
             None => Ok(()),
         }
     }
 
     /// [`Shared::check_unchanged`] for all keys of a range. The caller holds all stripes.
-    fn check_range(&self, space: &Space, Range { low, high, .. }: &Range, moment: u64) -> Result<(), Error> {
+    fn check_range(&self, space: &Space, Range { low, high, .. }: &Range, seen: Seen) -> Result<(), Error> {
         let first = match low {
             Bound::Included(key) | Bound::Excluded(key) => key.as_slice(),
             Bound::Unbounded => &[],
         };
-        self.check_not_turned(space, first, moment)?;
+        self.check_not_turned(space, first, seen.moment.at)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
         let is_behind = |key: &[u8]| match high {
             Bound::Included(high) => key > high.as_slice(),
@@ -542,7 +570,7 @@ impl<M: Listed> Shared<M> {
             if is_behind(key) {
                 return ControlFlow::Break(());
             }
-            outcome = self.check_version(space, key, link.get(), moment);
+            outcome = self.check_version(space, key, link.get(), seen.moment.at, Some(seen));
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         outcome
@@ -553,10 +581,11 @@ impl<M: Listed> Shared<M> {
         if turned < moment { Ok(()) } else { Err(conflict(space, key)) }
     }
 
-    fn check_version(&self, space: &Space, key: &[u8], link: u64, moment: u64) -> Result<(), Error> {
+    fn check_version(&self, space: &Space, key: &[u8], link: u64, moment: u64, seen: Option<Seen>) -> Result<(), Error> {
         let record = Record::read(&self.pool, link)?;
+        let has_expired = seen.is_some_and(|seen| is_shown(&record, seen.moment.time_ms) && !is_shown(&record, seen.now_ms));
         match self.age(&record)? {
-            Age::At(at) if at < moment => Ok(()),
+            Age::At(at) if at < moment && !has_expired => Ok(()),
             Age::At(_) => Err(conflict(space, key)),
             Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
         }

@@ -1,8 +1,9 @@
 //! Keys that expire, by clocks that the tests set.
 
 use crate::shown::keys;
-use everleaf::{Batch, Change, Entry, Isolation, Namespace, Options, Store, Swept, Times};
+use everleaf::{Batch, Change, Direction, Entry, Error, Isolation, Namespace, Options, Store, Swept, Times, Transaction};
 use std::cell::Cell;
+use std::ops::{Bound, ControlFlow};
 
 thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
@@ -214,5 +215,32 @@ fn what_has_expired_stays_so_over_restarts() {
         space.clear().unwrap();
         drop(space);
         store.close().unwrap();
+    }
+}
+
+/// What a serializable transaction has seen is still there when it commits, or it does not commit: others may have seen it gone.
+#[test]
+fn what_expires_under_a_serializable_transaction_is_a_conflict() {
+    type Read = fn(&Transaction, &Namespace);
+    let reads: [Read; 3] = [
+        |transaction, space| assert!(transaction.get(space, b"goes").unwrap().is_some()),
+        |transaction, space| assert_eq!(transaction.get_many(space, &[b"goes"]).unwrap(), [Some(b"1".to_vec())]),
+        |transaction, space| transaction.scan(space, Bound::Unbounded, Direction::Forward, |_, _| ControlFlow::Continue(())).unwrap(),
+    ];
+    for (isolation, passed, is_conflict) in [(Isolation::Serializable, 9, false), (Isolation::Serializable, 10, true), (Isolation::Snapshot, 10, false)] {
+        for read in reads {
+            let (store, space) = store();
+            space.put_until(b"goes", b"1", store.time_ms() + 10).unwrap();
+            space.put_until(b"gone", b"1", store.time_ms()).unwrap();
+            let mut transaction = store.begin(isolation).unwrap();
+            read(&transaction, &space);
+            assert!(transaction.get(&space, b"gone").unwrap().is_none());
+            transaction.put(&space, b"key", b"2").unwrap();
+            pass(passed);
+            assert_eq!(space.get(b"goes").unwrap().is_none(), passed == 10);
+            let outcome = transaction.commit();
+            assert!(if is_conflict { matches!(outcome, Err(Error::Conflict { .. })) } else { outcome.is_ok() }, "{isolation:?}: {outcome:?}");
+            assert_eq!(space.get(b"key").unwrap().is_some(), !is_conflict);
+        }
     }
 }

@@ -466,3 +466,28 @@ fn what_was_cleared_and_loaded_has_changed() {
     let (before, transaction) = (store.snapshot().unwrap(), store.begin(Isolation::Serializable).unwrap());
     assert!(transaction.is_unchanged_since(&before, &space, b"x").unwrap());
 }
+
+#[test]
+#[should_panic(expected = "a savepoint of another transaction")]
+fn a_savepoint_of_another_transaction_is_refused() {
+    let (store, space) = store();
+    let [mut one, mut other] = [Isolation::Snapshot; 2].map(|isolation| store.begin(isolation).unwrap());
+    let savepoint = one.savepoint();
+    other.put(&space, b"x", b"1").unwrap();
+    other.savepoint();
+    other.rollback_to(&savepoint);
+}
+
+#[test]
+#[should_panic(expected = "a savepoint of which nothing is left")]
+fn a_savepoint_that_was_taken_back_is_refused_whatever_was_written_since() {
+    let (store, space) = store();
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    let first = transaction.savepoint();
+    transaction.put(&space, b"x", b"1").unwrap();
+    let second = transaction.savepoint();
+    transaction.rollback_to(&first);
+    transaction.put(&space, b"x", b"2").unwrap();
+    transaction.put(&space, b"y", b"2").unwrap();
+    transaction.rollback_to(&second);
+}
