@@ -247,7 +247,8 @@ impl<M: Listed> Store<M> {
         &self.shared.pool
     }
 
-    /// The time by which keys expire, in milliseconds since 1970. It never goes back, and is ahead of a clock that was set back.
+    /// The time by which keys expire, in milliseconds since 1970. It goes back only with a clock that was set back by more than ten seconds, and may be ahead
+    /// of one that was set back by less.
     pub fn time_ms(&self) -> u64 {
         self.shared.wall.now_ms()
     }

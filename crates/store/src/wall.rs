@@ -1,13 +1,20 @@
 //! The time of day, by which keys expire.
 //!
 //! Two clocks: that of the wall, which says what time it is and may be set, and one that runs on since the process began, and says how much time has passed.
-//! The store's time is what has passed since the store was opened, counted from the latest beginning that the wall has ever claimed. So it never stands still
-//! and never goes back: what has expired stays so, and what lives for a minute lives no longer than that. It follows the wall when that is set forward, at
-//! once. When the wall is set back, it goes on as it was, ahead of the wall, until the store is opened again.
+//! The store's time is what has passed since the store was opened, counted from the latest beginning that the wall has claimed. So it does not stand still, and
+//! does not go back by what a clock is corrected now and then: what has expired stays so, and what lives for a minute lives no longer than that. It follows the
+//! wall when that is set forward, at once. When the wall is set back by up to [`TOLERANCE_MS`], it goes on as it was, ahead of the wall. By more, somebody has
+//! corrected a mistake, or made one: the store follows, for keys expire by the wall of those who have set them, and of the next life of the store.
+//!
+//! Then what has expired since the wall said so, and was not removed yet, is there again; and a key that was set to expire while the wall was ahead lives
+//! longer by as much. So it is, too, after a wall was set back, by however little, while the store was not open: the pool keeps no time.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// By how much the wall may be set back without the store's time following, in milliseconds.
+const TOLERANCE_MS: u64 = 10_000;
 
 /// What the clocks say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +52,12 @@ impl Wall {
         let Times { wall_ms, passed_ms } = (self.look)();
         let claimed = wall_ms.saturating_sub(passed_ms);
         let known = self.beginning_ms.load(Ordering::Relaxed);
-        let beginning = if claimed > known { self.beginning_ms.fetch_max(claimed, Ordering::Relaxed).max(claimed) } else { known };
+        let beginning = match claimed > known {
+            true => self.beginning_ms.fetch_max(claimed, Ordering::Relaxed).max(claimed),
+            false if known - claimed <= TOLERANCE_MS => known,
+            // Who is slower has looked at the clocks before, or will see for himself.
+            false => self.beginning_ms.compare_exchange(known, claimed, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| claimed),
+        };
         beginning.saturating_add(passed_ms)
     }
 }
@@ -60,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_on_and_follows_the_wall_forward_only() {
+    fn time_goes_on_and_follows_the_wall_back_only_if_it_must() {
         let wall = Wall::new(|| TIMES.get());
         let at = |wall_ms, passed_ms| {
             TIMES.set(Times { wall_ms, passed_ms });
@@ -68,11 +80,11 @@ mod tests {
         };
         assert_eq!(at(1_000_000, 5), 1_000_000);
         assert_eq!(at(1_000_010, 15), 1_000_010);
-        assert_eq!(at(900_000, 25), 1_000_020, "set back: it goes on");
-        assert_eq!(at(900_100, 125), 1_000_120);
+        assert_eq!(at(999_000, 25), 1_000_020, "set back a little: it goes on");
+        assert_eq!(at(990_120, 125), 1_000_120);
         assert_eq!(at(2_000_000, 130), 2_000_000, "set forward: it follows");
-        assert_eq!(at(1_000_200, 140), 2_000_010);
-        assert_eq!(at(0, 150), 2_000_020);
+        assert_eq!(at(1_000_200, 140), 1_000_200, "set back by much: it follows");
+        assert_eq!(at(1_000_210, 150), 1_000_210);
         assert_eq!(at(u64::MAX, u64::MAX), u64::MAX);
     }
 }

@@ -244,3 +244,37 @@ fn what_expires_under_a_serializable_transaction_is_a_conflict() {
         }
     }
 }
+
+/// A wall that jumps and is set right again does not leave the store behind in the time to come, in this life or the next.
+#[test]
+fn a_wall_that_was_wrong_for_a_while_is_followed_back() {
+    thread_local!(static JUMP_MS: Cell<u64> = const { Cell::new(0) });
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let open = || {
+        let times = || Times { wall_ms: times().wall_ms + JUMP_MS.get(), ..times() };
+        let store = Store::open(&path, Options { times, ..options() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        (store, space)
+    };
+    let (store, space) = open();
+    let start_ms = store.time_ms();
+    JUMP_MS.set(3_600_000);
+    assert_eq!(store.time_ms(), start_ms + 3_600_000);
+    JUMP_MS.set(0);
+    assert_eq!(store.time_ms(), start_ms);
+    space.put_until(b"a minute", b"1", store.time_ms() + 60_000).unwrap();
+    space.put_until(b"a second", b"1", store.time_ms() + 1_000).unwrap();
+    // A little back is no reason to go back.
+    pass(5_000);
+    JUMP_MS.set(9_000);
+    assert_eq!((store.time_ms(), space.get(b"a second").unwrap()), (start_ms + 14_000, None));
+    JUMP_MS.set(0);
+    assert_eq!((store.time_ms(), space.get(b"a second").unwrap()), (start_ms + 14_000, None));
+    drop((space, store));
+    let (store, space) = open();
+    assert_eq!(store.time_ms(), start_ms + 5_000);
+    assert!(space.get(b"a minute").unwrap().is_some() && space.get(b"a second").unwrap().is_none());
+    pass(55_000);
+    assert_eq!(space.get(b"a minute").unwrap(), None);
+}
