@@ -20,7 +20,8 @@ pub struct Import<'s, R, M: Listed = Hardware> {
 }
 
 impl<M: Listed> Store<M> {
-    /// Begins to write what the stream `input` holds into the store. Of a key that is there already, what the stream says wins. Namespaces that are not there
+    /// Begins to write what the stream `input` holds into the store. Of a key that is there already, what the stream says wins, even if that has expired
+    /// meanwhile: then the key is removed. Namespaces that are not there
     /// get the index that they had, if this version knows it.
     ///
     /// # Errors
@@ -73,11 +74,11 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
     }
 }
 
-/// Writes entries, together where they do not expire; those that have expired are left out.
+/// Writes entries, together where they do not expire; keys of those that have expired are removed, whatever they were.
 fn write<M: Listed>(namespace: &Namespace<M>, entries: &[StreamEntry<'_>], now_ms: u64) -> Result<(), Error> {
     for group in entries.chunk_by(|one, other| one.expiry_ms.is_none() && other.expiry_ms.is_none()) {
         match group {
-            [StreamEntry { expiry_ms: Some(expiry_ms), .. }] if *expiry_ms <= now_ms => {}
+            [StreamEntry { key, expiry_ms: Some(expiry_ms), .. }] if *expiry_ms <= now_ms => drop(namespace.delete(key)?),
             [StreamEntry { key, value, expiry_ms: Some(expiry_ms) }] => namespace.put_until(key, value, *expiry_ms)?,
             lasting => namespace.put_many(&lasting.iter().map(|entry| (entry.key, entry.value)).collect::<Vec<_>>())?,
         }

@@ -278,3 +278,17 @@ fn a_wall_that_was_wrong_for_a_while_is_followed_back() {
     pass(55_000);
     assert_eq!(space.get(b"a minute").unwrap(), None);
 }
+
+/// Of a key that is there and in a stream, what the stream says wins: also that it has expired.
+#[test]
+fn an_import_removes_what_has_expired_in_the_stream() {
+    let (source, space) = store();
+    space.put_until(b"goes", b"new", source.time_ms() + 10).unwrap();
+    space.put(b"stays", b"new").unwrap();
+    let (stream, _) = source.snapshot().unwrap().export(&["space"], Vec::new()).unwrap().finish().unwrap();
+    pass(10);
+    let (copy, space) = store();
+    [b"goes", b"kept"].iter().for_each(|key| space.put(*key, b"old").unwrap());
+    copy.import(stream.as_slice()).unwrap().finish().unwrap();
+    assert_eq!(keys(&space), [&b"kept"[..], b"stays"]);
+}
