@@ -130,15 +130,17 @@ impl<M: Listed> Shared<M> {
 
     /// Cuts a version out that was replaced, if no snapshot wants it; whether it has. See `version.rs`.
     fn cut_out(&self, link: u64, record: &Record<'_>, newer: Option<NonZeroU64>, at: u64) -> Result<bool, Error> {
-        let Some(newer) = newer else { return Ok(false) };
+        let Some(newer) = newer.map(|newer| Record::read(&self.pool, newer.get())).transpose()? else { return Ok(false) };
+        if newer.is_tombstone() {
+            return Ok(false);
+        }
         match self.age(record)? {
             Age::At(created) if !self.snapshots.want(&self.clock, created, at) => {}
             _ => return Ok(false),
         }
-        let previous = Record::read(&self.pool, newer.get())?.previous();
         let behind = record.previous().load(Ordering::Acquire);
         // persist-equivalent(store early): after a crash nobody follows it.
-        Ok(self.pool.compare_exchange(previous, link, behind).is_ok())
+        Ok(self.pool.compare_exchange(newer.previous(), link, behind).is_ok())
     }
 
     /// Notes that a tombstone was left in the index of `space`.
