@@ -205,6 +205,21 @@ pub struct Rebuilds {
     pub count: u64,
     /// How long all of that took.
     pub time: Duration,
+    /// The first time.
+    pub first: Rebuild,
+    /// The last time.
+    pub last: Rebuild,
+}
+
+/// One time that inner nodes were built anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rebuild {
+    /// Leaves under what was built.
+    pub leaves: u64,
+    /// Size of the nodes that were built, in bytes.
+    pub bytes: u64,
+    /// How long it took.
+    pub time: Duration,
 }
 
 /// The size and shape of an index.

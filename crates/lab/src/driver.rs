@@ -12,6 +12,7 @@ use crate::keys::{KEY_COUNT_MAX, Keys, Population, belongs, word_of};
 use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Parameters, Phase};
 use crate::result::{Metric, metric};
 use crate::{Capabilities, Error, Instance, Setting, Shutdown, System, child};
+use everleaf_index::Rebuilds;
 use everleaf_pmem::htm::{Abort, Statistics};
 use everleaf_pmem::{Counts, Domain};
 use hdrhistogram::Histogram;
@@ -292,6 +293,12 @@ fn run_phase(
             put(&mut metrics, metric::REBUILDS, (after.rebuilds.count - before.rebuilds.count) as f64, "");
             if parameters.measure == Measure::Time {
                 put(&mut metrics, metric::REBUILD_SHARE, (after.rebuilds.time - before.rebuilds.time).div_duration_f64(outcome.busy), "x");
+            }
+            if after.rebuilds.count > before.rebuilds.count {
+                let Rebuilds { first, last, .. } = after.rebuilds;
+                put(&mut metrics, metric::FIRST_REBUILD, first.bytes as f64, "B");
+                put(&mut metrics, metric::LAST_REBUILD, last.bytes as f64, "B");
+                put(&mut metrics, metric::REBUILD_PER_LEAF, last.time.as_nanos() as f64 / last.leaves as f64, "ns");
             }
         }
         if let (Some(before), Some(after)) = (before.transactions, after.transactions) {

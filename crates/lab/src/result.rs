@@ -141,6 +141,12 @@ pub mod metric {
     pub const ENTRIES: &str = "entries";
     /// Times that inner nodes were built anew: a count.
     pub const REBUILDS: &str = "rebuilds";
+    /// Size of the inner nodes that the first of these has built, and the last: `B`.
+    pub const FIRST_REBUILD: &str = "first rebuild";
+    /// See [`FIRST_REBUILD`].
+    pub const LAST_REBUILD: &str = "last rebuild";
+    /// Time that the last of these took, by leaves under what it has built: `ns`.
+    pub const REBUILD_PER_LEAF: &str = "last rebuild per leaf";
     /// Attempts at a transaction of the processor that have not taken place: `1/op`. By reason: [`aborts`].
     pub const ABORTS: &str = "aborts";
     /// Operations that have gone another way, because no attempt took place: `1/op`.
@@ -171,7 +177,7 @@ pub mod metric {
 pub struct Metric {
     /// The number.
     pub value: f64,
-    /// Its unit: `op/s`, `ns`, `1/op`, `B/key`, `s`, `x` for a ratio, nothing for a count.
+    /// Its unit: `op/s`, `ns`, `1/op`, `B`, `B/key`, `s`, `x` for a ratio, nothing for a count.
     pub unit: String,
 }
 

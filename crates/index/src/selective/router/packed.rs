@@ -36,14 +36,15 @@ use super::{Fences, Route, Router, Target};
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
-use crate::{Key, Rebuilds};
+use crate::{Key, Rebuild, Rebuilds};
 use everleaf_pmem::schedule::{
     self,
     atomic::{AtomicU32, AtomicU64},
 };
+use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// See the module documentation.
 pub struct Packed<K: ?Sized, const FANOUT: usize> {
@@ -53,8 +54,8 @@ pub struct Packed<K: ?Sized, const FANOUT: usize> {
     top: AtomicU64,
     latch: Latch,
     is_rebuilding: AtomicU32,
-    rebuilds: Counter,
-    rebuild_nanoseconds: Counter,
+    /// Held for a moment, by whoever has built it anew.
+    rebuilds: Mutex<Rebuilds>,
     leaves: Counter,
 }
 
@@ -93,8 +94,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             top: AtomicU64::new(0),
             latch: Latch::new(),
             is_rebuilding: AtomicU32::new(0),
-            rebuilds: Counter::default(),
-            rebuild_nanoseconds: Counter::default(),
+            rebuilds: Mutex::default(),
             leaves: Counter::default(),
         };
         let top = router.fill(0, leaves);
@@ -172,7 +172,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             number += 1;
         }
         let old = self.top();
-        let new = self.fill(1 - old.array, &change(leaves));
+        let leaves = change(leaves);
+        let new = self.fill(1 - old.array, &leaves);
         let above = self.latch.try_lock().expect("whoever locks it has locked a parent");
         self.top.store(new.pack(), Relaxed);
         drop(above);
@@ -189,8 +190,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
                 lock.release_obsolete();
             }
         }
-        self.rebuilds.add(1);
-        self.rebuild_nanoseconds.add(begun.elapsed().as_nanos() as i64);
+        let nodes: usize = (0..new.levels).map(|level| new.nodes(level, FANOUT)).sum();
+        let built = Rebuild { leaves: leaves.len() as u64, bytes: (nodes * size_of::<Node<FANOUT>>()) as u64, time: begun.elapsed() };
+        let mut rebuilds = self.rebuilds.lock();
+        let first = if rebuilds.count == 0 { built } else { rebuilds.first };
+        *rebuilds = Rebuilds { count: rebuilds.count + 1, time: rebuilds.time + built.time, first, last: built };
+        drop(rebuilds);
         self.is_rebuilding.store(0, Release);
         Ok(())
     }
@@ -351,7 +356,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
     }
 
     fn rebuilds(&self) -> Rebuilds {
-        Rebuilds { count: self.rebuilds.get(), time: Duration::from_nanos(self.rebuild_nanoseconds.get()) }
+        *self.rebuilds.lock()
     }
 
     fn is_sparse(&self) -> bool {
@@ -441,6 +446,10 @@ mod tests {
         router.rebuild(|leaves| leaves).unwrap();
         assert!(router.validate(&route).is_err(), "though it is in use again");
         assert_eq!(leaves(&router).len(), 100);
+        let Rebuilds { count, first, last, time } = router.rebuilds();
+        let nodes = [50, 13, 4, 1].iter().sum::<u64>();
+        let is_all = |built: Rebuild| (built.leaves, built.bytes) == (100, nodes * size_of::<Node<4>>() as u64);
+        assert!(count == 2 && is_all(first) && is_all(last) && first.time + last.time == time);
     }
 
     /// Readers are led to either array while one takes the place of the other, and to none that is being filled.
