@@ -1,22 +1,144 @@
-//! What was measured, as the rules of claims ask for it.
+//! What was measured, as the rules of claims ask for it, and what comes of it.
+//!
+//! A figure is a median, and how far the rounds lie apart. A ratio of two systems is told with its rounds: each of these has measured both within seconds of
+//! each other. A claim that one is faster than the other is judged by them, too: if they lie on both sides of 1, and some of them where the paper has it, then
+//! which side is the right one was not measured, and nothing is said about the claim.
 
 use super::Ranges;
 use crate::Samples;
 use crate::result::{Measurement, Results, Verdict};
+use std::collections::BTreeMap;
 
 /// What a claim is judged by.
 pub(super) struct Evidence<'a>(pub(super) &'a Results);
 
+/// A figure: of the rounds the median, the least, and the largest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figure {
+    pub(super) median: f64,
+    low: f64,
+    high: f64,
+}
+
+/// Where a figure should lie: between two limits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Wanted(pub(super) f64, pub(super) f64);
+
+/// What a part of a claim comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    Holds,
+    Fails,
+    /// Some rounds come to the one, some to the other.
+    Noise,
+}
+
+/// A part of a claim: what it is about, what was found.
+pub(super) struct Part {
+    name: String,
+    ours: String,
+    finding: Finding,
+}
+
 /// What came of a claim.
+#[derive(Debug)]
 pub(super) struct Judgement {
     pub(super) ours: String,
     pub(super) verdict: Verdict,
     pub(super) why: String,
 }
 
+impl Figure {
+    /// Of something that has no rounds.
+    #[cfg(test)]
+    fn new(median: f64, low: f64, high: f64) -> Self {
+        Self { median, low, high }
+    }
+
+    fn of(median: f64, rounds: impl Iterator<Item = f64>) -> Option<Self> {
+        let (low, high) = rounds.fold((median, median), |(low, high), value| (low.min(value), high.max(value)));
+        median.is_finite().then_some(Self { median, low, high })
+    }
+
+    /// In words, with so many digits; `what` stands between the median and the rounds.
+    pub(super) fn show(self, digits: usize, what: &str) -> String {
+        let Self { median, low, high } = self;
+        let [median, low, high] = [median, low, high].map(|number| format!("{number:.digits$}"));
+        if low == high { format!("{median}{what}") } else { format!("{median}{what} ({low} to {high})") }
+    }
+
+    /// Whether it lies where it should.
+    pub(super) fn judge(self, wanted: Wanted) -> Finding {
+        let Self { median, low, high } = self;
+        let (all, any) = (wanted.contains(low) && wanted.contains(high), low < wanted.1 && high > wanted.0);
+        // What should lie about 1 has no side that it could be on.
+        let is_open = if wanted.contains(1.0) { any && !all } else { any && low <= 1.0 && high >= 1.0 };
+        match wanted.contains(median) {
+            _ if is_open => Finding::Noise,
+            true => Finding::Holds,
+            false => Finding::Fails,
+        }
+    }
+}
+
+impl Wanted {
+    /// On the upper side of 1.
+    pub(super) const ABOVE: Self = Self(1.0, f64::INFINITY);
+    /// On the lower side of 1.
+    pub(super) const BELOW: Self = Self(0.0, 1.0);
+
+    /// As far off the paper's range as is tolerated.
+    pub(super) fn near(low: f64, high: f64, tolerance: f64) -> Self {
+        Self(low * (1.0 - tolerance), high * (1.0 + tolerance))
+    }
+
+    /// The same for a ratio: and on the same side of 1.
+    pub(super) fn ratio(low: f64, high: f64, tolerance: f64) -> Self {
+        let Self(from, to) = Self::near(low, high, tolerance);
+        Self(if low > 1.0 { from.max(1.0) } else { from }, if high < 1.0 { to.min(1.0) } else { to })
+    }
+
+    fn contains(self, value: f64) -> bool {
+        self.0 < value && value < self.1
+    }
+}
+
+impl Part {
+    pub(super) fn new(name: impl Into<String>, ours: impl Into<String>, finding: Finding) -> Self {
+        Self { name: name.into(), ours: ours.into(), finding }
+    }
+
+    /// A ratio to `base`, and where it should lie.
+    pub(super) fn ratio(name: impl Into<String>, base: &str, figure: Figure, wanted: Wanted) -> Self {
+        let name = name.into();
+        let ours = format!("{name} {}", figure.show(2, &format!(" x {base}")));
+        Self::new(name, ours, figure.judge(wanted))
+    }
+}
+
 impl Judgement {
     pub(super) fn new(agree: bool, ours: impl Into<String>) -> Self {
         Self { ours: ours.into(), verdict: if agree { Verdict::Agree } else { Verdict::Differ }, why: String::new() }
+    }
+
+    /// A claim differs if a part of it does, and agrees if all parts do.
+    pub(super) fn of(parts: &[Part]) -> Self {
+        let names = |finding: Finding| parts.iter().filter(|part| part.finding == finding).map(|part| part.name.as_str()).collect::<Vec<_>>();
+        let (fails, noise) = (names(Finding::Fails), names(Finding::Noise));
+        let verdict = match (fails.is_empty(), noise.is_empty()) {
+            (false, _) => Verdict::Differ,
+            (true, false) => Verdict::CannotCompare,
+            (true, true) => Verdict::Agree,
+        };
+        let mut why = Vec::new();
+        if !fails.is_empty() && fails.len() < parts.len() {
+            why.push(format!("Off: {}.", fails.join(", ")));
+        }
+        if !noise.is_empty() {
+            why.push(format!("Within the noise: {}.", noise.join(", ")));
+        }
+        let ours = parts.iter().map(|part| part.ours.as_str()).collect::<Vec<_>>().join(", ");
+        Self { ours, verdict, why: why.join(" ") }
     }
 
     /// Measured, but by something too different to be called one or the other.
@@ -28,13 +150,33 @@ impl Judgement {
 /// Experiment, workload (any if empty), phase, metric.
 pub(super) type What<'w> = [&'w str; 4];
 
-impl Evidence<'_> {
-    /// The median of a metric of a system, of the measurements that `pick` takes.
-    pub(super) fn median_of(&self, what: What<'_>, system: &str, pick: impl Fn(&Measurement) -> bool) -> Option<f64> {
-        Some(self.samples(what, system, pick).median()).filter(|median| median.is_finite())
+/// A metric, by round.
+pub(super) struct Rounds(BTreeMap<u32, f64>);
+
+impl Rounds {
+    pub(super) fn figure(&self) -> Option<Figure> {
+        self.in_units_of(1.0)
     }
 
-    fn samples(&self, [experiment, workload, phase, metric]: What<'_>, system: &str, pick: impl Fn(&Measurement) -> bool) -> Samples {
+    /// How many times the other one this is: of the medians, as in the figures of the report, and round by round.
+    pub(super) fn by(&self, other: &Self) -> Option<Figure> {
+        let rounds = self.0.iter().filter_map(|(round, value)| Some(value / other.0.get(round)?));
+        Figure::of(self.median() / other.median(), rounds)
+    }
+
+    /// In another unit.
+    pub(super) fn in_units_of(&self, unit: f64) -> Option<Figure> {
+        Figure::of(self.median() / unit, self.0.values().map(|value| value / unit))
+    }
+
+    fn median(&self) -> f64 {
+        self.0.values().copied().collect::<Samples>().median()
+    }
+}
+
+impl Evidence<'_> {
+    /// A metric of a system, of the measurements that `pick` takes.
+    pub(super) fn rounds_of(&self, [experiment, workload, phase, metric]: What<'_>, system: &str, pick: impl Fn(&Measurement) -> bool) -> Option<Rounds> {
         let matches = |found: &&Measurement| {
             found.experiment == experiment
                 && (workload.is_empty() || found.workload == workload)
@@ -42,65 +184,82 @@ impl Evidence<'_> {
                 && found.system == system
                 && pick(found)
         };
-        self.0.measurements.iter().filter(matches).filter_map(|found| Some(found.metrics.get(metric)?.value)).collect()
+        let all = self.0.measurements.iter().filter(matches);
+        let rounds: BTreeMap<u32, f64> = all.filter_map(|found| Some((found.round, found.metrics.get(metric)?.value))).collect();
+        (!rounds.is_empty()).then_some(Rounds(rounds))
     }
 
     /// The same of the case with the most keys, and among those with the fewest threads: the one that papers mean if they do not say.
-    pub(super) fn median(&self, what: What<'_>, system: &str) -> Option<f64> {
-        Some(self.samples(what, system, self.usual(what, system)?).median()).filter(|median| median.is_finite())
-    }
-
-    /// How far its rounds lie apart, as a share of the median.
-    fn spread(&self, what: What<'_>, system: &str) -> f64 {
-        let Some(pick) = self.usual(what, system) else { return 0.0 };
-        let spread = self.samples(what, system, pick).spread();
-        (spread.max - spread.min) / spread.median
-    }
-
-    fn usual(&self, what: What<'_>, system: &str) -> Option<impl Fn(&Measurement) -> bool + use<>> {
+    pub(super) fn rounds(&self, what: What<'_>, system: &str) -> Option<Rounds> {
         let of = self.0.measurements.iter().filter(|found| found.experiment == what[0] && found.system == system);
         let keys = of.clone().map(|found| found.parameters.keys).max()?;
         let threads = of.map(|found| found.parameters.threads).min()?;
-        Some(move |found: &Measurement| found.parameters.keys == keys && found.parameters.threads == threads)
+        self.rounds_of(what, system, |found| found.parameters.keys == keys && found.parameters.threads == threads)
+    }
+
+    /// Its median.
+    pub(super) fn median(&self, what: What<'_>, system: &str) -> Option<f64> {
+        Some(self.rounds(what, system)?.figure()?.median)
+    }
+
+    /// How many times that of `base` it is.
+    pub(super) fn ratio(&self, what: What<'_>, system: &str, base: &str) -> Option<Figure> {
+        self.rounds(what, system)?.by(&self.rounds(what, base)?)
     }
 
     /// Ratios to one system: each should lie where the paper has it, and on the same side of 1.
-    pub(super) fn ratios(&self, what: What<'_>, base: &str, of: Ranges, tolerance: f64) -> Option<Judgement> {
-        let base_value = self.median(what, base)?;
-        let ratio = |system: &str| Some(self.median(what, system)? / base_value);
-        let judged = self.each(of, tolerance, Some(1.0), ratio, |system, ratio| format!("{system} {ratio:.2} x {base}"))?;
-        let spread = of.iter().map(|(system, ..)| *system).chain([base]).map(|system| self.spread(what, system)).fold(0.0, f64::max);
-        Some(if spread > tolerance {
-            Judgement { why: format!("{} Rounds spread by up to {:.0} %.", judged.why, 100.0 * spread).trim().into(), ..judged }
-        } else {
-            judged
-        })
+    pub(super) fn ratios(&self, what: What<'_>, base: &str, of: Ranges, tolerance: f64) -> Option<Vec<Part>> {
+        let part =
+            |(system, low, high): &(&str, f64, f64)| Some(Part::ratio(*system, base, self.ratio(what, system, base)?, Wanted::ratio(*low, *high, tolerance)));
+        of.iter().map(part).collect()
     }
 
     /// Values, each of which should lie where the paper has it.
-    pub(super) fn values(&self, what: What<'_>, of: Ranges, tolerance: f64) -> Option<Judgement> {
-        self.each(of, tolerance, None, |system| self.median(what, system), |system, value| format!("{system} {value:.3}"))
+    pub(super) fn values(&self, what: What<'_>, of: Ranges, tolerance: f64) -> Option<Vec<Part>> {
+        let part = |(system, low, high): &(&str, f64, f64)| {
+            let figure = self.rounds(what, system)?.figure()?;
+            Some(Part::new(*system, format!("{system} {}", figure.show(3, "")), figure.judge(Wanted::near(*low, *high, tolerance))))
+        };
+        of.iter().map(part).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One was called faster than the other for a fortieth of what the rounds lay apart.
+    #[test]
+    fn what_rounds_do_not_agree_about_is_noise() {
+        let faster = Wanted::ratio(1.05, 1.29, 0.25);
+        for ((median, low, high), finding) in [
+            ((1.002, 0.996, 1.015), Finding::Noise),
+            ((0.98, 0.97, 1.2), Finding::Noise),
+            ((1.2, 1.1, 1.4), Finding::Holds),
+            ((1.2, 1.1, 1.9), Finding::Holds),
+            ((0.9, 0.8, 0.99), Finding::Fails),
+            ((2.0, 1.1, 2.1), Finding::Fails),
+        ] {
+            assert_eq!(Figure::new(median, low, high).judge(faster), finding, "{median} ({low} to {high})");
+        }
+        // Whatever the side, it is not twice as fast.
+        assert_eq!(Figure::new(1.01, 0.97, 1.1).judge(Wanted::ratio(2.55, 2.92, 0.25)), Finding::Fails);
+        let alike = Wanted::ratio(1.0, 1.0, 0.25);
+        for ((median, low, high), finding) in [((1.01, 0.9, 1.2), Finding::Holds), ((0.94, 0.66, 1.38), Finding::Noise), ((1.38, 1.26, 1.43), Finding::Fails)] {
+            assert_eq!(Figure::new(median, low, high).judge(alike), finding, "{median} ({low} to {high})");
+        }
     }
 
-    /// Each value should lie in its range, widened by `tolerance`, and not beyond `middle` where the range does not reach there.
-    fn each(
-        &self,
-        of: Ranges,
-        tolerance: f64,
-        middle: Option<f64>,
-        value: impl Fn(&str) -> Option<f64>,
-        show: impl Fn(&str, f64) -> String,
-    ) -> Option<Judgement> {
-        let (mut ours, mut off) = (Vec::new(), Vec::new());
-        for (system, low, high) in of {
-            let value = value(system)?;
-            ours.push(show(system, value));
-            let is_beyond = middle.is_some_and(|middle| *low > middle && value <= middle || *high < middle && value >= middle);
-            if is_beyond || value < low * (1.0 - tolerance) || value > high * (1.0 + tolerance) {
-                off.push(*system);
-            }
-        }
-        let why = if off.is_empty() || off.len() == of.len() { String::new() } else { format!("Off: {}.", off.join(", ")) };
-        Some(Judgement { why, ..Judgement::new(off.is_empty(), ours.join(", ")) })
+    #[test]
+    fn a_claim_is_as_good_as_its_parts() {
+        let judged = |findings: &[Finding]| {
+            let parts: Vec<Part> = findings.iter().zip(["a", "b"]).map(|(finding, name)| Part::new(name, name, *finding)).collect();
+            let Judgement { verdict, why, .. } = Judgement::of(&parts);
+            (verdict, why)
+        };
+        assert_eq!(judged(&[Finding::Holds, Finding::Holds]), (Verdict::Agree, String::new()));
+        assert_eq!(judged(&[Finding::Fails, Finding::Fails]), (Verdict::Differ, String::new()));
+        assert_eq!(judged(&[Finding::Holds, Finding::Noise]), (Verdict::CannotCompare, "Within the noise: b.".into()));
+        assert_eq!(judged(&[Finding::Fails, Finding::Noise]), (Verdict::Differ, "Off: a. Within the noise: b.".into()));
     }
 }

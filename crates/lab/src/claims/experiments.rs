@@ -59,8 +59,7 @@ pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u6
         }
     }
     for experiment in &mut experiments {
-        // Stores and servers on an index are there if the index is.
-        experiment.systems.retain(|name| systems.iter().any(|system| name.rsplit(':').next() == Some(system)));
+        experiment.systems.retain(|name| super::is_there(name, systems));
     }
     experiments.retain(|experiment| !experiment.systems.is_empty());
     Ok(Plan { experiments, claims, rounds, seed })
@@ -95,6 +94,8 @@ fn some(operations: u64, phase: Phase) -> Phase {
     Phase { operations: Some(operations.max(100)), ..phase }
 }
 
+/// Keys that leaves of 256 B have room for, in every layout.
+const LEAF_KEYS: u64 = 10;
 const RANDOM: Load = Load { order: Order::Random, fill: None };
 
 /// Isle-Tree's study: 512 B nodes, 300 ns added to every line written.
@@ -169,6 +170,11 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
         workload: workload("clients", None, vec![phase("insert", INSERT), phase("search", SEARCH)]),
         parameters: Parameters { key: KeyKind::Bytes(20), threads: 2, ..parameters(n / 40, 0, Measure::Time) },
     };
+    // All of it is in one leaf, whatever that is.
+    let leaf = Case {
+        workload: workload("leaf", Some(RANDOM), vec![some(n, phase("search", SEARCH))]),
+        parameters: Parameters { keys: LEAF_KEYS, ..parameters(n, 0, Measure::Time) },
+    };
     // Stable: as many keys are added as there were, so that leaves are as full as they are in the long run.
     let stable = workload("stable", Some(RANDOM), vec![phase("insert", INSERT)]);
     vec![
@@ -182,6 +188,7 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
         experiment("lb-reads", "Lookups, and removals", &all, vec![case(reads, 1, Measure::Time)], Some((Shape::Bars, "phase", metric::MEAN))),
+        experiment("lb-leaf", "Lookups in a single leaf", &all, vec![leaf], Some((Shape::Bars, "system", metric::MEAN))),
         experiment(
             "lb-counts",
             "Lines flushed by inserts into a tree as it is in the long run",
@@ -216,6 +223,15 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         let mix = crate::plan::Mix { insert: f64::from(share), search: f64::from(100 - share), ..NONE };
         case(workload(&format!("{share} % inserts"), Some(RANDOM), vec![Phase { distribution: Distribution::Uniform, ..phase("run", mix) }]), 0, Measure::Time)
     });
+    let opened = case(workload("reopen", Some(RANDOM), Vec::new()), 0, Measure::Recovery);
+    // NV-Store is an index behind a store, and compared with a server.
+    let served = ["status-update", "session-store"].map(|name| {
+        let workload = crate::workload::find(name).expect("a workload of its study");
+        [1, 2].map(|threads| {
+            let key = KeyKind::Bytes(24);
+            Case { workload: workload.clone(), parameters: Parameters { key, value_bytes: 100, threads, ..parameters(n / 40, 0, Measure::Time) } }
+        })
+    });
     let media = [0, 50, 180].map(|latency| case(insert(), latency, Measure::Time));
     vec![
         experiment("nv-nodes", "NV-Tree by size of its leaves", &all, vec![case(micro, 0, Measure::Time)], Some((Shape::Bars, "phase", metric::MEAN))),
@@ -227,6 +243,14 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
             Some((Shape::Bars, "system", metric::LINES_FLUSHED)),
         ),
         experiment("nv-mixes", "Inserts among lookups", &["nv", "nv-4k"], mixes.into(), Some((Shape::Bars, "workload", metric::MEAN))),
+        experiment("nv-reopen", "Opening NV-Tree after a crash, by size of its leaves", &all, vec![opened], Some((Shape::Bars, "system", metric::RECOVERY))),
+        experiment(
+            "nv-server",
+            "Clients of a server: NV-Store's study",
+            &["server:nv"],
+            served.into_iter().flatten().collect(),
+            Some((Shape::Bars, "system", metric::THROUGHPUT)),
+        ),
         experiment("nv-media", "Inserts on slower media", &["nv-4k"], media.into(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
     ]
 }

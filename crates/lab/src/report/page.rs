@@ -112,7 +112,11 @@ fn write_claims(html: &mut String, claims: &[Claim]) -> std::fmt::Result {
     if claims.is_empty() {
         return Ok(());
     }
-    html.push_str("<h2 id=\"claims\">What the papers say, and what came out here</h2>\n<div class=\"broad\"><table class=\"claims\">\n<thead><tr>");
+    html.push_str(
+        "<h2 id=\"claims\">What the papers say, and what came out here</h2>\n\
+         <p>Medians; in brackets the smallest and the largest of the rounds. Where these lie on both sides of 1, the run does not tell which of two \
+         is faster, and a claim about it cannot be compared.</p>\n<div class=\"broad\"><table class=\"claims\">\n<thead><tr>",
+    );
     for name in ["Claim", "What", "Paper", "Here", "Why"] {
         write!(html, "<th scope=\"col\">{name}</th>")?;
     }

@@ -1,0 +1,347 @@
+//! Rules of their own: claims that are more than one metric of some systems.
+
+use super::evidence::{Evidence, Figure, Judgement, Part, Wanted};
+use super::{COUNT_TOLERANCE, TIME_TOLERANCE};
+use crate::raw::{FLUSHED_LINE, STORE};
+use crate::result::{Measurement, metric};
+use everleaf_index::registry;
+use everleaf_pmem::Hardware;
+
+/// NV-Tree's sizes of leaves.
+const NV_SIZES: [&str; 4] = ["nv", "nv-1k", "nv-2k", "nv-4k"];
+/// LB+-Tree's sizes of leaves.
+const LB_SIZES: [&str; 4] = ["lb", "lb-512", "lb-768", "lb-1k"];
+/// Those of LB+-Tree's study, and the ways in which leaves are filled.
+const LB_STUDY: [&str; 3] = ["lb", "wb-256", "fp-256"];
+const LB_FILLS: [&str; 3] = ["70 %", "100 %", "dense"];
+/// Isle-Tree's study: what all of its comparisons are about.
+const ISLE_RIVALS: [&str; 3] = ["nv", "fp", "wb"];
+/// How much faster two threads must be than one to be called nearly linear.
+const NEARLY_LINEAR: f64 = 1.7;
+/// Alike, as times are.
+const ALIKE: Wanted = Wanted(1.0 - TIME_TOLERANCE, 1.0 + TIME_TOLERANCE);
+
+fn latency(nanoseconds: u64) -> impl Fn(&Measurement) -> bool {
+    move |found| found.parameters.write_latency_ns == nanoseconds
+}
+
+fn threads(count: u16) -> impl Fn(&Measurement) -> bool {
+    move |found| found.parameters.threads == count
+}
+
+pub(super) fn fastest_at_every_size(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mut sizes: Vec<u64> = evidence.0.measurements.iter().filter(|found| found.experiment == "isle-insert").map(|found| found.parameters.keys).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut parts = Vec::new();
+    for keys in sizes {
+        let time = |system| evidence.rounds_of(["isle-insert", "", "insert", metric::MEAN], system, |found| found.parameters.keys == keys);
+        for rival in ISLE_RIVALS {
+            parts.push(Part::ratio(format!("{keys} keys: {rival}"), "isle", time(rival)?.by(&time("isle")?)?, Wanted::ABOVE));
+        }
+    }
+    (!parts.is_empty()).then(|| Judgement::of(&parts))
+}
+
+pub(super) fn split_share(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let what = ["isle-splits", "", "insert", "split share"];
+    let mut parts = Vec::new();
+    for system in ["isle", "fp", "wb", "nv"] {
+        let share = evidence.rounds(what, system)?.in_units_of(0.01)?;
+        let ours = format!("{system} {}", share.show(0, " %"));
+        // More for NV-Tree, without a number.
+        parts.push(Part::new(system, ours, share.judge(if system == "nv" { Wanted(20.0, 100.0) } else { Wanted(15.0, 25.0) })));
+    }
+    parts.push(Part::ratio("nv", "isle", evidence.ratio(what, "nv", "isle")?, Wanted::ABOVE));
+    Some(Judgement::of(&parts))
+}
+
+pub(super) fn inserts_for_a_split(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let splits = evidence.median(["isle-counts", "", "insert", metric::SPLITS], "isle")?;
+    let capacity = registry::<u64, Hardware>().iter().find(|entry| entry.name == "isle")?.leaf_capacity;
+    let inserts = 1.0 / splits;
+    let is_near = (inserts / 32.0 - 1.0).abs() < COUNT_TOLERANCE;
+    Some(Judgement::new(is_near && capacity == 32, format!("{capacity} pairs, a division in {inserts:.1} inserts")))
+}
+
+pub(super) fn larger_nodes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let ratio = |phase, system, base| evidence.ratio(["isle-nodes", "", phase, metric::MEAN], system, base);
+    let flat = Wanted(0.0, 1.0 + TIME_TOLERANCE);
+    let degraded = Wanted(1.0 + TIME_TOLERANCE, f64::INFINITY);
+    Some(Judgement::of(&[
+        Part::ratio("inserts: isle-2k", "isle", ratio("insert", "isle-2k", "isle")?, flat),
+        Part::ratio("nv-2k", "nv", ratio("insert", "nv-2k", "nv")?, flat),
+        Part::ratio("wb-1k", "wb", ratio("insert", "wb-1k", "wb")?, degraded),
+        Part::ratio("searches: isle", "nv", ratio("search", "isle", "nv")?, Wanted::BELOW),
+        Part::ratio("isle-1k", "nv-1k", ratio("search", "isle-1k", "nv-1k")?, Wanted::BELOW),
+        Part::ratio("isle-2k", "nv-2k", ratio("search", "isle-2k", "nv-2k")?, Wanted::BELOW),
+    ]))
+}
+
+pub(super) fn gap_over_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let time = |system, added| evidence.rounds_of(["isle-latency", "", "insert", metric::MEAN], system, latency(added));
+    let gap = |added| time("fast-fair", added)?.by(&time("isle", added)?);
+    Some(Judgement::of(&[
+        Part::ratio("0 ns: fast-fair", "isle", gap(0)?, Wanted::ratio(1.2, 1.2, TIME_TOLERANCE)),
+        Part::ratio("600 ns: fast-fair", "isle", gap(600)?, Wanted::ratio(1.708, 1.708, TIME_TOLERANCE)),
+    ]))
+}
+
+pub(super) fn tail_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let tail = |system| evidence.rounds_of(["isle-clients", "", "insert", metric::P99], system, threads(4));
+    let mut parts = Vec::new();
+    for (rival, below) in [("server:nv", 0.331), ("server:fp", 0.277)] {
+        let ratio = tail("server:isle")?.by(&tail(rival)?)?;
+        let ours = format!("isle {}", ratio.show(2, &format!(" x {rival}")));
+        parts.push(Part::new(rival, ours, ratio.judge(Wanted::ratio(1.0 - below, 1.0 - below, TIME_TOLERANCE))));
+    }
+    Some(Judgement::of(&parts))
+}
+
+pub(super) fn mixed_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mean = |system, count| evidence.rounds_of(["isle-clients", "", "mixed", metric::MEAN], system, threads(count));
+    let mut parts = Vec::new();
+    for rival in ["server:nv", "server:fp", "server:wb"] {
+        parts.push(Part::ratio(format!("4 clients: {rival}"), "isle", mean(rival, 4)?.by(&mean("server:isle", 4)?)?, ALIKE));
+    }
+    for system in ["server:isle", "server:nv", "server:fp", "server:wb"] {
+        parts.push(Part::ratio(format!("{system} with 4"), "with 1", mean(system, 4)?.by(&mean(system, 1)?)?, Wanted::ABOVE));
+    }
+    Some(Judgement::of(&parts))
+}
+
+pub(super) fn flushed_store(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let cost = |name| evidence.0.memory_cost("", name);
+    let (flushed, store) = (cost(FLUSHED_LINE)?, cost(STORE)?);
+    Some(
+        Judgement::new(true, format!("a store with write-back and fence costs {:.1} times one without: {flushed:.0} and {store:.0} ns", flushed / store))
+            .cannot_compare(),
+    )
+}
+
+pub(super) fn moved_entries(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let lines = |system| evidence.median(["lb-counts", "", "insert", "common lines flushed"], system);
+    let all = LB_SIZES.into_iter().map(|system| Some((system, lines(system)?))).collect::<Option<Vec<_>>>()?;
+    let with: Vec<String> = all.iter().map(|(system, lines)| format!("{system} {lines:.3}")).collect();
+    let ours = format!("{} with moving; beside them wb-256 {:.3}, fp-256 {:.3}", with.join(", "), lines("wb-256")?, lines("fp-256")?);
+    Some(Judgement::new(all.iter().all(|(_, lines)| *lines <= 1.31), ours))
+}
+
+/// Entries of a leaf of `lines` lines under one header: 2 bits and a byte each, two siblings of 8 B, two bits for both.
+pub(super) fn naive_header() -> Judgement {
+    let (mut headers, mut left) = (Vec::new(), Vec::new());
+    for blocks in [2.0, 3.0, 4.0_f64] {
+        let entries = ((256.0 * blocks - 16.25) / 17.125).floor();
+        let header = (0.25 + 1.125 * entries).ceil();
+        headers.push(header);
+        left.push(((64.0 - header) / 16.0).floor().max(0.0));
+    }
+    let agree = headers == [32.0, 49.0, 66.0] && left == [2.0, 0.0, 0.0];
+    let list = |numbers: &[f64]| numbers.iter().map(f64::to_string).collect::<Vec<_>>().join(", ");
+    Judgement::new(agree, format!("{} B; {} slots", list(&headers), list(&left)))
+}
+
+pub(super) fn metadata_share() -> Judgement {
+    let capacity = registry::<u64, Hardware>().iter().find(|entry| entry.name == "lb").map_or(0, |entry| entry.leaf_capacity);
+    let share = 1.0 - capacity as f64 * 16.0 / 256.0;
+    let others = [2.0, 3.0, 4.0_f64].map(|blocks| 100.0 * (blocks - 1.0) * 16.0 / (256.0 * blocks));
+    let [two, three, four] = others.map(|share| format!("{share:.1}"));
+    Judgement::new((share - 0.125).abs() < 1e-9 && others.iter().all(|share| *share < 6.25), format!("{:.2} %; {two}, {three}, {four} %", share * 100.0))
+}
+
+pub(super) fn overall_range(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mut parts = Vec::new();
+    for (system, low, high) in [("wb-256", 1.20, 2.92), ("fp-256", 1.12, 2.45)] {
+        let ratio = |workload| evidence.ratio(["lb-insert", workload, "insert", metric::MEAN], system, "lb");
+        let mut ratios = LB_FILLS.into_iter().map(ratio).collect::<Option<Vec<Figure>>>()?;
+        ratios.sort_by(|one, other| one.median.total_cmp(&other.median));
+        for (bound, figure, paper) in [("least", ratios[0], low), ("most", ratios[2], high)] {
+            parts.push(Part::ratio(format!("at {bound} {system}"), "lb", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)));
+        }
+    }
+    Some(Judgement::of(&parts))
+}
+
+pub(super) fn two_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let of = &[("wb-256", 1.17, 1.3), ("fp-256", 1.22, 1.38)];
+    let mut parts = evidence.ratios(["lb-threads", "70 %", "insert", metric::MEAN], "lb", of, TIME_TOLERANCE)?;
+    for system in LB_STUDY {
+        let rate = |experiment| evidence.rounds([experiment, "70 %", "insert", metric::THROUGHPUT], system);
+        let doubled = rate("lb-threads")?.by(&rate("lb-insert")?)?;
+        parts.push(Part::ratio(format!("{system} with two threads"), "one", doubled, Wanted(NEARLY_LINEAR, f64::INFINITY)));
+    }
+    Some(Judgement::of(&parts))
+}
+
+pub(super) fn leaf_sizes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mut parts = Vec::new();
+    for (workload, best) in [("70 %", "lb-512"), ("100 %", "lb"), ("dense", "lb")] {
+        let ratio = |system| evidence.ratio(["lb-nodes", workload, "insert", metric::MEAN], system, best);
+        for size in LB_SIZES.into_iter().filter(|size| *size != best) {
+            parts.push(Part::ratio(format!("{workload}: {size}"), best, ratio(size)?, Wanted::ABOVE));
+        }
+        let others = ["wb-256", "wb-1k", "fp-256", "fp-1k"].into_iter().map(|system| Some((system, ratio(system)?))).collect::<Option<Vec<_>>>()?;
+        let (nearest, figure) = others.into_iter().min_by(|one, other| one.1.median.total_cmp(&other.1.median))?;
+        parts.push(Part::ratio(format!("{workload}: {nearest}"), best, figure, Wanted::ABOVE));
+    }
+    Some(Judgement::of(&parts))
+}
+
+pub(super) fn similar_reads(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mut parts = Vec::new();
+    for (phase, system) in [("search", "wb-256"), ("search", "fp-256"), ("delete", "wb-256"), ("delete", "fp-256")] {
+        let ratio = evidence.ratio(["lb-reads", "", phase, metric::MEAN], system, "lb")?;
+        parts.push(Part::ratio(format!("{phase}: {system}"), "lb", ratio, ALIKE));
+    }
+    Some(Judgement::of(&parts))
+}
+
+pub(super) fn leaf_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let what = ["lb-leaf", "", "search", metric::MEAN];
+    let times = LB_STUDY.into_iter().map(|system| Some(format!("{system} {:.1}", evidence.median(what, system)?))).collect::<Option<Vec<_>>>()?;
+    let judged = Judgement::of(&[
+        Part::ratio("wb-256", "lb", evidence.ratio(what, "wb-256", "lb")?, Wanted::ratio(27.0 / 21.0, 27.0 / 21.0, TIME_TOLERANCE)),
+        Part::ratio("fp-256", "lb", evidence.ratio(what, "fp-256", "lb")?, ALIKE),
+    ]);
+    Some(Judgement { ours: format!("{} ns: {}", times.join(", "), judged.ours), ..judged })
+}
+
+pub(super) fn rebuild_by_size(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let what = ["lb-rebuild", "", "reopen", metric::RECOVERY];
+    let times = LB_SIZES.into_iter().map(|system| Some(format!("{:.1}", evidence.median(what, system)? * 1e3))).collect::<Option<Vec<_>>>()?;
+    let part = |system| Some(Part::ratio(system, "lb", evidence.ratio(what, system, "lb")?, Wanted::BELOW));
+    let judged = Judgement::of(&LB_SIZES.into_iter().skip(1).map(part).collect::<Option<Vec<_>>>()?);
+    Some(Judgement { ours: format!("{} ms; {}", times.join(", "), judged.ours), ..judged })
+}
+
+pub(super) fn rebuild_by_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let time = |count| evidence.rounds_of(["lb-rebuild", "", "reopen", metric::RECOVERY], "lb", threads(count));
+    let ratio = time(2)?.by(&time(1)?)?;
+    let ours = format!("{:.1} ms with one thread; with two {}", time(1)?.figure()?.median * 1e3, ratio.show(2, " of that"));
+    Some(Judgement::new(true, ours).cannot_compare())
+}
+
+pub(super) fn served(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mut parts = Vec::new();
+    for phase in ["insert", "search"] {
+        for (system, low, high) in [("server:wb-256", 1.05, 1.29), ("server:fp-256", 1.06, 1.22)] {
+            let ratio = evidence.ratio(["lb-server", "", phase, metric::MEAN], system, "server:lb")?;
+            parts.push(Part::ratio(format!("{phase}: {system}"), "lb", ratio, Wanted::ratio(low, high, TIME_TOLERANCE)));
+        }
+    }
+    Some(Judgement::of(&parts))
+}
+
+/// Times of NV-Tree by size of its leaves, and whether the largest are the fastest.
+fn by_size(evidence: &Evidence<'_>, phases: &[&str]) -> Option<Judgement> {
+    let (mut parts, mut ours) = (Vec::new(), Vec::new());
+    for phase in phases {
+        let what = ["nv-nodes", "", phase, metric::MEAN];
+        let times = NV_SIZES.into_iter().map(|system| Some(format!("{:.0}", evidence.median(what, system)?))).collect::<Option<Vec<_>>>()?;
+        let part = Part::ratio(format!("{phase}: nv-4k"), "nv", evidence.ratio(what, "nv-4k", "nv")?, Wanted::BELOW);
+        ours.push(format!("{phase}: {} ns at 0.5, 1, 2, 4 KiB", times.join(", ")));
+        parts.push(part);
+    }
+    let judged = Judgement::of(&parts);
+    Some(Judgement { ours: format!("{}; {}", ours.join("; "), judged.ours), ..judged })
+}
+
+pub(super) fn larger_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
+    by_size(evidence, &["insert"])
+}
+
+pub(super) fn larger_changes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    by_size(evidence, &["update", "delete"])
+}
+
+pub(super) fn rebuild_share(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let share = |system| evidence.median(["nv-nodes", "", "insert", metric::REBUILD_SHARE], system);
+    let all = NV_SIZES.into_iter().map(share).collect::<Option<Vec<f64>>>()?;
+    let ours: Vec<String> = all.iter().map(|share| format!("{:.2}", share * 100.0)).collect();
+    Some(Judgement::new(all.iter().all(|share| *share < 0.01), format!("{} % at 0.5, 1, 2, 4 KiB", ours.join(", "))))
+}
+
+pub(super) fn rebuild_count(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let what = ["nv-counts", "", "insert", metric::REBUILDS];
+    let all = NV_SIZES.into_iter().map(|system| evidence.median(what, system)).collect::<Option<Vec<f64>>>()?;
+    let times: Vec<String> = all.iter().map(|times| format!("{times:.0}")).collect();
+    let keys = evidence.0.measurements.iter().find(|found| found.experiment == "nv-counts")?.parameters.keys;
+    Some(Judgement::new(true, format!("{} times in {keys} inserts, at 0.5, 1, 2, 4 KiB", times.join(", "))).cannot_compare())
+}
+
+pub(super) fn rebuild_bytes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    /// The first time that a node of 4 KiB for 256 leaves has no room, each leaf gets such a node.
+    const PAPER: f64 = 257.0 * 4096.0;
+    let count = |name| evidence.median(["nv-counts", "", "insert", name], "nv-4k");
+    if count(metric::REBUILDS)? == 0.0 {
+        return Some(too_few_keys());
+    }
+    let (first, last, leaves) = (count(metric::FIRST_REBUILD)?, count(metric::LAST_REBUILD)?, count(metric::LEAVES)?);
+    let [first_kb, last_kb, paper_kb] = [first, last, PAPER].map(|bytes| bytes / 1e3);
+    let ours = format!(
+        "{first_kb:.1} kB the first time, {last_kb:.1} kB the last, of {leaves} leaves in the end; nodes as the paper has them: {paper_kb:.0} kB the first time"
+    );
+    Some(Judgement::new((first / PAPER - 1.0).abs() <= COUNT_TOLERANCE, ours))
+}
+
+fn too_few_keys() -> Judgement {
+    Judgement::new(true, "inner nodes were not built anew: there were too few keys").cannot_compare()
+}
+
+pub(super) fn fewer_splits(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let splits = |system| evidence.median(["nv-counts", "", "insert", metric::SPLITS], system);
+    let all = NV_SIZES.into_iter().map(splits).collect::<Option<Vec<f64>>>()?;
+    let ours: Vec<String> = all.iter().map(|splits| format!("{:.1}", splits * 1e3)).collect();
+    Some(Judgement::new(all.windows(2).all(|pair| pair[1] < pair[0]), format!("{} of 1,000 inserts at 0.5, 1, 2, 4 KiB", ours.join(", "))))
+}
+
+pub(super) fn rebuild_sources(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mut ours = Vec::new();
+    for system in NV_SIZES {
+        let reopened = |name| evidence.median(["nv-reopen", "", "reopen", name], system);
+        let leaves = 1e9 * reopened(metric::RECOVERY)? / reopened(metric::LEAVES)?;
+        if let Some(parents) = evidence.median(["nv-nodes", "", "insert", metric::REBUILD_PER_LEAF], system) {
+            ours.push(format!("{system} {parents:.0} and {leaves:.0}"));
+        }
+    }
+    if ours.is_empty() {
+        return Some(too_few_keys());
+    }
+    Some(Judgement::new(true, format!("ns a leaf, from the lowest inner nodes and by opening: {}", ours.join(", "))).cannot_compare())
+}
+
+pub(super) fn survived(evidence: &Evidence<'_>) -> Option<Judgement> {
+    // Whatever was not found afterwards has ended the run.
+    let crashes = evidence.0.measurements.iter().filter(|found| found.experiment == "nv-reopen" && found.metrics.contains_key(metric::RECOVERY)).count();
+    (crashes > 0).then(|| Judgement::new(true, format!("{crashes} trees left as by a crash of the process, all found again")).cannot_compare())
+}
+
+pub(super) fn status_updates(evidence: &Evidence<'_>) -> Option<Judgement> {
+    requests(evidence, "status-update")
+}
+
+pub(super) fn sessions(evidence: &Evidence<'_>) -> Option<Judgement> {
+    requests(evidence, "session-store")
+}
+
+fn requests(evidence: &Evidence<'_>, workload: &str) -> Option<Judgement> {
+    let mut ours = Vec::new();
+    for count in [1, 2] {
+        let rate = evidence.rounds_of(["nv-server", workload, "run", metric::THROUGHPUT], "server:nv", threads(count))?.in_units_of(1000.0)?;
+        ours.push(format!("{} with {count}", rate.show(1, "")));
+    }
+    Some(Judgement::new(true, format!("thousands of requests a second, by clients: {}", ours.join(", "))).cannot_compare())
+}
+
+pub(super) fn slower_media(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let time = |added| evidence.rounds_of(["nv-media", "", "insert", metric::MEAN], "nv-4k", latency(added));
+    let part = |(added, paper): (u64, f64)| {
+        let figure = time(added)?.by(&time(0)?)?;
+        Some(Part::ratio(format!("{added} ns: nv-4k"), "without", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
+    };
+    Some(Judgement::of(&[(50, 1.05), (180, 3.06)].into_iter().map(part).collect::<Option<Vec<_>>>()?))
+}
+
+pub(super) fn write_back_threshold() -> Judgement {
+    Judgement::new(true, format!("{} B", Hardware::EADR_LINES_KEPT * everleaf_pmem::LINE)).cannot_compare()
+}
