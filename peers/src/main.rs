@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! everleaf-peers lab list
-//! everleaf-peers lab run --systems store,lmdb-durable,redb-durable,btreemap --workload ycsb-a --key 16 --value-bytes 100 --output peers.jsonl
+//! everleaf-peers lab run --systems store,lmdb-durable,redb-durable,btreemap --workload ycsb-a,ycsb-b --output peers.jsonl
 //! ```
 //!
 //! All of them do the same work in the same run, in turns, on one driver, and the lines of JSON are those that `everleaf lab report` draws.

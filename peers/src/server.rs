@@ -6,7 +6,8 @@
 use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use redis::{Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -191,11 +192,10 @@ impl Launch {
                 Ok(Box::new(Redis { connection, name: self.name }))
             }
             Protocol::Memcached => {
-                // One connection for each handle, and not one for each processor.
-                let client = memcache::Client::builder().with_max_pool_size(1).add_server(format!("memcache://127.0.0.1:{}", server.port));
-                let client = client.and_then(memcache::ClientBuilder::build).map_err(|error| self.failed(error))?;
-                client.version().map_err(|error| self.failed(error))?;
-                Ok(Box::new(Memcached { client, name: self.name, key: String::new() }))
+                let mut connection = Memcached::connect(server.port, self.name).map_err(|error| self.failed(error))?;
+                connection.request.extend_from_slice(b"version\r\n");
+                connection.send().and_then(|()| connection.read_line().map(drop)).map_err(|error| self.failed(error))?;
+                Ok(Box::new(connection))
             }
         }
     }
@@ -301,39 +301,128 @@ impl Handle for Redis {
     }
 }
 
-/// A connection by the protocol of memcached.
+/// A connection by the text protocol of memcached: each request is written at once, and each answer read through one buffer.
 struct Memcached {
-    client: memcache::Client,
+    socket: TcpStream,
+    reader: BufReader<TcpStream>,
+    request: Vec<u8>,
+    line: Vec<u8>,
     name: &'static str,
-    key: String,
 }
 
+/// Requests of a pipeline that are sent before their answers are read: fewer than fill the buffers of a socket.
+const PIPELINE: usize = 256;
+
 impl Memcached {
-    fn set_key(&mut self, key: &[u8]) {
-        self.key.clear();
+    fn connect(port: u16, name: &'static str) -> io::Result<Self> {
+        let socket = TcpStream::connect(("127.0.0.1", port))?;
+        socket.set_nodelay(true)?;
+        let reader = BufReader::with_capacity(64 << 10, socket.try_clone()?);
+        Ok(Self { socket, reader, request: Vec::new(), line: Vec::new(), name })
+    }
+
+    fn failed(&self) -> impl Fn(io::Error) -> Error + use<> {
+        let name = self.name;
+        move |error| Error::system(name, error)
+    }
+
+    /// Appends a blank and a key, in hexadecimal: it takes no blanks and no control characters in keys.
+    fn add_key(&mut self, key: &[u8]) {
+        self.request.push(b' ');
         for byte in key {
-            for half in [byte >> 4, byte & 15] {
-                self.key.push(char::from(b"0123456789abcdef"[usize::from(half)]));
-            }
+            self.request.extend([byte >> 4, byte & 15].map(|half| b"0123456789abcdef"[usize::from(half)]));
         }
     }
 
-    fn failed(&self, error: memcache::MemcacheError) -> Error {
-        Error::system(self.name, error)
+    fn add_set(&mut self, key: &[u8], value: &[u8]) {
+        self.request.extend_from_slice(b"set");
+        self.add_key(key);
+        self.request.extend_from_slice(format!(" 0 0 {}\r\n", value.len()).as_bytes());
+        self.request.extend_from_slice(value);
+        self.request.extend_from_slice(b"\r\n");
     }
+
+    /// Sends what has been added.
+    fn send(&mut self) -> io::Result<()> {
+        let sent = self.socket.write_all(&self.request);
+        self.request.clear();
+        sent
+    }
+
+    /// Reads a line, without its end.
+    fn read_line(&mut self) -> io::Result<&str> {
+        self.line.clear();
+        self.reader.read_until(b'\n', &mut self.line)?;
+        let line = self.line.strip_suffix(b"\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+        std::str::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// Reads an answer that must be one of these two; whether it is the first.
+    fn expect(&mut self, [yes, no]: [&str; 2]) -> io::Result<bool> {
+        let line = self.read_line()?;
+        if line == yes || line == no { Ok(line == yes) } else { Err(unexpected(line)) }
+    }
+
+    /// Asks for values, and calls `found` with each that is there and its place, in order.
+    fn ask(&mut self, keys: &[&[u8]], mut found: impl FnMut(usize, &mut dyn Read, usize) -> io::Result<()>) -> io::Result<()> {
+        for (first, keys) in keys.chunks(PIPELINE).enumerate() {
+            self.request.extend_from_slice(b"get");
+            let mut ends = vec![self.request.len()];
+            for key in keys {
+                self.add_key(key);
+                ends.push(self.request.len());
+            }
+            self.request.extend_from_slice(b"\r\n");
+            let request = std::mem::take(&mut self.request);
+            self.socket.write_all(&request)?;
+            let mut place = 0;
+            loop {
+                let line = self.read_line()?;
+                if line == "END" {
+                    break;
+                }
+                let mut words = line.split(' ');
+                let (Some("VALUE"), Some(key), Some(_), Some(size)) = (words.next(), words.next(), words.next(), words.next()) else {
+                    return Err(unexpected(line));
+                };
+                // Those that are not there are left out.
+                let size: usize = size.parse().map_err(|_| unexpected(line))?;
+                while place < keys.len() && request[ends[place] + 1..ends[place + 1]] != *key.as_bytes() {
+                    place += 1;
+                }
+                if place == keys.len() {
+                    return Err(unexpected(line));
+                }
+                found(first * PIPELINE + place, &mut (&mut self.reader).take(size as u64), size)?;
+                let mut end = [0; 2];
+                self.reader.read_exact(&mut end)?;
+                place += 1;
+            }
+            self.request = request;
+            self.request.clear();
+        }
+        Ok(())
+    }
+}
+
+fn unexpected(line: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("it answered {line:?}"))
 }
 
 impl Handle for Memcached {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.set_key(key);
-        self.client.set(&self.key, value, 0).map_err(|error| self.failed(error))
+        self.insert_many(&[(key, value)])
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        self.set_key(key);
-        let found: Option<Vec<u8>> = self.client.get(&self.key).map_err(|error| self.failed(error))?;
-        value.extend_from_slice(found.as_deref().unwrap_or_default());
-        Ok(found.is_some())
+        let mut is_there = false;
+        let asked = self.ask(&[key], |_, from, size| {
+            is_there = true;
+            let read = from.read_to_end(value)?;
+            if read == size { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        });
+        asked.map_err(self.failed())?;
+        Ok(is_there)
     }
 
     fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
@@ -341,11 +430,40 @@ impl Handle for Memcached {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
-        self.set_key(key);
-        self.client.delete(&self.key).map_err(|error| self.failed(error))
+        self.request.extend_from_slice(b"delete");
+        self.add_key(key);
+        self.request.extend_from_slice(b"\r\n");
+        self.send().and_then(|()| self.expect(["DELETED", "NOT_FOUND"])).map_err(self.failed())
     }
 
     fn scan(&mut self, _: &[u8], _: &mut Visit<'_>) -> Result<(), Error> {
         Err(Error::Missing { system: self.name.into(), operation: "scans" })
+    }
+
+    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+        let mut values: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
+        let asked = self.ask(keys, |place, from, size| {
+            let mut value = vec![0; size];
+            from.read_exact(&mut value)?;
+            values[place] = Some(value);
+            Ok(())
+        });
+        asked.map_err(self.failed())?;
+        values.iter().enumerate().for_each(|(number, value)| visit(number, value.as_deref()));
+        Ok(())
+    }
+
+    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        for entries in entries.chunks(PIPELINE) {
+            entries.iter().for_each(|(key, value)| self.add_set(key, value));
+            self.send().map_err(self.failed())?;
+            for _ in entries {
+                // With -M it says so when it has no room.
+                if !self.expect(["STORED", "NOT_STORED"]).map_err(self.failed())? {
+                    return Err(Error::system(self.name, "it has not stored a value"));
+                }
+            }
+        }
+        Ok(())
     }
 }
