@@ -1,18 +1,28 @@
 //! One case in a process of its own: to see what memory it takes, which in this process others have taken before, and to count its instructions.
 //!
-//! The child is this program, started with other arguments. It reads one line of JSON, the order, does it, and writes one line, what came of it.
+//! The child is this program, started with other arguments. It reads one line of JSON, the order, does it, and writes one line, what came of it. When its input
+//! ends before it has, it stops without an answer, so none goes on that nobody waits for.
 
 use crate::driver::{self, Context};
 use crate::plan::{Case, Measure};
 use crate::{Error, System};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 /// The function from which the driver calls the system, as callgrind names it.
 const PLAY: &str = "*::worker::Player::play";
+/// How often one who waits for a child looks whether to stop.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Numbers of the signals by which whoever runs the lab stops it: SIGINT, SIGTERM.
+const STOPPING: [i32; 2] = [2, 15];
 
 /// How this program is started so that it calls [`serve`].
 #[derive(Clone, Debug)]
@@ -45,54 +55,138 @@ pub struct Used {
 }
 
 impl Program {
-    /// Lets a child do the case; what it takes.
-    pub(crate) fn measure(&self, system: &str, case: &Case, seed: u64) -> Result<Used, Error> {
+    /// Lets a child do the case; what it takes, or `None` if it was stopped.
+    pub(crate) fn measure(&self, system: &str, case: &Case, context: Context<'_>) -> Result<Option<Used>, Error> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
-        let (output, _) = self.order(command, system, case, seed)?;
-        serde_json::from_str(output.trim()).map_err(|error| Error::system(system, format!("a process for it said what was not understood: {error}")))
+        let Some((output, _)) = self.order(command, system, case, context)? else { return Ok(None) };
+        let used = serde_json::from_str(output.trim());
+        used.map(Some).map_err(|error| Error::system(system, format!("a process for it said what was not understood: {error}")))
     }
 
-    /// Lets a child do the case under callgrind; its instructions in [`PLAY`].
-    pub(crate) fn instructions(&self, system: &str, case: &Case, seed: u64) -> Result<u64, Error> {
+    /// Lets a child do the case under callgrind; its instructions in [`PLAY`], or `None` if it was stopped.
+    pub(crate) fn instructions(&self, system: &str, case: &Case, context: Context<'_>) -> Result<Option<u64>, Error> {
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &format!("--toggle-collect={PLAY}")]).arg(&self.path).args(&self.arguments);
-        let (_, messages) = self.order(command, system, case, seed)?;
+        let Some((_, messages)) = self.order(command, system, case, context)? else { return Ok(None) };
         let collected = messages.lines().find_map(|line| line.split_once("Collected : ")?.1.split(' ').next()?.parse().ok());
-        collected.ok_or_else(|| Error::system(system, "valgrind has not said how many instructions it has seen"))
+        collected.map(Some).ok_or_else(|| Error::system(system, "valgrind has not said how many instructions it has seen"))
     }
 
-    fn order(&self, mut command: Command, system: &str, case: &Case, seed: u64) -> Result<(String, String), Error> {
+    /// What a child has said on both its outputs; `None` if it was stopped, by whoever stops the lab, and then the lab is, too.
+    fn order(&self, mut command: Command, system: &str, case: &Case, context: Context<'_>) -> Result<Option<(String, String)>, Error> {
         let failed = |source| Error::Io { action: "run valgrind or this program once more; instructions need valgrind (Debian: valgrind)".into(), source };
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
-        let order = Order { system: system.into(), case: case.clone(), seed };
+        let order = Order { system: system.into(), case: case.clone(), seed: context.seed };
         let text = serde_json::to_string(&order).map_err(|error| failed(error.into()))?;
-        if let Some(mut input) = child.stdin.take() {
-            // One that has ended says why.
-            let _ = writeln!(input, "{text}");
-        }
-        let output = child.wait_with_output().map_err(failed)?;
+        let input = child.stdin.take();
+        let output = thread::scope(|scope| {
+            let (done, is_done) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                let mut input = input;
+                // One that has ended says why.
+                let _ = input.as_mut().map(|input| writeln!(input, "{text}"));
+                // Its input ends when nobody waits for it any more.
+                while !context.stopped() && is_done.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {}
+            });
+            let output = child.wait_with_output();
+            drop(done);
+            output
+        });
+        let output = output.map_err(failed)?;
         let [text, messages] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        if output.status.success() {
-            Ok((text, messages))
+        // A signal from the keyboard comes to the child as well, and, before it has learnt to stop in good order, ends it; perhaps this process knows later.
+        let is_signalled = output.status.signal().is_some_and(|signal| STOPPING.contains(&signal));
+        if is_signalled || output.status.success() && text.is_empty() {
+            context.stop.store(true, Ordering::Relaxed);
+        }
+        if context.stopped() {
+            Ok(None)
+        } else if output.status.success() {
+            Ok(Some((text, messages)))
         } else {
             Err(Error::system(system, format!("a process for it ended with {}: {messages}", output.status)))
         }
     }
 }
 
-/// What a child does: reads its order, does it, answers.
+/// What a child does: reads its order, does it, answers, unless `stop` is set meanwhile, or nobody waits for the answer any more.
 ///
 /// # Errors
 /// An order that makes no sense; whatever [`driver::run`] fails by.
-pub fn serve(systems: &mut Vec<Box<dyn System>>, input: impl Read, output: &mut dyn Write) -> Result<(), Error> {
+pub fn serve(systems: &mut Vec<Box<dyn System>>, input: impl Read + Send + 'static, output: &mut dyn Write, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     let failed = |source| Error::Io { action: "read the order of a measurement from standard input".into(), source };
-    let mut line = String::new();
-    std::io::BufReader::new(input).read_line(&mut line).map_err(failed)?;
+    let (mut line, mut input) = (String::new(), BufReader::new(input));
+    input.read_line(&mut line).map_err(failed)?;
     let Order { system, mut case, seed } = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
     case.parameters.measure = Measure::Time;
-    let (system, stop) = (crate::find(systems, &system)?, AtomicBool::new(false));
-    let used = driver::occupy(system, &case, Context { seed, stop: &stop, child: None })?;
+    let (system, ended) = (crate::find(systems, &system)?, stop.clone());
+    // It ends with the process.
+    thread::spawn(move || {
+        let _ = std::io::copy(&mut input, &mut std::io::sink());
+        ended.store(true, Ordering::Relaxed);
+    });
+    let Some(used) = driver::occupy(system, &case, Context { seed, stop, child: None })? else { return Ok(()) };
     let text = serde_json::to_string(&used).map_err(|error| failed(error.into()))?;
     writeln!(output, "{text}").map_err(|source| Error::Io { action: "answer a measurement".into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{KeyKind, Memory, Parameters};
+    use crate::workload;
+
+    fn case(measure: Measure) -> Case {
+        let parameters = Parameters {
+            keys: 1000,
+            key: KeyKind::Integer,
+            value_bytes: 8,
+            threads: 1,
+            write_latency_ns: 0,
+            domain: "page-cache".into(),
+            memory: Memory::Anonymous,
+            scan_length: 100,
+            measure,
+        };
+        Case { workload: workload::find("load").unwrap(), parameters }
+    }
+
+    /// What comes of a child that is this script, and whether the lab was stopped by it.
+    fn measure(script: &str, stopped: bool) -> (Result<Option<Used>, Error>, bool) {
+        let program = Program { path: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()] };
+        let stop = AtomicBool::new(stopped);
+        let used = program.measure("lb", &case(Measure::Space), Context { seed: 1, stop: &stop, child: None });
+        (used, stop.into_inner())
+    }
+
+    #[test]
+    fn a_child_that_was_signalled_stops_the_lab_and_one_that_failed_does_not() {
+        assert!(matches!(measure("kill -INT $$", false), (Ok(None), true)));
+        assert!(matches!(measure("kill -KILL $$", false), (Err(Error::System { .. }), false)));
+        assert!(matches!(measure("exit 3", false), (Err(Error::System { .. }), false)));
+        let answer = r#"read order; echo '{"keys":7,"private_bytes":null,"pool_bytes":null,"leaves":null}'"#;
+        assert!(matches!(measure(answer, false), (Ok(Some(Used { keys: 7, .. })), false)));
+    }
+
+    /// This one would wait for ever for the end of its input.
+    #[test]
+    fn a_lab_that_was_stopped_stops_its_child() {
+        assert!(matches!(measure("cat > /dev/null", true), (Ok(None), true)));
+    }
+
+    #[test]
+    fn a_child_that_was_stopped_does_not_answer() {
+        let order = Order { system: "lb".into(), case: case(Measure::Space), seed: 1 };
+        let text = format!("{}\n", serde_json::to_string(&order).unwrap());
+        let mut answer = Vec::new();
+        serve(&mut crate::systems(), std::io::Cursor::new(text.clone()), &mut answer, &Arc::new(AtomicBool::new(true))).unwrap();
+        assert!(answer.is_empty());
+        // Its input does not end before it does.
+        let (kept, end) = std::io::pipe().map(|(end, kept)| (kept, end)).unwrap();
+        let input = std::io::Cursor::new(text).chain(end);
+        serve(&mut crate::systems(), input, &mut answer, &Arc::default()).unwrap();
+        drop(kept);
+        assert!(serde_json::from_slice::<Used>(&answer).is_ok_and(|used| used.keys == 1000));
+    }
 }

@@ -41,7 +41,7 @@ impl Chooser {
         };
         let way = match distribution {
             Distribution::Uniform if operations <= count => Way::Each { next: first, count },
-            Distribution::Uniform => Way::Uniform,
+            Distribution::Uniform | Distribution::Random => Way::Uniform,
             Distribution::Sequential => Way::Sequential { next: first },
             Distribution::Zipfian(exponent) => Way::Zipfian(zipf(exponent)?, count.max(1)),
             Distribution::Latest(exponent) => Way::Latest(zipf(exponent)?),
@@ -88,6 +88,13 @@ mod tests {
         assert!(draw(Distribution::Uniform, COUNT).iter().all(|count| *count == 1));
         assert!(draw(Distribution::Sequential, COUNT).iter().all(|count| *count == 1));
         assert_eq!(draw(Distribution::Uniform, 300).iter().filter(|count| **count == 1).count(), 300);
+    }
+
+    #[test]
+    fn random_choices_come_again() {
+        // Of n draws from n places, a share of 1/e is missed.
+        let missed = draw(Distribution::Random, COUNT).iter().filter(|count| **count == 0).count();
+        assert!((300..440).contains(&missed), "{missed}");
     }
 
     #[test]

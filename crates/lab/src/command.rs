@@ -11,6 +11,7 @@ use crate::claims::{self, Scale};
 use crate::plan::{Access, Case, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Shape, Workload};
 use crate::result::{Results, metric};
 use crate::run::Run;
+use crate::system::ON_INDEXES;
 use crate::{Error, System, child, summary, workload};
 use clap::{Args, Subcommand, ValueEnum};
 use everleaf_pmem::Domain;
@@ -78,13 +79,13 @@ pub struct Work {
     /// What others are compared with, instead of the first
     #[arg(long, value_name = "NAME")]
     baseline: Option<String>,
-    /// A workload of `lab list`
-    #[arg(long, default_value = "micro", value_name = "NAME")]
-    workload: String,
-    /// Another mix than that of the workload, such as search=95,update=5
+    /// Workloads of `lab list`
+    #[arg(long, default_value = "micro", value_delimiter = ',', value_name = "NAME,...")]
+    workload: Vec<String>,
+    /// Another mix than that of the workload, such as search=95,update=5; one with delete among others gives each thread a share of the keys to itself
     #[arg(long, value_name = "MIX")]
     mix: Option<String>,
-    /// Another choice of keys: uniform, sequential, zipfian, latest, zipfian:0.8
+    /// Another choice of keys: uniform (each once, if there are enough), random (with repetition), sequential, zipfian, latest, zipfian:0.8
     #[arg(long, value_name = "NAME")]
     distribution: Option<String>,
     /// Lookups or inserts in batches of so many
@@ -102,12 +103,13 @@ pub struct Work {
     /// Operations of each phase; as many as there are keys if not given
     #[arg(long, value_name = "N")]
     operations: Option<u64>,
-    /// Keys: `integer`, or strings of so many bytes
-    #[arg(long, default_value = "integer", value_name = "BYTES", value_parser = parse_key)]
-    key: KeyKind,
-    /// Size of values in bytes
-    #[arg(long, default_value_t = 8, value_name = "BYTES")]
-    value_bytes: u32,
+    /// Keys: `integer`, or strings of so many bytes. If not given, those that the workload is known by, where all systems take them: 23 for YCSB, 16 for
+    /// db_bench, else integers
+    #[arg(long, value_name = "BYTES", value_parser = parse_key)]
+    key: Option<KeyKind>,
+    /// Size of values in bytes. If not given, as for keys: 1000 for YCSB, 100 for db_bench, else 8
+    #[arg(long, value_name = "BYTES")]
+    value_bytes: Option<u32>,
     /// Numbers of threads
     #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Vec<u16>,
@@ -120,7 +122,7 @@ pub struct Work {
     /// Put pools into files of this directory instead of memory without a file
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
-    /// Entries of a scan
+    /// Entries of a scan; of ycsb-e, the most of them
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     scan_length: u32,
     /// What to find out
@@ -144,7 +146,7 @@ pub struct Work {
 enum What {
     /// Throughput and mean
     Time,
-    /// Latency of each operation: mean, p50, p99, p99.9
+    /// Latency of each operation: mean, p50, p99, p99.9; and throughput meanwhile
     Latency,
     /// Flushes, fences, lines, 256 B units, media write amplification, divisions of leaves
     Counts,
@@ -152,7 +154,7 @@ enum What {
     Space,
     /// Time to open again after a crash and after a clean shutdown
     Recovery,
-    /// Instructions, by callgrind
+    /// Instructions, by callgrind, in domain page-cache
     Instructions,
 }
 
@@ -193,19 +195,28 @@ impl Command {
         match self {
             Self::List => list(&systems),
             Self::Run(work) => {
-                let output = work.plan()?;
-                execute(output, &work.output, &mut systems, stop)
+                let plan = work.plan(&mut systems)?;
+                execute(plan, &work.output, &mut systems, stop)
             }
             Self::Rerun { file, output } => {
                 let opened = File::open(&file).map_err(|source| Error::io("open", &file, source))?;
-                execute(Results::read(BufReader::new(opened))?.header.plan, &output, &mut systems, stop)
+                let plan = Results::read(BufReader::new(opened))?.header.plan;
+                warn_of_defaults(&plan);
+                execute(plan, &output, &mut systems, stop)
             }
             Self::Reproduce { paper, scale, rounds, seed, output } => {
                 let names: Vec<String> = systems.iter().map(|system| system.name().to_owned()).collect();
                 execute(claims::plan(&paper, scale, &names, rounds, seed)?, &output, &mut systems, stop)
             }
-            Self::Child => child::serve(&mut systems, std::io::stdin(), &mut std::io::stdout()),
+            Self::Child => child::serve(&mut systems, std::io::stdin(), &mut std::io::stdout(), stop),
         }
+    }
+}
+
+/// Files of before names told the index say only `store`: what that was is not known, and what it is now may be another.
+fn warn_of_defaults(plan: &Plan) {
+    for name in plan.experiments.iter().flat_map(|experiment| &experiment.systems).filter(|name| ON_INDEXES.contains(&name.as_str())) {
+        eprintln!("everleaf: the file does not say which index {name:?} was on; {} is measured now", everleaf::Options::default().index);
     }
 }
 
@@ -214,14 +225,16 @@ fn print(text: &str) -> Result<(), Error> {
 }
 
 fn list(systems: &[Box<dyn System>]) -> Result<(), Error> {
-    let mut text = String::from("systems (and store:INDEX for each persistent index)\n");
+    let mut text = String::from("systems (and store:INDEX, store-snapshots:INDEX, server:INDEX for each persistent index; without INDEX, on the default)\n");
     for system in systems {
         let leaf = system.capabilities().leaf_bytes.map_or(String::new(), |bytes| format!("{bytes} B"));
-        text += &format!("  {:16}{leaf:>8}  {}\n", system.name(), system.summary());
+        text += &format!("  {:20}{leaf:>8}  {}\n", system.name(), system.summary());
     }
-    text += "\nworkloads\n";
+    text += "\nworkloads, and the bytes of keys and values if nothing else is asked for\n";
     for (name, what) in workload::WORKLOADS {
-        text += &format!("  {name:24}  {what}\n");
+        let (key, value_bytes) = workload::records(name);
+        let key = if let KeyKind::Bytes(size) = key { size } else { 8 };
+        text += &format!("  {name:20}{:>8}  {what}\n", format!("{key}, {value_bytes}"));
     }
     text += "\nclaims, by paper\n";
     for (id, paper, what) in claims::list() {
@@ -256,21 +269,26 @@ fn create(path: &Path) -> Result<File, Error> {
 
 impl Work {
     /// One experiment, with a case for each combination of what was given several times.
-    fn plan(&self) -> Result<Plan, Error> {
+    fn plan(&self, systems: &mut Vec<Box<dyn System>>) -> Result<Plan, Error> {
+        let mut all_take_strings = true;
+        for name in &self.systems {
+            all_take_strings &= crate::find(systems, name)?.capabilities().any_size;
+        }
         let mut measures: Vec<Measure> = self.measure.iter().copied().map(Measure::from).collect();
         if self.instructions {
             measures = vec![Measure::Instructions];
         }
         let memory = self.directory.clone().map_or(Memory::Anonymous, Memory::Directory);
         let mut cases = Vec::new();
-        for measure in measures {
+        for (measure, name) in measures.iter().flat_map(|measure| self.workload.iter().map(move |name| (*measure, name))) {
+            let (key, value_bytes) = if all_take_strings { workload::records(name) } else { workload::INTEGERS };
+            let (key, value_bytes) = (self.key.unwrap_or(key), self.value_bytes.unwrap_or(value_bytes));
             for &threads in &self.threads {
                 for &write_latency_ns in &self.write_latency {
                     for domain in &self.domains {
-                        let (keys, key, value_bytes, scan_length) = (self.keys, self.key, self.value_bytes, self.scan_length);
-                        let domain = domain.name().to_owned();
-                        let parameters = Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory: memory.clone(), scan_length, measure };
-                        cases.push(Case { workload: self.workload(measure)?, parameters });
+                        let (keys, scan_length, domain, memory) = (self.keys, self.scan_length, domain.name().to_owned(), memory.clone());
+                        let parameters = Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, scan_length, measure };
+                        cases.push(Case { workload: self.workload(name, measure)?, parameters });
                     }
                 }
             }
@@ -294,7 +312,7 @@ impl Work {
         let figure = Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() };
         let experiment = Experiment {
             id: "run".into(),
-            title: format!("Workload {}", self.workload),
+            title: format!("Workload {}", self.workload.join(", ")),
             systems: self.systems.clone(),
             baseline: self.baseline.clone(),
             cases,
@@ -304,8 +322,8 @@ impl Work {
     }
 
     /// The workload as the options change it.
-    fn workload(&self, measure: Measure) -> Result<Workload, Error> {
-        let mut workload = workload::find(&self.workload)?;
+    fn workload(&self, name: &str, measure: Measure) -> Result<Workload, Error> {
+        let mut workload = workload::find(name)?;
         // Of what takes space, or is opened again, only what is there at the end counts.
         if matches!(measure, Measure::Space | Measure::Recovery) {
             workload.phases.retain(|phase| phase.mix.delete == 0.0);
@@ -329,5 +347,63 @@ impl Work {
             phase.operations = self.operations.or(phase.operations);
         }
         Ok(workload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::{Capabilities, Instance, Setting};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    /// Takes integers only.
+    struct Integers;
+
+    impl System for Integers {
+        fn name(&self) -> &str {
+            "integers"
+        }
+
+        fn summary(&self) -> String {
+            String::new()
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            let volatile = crate::systems().iter().find(|system| system.name() == "volatile").map(|system| system.capabilities());
+            Capabilities { any_size: false, ..volatile.unwrap() }
+        }
+
+        fn durability(&self, _: &Setting) -> String {
+            "none".into()
+        }
+
+        fn create(&self, _: &Setting) -> Result<Box<dyn Instance>, Error> {
+            Err(Error::Missing { system: "integers".into(), operation: "instances" })
+        }
+    }
+
+    /// The records of each workload of a run.
+    fn records(arguments: &str) -> Vec<workload::Records> {
+        let line = Line::try_parse_from(["lab", "run"].into_iter().chain(arguments.split_whitespace())).unwrap();
+        let Command::Run(work) = line.command else { panic!("it is a run") };
+        let mut systems = crate::systems();
+        systems.push(Box::new(Integers));
+        let plan = work.plan(&mut systems).unwrap();
+        plan.experiments[0].cases.iter().map(|Case { parameters, .. }| (parameters.key, parameters.value_bytes)).collect()
+    }
+
+    #[test]
+    fn workloads_have_the_records_that_they_are_known_by_unless_others_are_asked_for() {
+        use workload::{DB_BENCH_RECORDS, INTEGERS, YCSB_RECORDS};
+        assert_eq!(records("--systems lb,store --workload ycsb-a,overwrite,micro"), [YCSB_RECORDS, DB_BENCH_RECORDS, INTEGERS]);
+        assert_eq!(records("--systems lb,integers --workload ycsb-a,overwrite"), [INTEGERS; 2]);
+        assert_eq!(records("--workload ycsb-a --key integer --value-bytes 8"), [INTEGERS]);
+        assert_eq!(records("--workload ycsb-a --value-bytes 100"), [(KeyKind::Bytes(23), 100)]);
     }
 }

@@ -11,7 +11,7 @@ mod worker;
 use crate::keys::{KEY_COUNT_MAX, Keys, Population, belongs, word_of};
 use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Parameters, Phase};
 use crate::result::{Metric, metric};
-use crate::{Capabilities, Error, Instance, Setting, Shutdown, System, child};
+use crate::{Capabilities, Error, Instance, Setting, Shutdown, System, child, workload};
 use everleaf_index::Rebuilds;
 use everleaf_pmem::htm::{Abort, Statistics};
 use everleaf_pmem::{Counts, Domain};
@@ -112,7 +112,7 @@ fn check(case: &Case) -> Result<(), Error> {
         return wrong(format!("leaves filled to {fill}; from {} to {} is possible", FILLS.start(), FILLS.end()));
     }
     for (at, phase) in workload.phases.iter().enumerate() {
-        if phase.mix.delete > 0.0 && operations(phase, parameters) < parameters.keys && at + 1 < workload.phases.len() {
+        if phase.mix.delete > 0.0 && !is_shared_out(&phase.mix) && operations(phase, parameters) < parameters.keys && at + 1 < workload.phases.len() {
             return wrong(format!("phase {} leaves some keys, nobody knows which, and is not the last", phase.name));
         }
         let shares = shares(&phase.mix);
@@ -120,15 +120,17 @@ fn check(case: &Case) -> Result<(), Error> {
         if !sum.is_finite() || sum <= 0.0 || shares.iter().any(|share| *share < 0.0) {
             return wrong(format!("phase {} is a mix of nothing", phase.name));
         }
-        if phase.mix.delete > 0.0 && kinds > 1 {
-            return wrong(format!("phase {} deletes among other operations, which then could not know what is there", phase.name));
-        }
         let batches = phase.mix.search + phase.mix.insert;
         if matches!(phase.access, Access::Batch(size) if size == 0 || kinds > 1 || batches <= 0.0) {
             return wrong(format!("phase {}: batches are of lookups alone, or of inserts alone", phase.name));
         }
     }
     Ok(())
+}
+
+/// Whether each thread works on a share of the keys that is its own: keys go away and come back, and only who does that knows which are there.
+fn is_shared_out(mix: &Mix) -> bool {
+    mix.delete > 0.0 && *mix != Mix { delete: mix.delete, ..workload::NONE }
 }
 
 fn operations(phase: &Phase, parameters: &Parameters) -> u64 {
@@ -266,7 +268,7 @@ fn run_phase(
     if uses_keys && population.count() == 0 {
         return Err(Error::Usage(format!("phase {} needs keys, and there are none", phase.name)));
     }
-    if mix.delete > 0.0 && operations > population.count() {
+    if mix.delete > 0.0 && !is_shared_out(mix) && operations > population.count() {
         return Err(Error::Usage(format!("phase {} deletes {operations} of {} keys", phase.name, population.count())));
     }
     let marked = parameters.threads == 1 && parameters.measure != Measure::Time && mix.insert > 0.0 && phase.access == Access::Independent;
@@ -305,10 +307,13 @@ fn run_phase(
             report_transactions(before, after, operations, &mut metrics);
         }
     }
-    outcome.inserted.iter().for_each(|(first, count)| population.add(*first, *count));
-    if mix.delete > 0.0 {
+    if is_shared_out(mix) {
+        population.replace(outcome.left);
+    } else if mix.delete > 0.0 {
         // Which keys are left is known if none are; so nothing that needs keys can follow.
         *population = Population::default();
+    } else {
+        outcome.inserted.iter().for_each(|(first, count)| population.add(*first, *count));
     }
     Ok(metrics)
 }
@@ -380,6 +385,8 @@ struct Outcome {
     longest: Duration,
     /// Numbers of the keys that were inserted: the first of each thread, and how many.
     inserted: Vec<(u64, u64)>,
+    /// Numbers of the keys that are there at the end, of a phase whose threads have shares of their own.
+    left: Vec<u64>,
     wrong: u64,
     /// Entries that scans visited.
     visited: u64,
@@ -413,6 +420,7 @@ impl Outcome {
         self.busy += other.busy;
         self.longest = self.longest.max(other.longest);
         self.inserted.extend(other.inserted);
+        self.left.extend(other.left);
         self.wrong += other.wrong;
         self.visited += other.visited;
         self.common.add(other.common);
@@ -431,10 +439,12 @@ impl Outcome {
     }
 
     fn report(&self, parameters: &Parameters, metrics: &mut Metrics) {
-        // Where each operation is timed or counted, that takes time, too.
-        if parameters.measure == Measure::Time {
-            let seconds = self.longest.as_secs_f64().max(1e-9);
+        let seconds = self.longest.as_secs_f64().max(1e-9);
+        // Where each operation is timed, looks at the clock are in it; where each is counted, it says nothing.
+        if matches!(parameters.measure, Measure::Time | Measure::Latency) {
             put(metrics, metric::THROUGHPUT, self.operations as f64 / seconds, "op/s");
+        }
+        if parameters.measure == Measure::Time {
             put(metrics, metric::MEAN, self.busy.as_nanos() as f64 / self.operations.max(1) as f64, "ns");
             if self.visited > 0 {
                 put(metrics, metric::ENTRIES, self.visited as f64 / seconds, "1/s");
@@ -539,9 +549,10 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
 fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     let mut metrics = Metrics::new();
     let used = match context.child {
-        Some(program) => program.measure(system.name(), case, context.seed)?,
+        Some(program) => program.measure(system.name(), case, context)?,
         None => occupy(system, case, context)?,
     };
+    let Some(used) = used else { return Ok(Vec::new()) };
     let keys = used.keys.max(1) as f64;
     if let Some(bytes) = used.pool_bytes {
         put(&mut metrics, metric::POOL, bytes as f64 / keys, "B/key");
@@ -556,8 +567,8 @@ fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(
     Ok(vec![("space".into(), metrics)])
 }
 
-/// Fills an instance by all that the case says, and tells what it takes.
-pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> Result<child::Used, Error> {
+/// Fills an instance by all that the case says, and tells what it takes; `None` if it was stopped.
+pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Option<child::Used>, Error> {
     check(case)?;
     // Its pages are then no private memory.
     let place = Place::new(&case.parameters.memory, system.capabilities().persistent)?;
@@ -565,12 +576,17 @@ pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> 
     let before = crate::machine::private_bytes();
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
     for phase in &case.workload.phases {
-        run_phase(system.name(), instance.as_ref(), phase, &case.parameters, keys, &mut population, context)?;
+        if !context.stopped() {
+            run_phase(system.name(), instance.as_ref(), phase, &case.parameters, keys, &mut population, context)?;
+        }
+    }
+    if context.stopped() {
+        return Ok(None);
     }
     let after = crate::machine::private_bytes();
     let space = instance.space()?;
     let private_bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-    Ok(child::Used { keys: population.count(), private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves })
+    Ok(Some(child::Used { keys: population.count(), private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves }))
 }
 
 /// Instructions of each phase: in the calls of the system, in the process that does it, less those in one that does all before it.
@@ -580,16 +596,14 @@ fn instructions(system: &dyn System, case: &Case, context: Context<'_>) -> Resul
     let prefix = |count: usize| {
         let mut case = case.clone();
         case.workload.phases.truncate(count);
-        // Nothing is flushed under valgrind, which does not know all instructions for it.
-        case.parameters.domain = Domain::PageCache.name().into();
-        program.instructions(system.name(), &case, context.seed)
+        program.instructions(system.name(), &case, context)
     };
     let mut before = 0;
     for (at, phase) in case.workload.phases.iter().enumerate() {
         if context.stopped() {
             break;
         }
-        let all = prefix(at + 1)?;
+        let Some(all) = prefix(at + 1)? else { break };
         if all == before {
             return Err(Error::system(system.name(), "callgrind has seen no instruction of the phase; has this program been stripped of its symbols?"));
         }

@@ -55,8 +55,16 @@ impl Keys {
     pub(crate) fn append(self, number: u64, keys: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let (integer, end) = (self.integer(number), keys.len() + self.size());
-        if self.size() >= 20 {
-            // As YCSB has them: `user` and digits.
+        if self.size() >= 23 {
+            // As YCSB has them: `user` and a number. It is below 10^19, as dense keys are few.
+            let (mut decimals, mut rest) = ([0; 19], integer);
+            for decimal in decimals.iter_mut().rev() {
+                *decimal = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+            keys.extend_from_slice(b"user");
+            keys.extend_from_slice(&decimals);
+        } else if self.size() >= 20 {
             keys.extend_from_slice(b"user");
             keys.extend((0..16).rev().map(|digit| DIGITS[(integer >> (4 * digit) & 15) as usize]));
         } else {
@@ -102,9 +110,10 @@ fn tag(number: u64) -> u64 {
     ((number % NUMBER_COUNT_MAX) | dense) + 1
 }
 
-/// The keys that an instance holds: runs of numbers.
+/// The keys that an instance holds: some one by one, then runs of numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Population {
+    listed: Vec<u64>,
     /// The first number of each, and how many follow.
     runs: Vec<(u64, u64)>,
     count: u64,
@@ -129,6 +138,13 @@ impl Population {
         self.count += count;
     }
 
+    /// These are all that there are.
+    pub(crate) fn replace(&mut self, numbers: Vec<u64>) {
+        self.count = numbers.len() as u64;
+        self.listed = numbers;
+        self.runs.clear();
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -139,7 +155,10 @@ impl Population {
     /// # Panics
     /// When there are not so many.
     pub(crate) fn number(&self, place: u64) -> u64 {
-        let mut before = 0;
+        if let Some(number) = self.listed.get(place as usize) {
+            return *number;
+        }
+        let mut before = self.listed.len() as u64;
         for (first, count) in &self.runs {
             if place < before + count {
                 return first + (place - before);
@@ -166,7 +185,7 @@ mod tests {
 
     #[test]
     fn keys_are_unique_and_ordered_as_integers_in_every_shape() {
-        for kind in [KeyKind::Integer, KeyKind::Bytes(8), KeyKind::Bytes(13), KeyKind::Bytes(20), KeyKind::Bytes(32)] {
+        for kind in [KeyKind::Integer, KeyKind::Bytes(8), KeyKind::Bytes(13), KeyKind::Bytes(20), KeyKind::Bytes(23), KeyKind::Bytes(32)] {
             let keys = Keys { kind, seed: 3 };
             let mut text = Vec::new();
             let mut pairs: Vec<(u64, Vec<u8>)> = (0..1000)
@@ -219,7 +238,12 @@ mod tests {
         assert_eq!(population.reserve(Order::Dense, 2), DENSE);
         population.add(DENSE, 2);
         assert_eq!((population.reserve(Order::Random, 1), population.reserve(Order::Dense, 1)), (5, DENSE + 2));
-        assert_eq!((0..population.count()).map(|place| population.number(place)).collect::<Vec<_>>(), [0, 1, 3, DENSE, DENSE + 1]);
+        let numbers = |population: &Population| (0..population.count()).map(|place| population.number(place)).collect::<Vec<_>>();
+        assert_eq!(numbers(&population), [0, 1, 3, DENSE, DENSE + 1]);
+        population.replace(vec![DENSE, 3]);
+        let next = population.reserve(Order::Random, 2);
+        population.add(next, 2);
+        assert_eq!(numbers(&population), [DENSE, 3, 6, 7]);
     }
 
     #[test]

@@ -86,6 +86,9 @@ pub struct Phase {
     pub operations: Option<u64>,
     /// How operations follow each other.
     pub access: Access,
+    /// How many entries a scan visits.
+    #[serde(default)]
+    pub lengths: Lengths,
     /// Whether it gives a measurement; a warm-up does not.
     pub measured: bool,
 }
@@ -102,9 +105,10 @@ pub struct Mix {
     pub insert: f64,
     /// Setting the value of a key that is there.
     pub update: f64,
-    /// Removing a key that is there. Never together with others in one phase: each key is removed once.
+    /// Removing a key that is there. Among other operations each thread works on a share of the keys that is its own, so that it knows which are left, and
+    /// inserts bring back what it has removed.
     pub delete: f64,
-    /// Visiting up to [`Parameters::scan_length`] entries from a key on.
+    /// Visiting entries from a key on, by [`Phase::lengths`].
     pub scan: f64,
     /// Looking up a key, and setting its value to something that follows from what it was.
     pub modify: f64,
@@ -114,14 +118,27 @@ pub struct Mix {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// All with equal chance; each once, in random order, if there are as many operations as keys.
+    /// All with equal chance; each once at most, in random order, if there are no more operations than keys.
     Uniform,
+    /// All with equal chance in every draw, so that some come several times and others never: db_bench's.
+    Random,
     /// In the order in which they came, each thread its part; of scans: one behind the other, each thread from the first key on.
     Sequential,
     /// Few very often, spread over all keys that were there before the phase, by Zipf's law with this exponent; YCSB's is 0.99.
     Zipfian(f64),
     /// The keys inserted last most often, by Zipf's law with this exponent.
     Latest(f64),
+}
+
+/// How many entries scans visit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lengths {
+    /// [`Parameters::scan_length`].
+    #[default]
+    Fixed,
+    /// From one to [`Parameters::scan_length`] with equal chance: YCSB's.
+    Uniform,
 }
 
 /// How operations follow each other.
@@ -153,7 +170,7 @@ pub struct Parameters {
     pub domain: String,
     /// Where persistent data lie.
     pub memory: Memory,
-    /// Entries of a scan.
+    /// Entries of a scan, or the most of them.
     pub scan_length: u32,
     /// What is found out.
     pub measure: Measure,
@@ -165,15 +182,15 @@ pub struct Parameters {
 pub enum Measure {
     /// Throughput and mean.
     Time,
-    /// Throughput, and the latency of each operation.
+    /// The latency of each operation, and throughput with a look at the clock before and after each.
     Latency,
-    /// Flushes, fences, lines: the same in every round and on every machine, so one round is enough.
+    /// Flushes, fences, lines, in one round: with one thread the same in every round and on every machine.
     Counts,
-    /// DRAM, by a process of its own for each.
+    /// Persistent memory and DRAM, in one round, by a process of its own for each.
     Space,
     /// Time to open again after a crash, and after a clean shutdown.
     Recovery,
-    /// Instructions, by callgrind.
+    /// Instructions, by callgrind, in one round; nothing is written back meanwhile.
     Instructions,
 }
 

@@ -43,7 +43,7 @@ pub enum Line {
 pub struct Header {
     /// [`FORMAT`].
     pub format: u32,
-    /// Version of Everleaf.
+    /// Version of Everleaf, and, if it was built in its repository, `+` and the commit, and `.changed` if that was not all.
     pub version: String,
     /// The command and its arguments.
     pub command: Vec<String>,
@@ -350,7 +350,7 @@ fn told(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Access, Case, Distribution, Experiment, KeyKind, Load, Measure, Memory, Mix, Order, Phase, Workload};
+    use crate::plan::{Access, Case, Distribution, Experiment, KeyKind, Lengths, Load, Measure, Memory, Mix, Order, Phase, Workload};
 
     fn parameters() -> Parameters {
         Parameters {
@@ -374,6 +374,7 @@ mod tests {
             order: Order::Random,
             operations: Some(7),
             access: Access::Batch(16),
+            lengths: Lengths::Uniform,
             measured: true,
         };
         let workload = Workload { name: "micro".into(), load: Some(Load { order: Order::Dense, fill: Some(0.7) }), phases: vec![phase] };

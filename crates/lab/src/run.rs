@@ -10,7 +10,7 @@
 //! ```
 //!
 //! So all systems of a case are measured within seconds of each other, five times or more, minutes apart: what the machine does meanwhile hits all of them.
-//! What is counted, not timed, is the same in every round, and is done in the first alone.
+//! What is counted, not timed, is done in the first round alone: it hardly varies, and no spread is told of it.
 
 use crate::driver::{self, Context, Place};
 use crate::plan::{Case, Experiment, Measure, Memory, Plan};
@@ -40,6 +40,8 @@ pub struct Run<'a> {
     pub progress: bool,
 }
 
+/// The version of Everleaf, and the commit that it was built from, if that was known.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("EVERLEAF_COMMIT"));
 /// The largest area on which memory is measured, in lines: 512 MiB.
 const RAW_LINES_MAX: u64 = 8 << 20;
 /// Share of the keys with which systems are warmed up, and their least number.
@@ -50,16 +52,14 @@ impl Run<'_> {
     ///
     /// # Errors
     /// An unknown system, before anything is measured; whatever a system fails by; wrong answers; an `out` that takes no more.
-    pub fn plan(&mut self, plan: Plan, out: &mut dyn Write) -> Result<Results, Error> {
+    pub fn plan(&mut self, mut plan: Plan, out: &mut dyn Write) -> Result<Results, Error> {
         let start = Instant::now();
-        for name in plan.experiments.iter().flat_map(|experiment| experiment.systems.iter().chain(&experiment.baseline)) {
-            crate::find(self.systems, name)?;
-        }
+        self.spell_out(&mut plan)?;
         let progress = self.bar(&plan);
         progress.set_message("memory");
         let mut machine = Machine::this();
         machine.raw_ns = measure_memory(plan.experiments.iter().flat_map(|experiment| &experiment.cases), plan.seed)?;
-        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let version = VERSION.to_owned();
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let header = Header { format: FORMAT, version, command: self.command.clone(), started, machine, plan };
         Line::Header(Box::new(header.clone())).write(out)?;
@@ -77,6 +77,28 @@ impl Run<'_> {
         Line::End(end.clone()).write(out)?;
         results.end = Some(end);
         Ok(results)
+    }
+
+    /// Writes into the plan what will be done, so that it says the same when it is read again: names in full, and what instructions are counted with.
+    fn spell_out(&mut self, plan: &mut Plan) -> Result<(), Error> {
+        for experiment in &mut plan.experiments {
+            for name in experiment.systems.iter_mut().chain(&mut experiment.baseline) {
+                *name = crate::find(self.systems, name)?.name().to_owned();
+            }
+            let mut cases: Vec<Case> = Vec::new();
+            for mut case in std::mem::take(&mut experiment.cases) {
+                if case.parameters.measure == Measure::Instructions {
+                    // Valgrind does not know all instructions that write back.
+                    case.parameters.domain = Domain::PageCache.name().into();
+                    case.parameters.write_latency_ns = 0;
+                }
+                if !cases.contains(&case) {
+                    cases.push(case);
+                }
+            }
+            experiment.cases = cases;
+        }
+        Ok(())
     }
 
     fn context(&self, seed: u64) -> Context<'_> {
@@ -191,7 +213,7 @@ fn skip(experiment: &Experiment, case: &Case, system: &dyn System, why: String, 
     Ok(())
 }
 
-/// Whether what is found out is the same each time.
+/// Whether one round is enough for what is found out.
 fn is_counted(case: &Case) -> bool {
     matches!(case.parameters.measure, Measure::Counts | Measure::Space | Measure::Instructions)
 }

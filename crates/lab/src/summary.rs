@@ -114,17 +114,26 @@ fn table(results: &Results, experiment: &Experiment, text: &mut String) {
         (case, phase, experiment.systems.iter().position(|name| *name == group.first.system))
     };
     groups.sort_by_key(place);
+    let _ = writeln!(text, "\n{} ({})", experiment.title, experiment.id);
+    // What is found out differs in its columns.
+    for groups in groups.chunk_by(|one, other| one.first.parameters.measure == other.first.parameters.measure) {
+        rows(results, experiment, groups, text);
+    }
+}
+
+/// The rows of one measure.
+fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: &mut String) {
     let columns: Vec<_> = COLUMNS.iter().filter(|(name, ..)| groups.iter().any(|group| group.first.metrics.contains_key(*name))).collect();
     let Some((main, ..)) = columns.first() else { return };
     let baseline = experiment.baseline.as_ref().or(experiment.systems.first());
-    let _ = writeln!(text, "\n{} ({})", experiment.title, experiment.id);
+    let names = groups.iter().map(|group| group.first.system.len() + 1).max().unwrap_or(0).max(14);
     let heads: String = columns.iter().map(|(_, head, ..)| format!("{head:>13}")).collect();
     let cost = |name| results.memory_cost(&experiment.id, name);
     let floors: Vec<(f64, &str)> = FLOORS.iter().filter(|_| *main == metric::MEAN).filter_map(|(name, head)| Some((cost(name)?, *head))).collect();
     let floor_heads: String = floors.iter().map(|(_, head)| format!("{head:>9}")).collect();
-    let _ = writeln!(text, "{:12}{:16}{heads}{:>9}{:>9}{floor_heads}", "", "", "spread", "ratio");
+    let _ = writeln!(text, "{:14}{:names$}{heads}{:>9}{:>9}{floor_heads}", "", "", "spread", "ratio");
     let mut above = None;
-    for group in &groups {
+    for group in groups {
         let label = describe(&group.first.workload, &group.first.parameters);
         if above.as_ref() != Some(&label) {
             let _ = writeln!(text, "  {label}");
@@ -138,13 +147,14 @@ fn table(results: &Results, experiment: &Experiment, text: &mut String) {
             })
             .collect();
         let spread = group.samples(main).spread();
-        let width = 100.0 * (spread.max - spread.min) / spread.median;
+        // One round tells nothing of how far others would be from it.
+        let width = if spread.rounds > 1 { 100.0 * (spread.max - spread.min) / spread.median } else { f64::NAN };
         let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| spread.median / base.samples(main).median());
         let ratio = if MORE_IS_BETTER.contains(main) { 1.0 / ratio } else { ratio };
         let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
         let (width, ratio) = (cell(width, format!("{width:.0} %")), cell(ratio, format!("{ratio:.2}")));
-        let floors: String = floors.iter().map(|(cost, _)| format!("{:>9.2}", spread.median / cost)).collect();
-        let _ = writeln!(text, "    {:10}{:14}{cells}{width:>9}{ratio:>9}{floors}", group.first.phase, group.first.system);
+        let floors: String = floors.iter().map(|(floor, _)| format!("{:>9}", cell(spread.median, format!("{:.2}", spread.median / floor)))).collect();
+        let _ = writeln!(text, "    {:10}{:names$}{cells}{width:>9}{ratio:>9}{floors}", group.first.phase, group.first.system);
     }
 }
 

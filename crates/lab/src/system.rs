@@ -247,34 +247,42 @@ pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>) ->
 /// All systems of this crate: every index of the registry, the store on its default index, the server.
 pub fn systems() -> Vec<Box<dyn System>> {
     let mut systems = index::all();
-    let index = everleaf::Options::default().index;
-    systems.push(Box::new(store::Stores { name: "store".into(), index: index.clone(), by_snapshots: false }));
-    systems.push(Box::new(store::Stores { name: "store-snapshots".into(), index: index.clone(), by_snapshots: true }));
-    systems.push(Box::new(server::Servers { name: server::NAME.into(), index }));
+    systems.extend(ON_INDEXES.iter().filter_map(|what| on(what, &everleaf::Options::default().index)));
     systems
 }
 
-/// The system of that name: one of `systems`, to which stores and servers on other indexes are added when they are asked for, as `store:` or `server:` and the
-/// name of the index.
+/// What is there on every persistent index. Its name is followed by `:` and that of the index, so that results tell it whatever the default is when they are
+/// read.
+pub(crate) const ON_INDEXES: [&str; 3] = ["store", "store-snapshots", "server"];
+
+/// One of [`ON_INDEXES`] on an index.
+fn on(what: &str, index: &str) -> Option<Box<dyn System>> {
+    let (name, index) = (format!("{what}:{index}"), index.to_owned());
+    Some(match what {
+        "store" => Box::new(store::Stores { name, index, by_snapshots: false }),
+        "store-snapshots" => Box::new(store::Stores { name, index, by_snapshots: true }),
+        "server" => Box::new(server::Servers { name, index }),
+        _ => return None,
+    })
+}
+
+/// The system of that name: one of `systems`, to which stores and servers on other indexes are added when they are asked for. Without an index they are those
+/// on the default one.
 ///
 /// # Errors
 /// [`Error::Usage`], which tells the names that there are.
 pub fn find<'a>(systems: &'a mut Vec<Box<dyn System>>, name: &str) -> Result<&'a dyn System, Error> {
     let place = |systems: &[Box<dyn System>], name: &str| systems.iter().position(|system| system.name() == name);
-    if place(systems, name).is_none()
+    let name = if ON_INDEXES.contains(&name) { format!("{name}:{}", everleaf::Options::default().index) } else { name.to_owned() };
+    if place(systems, &name).is_none()
         && let Some((what, index)) = name.split_once(':')
         && place(systems, index).is_some_and(|at| systems[at].capabilities().leaf_bytes.is_some())
     {
-        let (name, index) = (name.to_owned(), index.to_owned());
-        match what {
-            "store" => systems.push(Box::new(store::Stores { name, index, by_snapshots: false })),
-            "server" => systems.push(Box::new(server::Servers { name, index })),
-            _ => {}
-        }
+        systems.extend(on(what, index));
     }
-    let Some(at) = place(systems, name) else {
+    let Some(at) = place(systems, &name) else {
         let names: Vec<_> = systems.iter().map(|system| system.name()).collect();
-        let others = "and store:INDEX and server:INDEX for each persistent index";
+        let others = "and store:INDEX, store-snapshots:INDEX and server:INDEX for each persistent index";
         return Err(Error::Usage(format!("no system is called {name:?}; there are: {}, {others}", names.join(", "))));
     };
     Ok(systems[at].as_ref())

@@ -3,17 +3,40 @@
 //! | family | workloads |
 //! |---|---|
 //! | micro | load, insert, search, miss, update, delete, scan, dense, micro (insert, search, scan, update, delete in turn), basic (three of them) |
-//! | YCSB | ycsb-a to ycsb-f, with the standard mixes and Zipf's law with 0.99 |
+//! | YCSB | ycsb-a to ycsb-f |
 //! | NV-Store's study | status-update, session-store |
 //! | db_bench | fillseq, fillrandom, readrandom, readseq, overwrite |
 //!
 //! Any other mix is made of the options of the command.
+//!
+//! What is YCSB's: mixes, Zipf's law with 0.99, spread over all keys, the latest keys of ycsb-d, scans of one to a hundred entries, [`YCSB_RECORDS`]. What is
+//! not: as many operations as keys, values that are set as a whole, keys that are loaded in one thread. What is db_bench's: order and choice of keys,
+//! [`DB_BENCH_RECORDS`]. What is not: fillrandom inserts each key once, where LevelDB's draws them, and overwrites some; values that cannot be halved by a
+//! compressor are not asked for, as nothing here compresses.
 
 use crate::Error;
-use crate::plan::{Access, Distribution, Load, Mix, Order, Phase, Workload};
+use crate::plan::{Access, Distribution, KeyKind, Lengths, Load, Mix, Order, Phase, Workload};
 
 /// The exponent of YCSB.
 const YCSB: f64 = 0.99;
+
+/// Size of keys and values.
+pub type Records = (KeyKind, u32);
+/// Those of the papers.
+pub const INTEGERS: Records = (KeyKind::Integer, 8);
+/// YCSB's: `user` and a number, ten fields of 100 bytes.
+pub const YCSB_RECORDS: Records = (KeyKind::Bytes(23), 1000);
+/// db_bench's.
+pub const DB_BENCH_RECORDS: Records = (KeyKind::Bytes(16), 100);
+
+/// The records that a workload is known by, for systems that take byte strings.
+pub fn records(name: &str) -> Records {
+    match name {
+        "fillseq" | "fillrandom" | "readrandom" | "readseq" | "overwrite" => DB_BENCH_RECORDS,
+        _ if name.starts_with("ycsb-") => YCSB_RECORDS,
+        _ => INTEGERS,
+    }
+}
 
 /// Every workload: its name, and one line for people.
 pub const WORKLOADS: [(&str, &str); 27] = [
@@ -35,15 +58,15 @@ pub const WORKLOADS: [(&str, &str); 27] = [
     ("ycsb-b", "95 % search, 5 % update, Zipf's law"),
     ("ycsb-c", "search, Zipf's law"),
     ("ycsb-d", "95 % search, mostly for the latest keys, 5 % insert"),
-    ("ycsb-e", "95 % scan, 5 % insert, Zipf's law"),
+    ("ycsb-e", "95 % scan of 1 to 100 entries, 5 % insert, Zipf's law"),
     ("ycsb-f", "half search, half search and update of the same key, Zipf's law"),
     ("status-update", "95 % search, mostly for the latest keys, 5 % insert: NV-Store's StatusUpdate"),
     ("session-store", "half search, half update, Zipf's law: NV-Store's SessionStore"),
     ("fillseq", "db_bench: insert ascending keys into an empty instance"),
     ("fillrandom", "db_bench: insert random keys into an empty instance"),
-    ("readrandom", "db_bench: look up random keys"),
+    ("readrandom", "db_bench: look up random keys, some of them again"),
     ("readseq", "db_bench: visit all entries in order"),
-    ("overwrite", "db_bench: update random keys"),
+    ("overwrite", "db_bench: update random keys, some of them again"),
 ];
 
 /// The workload of that name.
@@ -71,10 +94,11 @@ pub fn find(name: &str) -> Result<Workload, Error> {
         "search" => one(random, phase("search", SEARCH)),
         "search-dependent" => one(random, Phase { access: Access::Dependent, ..phase("search", SEARCH) }),
         "search-batch" => one(random, Phase { access: Access::Batch(16), ..phase("search", SEARCH) }),
-        "readrandom" => one(random, phase("search", SEARCH)),
+        "readrandom" => one(random, Phase { distribution: Distribution::Random, ..phase("search", SEARCH) }),
         "readseq" => one(random, Phase { distribution: Distribution::Sequential, ..phase("scan", SCAN) }),
         "miss" => one(random, phase("miss", Mix { miss: 1.0, ..NONE })),
-        "update" | "overwrite" => one(random, phase("update", UPDATE)),
+        "update" => one(random, phase("update", UPDATE)),
+        "overwrite" => one(random, Phase { distribution: Distribution::Random, ..phase("update", UPDATE) }),
         "delete" => one(random, phase("delete", DELETE)),
         "scan" => one(random, phase("scan", SCAN)),
         "zipfian" => one(random, Phase { distribution: Distribution::Zipfian(YCSB), ..phase("search", SEARCH) }),
@@ -85,7 +109,10 @@ pub fn find(name: &str) -> Result<Workload, Error> {
         "ycsb-d" | "status-update" => {
             one(random, Phase { distribution: Distribution::Latest(YCSB), ..phase("run", Mix { search: 0.95, insert: 0.05, ..NONE }) })
         }
-        "ycsb-e" => zipf(Mix { scan: 0.95, insert: 0.05, ..NONE }),
+        "ycsb-e" => {
+            let mix = Mix { scan: 0.95, insert: 0.05, ..NONE };
+            one(random, Phase { distribution: Distribution::Zipfian(YCSB), lengths: Lengths::Uniform, ..phase("run", mix) })
+        }
         "ycsb-f" => zipf(Mix { search: 0.5, modify: 0.5, ..NONE }),
         _ => {
             let names: Vec<_> = WORKLOADS.iter().map(|(name, _)| *name).collect();
@@ -108,7 +135,16 @@ const SCAN: Mix = Mix { scan: 1.0, ..NONE };
 
 /// A phase of as many operations as there are keys, each on another key if they are not inserted.
 pub(crate) fn phase(name: &str, mix: Mix) -> Phase {
-    Phase { name: name.into(), mix, distribution: Distribution::Uniform, order: Order::Random, operations: None, access: Access::Independent, measured: true }
+    Phase {
+        name: name.into(),
+        mix,
+        distribution: Distribution::Uniform,
+        order: Order::Random,
+        operations: None,
+        access: Access::Independent,
+        lengths: Lengths::Fixed,
+        measured: true,
+    }
 }
 
 /// A mix such as `search=95,update=5`: names of operations and their shares.
@@ -135,16 +171,18 @@ pub fn parse_mix(text: &str) -> Result<Mix, Error> {
     if mix == NONE { Err(Error::Usage(format!("{text:?} is a mix of nothing"))) } else { Ok(mix) }
 }
 
-/// A distribution such as `uniform`, `sequential`, `zipfian`, `zipfian:0.8`, `latest`.
+/// A distribution such as `uniform`, `random`, `sequential`, `zipfian`, `zipfian:0.8`, `latest`.
 ///
 /// # Errors
 /// [`Error::Usage`].
 pub fn parse_distribution(text: &str) -> Result<Distribution, Error> {
-    let wrong = || Error::Usage(format!("{text:?} is no distribution; there are: uniform, sequential, zipfian, latest, and zipfian:EXPONENT, latest:EXPONENT"));
+    let wrong =
+        || Error::Usage(format!("{text:?} is no distribution; there are: uniform, random, sequential, zipfian, latest, and zipfian:EXPONENT, latest:EXPONENT"));
     let (name, exponent) = text.split_once(':').map_or((text, None), |(name, exponent)| (name, Some(exponent)));
     let exponent = exponent.map(|text| text.parse::<f64>().map_err(|_| wrong())).transpose()?;
     match (name, exponent) {
         ("uniform", None) => Ok(Distribution::Uniform),
+        ("random", None) => Ok(Distribution::Random),
         ("sequential", None) => Ok(Distribution::Sequential),
         ("zipfian", exponent) => Ok(Distribution::Zipfian(exponent.unwrap_or(YCSB))),
         ("latest", exponent) => Ok(Distribution::Latest(exponent.unwrap_or(YCSB))),

@@ -108,6 +108,81 @@ fn what_a_mix_has_inserted_is_found_afterwards() {
     assert_eq!(results.measurements.len(), 2);
 }
 
+/// Keys go away and come back among all other operations, and it is known which are there, in the mix and behind it.
+#[test]
+fn what_a_mix_has_removed_is_known() {
+    let mut mixed = workload::find("ycsb-a").unwrap();
+    mixed.phases[0].mix = workload::parse_mix("search=4,miss=1,insert=2,update=4,delete=3,scan=1,modify=1").unwrap();
+    mixed.phases.extend(workload::find("search").unwrap().phases);
+    mixed.phases.push(mixed.phases[0].clone());
+    for (at, phase) in mixed.phases.iter_mut().enumerate() {
+        (phase.name, phase.operations) = (format!("{at}"), Some(4 * KEYS));
+    }
+    let of = |key, distribution| {
+        let mut workload = mixed.clone();
+        workload.phases[0].distribution = distribution;
+        Case { workload, parameters: Parameters { threads: 3, key, ..parameters(Measure::Time) } }
+    };
+    let latest = of(KeyKind::Bytes(23), Distribution::Latest(0.99));
+    let [uniform, zipfian] = [Distribution::Uniform, Distribution::Zipfian(0.99)].map(|distribution| of(KeyKind::Integer, distribution));
+    let results = run(plan(&["isle", "ever", "store", "server"], vec![uniform.clone(), zipfian, latest]));
+    assert_eq!(results.measurements.len(), 4 * 3 * 3);
+    let lying = run_with(vec![Box::new(Map { lie: Lie::Stays })], plan(&["map"], vec![uniform]), false);
+    assert!(matches!(lying, Err(Error::WrongAnswers { count, .. }) if count > 0));
+}
+
+/// YCSB's scans have one entry to the most with equal chance, others the most; half of ten and a half is expected, less where there are no more keys.
+#[test]
+fn scans_of_ycsb_differ_in_length() {
+    for (name, low, high) in [("ycsb-e", 4.7, 5.7), ("scan", 9.8, 10.0)] {
+        let results = run(plan(&["isle"], vec![Case { workload: workload::find(name).unwrap(), parameters: parameters(Measure::Time) }]));
+        let metrics = &results.measurements[0].metrics;
+        let length = metrics[metric::ENTRIES].value / metrics[metric::THROUGHPUT].value;
+        assert!((low..=high).contains(&length), "{name}: {length} entries an operation");
+    }
+}
+
+/// Names say the index, so a file that is read when the default is another one says the same.
+#[test]
+fn a_plan_says_what_was_done() {
+    let of = |measure, domain: &str| {
+        let parameters = Parameters { domain: domain.into(), keys: 100, ..parameters(measure) };
+        Case { workload: workload::find("load").unwrap(), parameters }
+    };
+    let results = run(plan(&["store", "server:fp", "store-snapshots"], vec![of(Measure::Time, "adr")]));
+    let index = everleaf::Options::default().index;
+    let names = [format!("store:{index}"), "server:fp".into(), format!("store-snapshots:{index}")];
+    assert_eq!(results.header.plan.experiments[0].systems, names);
+    assert!(results.measurements.iter().all(|found| names.contains(&found.system)));
+    assert!(results.header.version.starts_with(env!("CARGO_PKG_VERSION")));
+    let counted = run_with(everleaf_lab::systems(), plan(&[], vec![of(Measure::Instructions, "adr"), of(Measure::Instructions, "eadr")]), false).unwrap();
+    let cases = &counted.header.plan.experiments[0].cases;
+    assert!(cases.len() == 1 && cases[0].parameters.domain == "page-cache", "nothing is written back under valgrind");
+}
+
+/// Each measure of a run has its own columns, and what was done in one round has no spread.
+#[test]
+fn every_measure_of_a_run_has_its_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let case = |measure| {
+        let memory = Memory::Directory(directory.path().to_owned());
+        Case { workload: workload::find("insert").unwrap(), parameters: Parameters { memory, ..parameters(measure) } }
+    };
+    let mut plan = plan(&["isle", "lb"], [Measure::Latency, Measure::Counts, Measure::Space, Measure::Recovery].map(case).into());
+    plan.rounds = 2;
+    let results = run(plan);
+    let text = summary::text(&results);
+    assert!(!text.contains("NaN"), "{text}");
+    let rows: Vec<&str> = text.lines().filter(|line| [" isle ", " lb "].iter().any(|name| line.contains(name))).collect();
+    assert!(rows.len() == 8 && rows.iter().all(|row| row.ends_with(|last: char| last.is_ascii_digit())), "each has a ratio: {text}");
+    assert_eq!(rows.iter().filter(|row| row.contains('%')).count(), 4, "latency and recovery have two rounds: {text}");
+    assert!(results.measurements.iter().any(|found| found.metrics.contains_key(metric::P50) && found.metrics[metric::THROUGHPUT].value > 0.0));
+    everleaf_lab::report::write(&results, directory.path()).unwrap();
+    for name in ["test-latency", "test-counts", "test-pool", "test-recovery", "test-reopening"] {
+        assert!(directory.path().join(format!("figures/{name}.svg")).is_file(), "no figure {name}");
+    }
+}
+
 #[test]
 fn counts_are_those_of_the_structure() {
     let micro = Case { workload: workload::find("micro").unwrap(), parameters: parameters(Measure::Counts) };
@@ -143,8 +218,8 @@ fn recovery_and_space() {
         Case { workload: Workload { phases: Vec::new(), ..workload::find("search").unwrap() }, parameters }
     };
     for key in [KeyKind::Integer, KeyKind::Bytes(20)] {
-        let results = run(plan(&["isle", "wb", "store", "volatile"], vec![at(Measure::Recovery, key), at(Measure::Space, key)]));
-        for system in ["isle", "wb", "store"] {
+        let results = run(plan(&["isle", "wb", "ever", "store", "volatile"], vec![at(Measure::Recovery, key), at(Measure::Space, key)]));
+        for system in ["isle", "wb", "ever", "store:ever"] {
             let time = |name| figure(&results, system, "reopen", name);
             assert!(time(metric::RECOVERY) > 0.0 && time(metric::REOPENING) > 0.0 && time(metric::RECOVERY_IN_FULL) >= time(metric::RECOVERY));
             assert!(figure(&results, system, "space", metric::POOL) > 16.0, "a key and a value");
@@ -233,6 +308,8 @@ enum Lie {
     Skips,
     /// Keeps the value that a key has.
     Keeps,
+    /// Keeps a key that it has removed.
+    Stays,
 }
 
 type Entry = (Vec<u8>, Vec<u8>);
@@ -314,6 +391,9 @@ impl Handle for MapHandle<'_> {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        if self.0.lie == Lie::Stays {
+            return Ok(self.0.map.lock().unwrap().contains_key(key));
+        }
         Ok(self.0.map.lock().unwrap().remove(key).is_some())
     }
 
@@ -338,7 +418,8 @@ fn figures_of_systems_that_answer_wrongly_are_refused() {
     let micro = || Case { workload: workload::find("micro").unwrap(), parameters: Parameters { keys: 1000, ..parameters(Measure::Time) } };
     let run = |lie| run_with(vec![Box::new(Map { lie })], plan(&["map"], vec![micro()]), false);
     assert_eq!(run(Lie::None).unwrap().measurements.len(), 5);
-    let lies = [(Lie::Forgets, "search"), (Lie::Mixes, "search"), (Lie::Reverses, "scan"), (Lie::Skips, "scan"), (Lie::Keeps, "update")];
+    let lies =
+        [(Lie::Forgets, "search"), (Lie::Mixes, "search"), (Lie::Reverses, "scan"), (Lie::Skips, "scan"), (Lie::Keeps, "update"), (Lie::Stays, "delete")];
     for (lie, wrong) in lies {
         match run(lie) {
             Err(Error::WrongAnswers { phase, count, .. }) => assert!(phase == wrong && count > 0, "{phase}: {count}"),
@@ -355,7 +436,12 @@ fn what_makes_no_sense_is_an_error() {
         run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["map"], vec![case]), false)
     };
     assert!(case(&|_| {}).is_ok());
-    let wrong: [&dyn Fn(&mut Case); 9] = [
+    let wrong: [&dyn Fn(&mut Case); 10] = [
+        // Nothing is left to be looked up.
+        &|case| {
+            case.workload.phases[1].mix = workload::parse_mix("search=1,delete=1").unwrap();
+            case.workload.phases[1].operations = Some(3 * KEYS);
+        },
         &|case| case.parameters.keys = 0,
         &|case| case.parameters.keys = 1 << 40,
         &|case| case.parameters.value_bytes = 7,
@@ -363,7 +449,7 @@ fn what_makes_no_sense_is_an_error() {
         &|case| case.parameters.key = KeyKind::Bytes(7),
         &|case| case.parameters.domain = "pear".into(),
         &|case| case.workload.phases[1].access = Access::Batch(0),
-        &|case| case.workload.phases[1].mix.delete = 1.0,
+        &|case| case.workload.phases[4].operations = Some(3 * KEYS),
         &|case| case.workload.phases[1].distribution = Distribution::Zipfian(f64::NAN),
     ];
     for (number, change) in wrong.into_iter().enumerate() {

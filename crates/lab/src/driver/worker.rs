@@ -10,7 +10,7 @@
 use super::{Kind, Outcome, Work, shares};
 use crate::choice::Chooser;
 use crate::keys::{ABSENT, DENSE, append_value, belongs, version_of, word_of};
-use crate::plan::{Access, Distribution, Measure};
+use crate::plan::{Access, Distribution, Lengths, Measure};
 use crate::{Error, Handle, Instance, Marks};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -26,6 +26,8 @@ struct Operation {
     kind: Kind,
     /// Of the key.
     number: u64,
+    /// Entries that a scan visits.
+    length: u32,
 }
 
 /// Operations that are to come.
@@ -37,6 +39,13 @@ struct Block {
     values: Vec<u8>,
 }
 
+/// The keys of a thread that alone adds and removes them, and so knows which are there.
+struct Share {
+    /// Numbers of those that are there, and of those that were.
+    present: Vec<u64>,
+    absent: Vec<u64>,
+}
+
 /// Writes the blocks of a thread.
 struct Script<'a> {
     work: &'a Work<'a>,
@@ -45,6 +54,8 @@ struct Script<'a> {
     /// The number of the first key that this thread inserts: each has a run of numbers, so that each inserts in order if keys ascend.
     first: u64,
     inserted: u64,
+    /// Its own keys, if it has such; else all that were there are everybody's.
+    share: Option<Share>,
     chooser: Chooser,
     random: SmallRng,
     /// Kinds that occur, and the shares of all up to each.
@@ -54,9 +65,15 @@ struct Script<'a> {
 impl<'a> Script<'a> {
     fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>) -> Result<Self, Error> {
         let phase = work.phase;
+        let (count, threads) = (work.population.count(), usize::from(work.parameters.threads));
+        let share = super::is_shared_out(&phase.mix).then(|| {
+            let present = (thread..count).step_by(threads).map(|place| work.population.number(place)).collect();
+            Share { present, absent: Vec::new() }
+        });
+        let count = share.as_ref().map_or(count, |share| share.present.len() as u64);
         // A mix with inserts has more keys with time, so that none of them is taken once for all.
-        let draws = if phase.mix.insert > 0.0 { u64::MAX } else { work.operations };
-        let chooser = Chooser::new(phase.distribution, work.population.count(), draws, part.start)?;
+        let draws = if phase.mix.insert > 0.0 || share.is_some() { u64::MAX } else { work.operations };
+        let chooser = Chooser::new(phase.distribution, count, draws, part.start)?;
         let random = SmallRng::seed_from_u64(work.context.seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let shares = shares(&phase.mix);
         let (sum, mut below) = (shares.iter().sum::<f64>(), 0.0);
@@ -65,11 +82,14 @@ impl<'a> Script<'a> {
             below += share / sum;
             kinds.push((kind, below));
         }
-        Ok(Self { work, first: work.insert_base + part.start, part, inserted: 0, chooser, random, kinds })
+        Ok(Self { work, first: work.insert_base + part.start, part, inserted: 0, share, chooser, random, kinds })
     }
 
     /// Writes the next block; whether there is one.
-    fn write(&mut self, block: &mut Block) -> bool {
+    ///
+    /// # Errors
+    /// A mix that has removed every key of this thread.
+    fn write(&mut self, block: &mut Block) -> Result<bool, Error> {
         let (keys, value_bytes) = (self.work.keys, self.work.parameters.value_bytes);
         let count = match self.work.phase.access {
             Access::Batch(size) => size.into(),
@@ -83,12 +103,9 @@ impl<'a> Script<'a> {
         for _ in 0..count {
             let kind = self.kind();
             let number = match kind {
-                Kind::Insert => {
-                    self.inserted += 1;
-                    self.first + self.inserted - 1
-                }
+                Kind::Insert => self.add(),
                 Kind::Miss => ABSENT | self.random.random_range(0..DENSE >> 2),
-                Kind::Search | Kind::Update | Kind::Modify | Kind::Delete | Kind::Scan => self.choose(),
+                Kind::Search | Kind::Update | Kind::Modify | Kind::Delete | Kind::Scan => self.choose(kind)?,
             };
             keys.append(number, &mut block.keys);
             match kind {
@@ -96,10 +113,14 @@ impl<'a> Script<'a> {
                 Kind::Update => append_value(number, self.random.random::<u16>() | 1, value_bytes, &mut block.values),
                 _ => block.values.resize(block.values.len() + value_bytes as usize, 0),
             }
-            block.operations.push(Operation { kind, number });
+            let length = match (kind, self.work.phase.lengths) {
+                (Kind::Scan, Lengths::Uniform) => self.random.random_range(1..=self.work.parameters.scan_length.max(1)),
+                _ => self.work.parameters.scan_length,
+            };
+            block.operations.push(Operation { kind, number, length });
         }
         keys.append(0, &mut block.keys);
-        count > 0
+        Ok(count > 0)
     }
 
     fn kind(&mut self) -> Kind {
@@ -112,11 +133,42 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// The number of a key that will be there: one that was there before the phase, or one that this thread will have inserted.
-    fn choose(&mut self) -> u64 {
+    /// The number of a key that will not be there: one of its own that was, or a new one.
+    fn add(&mut self) -> u64 {
+        let again = self.share.as_mut().filter(|share| !share.absent.is_empty()).map(|share| {
+            let place = self.random.random_range(0..share.absent.len());
+            share.absent.swap_remove(place)
+        });
+        let number = again.unwrap_or_else(|| {
+            self.inserted += 1;
+            self.first + self.inserted - 1
+        });
+        if let Some(share) = &mut self.share {
+            share.present.push(number);
+        }
+        number
+    }
+
+    /// The number of a key that will be there: of its own, if it has such; or one that was there before the phase, or one that this thread will have inserted.
+    fn choose(&mut self, kind: Kind) -> Result<u64, Error> {
+        if let Some(share) = &mut self.share {
+            if share.present.is_empty() {
+                let name = &self.work.phase.name;
+                let message =
+                    format!("phase {name} has removed all keys; let it insert as many as it deletes, or do fewer operations, or begin with more keys");
+                return Err(Error::Usage(message));
+            }
+            let place = self.chooser.next(share.present.len() as u64, &mut self.random) as usize % share.present.len();
+            if kind != Kind::Delete {
+                return Ok(share.present[place]);
+            }
+            let number = share.present.swap_remove(place);
+            share.absent.push(number);
+            return Ok(number);
+        }
         let before = self.work.population.count();
         let place = self.chooser.next(before + self.inserted, &mut self.random);
-        if place < before { self.work.population.number(place) } else { self.first + place - before }
+        Ok(if place < before { self.work.population.number(place) } else { self.first + place - before })
     }
 }
 
@@ -145,12 +197,12 @@ impl Player<'_> {
         }
         let (key_size, value_size) = (self.work.keys.size(), self.work.parameters.value_bytes as usize);
         let timed = self.work.parameters.measure == Measure::Latency;
-        for (at, Operation { kind, number }) in block.operations.iter().enumerate() {
+        for (at, Operation { kind, number, length }) in block.operations.iter().enumerate() {
             let key = &block.keys[(at + self.bend) * key_size..][..key_size];
             let value = &block.values[at * value_size..][..value_size];
             let before = self.marks(*kind);
             let start = timed.then(Instant::now);
-            let right = self.operate(*kind, *number, key, value)?;
+            let right = self.operate(*kind, *number, *length, key, value)?;
             let nanoseconds = start.map_or(0, |start| start.elapsed().as_nanos() as u64);
             self.outcome.wrong += u64::from(!right);
             if timed {
@@ -165,12 +217,23 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Whether the last update of a block is there: no value that was inserted has its version. Others may have set one since, but none of version 0.
+    /// Whether the last update of a block is there: no value that was inserted has its version. Others may have set one since, but none of version 0. And
+    /// whether the key that was removed last is not there. Only this thread may have brought that back, or removed what it had updated.
     fn look_back(&mut self, block: &Block) -> Result<(), Error> {
-        let key_size = self.work.keys.size();
-        if let Some((at, last)) = block.operations.iter().enumerate().rfind(|(_, operation)| operation.kind == Kind::Update) {
-            let word = self.find(last.number, &block.keys[at * key_size..][..key_size])?;
+        let (key_size, operations) = (self.work.keys.size(), &block.operations);
+        let last = |kind, undone: Kind| {
+            let at = operations.iter().rposition(|operation| operation.kind == kind)?;
+            let number = operations[at].number;
+            let stands = operations[at + 1..].iter().all(|later| later.kind != undone || later.number != number);
+            stands.then(|| (number, &block.keys[at * key_size..][..key_size]))
+        };
+        if let Some((number, key)) = last(Kind::Update, Kind::Delete) {
+            let word = self.find(number, key)?;
             self.outcome.wrong += u64::from(word.is_none_or(|word| version_of(word) == 0));
+        }
+        if let Some((_, key)) = last(Kind::Delete, Kind::Insert) {
+            self.value.clear();
+            self.outcome.wrong += u64::from(self.handle.get(key, &mut self.value)?);
         }
         Ok(())
     }
@@ -203,7 +266,7 @@ impl Player<'_> {
 
     /// Does one operation; whether the answer was right.
     #[inline(always)]
-    fn operate(&mut self, kind: Kind, number: u64, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+    fn operate(&mut self, kind: Kind, number: u64, length: u32, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         match kind {
             Kind::Insert => self.handle.insert(key, value).map(|()| true),
             Kind::Search => Ok(self.find(number, key)?.is_some()),
@@ -219,7 +282,7 @@ impl Player<'_> {
                 self.handle.update(key, &self.value).map(|()| true)
             }
             Kind::Delete => self.handle.delete(key),
-            Kind::Scan => self.scan(key),
+            Kind::Scan => self.scan(key, length.into()),
         }
     }
 
@@ -237,8 +300,7 @@ impl Player<'_> {
         Ok(right.then_some(word))
     }
 
-    fn scan(&mut self, from: &[u8]) -> Result<bool, Error> {
-        let length = u64::from(self.work.parameters.scan_length);
+    fn scan(&mut self, from: &[u8], length: u64) -> Result<bool, Error> {
         let sequential = self.work.phase.distribution == Distribution::Sequential;
         let cursor = sequential.then(|| self.cursor.take().unwrap_or_else(|| vec![0; 8]));
         let (mut visited, mut right, mut last_word) = (0, true, 0);
@@ -296,7 +358,7 @@ impl<'a> Worker<'a> {
     /// Whatever the system fails by.
     pub(super) fn run(self) -> Result<Outcome, Error> {
         let (Self { mut script, mut player }, mut block) = (self, Block::default());
-        while !script.work.context.stopped() && script.write(&mut block) {
+        while !script.work.context.stopped() && script.write(&mut block)? {
             let start = Instant::now();
             player.play(&block)?;
             player.outcome.busy += start.elapsed();
@@ -308,6 +370,7 @@ impl<'a> Worker<'a> {
         if script.inserted > 0 {
             outcome.inserted.push((script.first, script.inserted));
         }
+        outcome.left = script.share.map_or_else(Vec::new, |share| share.present);
         Ok(outcome)
     }
 }

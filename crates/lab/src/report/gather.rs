@@ -1,7 +1,8 @@
 //! From measurements to figures.
 //!
 //! 1. An experiment has the figure that its plan asks for; without one, bars of its throughput.
-//! 2. Where latencies were measured, it also has their percentiles; where lines and fences were counted, also these.
+//! 2. Where latencies were measured, it also has their percentiles; where lines and fences were counted, also these; and so with space, times to open, and
+//!    instructions.
 //! 3. A panel is what its measurements have in common, and a title says in what panels differ. What all panels have in common stands in the note.
 
 use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series};
@@ -73,8 +74,26 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
             chart,
         });
     }
+    for (name, what) in OTHERS.into_iter().filter(|(name, _)| *name != planned.vertical) {
+        let chosen = with_metrics(&all, &[name]);
+        if !chosen.is_empty() && (planned.shape == Shape::Bars || chosen.len() < all.len()) {
+            let view = View::new(&chosen, "phase");
+            let chart = view.bars(name, experiment);
+            let title = format!("{}: {what}", experiment.title);
+            figures.push(Figure { name: format!("{}-{name}", experiment.id), title, note: view.note(&chart), chart });
+        }
+    }
     figures
 }
+
+/// What also has a figure of its own, wherever it was found out, and its words.
+const OTHERS: [(&str, &str); 5] = [
+    (metric::POOL, "persistent memory"),
+    (metric::DRAM, "DRAM"),
+    (metric::RECOVERY, "opening after a crash"),
+    (metric::REOPENING, "opening after a clean shutdown"),
+    (metric::INSTRUCTIONS, "instructions"),
+];
 
 /// Measurements that have all of these; if some were taken for the sake of time alone, throughput and mean come from them.
 fn with_metrics<'a>(all: &[&'a Measurement], names: &[&str]) -> Vec<&'a Measurement> {
@@ -389,7 +408,7 @@ mod tests {
 
     #[test]
     fn systems_of_the_registry_are_known_as_ours() {
-        assert!(["isle", "lb-512", "server", "store", "store:isle"].into_iter().all(is_everleaf));
+        assert!(["isle", "lb-512", "server:lb", "store:ever", "store-snapshots:isle"].into_iter().all(is_everleaf));
         assert!(!["lmdb", "redb-durable", "btreemap"].into_iter().any(is_everleaf));
     }
 }

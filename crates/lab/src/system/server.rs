@@ -23,7 +23,7 @@ const SCAN_GROUP: usize = 128;
 
 /// A server on an index of the registry.
 pub(super) struct Servers {
-    /// `server`, or `server:` and the name of an index.
+    /// `server:`, and the name of the index.
     pub(super) name: String,
     pub(super) index: String,
 }

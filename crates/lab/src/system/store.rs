@@ -17,7 +17,7 @@ const NAMESPACE: &str = "lab";
 /// A store on an index of the registry.
 #[derive(Clone)]
 pub(super) struct Stores {
-    /// `store`, or `store:` and the name of an index.
+    /// `store:` or `store-snapshots:`, and the name of the index.
     pub(super) name: String,
     pub(super) index: String,
     /// Whether each lookup and each scan begins a snapshot.
