@@ -1,4 +1,5 @@
-//! The report of `docs/results`: every claim of the papers that can be judged, measured and drawn; and on request other engines beside.
+//! The report of `docs/results`: every claim of the papers that can be judged, measured and drawn; what else one looks for first (YCSB, db_bench, space,
+//! instructions); and on request other engines beside.
 
 use crate::process::{Failure, cargo, root, run};
 use clap::Args;
@@ -20,7 +21,7 @@ pub(crate) struct Arguments {
     /// Keys with which engines are compared; servers, which take longer for each, are with a tenth
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(100..))]
     peers_keys: u64,
-    /// Only the engines: the claims have been measured
+    /// Only the engines: the rest has been measured
     #[arg(long)]
     peers_only: bool,
     /// Where the report goes, from the folder of the workspace on
@@ -28,10 +29,33 @@ pub(crate) struct Arguments {
     out: String,
 }
 
-/// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; and maps that outlive nothing. The first is what others are
-/// compared with, here and below.
-const PROCESS: [&str; 11] =
-    ["store", "store-snapshots", "lmdb-nosync", "redb-durable", "fjall-nosync", "rocksdb-nosync", "sled-nosync", "btreemap", "skipmap", "bf-tree", "volatile"];
+/// What is measured beside the claims: where it goes, the workloads, and with what, which takes about four minutes in all. Keys of YCSB and db_bench are
+/// strings, whose records an index has to keep as well; instructions are counted at a fiftieth of the speed.
+const PANELS: [(&str, &str, &[&str]); 4] = [
+    ("ycsb", "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
+    ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "50000"]),
+    ("space", "load", &["--measure", "space", "--systems", "ever,isle,lb,fp,wb,nv,store,volatile", "--keys", "1000000"]),
+    ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "10000"]),
+];
+
+/// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is
+/// what others are compared with, here and below.
+const PROCESS: [&str; 12] = [
+    "store",
+    "store-snapshots",
+    "lmdb-nosync",
+    "redb-durable",
+    "redb-nosync",
+    "fjall-nosync",
+    "rocksdb-nosync",
+    "sled-nosync",
+    "btreemap",
+    "skipmap",
+    "bf-tree",
+    "volatile",
+];
+/// Maps of integers: indexes of the registry, and those that outlive nothing.
+const INTEGERS: [&str; 7] = ["ever", "lb", "volatile", "congee", "btreemap", "skipmap", "bf-tree"];
 /// Engines whose writes outlive a power failure, on a disk.
 const DISK: [&str; 6] = ["store", "lmdb-durable", "redb-durable", "fjall-durable", "rocksdb-durable", "sled-durable"];
 /// Servers, with the programs that must be installed for them.
@@ -48,26 +72,31 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
     run(&mut cargo(&["build", "--release", "--package", "everleaf-cli"]))?;
     if !arguments.peers_only {
         report(&arguments.out, everleaf().args(["lab", "reproduce", "all", "--scale", &arguments.scale]))?;
+        for (place, workloads, options) in PANELS {
+            report(&format!("{}/{place}", arguments.out), everleaf().args(["lab", "run", "--workload", workloads]).args(options))?;
+        }
     }
     if !arguments.peers && !arguments.peers_without_rocksdb {
         return Ok(());
     }
-    let measure = |place: &str, workload: &[&str], [domain, directory]: [&str; 2], keys: u64, systems: &[&str]| {
+    let strings = ["16", "100"];
+    let measure = |place: &str, workload: &[&str], [domain, directory]: [&str; 2], [key, value_bytes]: [&str; 2], keys: u64, systems: &[&str]| {
         let mut command = cargo(&["run", "--release", "--manifest-path", "peers/Cargo.toml"]);
         if arguments.peers_without_rocksdb {
             command.arg("--no-default-features");
         }
         let systems: Vec<&str> = systems.iter().copied().filter(|name| arguments.peers || !name.starts_with("rocksdb")).collect();
-        command.args(["--", "lab", "run", "--key", "16", "--value-bytes", "100", "--domains", domain, "--directory", directory]);
+        command.args(["--", "lab", "run", "--key", key, "--value-bytes", value_bytes, "--domains", domain, "--directory", directory]);
         command.args(["--workload"]).args(workload).args(["--keys", &keys.to_string(), "--systems", &systems.join(",")]);
         report(&format!("{}/{place}", arguments.out), &mut command)
     };
     let keys = arguments.peers_keys;
     // A hundredth on a disk, which takes a thousand times as long.
-    measure("disk", &["micro"], ["msync", "."], keys / 100, &DISK)?;
-    measure("peers", &["micro"], ["page-cache", "/dev/shm"], keys, &PROCESS)?;
+    measure("disk", &["micro"], ["msync", "."], strings, keys / 100, &DISK)?;
+    measure("peers", &["micro"], ["page-cache", "/dev/shm"], strings, keys, &PROCESS)?;
+    measure("integers", &["micro"], ["page-cache", "/dev/shm"], ["integer", "8"], keys, &INTEGERS)?;
     let servers: Vec<&str> = SERVERS.iter().filter(|(_, program)| program.is_none_or(is_installed)).map(|(name, _)| *name).collect();
-    measure("servers", &["basic", "--threads", "1,2"], ["page-cache", "."], keys / 10, &servers)
+    measure("servers", &["basic", "--threads", "1,2"], ["page-cache", "."], strings, keys / 10, &servers)
 }
 
 /// Lets `command` write its results into a folder, and draws them there. Paths begin in the workspace, so that what is kept tells nothing of a machine.
