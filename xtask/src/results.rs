@@ -29,13 +29,13 @@ pub(crate) struct Arguments {
     out: String,
 }
 
-/// What is measured beside the claims: where it goes, the workloads, and with what, which takes about four minutes in all. Keys of YCSB and db_bench are
+/// What is measured beside the claims: where it goes, the workloads, and with what, which takes about three minutes in all. Keys of YCSB and db_bench are
 /// strings, whose records an index has to keep as well; instructions are counted at a fiftieth of the speed.
 const PANELS: [(&str, &str, &[&str]); 4] = [
-    ("ycsb", "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
-    ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "50000"]),
+    ("ycsb", "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "50000"]),
+    ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "100000"]),
     ("space", "load", &["--measure", "space", "--systems", "ever,isle,lb,fp,wb,nv,store,volatile", "--keys", "1000000"]),
-    ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "10000"]),
+    ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
 ];
 
 /// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is

@@ -332,6 +332,10 @@ impl Work {
             workload.load = Some(Load { order: workload.load.map_or(Order::Random, |load| load.order), fill: Some(fill) });
             workload.name = format!("{}, leaves {:.0} % full", workload.name, 100.0 * fill);
         }
+        // What is not as its name says is told.
+        for change in [&self.mix, &self.distribution].into_iter().flatten() {
+            workload.name = format!("{}, {change}", workload.name);
+        }
         for phase in &mut workload.phases {
             if let Some(mix) = &self.mix {
                 phase.mix = workload::parse_mix(mix)?;
