@@ -308,7 +308,7 @@ impl<M: Listed> Namespace<M> {
     /// Removes `key`; whether it was present.
     ///
     /// # Errors
-    /// A damaged pool; [`Error::Halted`]. A full pool is no obstacle, unless a snapshot is open, or was lately: then a delete leaves a tombstone, some dozens of
+    /// A damaged pool; [`Error::Halted`]. A full pool is no obstacle, unless a snapshot is open, or was lately: then a delete leaves a tombstone, a few dozen
     /// bytes, until no snapshot wants what is behind it. For these, and for indexes that need room to remove something, there is half of the pool's reserve:
     /// of a sixteenth of what it may grow to, or of 4 MiB. When that is used up, a delete is refused like other writes.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
