@@ -63,7 +63,8 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// Removes `key`. Returns the value it had.
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error>;
 
-    /// Makes several writes, one after the other; each is durable and visible when the call returns, none is tied to another by a crash. What each single call
+    /// Makes several writes; those to equal keys one after the other. Each is durable and visible when the call returns; none is tied to another, by a crash or
+    /// for others who read meanwhile. What each single call
     /// would have returned is appended to `returned`; after an error, by so much longer has it become as writes were made. Faster than one by one: memory is
     /// asked for at once, and where the structure allows it, writes share their fence.
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {

@@ -105,7 +105,7 @@ mod lists {
 
     // The product has all sizes. Elsewhere are those that there is something to learn from: papers compare sizes by what integers cost.
     listed!(Hardware, integers: instances, more_sizes; strings: instances, more_sizes);
-    listed!(Crash, integers: instances, small_variants; strings: instances);
+    listed!(Crash, integers: instances, small_variants; strings: instances, small_variants);
     listed!(Count<Hardware>, integers: instances, more_sizes; strings: instances);
 }
 

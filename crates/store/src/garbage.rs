@@ -21,7 +21,7 @@
 use crate::clock::Clock;
 use crate::snapshot::Snapshots;
 use crate::store::{Former, Shared, Space};
-use crate::version::Age;
+use crate::version::{Age, CUT_OUT};
 use crate::{Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
@@ -131,14 +131,11 @@ impl<M: Listed> Shared<M> {
     /// Cuts a version out that was replaced, if no snapshot wants it; whether it has. See `version.rs`.
     fn cut_out(&self, link: u64, record: &Record<'_>, newer: Option<NonZeroU64>, at: u64) -> Result<bool, Error> {
         let Some(newer) = newer.map(|newer| Record::read(&self.pool, newer.get())).transpose()? else { return Ok(false) };
-        if newer.is_tombstone() {
-            return Ok(false);
-        }
         match self.age(record)? {
             Age::At(created) if !self.snapshots.want(&self.clock, created, at) => {}
             _ => return Ok(false),
         }
-        let behind = record.previous().load(Ordering::Acquire);
+        let behind = record.previous().load(Ordering::Acquire) | CUT_OUT;
         // persist-equivalent(store early): after a crash nobody follows it.
         Ok(self.pool.compare_exchange(newer.previous(), link, behind).is_ok())
     }

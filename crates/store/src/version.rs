@@ -26,8 +26,8 @@
 //!    replaced itself, is *cut out*: once the version N that replaced P is committed and stamped, and while its writer still holds the key's stripe, N links
 //!    what P links, and P is given back. A snapshot whose timestamp lies between those of P and N would want P; there is none, and none is to come. So
 //!    whoever passes N on the way back would have passed P, too, and what he comes to next is in place for him. Who has read the link to P before is pinned.
-//!    So between two snapshots there is one version of a key at most, however often it is written. (What was deleted is not cut out from behind its tombstone:
-//!    who watches a key that is absent learns from it that somebody has written the key and taken it away again; see `watch.rs`.)
+//!    So between two snapshots there is one version of a key at most, however often it is written. The link says that something was cut out behind it: who
+//!    watches a key that is absent learns from that of its tombstone that somebody has written the key and taken it away again (`watch.rs`).
 //! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is
 //!    the timestamp, or the word before. An unstamped word of another birth, and a token from before birth, are of versions that were committed in another
 //!    life.
@@ -41,6 +41,9 @@ use crate::store::Shared;
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use std::sync::atomic::Ordering;
+
+/// In the word of a version that links the previous one: others between them were cut out. No link has this bit, since blocks lie at even places.
+pub(crate) const CUT_OUT: u64 = 1;
 
 /// As of when a snapshot shows what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +76,7 @@ impl<M: Listed> Shared<M> {
     #[cold]
     fn resolve<'p>(&'p self, record: Record<'p>) -> Result<Option<Record<'p>>, Error> {
         // Read before the age is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
-        let previous = record.previous().load(Ordering::Acquire);
+        let previous = record.previous().load(Ordering::Acquire) & !CUT_OUT;
         if matches!(self.age(&record)?, Age::At(_)) {
             return self.shown(record);
         }
@@ -109,7 +112,7 @@ impl<M: Listed> Shared<M> {
         let mut record = Record::read(&self.pool, link)?;
         let mut newer = None;
         loop {
-            let previous = record.previous().load(Ordering::Acquire);
+            let previous = record.previous().load(Ordering::Acquire) & !CUT_OUT;
             let age = self.age(&record)?;
             match (age, newer) {
                 (Age::At(at), _) if at < timestamp => return Ok(Some((record, at))),

@@ -4,7 +4,7 @@
 //! nothing has changed if the transaction, which reads from a snapshot of its own, finds that very version; and what it has looked at it looks at again when it
 //! commits. So, if it commits, the key was the same from the one moment to the other. A version that was loaded is as old as its index.
 
-use crate::version::is_surely_shown;
+use crate::version::{CUT_OUT, is_surely_shown};
 use crate::{Error, Namespace, Snapshot, Transaction};
 use everleaf_index::Listed;
 
@@ -25,12 +25,15 @@ impl<M: Listed> Transaction<M> {
         let index = namespace.space.index_at(now, &shared.clock);
         let Some(link) = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))? else { return Ok(!was_shown) };
         let mut newest = shared.version_at(link.get(), now.at)?;
-        // Whoever removes what is not shown changes nothing: then what was removed tells. It is held back as long as `before` lives.
+        // Whoever removes what is not shown changes nothing: then what was removed tells. It is held back as long as `before` lives, or was cut out.
         while let Some((record, at)) = &newest
             && !was_shown
             && *at >= before.timestamp()
             && record.is_tombstone()
         {
+            if record.previous().get() & CUT_OUT != 0 {
+                return Ok(false);
+            }
             newest = shared.version_at(link.get(), *at)?;
         }
         let Some((record, at)) = newest else { return Ok(!was_shown) };

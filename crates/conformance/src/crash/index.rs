@@ -252,11 +252,12 @@ impl<K: Class + ?Sized> World for Index<K> {
     }
 }
 
-/// Makes free blocks of each of the sizes that small leaves and extents have look as if they held entries: what an index does not write of a block that it takes
+/// Makes free blocks of each of the sizes that the leaves and extents of small indexes have look as if they held entries: what an index does not write of a block that it takes
 /// is not zero then.
 fn litter(pool: &Pool<Crash>) -> Result<(), everleaf_pmem::Error> {
     const BLOCKS: usize = 8;
-    const LINES_MAX: usize = 8;
+    // An extent of `ever-128`: four leaves, and two lines before them.
+    const LINES_MAX: usize = 10;
     let mut blocks = Vec::new();
     for words in (1..=LINES_MAX).flat_map(|lines| [lines * LINE / WORD; BLOCKS]) {
         let block = pool.alloc_words(words)?;

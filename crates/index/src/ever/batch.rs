@@ -10,7 +10,8 @@
 //! the first of them holds: a latch is good for all, an append for other keys that are new.
 //!
 //! A leaf that is full, and not held yet, is split in step 1: nothing that is staged has been stored, so the fences of the split are its own; and it waits but
-//! for the directory and a node of the router, whose holders wait for no leaf.
+//! for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before those that
+//! are staged.
 
 use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};

@@ -22,7 +22,6 @@ const FORM: u64 = 2;
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// See [`OrderedIndex::close`](crate::OrderedIndex::close).
     pub(super) fn leave_image(&self) -> Result<(), Error> {
-        self.gate.close();
         let mut content = vec![FORM, self.known.keys.get(), self.leaves.get()];
         let checked = self.router.check(&mut |_, number| {
             if !K::WHOLE {
@@ -31,6 +30,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         });
         checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
+        self.gate.close();
         if K::WHOLE { Ok(()) } else { image::leave(&self.pool, &self.root().image, &content) }
     }
 }

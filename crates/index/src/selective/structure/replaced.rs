@@ -123,8 +123,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if entries.len() <= L::CAPACITY / 2 {
             return self.build_only(pending.key, leaf, &entries);
         }
-        match self.build_halves(pending.key, leaf, entries.clone()) {
-            Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) if entries.len() <= L::CAPACITY => self.build_only(pending.key, leaf, &entries),
+        let fit_in_one = entries.len() <= L::CAPACITY;
+        match self.build_halves(pending.key, leaf, entries) {
+            Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) if fit_in_one => self.build_only(pending.key, leaf, &self.changed(&pending, leaf)?),
             built => built,
         }
     }
