@@ -64,9 +64,8 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error>;
 
     /// Makes several writes; those to equal keys one after the other. Each is durable and visible when the call returns; none is tied to another, by a crash or
-    /// for others who read meanwhile. What each single call
-    /// would have returned is appended to `returned`; after an error, by so much longer has it become as writes were made. Faster than one by one: memory is
-    /// asked for at once, and where the structure allows it, writes share their fence.
+    /// for those who read meanwhile. What each single call would have returned is appended to `returned`; after an error, by so much longer has it become as
+    /// writes were made. Faster than one by one: memory is asked for at once, and where the structure allows it, writes share their fence.
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         for (key, write) in writes {
             returned.push(match *write {

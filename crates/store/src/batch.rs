@@ -22,7 +22,7 @@
 //! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
 //! 3. Publish each record in its index. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log.*
 //!    An index that is full fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it may use the pool's
-//!    reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets.
+//!    reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets; where the file system is full before the pool is, there may be none.
 //! 4. Store a timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are; recovery
 //!    removes the tombstones.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.

@@ -19,7 +19,7 @@ use crate::version::Age;
 use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
-use everleaf_pmem::{Evacuation, Off, Word, schedule};
+use everleaf_pmem::{Evacuation, Off, Reserve, Word, schedule, with_reserve};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,8 +101,9 @@ impl<M: Listed> Shared<M> {
             let mut after = None;
             loop {
                 let (leaving, last) = self.find_leaving(&space, after.as_deref())?;
+                // Whatever is moved gives back as much as it takes.
                 for key in leaving {
-                    shrunk.records += u64::from(self.relocate_record(&space, &key)?);
+                    shrunk.records += u64::from(with_reserve(Reserve::Half, || self.relocate_record(&space, &key))?);
                 }
                 go_on(shrunk)?;
                 after = last;
@@ -112,7 +113,7 @@ impl<M: Listed> Shared<M> {
             }
             let mut from = Some(Vec::new());
             while let Some(low) = from {
-                from = self.relocate_leaves(&space, &low, shrunk)?;
+                from = with_reserve(Reserve::Half, || self.relocate_leaves(&space, &low, shrunk))?;
                 go_on(shrunk)?;
             }
         }

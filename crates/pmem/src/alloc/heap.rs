@@ -182,7 +182,10 @@ impl Heap {
     }
 
     pub(super) fn set_low(&self, is_low: bool) {
-        self.is_low.store(is_low, Ordering::Relaxed);
+        // Mostly it is so already, and all who free something look at it.
+        if self.is_low() != is_low {
+            self.is_low.store(is_low, Ordering::Relaxed);
+        }
     }
 
     /// The pool is now `length` bytes long.

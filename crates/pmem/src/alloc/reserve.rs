@@ -26,7 +26,7 @@ const SIZE_MAX: usize = 4 << 20;
 const SLABS_LEAST: usize = 32;
 
 /// How much of the reserve a thread may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reserve {
     /// Nothing: an ordinary allocation.
     #[default]
@@ -57,9 +57,7 @@ impl Drop for Scope {
 pub fn with_reserve<T>(reserve: Reserve, act: impl FnOnce() -> T) -> T {
     let before = RESERVE.get();
     let _scope = Scope { before, _not_send: PhantomData };
-    if before != Reserve::All {
-        RESERVE.set(reserve);
-    }
+    RESERVE.set(before.max(reserve));
     act()
 }
 
