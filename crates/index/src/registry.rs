@@ -159,8 +159,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     ]
 }
 
-/// What larger sizes of the same leaves have and the smallest do not, in small: several lines of slots, links in lines of their own, back headers. Compiled where
-/// this is called.
+/// What larger sizes of the same leaves have and the smallest do not, in small: several lines of slots, links in lines of their own, back headers. Compiled
+/// where this is called.
 pub fn small_variants<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         ever::<K, M, 2, 4, 4>("ever-128", "Ever with leaves of 128 B, extents of 4 leaves and nodes of 4: for exhaustive checking"),

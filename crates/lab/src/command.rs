@@ -333,7 +333,10 @@ impl Work {
             workload.name = format!("{}, leaves {:.0} % full", workload.name, 100.0 * fill);
         }
         // What is not as its name says is told.
-        for change in [&self.mix, &self.distribution].into_iter().flatten() {
+        let batch = self.batch.map(|size| format!("by {size}"));
+        let dependent = (self.dependent && batch.is_none()).then(|| "dependent".to_owned());
+        let operations = self.operations.map(|count| format!("{count} operations"));
+        for change in [&self.mix, &self.distribution, &batch, &dependent, &operations].into_iter().flatten() {
             workload.name = format!("{}, {change}", workload.name);
         }
         for phase in &mut workload.phases {

@@ -124,7 +124,8 @@ pub enum Distribution {
     Random,
     /// In the order in which they came, each thread its part; of scans: one behind the other, each thread from the first key on.
     Sequential,
-    /// Few very often, spread over all keys that were there before the phase, by Zipf's law with this exponent; YCSB's is 0.99.
+    /// Few very often, spread over all keys that were there before the phase, by Zipf's law with this exponent; YCSB's is 0.99. In a mix with deletes each
+    /// thread has its own few, and the last of its keys takes the place of one that is deleted.
     Zipfian(f64),
     /// The keys inserted last most often, by Zipf's law with this exponent.
     Latest(f64),

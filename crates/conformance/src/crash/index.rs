@@ -252,8 +252,8 @@ impl<K: Class + ?Sized> World for Index<K> {
     }
 }
 
-/// Makes free blocks of each of the sizes that the leaves and extents of small indexes have look as if they held entries: what an index does not write of a block that it takes
-/// is not zero then.
+/// Makes free blocks of each of the sizes that the leaves and extents of small indexes have look as if they held entries: what an index does not write of a
+/// block that it takes is not zero then.
 fn litter(pool: &Pool<Crash>) -> Result<(), everleaf_pmem::Error> {
     const BLOCKS: usize = 8;
     // An extent of `ever-128`: four leaves, and two lines before them.

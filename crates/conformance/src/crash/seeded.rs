@@ -177,7 +177,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("p8", "NV-Tree: an update counts its two elements one by one", "Yang et al.", Wrong(flagged::<{ flagged::COUNTED_ONE_BY_ONE }>)),
         seed("p9", "NV-Tree: a negative takes back its key and value, wherever they stand", "Yang et al.", Wrong(flagged::<{ flagged::MATCHED_BY_VALUE }>)),
         seed("e1", "Ever: a new key beside an old value", "its design", At(EVER, "src/ever.rs", "leaf.|write(&self.pool, slot, Slot {", Store, Early)),
-        seed("e2", "Ever: a leaf lives before its range begins", "its design", 
+        seed("e2", "Ever: a leaf lives before its range begins", "its design",
             At(EVER, "ever/structure.rs", "right).|commit(&self.pool, word, 1);", Store, Early)),
         seed("e3", "Ever: slots that have moved are used again before the new leaf lives", "its design",
             At(EVER, "ever/structure.rs", "right).|commit(&self.pool, word, 1);", Fence, Drop)),

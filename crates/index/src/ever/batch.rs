@@ -6,12 +6,12 @@
 //! 3. Publish the fingerprints of what is new, take back those of what is gone, and let go.
 //!
 //! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody who may: where somebody is in the way, what has been staged is
-//! settled first, and the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys. Writes to the same leaf share what
-//! the first of them holds: a latch is good for all, an append for other keys that are new.
+//! settled first, and the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys. Writes to the same leaf share
+//! what the first of them holds: a latch is good for all, an append for other keys that are new.
 //!
 //! A leaf that is full, and not held yet, is split in step 1: nothing that is staged has been stored, so the fences of the split are its own; and it waits but
-//! for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before those that
-//! are staged.
+//! for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before those
+//! that are staged.
 
 use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};

@@ -4,8 +4,8 @@
 //! form | keys | leaves | of each leaf, in order: { where it lies, 7 words of fingerprints }
 //! ```
 //!
-//! The form says how fingerprints are made (`leaf.rs`). Which leaves live, and where their ranges begin, is in the directory. The image counts if its leaves are those, in their order. An index of integers has
-//! none: it serves before its leaves are read.
+//! The form says how fingerprints are made (`leaf.rs`). Which leaves live, and where their ranges begin, is in the directory. The image counts if its leaves
+//! are those, in their order. An index of integers has none: it serves before its leaves are read.
 
 use super::directory::{Directory, Number, handle};
 use super::leaf::SLOTS_MAX;

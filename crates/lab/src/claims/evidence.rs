@@ -1,8 +1,9 @@
 //! What was measured, as the rules of claims ask for it, and what comes of it.
 //!
-//! A figure is a median, and how far the rounds lie apart. A ratio of two systems is told with its rounds: each of these has measured both within seconds of
-//! each other. A claim that one is faster than the other is judged by them, too: if they lie on both sides of 1, and some of them where the paper has it, then
-//! which side is the right one was not measured, and nothing is said about the claim.
+//! A figure is a median, and how far the rounds in the middle lie apart: all but the quarter of them that is least and the quarter that is largest. A ratio of
+//! two systems is told with its rounds, too, each of which has measured both. A claim is judged by them as well: if some of them lie where they should and some
+//! do not, then it was not measured whether it holds, and nothing is said about it. Of a ratio it is asked on which side of 1 it lies: one that is farther off
+//! than the paper's by more or by less, from round to round, is off all the same.
 
 use super::Ranges;
 use crate::Samples;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 /// What a claim is judged by.
 pub(super) struct Evidence<'a>(pub(super) &'a Results);
 
-/// A figure: of the rounds the median, the least, and the largest.
+/// A figure: of the rounds the median, and the least and the largest in the middle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figure {
     pub(super) median: f64,
@@ -22,7 +23,12 @@ pub(super) struct Figure {
 
 /// Where a figure should lie: between two limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Wanted(pub(super) f64, pub(super) f64);
+pub(super) struct Wanted {
+    low: f64,
+    high: f64,
+    /// Whether it is a ratio, with a side of 1 on which it should be.
+    by_side: bool,
+}
 
 /// What a part of a claim comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +62,11 @@ impl Figure {
     }
 
     fn of(median: f64, rounds: impl Iterator<Item = f64>) -> Option<Self> {
-        let (low, high) = rounds.fold((median, median), |(low, high), value| (low.min(value), high.max(value)));
+        let mut rounds: Vec<f64> = rounds.collect();
+        rounds.sort_by(f64::total_cmp);
+        let middle = &rounds[rounds.len() / 4..rounds.len() - rounds.len() / 4];
+        // The ratio of two medians need not be that of any round.
+        let (low, high) = middle.iter().fold((median, median), |(low, high), value| (low.min(*value), high.max(*value)));
         median.is_finite().then_some(Self { median, low, high })
     }
 
@@ -70,9 +80,8 @@ impl Figure {
     /// Whether it lies where it should.
     pub(super) fn judge(self, wanted: Wanted) -> Finding {
         let Self { median, low, high } = self;
-        let (all, any) = (wanted.contains(low) && wanted.contains(high), low < wanted.1 && high > wanted.0);
-        // What should lie about 1 has no side that it could be on.
-        let is_open = if wanted.contains(1.0) { any && !all } else { any && low <= 1.0 && high >= 1.0 };
+        let (all, any) = (wanted.contains(low) && wanted.contains(high), low < wanted.high && high > wanted.low);
+        let is_open = any && !all && (!wanted.by_side || low <= 1.0 && high >= 1.0);
         match wanted.contains(median) {
             _ if is_open => Finding::Noise,
             true => Finding::Holds,
@@ -83,23 +92,29 @@ impl Figure {
 
 impl Wanted {
     /// On the upper side of 1.
-    pub(super) const ABOVE: Self = Self(1.0, f64::INFINITY);
+    pub(super) const ABOVE: Self = Self::between(1.0, f64::INFINITY);
     /// On the lower side of 1.
-    pub(super) const BELOW: Self = Self(0.0, 1.0);
+    pub(super) const BELOW: Self = Self::between(0.0, 1.0);
+
+    pub(super) const fn between(low: f64, high: f64) -> Self {
+        Self { low, high, by_side: false }
+    }
 
     /// As far off the paper's range as is tolerated.
     pub(super) fn near(low: f64, high: f64, tolerance: f64) -> Self {
-        Self(low * (1.0 - tolerance), high * (1.0 + tolerance))
+        Self::between(low * (1.0 - tolerance), high * (1.0 + tolerance))
     }
 
     /// The same for a ratio: and on the same side of 1.
     pub(super) fn ratio(low: f64, high: f64, tolerance: f64) -> Self {
-        let Self(from, to) = Self::near(low, high, tolerance);
-        Self(if low > 1.0 { from.max(1.0) } else { from }, if high < 1.0 { to.min(1.0) } else { to })
+        let near = Self::near(low, high, tolerance);
+        let (from, to) = (if low > 1.0 { near.low.max(1.0) } else { near.low }, if high < 1.0 { near.high.min(1.0) } else { near.high });
+        // What should lie about 1 has no side that it could be on.
+        Self { low: from, high: to, by_side: low > 1.0 || high < 1.0 }
     }
 
     fn contains(self, value: f64) -> bool {
-        self.0 < value && value < self.1
+        self.low < value && value < self.high
     }
 }
 
@@ -248,6 +263,21 @@ mod tests {
         for ((median, low, high), finding) in [((1.01, 0.9, 1.2), Finding::Holds), ((0.94, 0.66, 1.38), Finding::Noise), ((1.38, 1.26, 1.43), Finding::Fails)] {
             assert_eq!(Figure::new(median, low, high).judge(alike), finding, "{median} ({low} to {high})");
         }
+    }
+
+    #[test]
+    fn limits_other_than_one_have_their_noise() {
+        let doubled = Wanted::between(1.7, f64::INFINITY);
+        for ((median, low, high), finding) in [((1.71, 1.3, 2.1), Finding::Noise), ((1.9, 1.8, 2.1), Finding::Holds), ((1.5, 1.2, 1.6), Finding::Fails)] {
+            assert_eq!(Figure::new(median, low, high).judge(doubled), finding, "{median} ({low} to {high})");
+        }
+    }
+
+    #[test]
+    fn a_round_that_is_far_off_decides_nothing() {
+        let figure = Figure::of(2.0, [2.1, 2.0, 1.9, 2.0, 0.4].into_iter()).unwrap();
+        assert_eq!((figure.low, figure.high), (1.9, 2.0));
+        assert_eq!(Figure::of(2.0, [2.0].into_iter()).unwrap(), Figure::new(2.0, 2.0, 2.0));
     }
 
     #[test]

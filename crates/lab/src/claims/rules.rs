@@ -19,7 +19,7 @@ const ISLE_RIVALS: [&str; 3] = ["nv", "fp", "wb"];
 /// How much faster two threads must be than one to be called nearly linear.
 const NEARLY_LINEAR: f64 = 1.7;
 /// Alike, as times are.
-const ALIKE: Wanted = Wanted(1.0 - TIME_TOLERANCE, 1.0 + TIME_TOLERANCE);
+const ALIKE: Wanted = Wanted::between(1.0 - TIME_TOLERANCE, 1.0 + TIME_TOLERANCE);
 
 fn latency(nanoseconds: u64) -> impl Fn(&Measurement) -> bool {
     move |found| found.parameters.write_latency_ns == nanoseconds
@@ -50,7 +50,7 @@ pub(super) fn split_share(evidence: &Evidence<'_>) -> Option<Judgement> {
         let share = evidence.rounds(what, system)?.in_units_of(0.01)?;
         let ours = format!("{system} {}", share.show(0, " %"));
         // More for NV-Tree, without a number.
-        parts.push(Part::new(system, ours, share.judge(if system == "nv" { Wanted(20.0, 100.0) } else { Wanted(15.0, 25.0) })));
+        parts.push(Part::new(system, ours, share.judge(if system == "nv" { Wanted::between(20.0, 100.0) } else { Wanted::between(15.0, 25.0) })));
     }
     parts.push(Part::ratio("nv", "isle", evidence.ratio(what, "nv", "isle")?, Wanted::ABOVE));
     Some(Judgement::of(&parts))
@@ -66,8 +66,8 @@ pub(super) fn inserts_for_a_split(evidence: &Evidence<'_>) -> Option<Judgement> 
 
 pub(super) fn larger_nodes(evidence: &Evidence<'_>) -> Option<Judgement> {
     let ratio = |phase, system, base| evidence.ratio(["isle-nodes", "", phase, metric::MEAN], system, base);
-    let flat = Wanted(0.0, 1.0 + TIME_TOLERANCE);
-    let degraded = Wanted(1.0 + TIME_TOLERANCE, f64::INFINITY);
+    let flat = Wanted::between(0.0, 1.0 + TIME_TOLERANCE);
+    let degraded = Wanted::between(1.0 + TIME_TOLERANCE, f64::INFINITY);
     Some(Judgement::of(&[
         Part::ratio("inserts: isle-2k", "isle", ratio("insert", "isle-2k", "isle")?, flat),
         Part::ratio("nv-2k", "nv", ratio("insert", "nv-2k", "nv")?, flat),
@@ -168,7 +168,7 @@ pub(super) fn two_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
     for system in LB_STUDY {
         let rate = |experiment| evidence.rounds([experiment, "70 %", "insert", metric::THROUGHPUT], system);
         let doubled = rate("lb-threads")?.by(&rate("lb-insert")?)?;
-        parts.push(Part::ratio(format!("{system} with two threads"), "one", doubled, Wanted(NEARLY_LINEAR, f64::INFINITY)));
+        parts.push(Part::ratio(format!("{system} with two threads"), "one", doubled, Wanted::between(NEARLY_LINEAR, f64::INFINITY)));
     }
     Some(Judgement::of(&parts))
 }

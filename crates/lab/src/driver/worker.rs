@@ -278,7 +278,7 @@ impl Player<'_> {
             Kind::Modify => {
                 let Some(word) = self.find(number, key)? else { return Ok(false) };
                 self.value.clear();
-                append_value(number, version_of(word).wrapping_add(1), self.work.parameters.value_bytes, &mut self.value);
+                append_value(number, version_of(word).wrapping_add(1).max(1), self.work.parameters.value_bytes, &mut self.value);
                 self.handle.update(key, &self.value).map(|()| true)
             }
             Kind::Delete => self.handle.delete(key),

@@ -114,8 +114,9 @@ fn write_claims(html: &mut String, claims: &[Claim]) -> std::fmt::Result {
     }
     html.push_str(
         "<h2 id=\"claims\">What the papers say, and what came out here</h2>\n\
-         <p>Medians; in brackets the smallest and the largest of the rounds. Where these lie on both sides of 1, the run does not tell which of two \
-         is faster, and a claim about it cannot be compared.</p>\n<div class=\"broad\"><table class=\"claims\">\n<thead><tr>",
+         <p>Medians; in brackets the smallest and the largest round in the middle (a quarter of the rounds lies below, a quarter above). \
+         Where some have it as the paper has it and some have not, the run does not tell, and the claim cannot be compared.</p>\n\
+         <div class=\"broad\"><table class=\"claims\">\n<thead><tr>",
     );
     for name in ["Claim", "What", "Paper", "Here", "Why"] {
         write!(html, "<th scope=\"col\">{name}</th>")?;
