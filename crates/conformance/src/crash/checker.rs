@@ -566,15 +566,22 @@ impl<W: World> Checker<W> {
     }
 }
 
+/// A key that operations do not speak of, between some that they do.
+const KEY_LEFT: u64 = 15;
+
 /// Leaves in a slab of blocks of every size, as far as there is room, what somebody else may have left there: who finds a block free may rely on nothing in it.
+/// Every other block looks as if it held entries: keys, and values or states of directories.
 fn soil(pool: &Pool<Crash>, seed: u64) {
     let doubled = |from: usize| (0..).map(move |shift| from << shift).take_while(|size| size * WORD < SLAB);
-    let sizes = doubled(4).chain(doubled(6));
+    let sizes = (4..8).flat_map(doubled);
     let blocks: Vec<_> = sizes.flat_map(|size| std::iter::repeat_n(size, SLAB / WORD / size)).map_while(|size| pool.alloc_words(size).ok()).collect();
     let mut left = !seed;
-    for word in blocks.iter().flat_map(|block| block.iter()) {
-        pool.store(word, left, Ordering::Relaxed);
-        left = next_random(left);
+    for (number, block) in blocks.iter().enumerate() {
+        for (at, word) in block.iter().enumerate() {
+            let entry = if at.is_multiple_of(2) { KEY_LEFT } else { 1 };
+            pool.store(word, if number.is_multiple_of(2) { left } else { entry }, Ordering::Relaxed);
+            left = next_random(left);
+        }
     }
 }
 

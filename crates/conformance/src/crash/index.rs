@@ -4,14 +4,13 @@ use super::world::{Start, World};
 use crate::subject::{Model, apply_to_model};
 use crate::{Broken, Change, Class, ROOT, Subject};
 use everleaf_index::{Entry, FILL, Write};
-use everleaf_pmem::{Crash, LINE, Pool, WORD};
+use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::borrow::Borrow;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// An index of the registry.
 pub struct Index<K: Class + ?Sized> {
@@ -25,8 +24,6 @@ pub struct Index<K: Class + ?Sized> {
 /// What can happen to an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexChange {
-    /// Free blocks get the content of somebody's who had them before.
-    Litter,
     /// It is created.
     Create,
     /// It is filled by a bulk load of so many keys.
@@ -48,7 +45,6 @@ const LOADED_MAX: u32 = 40;
 impl fmt::Display for IndexChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Litter => f.pad("litter"),
             Self::Create => f.pad("create"),
             Self::Load(count) => write!(f, "load {count} keys"),
             Self::Key(change) => change.fmt(f),
@@ -177,7 +173,6 @@ impl<K: Class + ?Sized> World for Index<K> {
             }
             (IndexChange::Load(count), Some(content)) => *content = Self::loaded(*count),
             (IndexChange::Create, content) => *content = Some(Model::<K>::new()),
-            (IndexChange::Litter, _) => {}
             (_, None) => {}
         }
     }
@@ -198,7 +193,6 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn apply(&self, live: &mut Live<K>, before: &Option<Model<K>>, change: &IndexChange) -> Result<(), Broken> {
         const RULE: &str = "an operation succeeds";
         match *change {
-            IndexChange::Litter => litter(&live.pool).map_err(Broken::by(RULE))?,
             IndexChange::Create => live.subject = Some(Subject::create(&self.entry, Arc::clone(&live.pool)).map_err(Broken::by(RULE))?),
             IndexChange::Load(count) => {
                 let subject = live.subject()?;
@@ -252,22 +246,6 @@ impl<K: Class + ?Sized> World for Index<K> {
     }
 }
 
-/// Makes free blocks of each of the sizes that the leaves and extents of small indexes have look as if they held entries: what an index does not write of a
-/// block that it takes is not zero then.
-fn litter(pool: &Pool<Crash>) -> Result<(), everleaf_pmem::Error> {
-    const BLOCKS: usize = 8;
-    // An extent of `ever-128`: four leaves, and two lines before them.
-    const LINES_MAX: usize = 10;
-    let mut blocks = Vec::new();
-    for words in (1..=LINES_MAX).flat_map(|lines| [lines * LINE / WORD; BLOCKS]) {
-        let block = pool.alloc_words(words)?;
-        // Keys, and values or states of directories.
-        block.iter().enumerate().for_each(|(at, word)| pool.store(word, if at % 2 == 0 { 15 } else { 1 }, Relaxed));
-        blocks.push(pool.seal(block));
-    }
-    Ok(())
-}
-
 /// The payload of everything in a start with equal payloads.
 const EQUAL: u64 = 8;
 
@@ -298,9 +276,6 @@ pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
         born("edge keys", edges, [0, 10, 15, u32::MAX]),
         Start::new("unborn", Vec::new(), [10, 20, 30, 40]),
     ];
-    let mut used = born("used", ascending(full), [5, 10, 25, full * 10 + 5]);
-    used.changes.insert(0, IndexChange::Litter);
-    starts.push(used);
     for (number, start) in starts.iter_mut().enumerate() {
         start.equal_payloads = start.name == "equal values";
         start.closed = number % 2 == 1;
