@@ -300,7 +300,10 @@ fn run_phase(
                 let Rebuilds { first, last, .. } = after.rebuilds;
                 put(&mut metrics, metric::FIRST_REBUILD, first.bytes as f64, "B");
                 put(&mut metrics, metric::LAST_REBUILD, last.bytes as f64, "B");
-                put(&mut metrics, metric::REBUILD_PER_LEAF, last.time.as_nanos() as f64 / last.leaves as f64, "ns");
+                // Of counts, nothing is told that another run would not count as well.
+                if parameters.measure == Measure::Time {
+                    put(&mut metrics, metric::REBUILD_PER_LEAF, last.time.as_nanos() as f64 / last.leaves as f64, "ns");
+                }
             }
         }
         if let (Some(before), Some(after)) = (before.transactions, after.transactions) {
