@@ -370,7 +370,7 @@ fn the_lab_measures_and_measures_again() {
 #[test]
 fn the_lab_measures_in_processes_of_its_own() {
     let directory = directory();
-    let space = ["lab", "run", "--systems", "isle,volatile", "--workload", "load", "--keys", "20000", "--measure", "space", "--json"];
+    let space = ["lab", "run", "--systems", "isle,volatile", "--workload", "load", "--keys", "200000", "--measure", "space", "--json"];
     let found = lines(&expect(directory.path(), &space, b"", 0));
     assert_eq!(count(&found, "measurement"), 2);
     assert!(found.iter().filter(|line| line["line"] == "measurement").all(|line| line["metrics"]["dram"]["value"].as_f64() > Some(0.0)), "{found:?}");
