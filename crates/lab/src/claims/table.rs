@@ -448,7 +448,7 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["lb"],
         lacks: &[],
         rule: Rule::By(&["lb-rebuild"], rebuild_by_threads),
-        why: "Two threads here, on fewer keys; and one of them follows the list, in which each leaf tells where the next one is, for both. Waypoints, which let each thread follow a part of it, are not here.",
+        why: "Two threads here, on fewer keys; and one of them follows the list of leaves for both. Waypoints, by which each could take a part, are missing.",
     },
     Row {
         paper: "lb",
