@@ -18,12 +18,14 @@ struct Redis {
 }
 
 impl Redis {
+    /// `None`, and it is told, where there is none.
     fn start() -> Option<Self> {
         // The port is free again when the listener is dropped; that another program takes it at once would fail the test, not falsify it.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let port = address.port().to_string();
         let arguments = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-        let child = Command::new("redis-server").args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        let child = Command::new("redis-server").args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.inspect_err(|error| skipped(format_args!("redis-server cannot be run: {error}"))).ok()?;
         let redis = Self { child, address };
         for _ in 0..500 {
             if std::net::TcpStream::connect(address).is_ok() {
@@ -87,10 +89,7 @@ fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn replies_are_those_of_redis() {
-    let Some(redis) = Redis::start() else {
-        skipped(format_args!("redis-server is not installed"));
-        return;
-    };
+    let Some(redis) = Redis::start() else { return };
     let server = Running::start();
     let (mut theirs, mut ours) = (Client::connect(redis.address), server.client());
     let (mut their_other, mut our_other) = (Client::connect(redis.address), server.client());
@@ -137,10 +136,7 @@ const CHANGES: &[&[&str]] = &[
 
 #[test]
 fn changes_are_counted_as_redis_does() {
-    let Some(redis) = Redis::start() else {
-        skipped(format_args!("redis-server is not installed"));
-        return;
-    };
+    let Some(redis) = Redis::start() else { return };
     let server = Running::start();
     let (mut theirs, mut ours) = (Client::connect(redis.address), server.client());
     let count = |client: &mut Client| {
@@ -282,10 +278,7 @@ const WORDS: &[&[u8]] =
 
 #[test]
 fn replies_to_random_commands_are_those_of_redis() {
-    let Some(redis) = Redis::start() else {
-        skipped(format_args!("redis-server is not installed"));
-        return;
-    };
+    let Some(redis) = Redis::start() else { return };
     let server = Running::start();
     for (seed, protocol) in [(1, b"2"), (2, b"3")] {
         println!("seed {seed}");

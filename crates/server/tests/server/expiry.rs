@@ -20,20 +20,17 @@ fn expired_count(client: &mut Client) -> u64 {
 fn whoever_watches_what_has_expired_may_see_it_removed() {
     let server = Running::start();
     let (mut client, mut other) = (server.client(), server.client());
+    let mut watch = |others: &[(&str, &str)], outcome| {
+        stale(&mut client);
+        client.replies("WATCH k", "+OK\r\n");
+        others.iter().for_each(|(command, reply)| other.replies(command, reply));
+        client.replies("MULTI", "+OK\r\n");
+        client.replies("PING", "+QUEUED\r\n");
+        client.replies("EXEC", outcome);
+    };
     for _ in 0..10 {
-        stale(&mut client);
-        client.replies("WATCH k", "+OK\r\n");
-        other.replies("DEL k", ":0\r\n");
-        client.replies("MULTI", "+OK\r\n");
-        client.replies("PING", "+QUEUED\r\n");
-        client.replies("EXEC", "*1\r\n+PONG\r\n");
-        stale(&mut client);
-        client.replies("WATCH k", "+OK\r\n");
-        other.replies("SET k w", "+OK\r\n");
-        other.replies("DEL k", ":1\r\n");
-        client.replies("MULTI", "+OK\r\n");
-        client.replies("PING", "+QUEUED\r\n");
-        client.replies("EXEC", "*-1\r\n");
+        watch(&[("DEL k", ":0\r\n")], "*1\r\n+PONG\r\n");
+        watch(&[("SET k w", "+OK\r\n"), ("DEL k", ":1\r\n")], "*-1\r\n");
     }
 }
 
