@@ -41,6 +41,7 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
 
     /// With the first chunk.
     pub fn new() -> Self {
+        const { _ = Self::SHIFT };
         let first = Zeroes::<T>::new(FIRST).into_raw().as_ptr();
         let chunk = |_| Chunk { first: AtomicPtr::new(first), last: AtomicUsize::new(FIRST - 1) };
         Self { chunks: std::array::from_fn(chunk), growing: Mutex::new(()) }
@@ -77,10 +78,10 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
     #[inline(always)]
     pub fn get(&self, handle: u32) -> &T {
         let chunk = &self.chunks[Self::place(handle).0];
-        // Who sees the last place of a chunk that was made sees where it lies; who does not finds enough there as well.
+        // Who sees the last place of a chunk that was made sees where it lies; who does not finds enough there as well, and zeroed.
         let last = chunk.last.load(Ordering::Acquire);
         // SAFETY: by the invariant; a bit mask makes nothing larger.
-        unsafe { &*chunk.first.load(Ordering::Relaxed).add(handle as usize & last) }
+        unsafe { &*chunk.first.load(Ordering::Acquire).add(handle as usize & last) }
     }
 
     /// The thing of that handle, all zeroes at first.

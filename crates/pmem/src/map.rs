@@ -186,6 +186,21 @@ impl Mapping {
         unsafe { rustix::mm::msync(self.base.as_ptr().cast(), size, rustix::mm::MsyncFlags::SYNC) }.map_err(|error| self.error("synchronise", error))
     }
 
+    /// Keeps from the file whatever is stored from now on, in memory of this process's own that begins as a copy; what was stored before may still get there.
+    /// For when the device has refused to write something, so that nothing that came after it may be found there.
+    ///
+    /// Ends the process if the system does not do it.
+    pub(crate) fn detach(&self) {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: it takes the place of our own mapping at once, and every byte in it is what the file has, which is what was stored there, atomically.
+        let detached = unsafe { mmap(self.base.as_ptr().cast(), self.size, ProtFlags::READ | ProtFlags::WRITE, flags, &self.file, 0) };
+        if let Err(error) = detached {
+            eprintln!("{}: the device does not write, and the system does not let go of the file ({error}): the end", self.path.display());
+            std::process::abort();
+        }
+    }
+
     pub(crate) fn error(&self, action: &'static str, error: impl Into<io::Error>) -> Error {
         Error::Io { action, path: self.path.clone(), source: error.into() }
     }

@@ -40,7 +40,7 @@ use std::sync::{Arc, OnceLock};
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; less where address space is limited.
+    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; where address space is limited, ask for less.
     pub size_max: usize,
     /// Size of a slab in bytes; a power of two from 4 KiB to 64 KiB. Fixed at creation. Default 64 KiB; small slabs are for tests.
     pub slab_size: usize,
@@ -257,13 +257,14 @@ impl<M: Medium> Pool<M> {
     }
 
     fn in_file(path: &Path, options: &PoolOptions, mode: Mode, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
-        let mapping = map_file(path, options, mode)?;
+        let mapping = Arc::new(map_file(path, options, mode)?);
         let domain = match (options.domain, mapping.sharing()) {
             (Some(domain), _) => domain,
             (None, Sharing::Direct) => Sysfs::of_this_machine().domain(mapping.device()?),
             (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
         };
-        Self::start(Backing::File(mapping), decorate(Hardware::new(domain)), options, mode, Some(domain))
+        let hardware = Hardware::new(domain).of_file(&mapping);
+        Self::start(Backing::File(mapping), decorate(hardware), options, mode, Some(domain))
     }
 
     fn start(backing: Backing, medium: M, options: &PoolOptions, mode: Mode, domain: Option<Domain>) -> Result<Arc<Self>, Error> {
@@ -346,6 +347,7 @@ impl<M: Medium> Pool<M> {
     fn latch(&self, synchronised: Result<(), Error>) -> Result<(), Error> {
         synchronised.inspect_err(|error| {
             _ = self.failure.set(error.to_string());
+            self.backing.detach();
             _ = self.state.compare_exchange(OPEN, FAILED, Ordering::Release, Ordering::Relaxed);
         })
     }
@@ -506,6 +508,10 @@ fn open<M: Medium>(
     if domain.is_some_and(Domain::survives_power_failure) {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         backing.synchronise()?;
+        // And what the device has refused to write, of which only the one who was told knows, lies there as if it had been written.
+        if !found.clean {
+            backing.drop_cached()?;
+        }
     }
     if opened == found {
         return Ok((opened, start, is_holey));

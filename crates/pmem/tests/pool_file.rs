@@ -76,6 +76,26 @@ fn a_second_opener_is_told_who_has_the_lock() {
     assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
 }
 
+/// Who waited for the lock of a file that lost its name meanwhile would write where nobody finds it.
+#[test]
+fn whoever_waits_for_a_pool_that_is_replaced_opens_the_new_one() {
+    let (dir, path) = temporary();
+    for round in 0..20 {
+        let old = Pool::open_or_create(&path, &small()).unwrap();
+        let waiting = std::thread::spawn({
+            let path = path.clone();
+            move || Pool::open(&path, &small()).map(|pool| value(&pool, &format!("{round}")))
+        });
+        let new = dir.path().join("new.pool");
+        let pool = Pool::create(&new, &small()).unwrap();
+        put(&pool, &format!("{round}"), 7);
+        drop(pool);
+        fs::rename(&new, &path).unwrap();
+        drop(old);
+        assert_eq!(waiting.join().unwrap().unwrap(), Some(7), "round {round}");
+    }
+}
+
 /// Opening a pipe waits for its other end.
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {

@@ -9,10 +9,11 @@
 
 use super::latency::Latency;
 use super::{Domain, LINE, Lines, Medium};
+use crate::map::Mapping;
 use crate::{Word, local};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// Page runs a thread remembers between two fences; more are synchronised early, which is always allowed.
@@ -28,6 +29,8 @@ pub struct Hardware {
     id: u64,
     page: usize,
     failure: OnceLock<String>,
+    /// The file that lies there, if one does.
+    file: Option<Arc<Mapping>>,
 }
 
 /// How a line is written back.
@@ -49,13 +52,18 @@ impl Hardware {
     /// The machine's memory, taken to be in `domain`.
     pub fn new(domain: Domain) -> Self {
         let (write_back, latency) = (WriteBack::of_this_processor(), Latency::default());
-        Self { domain, write_back, latency, id: local::unique(), page: page_size(), failure: OnceLock::new() }
+        Self { domain, write_back, latency, id: local::unique(), page: page_size(), failure: OnceLock::new(), file: None }
     }
 
     /// The same, but that every line that is written back takes so much longer: for measuring what slower memory would cost.
     #[must_use]
     pub fn with_write_latency(self, nanoseconds_per_line: u64) -> Self {
         Self { latency: Latency::new(nanoseconds_per_line), ..self }
+    }
+
+    /// The same, where a file lies: nothing gets there any more once something was not written back.
+    pub(crate) fn of_file(self, file: &Arc<Mapping>) -> Self {
+        Self { file: Some(Arc::clone(file)), ..self }
     }
 
     /// Memory that outlives the process but not the machine: nothing to flush.
@@ -115,6 +123,12 @@ impl Hardware {
         }
     }
 
+    /// Has the next fence of this thread fail, by two pages in the middle of nowhere: not mapped, so the kernel refuses.
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn fail(&self) {
+        PENDING.with_borrow_mut(|pending| pending.push((self.id, std::iter::once(1 << 46..(1 << 46) + 8192).collect())));
+    }
+
     #[cold]
     fn synchronise(&self) {
         let runs = PENDING.with_borrow_mut(|pending| {
@@ -125,6 +139,8 @@ impl Hardware {
             if let Err(error) = synchronise(run) {
                 // The first failure stays: afterwards the kernel may report success for pages it has dropped.
                 let _ = self.failure.set(format!("msync: {error}"));
+                // Whoever is in the middle of an operation goes on, as if this were durable. What he stores must not be found without it.
+                self.file.iter().for_each(|file| file.detach());
             }
         }
     }
@@ -344,8 +360,7 @@ mod tests {
     #[cfg(not(miri))]
     fn a_failed_msync_is_latched() {
         let hardware = Hardware::new(Domain::Msync);
-        // Two pages in the middle of nowhere: not mapped, so the kernel refuses.
-        PENDING.with_borrow_mut(|pending| pending.push((hardware.id, std::iter::once(1 << 46..(1 << 46) + 8192).collect())));
+        hardware.fail();
         assert_eq!(hardware.failure(), None);
         hardware.fence();
         let failure = hardware.failure().expect("latched").to_owned();

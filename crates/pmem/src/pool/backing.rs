@@ -21,7 +21,7 @@ const STEP_MAX: usize = 64 << 20;
 /// The memory of a pool.
 pub(super) enum Backing {
     Memory(Arc<Memory>),
-    File(Mapping),
+    File(Arc<Mapping>),
 }
 
 impl Backing {
@@ -185,6 +185,19 @@ impl Backing {
         }
     }
 
+    /// Keeps from the file whatever is stored from now on: see [`Mapping::detach`].
+    pub(super) fn detach(&self) {
+        if let Self::File(mapping) = self {
+            mapping.detach();
+        }
+    }
+
+    /// Drops what the page cache has of the file, so that it is read from the device.
+    pub(super) fn drop_cached(&self) -> Result<(), Error> {
+        let Self::File(mapping) = self else { return Ok(()) };
+        rustix::fs::fadvise(mapping.file(), 0, None, rustix::fs::Advice::DontNeed).map_err(|error| mapping.error("read anew", error))
+    }
+
     pub(super) fn synchronise_header(&self) -> Result<(), Error> {
         match self {
             Self::Memory(_) => Ok(()),
@@ -212,21 +225,23 @@ impl Backing {
 pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
     check_options(options)?;
     let inspect = mode == Mode::Inspect;
-    let mut how = File::options();
-    how.read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
-    // Nothing to a regular file; whoever opens a pipe would wait for its other end.
-    how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    let file = how.open(path);
     let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-    let file = file.map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
-        _ => io_error("open")(source),
-    })?;
+    let mut file = open_file(path, mode)?;
     if !inspect {
-        lock(&file).map_err(|error| match error {
-            std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
-            std::fs::TryLockError::Error(source) => io_error("lock")(source),
-        })?;
+        // While it waited for the lock, its owner may have put another file in the place of this one, which nobody would find again (`everleaf compact`).
+        for attempt in 0.. {
+            lock(&file).map_err(|error| match error {
+                std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
+                std::fs::TryLockError::Error(source) => io_error("lock")(source),
+            })?;
+            if has_name(&file, path).map_err(io_error("look at"))? {
+                break;
+            }
+            if attempt == LOCK_ATTEMPTS {
+                return Err(Error::Locked { path: path.to_owned(), owner: None });
+            }
+            file = open_file(path, mode)?;
+        }
     }
     let metadata = file.metadata().map_err(io_error("look at"))?;
     if !metadata.is_file() {
@@ -244,6 +259,28 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     }
     let address_space = usize::try_from(length.min(crate::off::SIZE_MAX)).unwrap_or(usize::MAX).max(options.size_max);
     Mapping::new(file, path, address_space, inspect)
+}
+
+fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
+    let inspect = mode == Mode::Inspect;
+    let mut how = File::options();
+    how.read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
+    // Nothing to a regular file; whoever opens a pipe would wait for its other end.
+    how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    how.open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
+        _ => Error::Io { action: "open", path: path.to_owned(), source },
+    })
+}
+
+/// Whether the file is still the one that the path names.
+fn has_name(file: &File, path: &Path) -> io::Result<bool> {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    match std::fs::metadata(path) {
+        Ok(named) => Ok(identity(named) == identity(file.metadata()?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Locks the file for this process, or finds it locked. A process that was killed keeps its lock until the system has taken its memory apart, and a child

@@ -314,6 +314,34 @@ fn a_file_that_could_not_be_synchronised_accepts_no_more() {
     }
 }
 
+/// Whoever was in the middle of an operation goes on to its commit point, which must not outlive what it says is there.
+#[test]
+#[cfg(not(miri))]
+fn nothing_that_is_stored_behind_a_failed_msync_gets_into_the_file() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let pool = Pool::create(&path, &PoolOptions { domain: Some(Domain::Msync), ..small() }).unwrap();
+    let block = pool.alloc_words(1).unwrap();
+    let store = |value| {
+        pool.store(&block[0], value, Ordering::Relaxed);
+        pool.persist(&block[0]);
+    };
+    let in_file = || {
+        let mut bytes = [0; 8];
+        std::fs::File::open(&path).unwrap().read_exact_at(&mut bytes, block.off().bytes()).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    store(1);
+    assert_eq!(in_file(), 1);
+    pool.medium().fail();
+    store(2);
+    store(3);
+    assert_eq!((block[0].get(), in_file()), (3, 2), "what was stored before the failure may get there");
+    assert!(matches!(pool.writable(), Err(Error::WriteBack { .. })));
+    assert!(matches!(pool.close(), Err(Error::WriteBack { .. })));
+}
+
 #[test]
 fn a_block_of_another_pool_is_refused() {
     let ((_memory, pool), (_other_memory, other)) = (memory_pool(), memory_pool());
@@ -333,7 +361,7 @@ fn a_file_that_grows_under_an_inspection_is_seen_as_it_was_mapped() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("test.pool");
     drop(Pool::create(&path, &small()).unwrap());
-    let backing = Backing::File(map_file(&path, &PoolOptions { size_max: 0, ..small() }, Mode::Inspect).unwrap());
+    let backing = Backing::File(Arc::new(map_file(&path, &PoolOptions { size_max: 0, ..small() }, Mode::Inspect).unwrap()));
     std::fs::File::options().write(true).open(&path).unwrap().set_len(64 << 20).unwrap();
     assert_eq!(backing.length().unwrap(), 2 << 20, "a huge page of address space");
 }
