@@ -59,6 +59,7 @@ mod directory;
 mod image;
 mod leaf;
 mod open;
+mod order;
 mod relocate;
 mod scan;
 mod structure;
@@ -75,6 +76,7 @@ use directory::{Descriptors, Directory, Number, handle};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Descriptor, Leaf, Place, Slot};
+use order::Orders;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -109,6 +111,8 @@ struct Known {
     descriptors: Descriptors,
     /// Number of keys in leaves that have been read.
     keys: Counter,
+    /// What scans have found out.
+    orders: Orders,
 }
 
 /// A leaf, and the version at which the router knew it.

@@ -130,6 +130,11 @@ impl Latch {
         if self.0.load(Ordering::Relaxed) == version || schedule::slips(Slip::Validate) { Ok(()) } else { Err(Restart) }
     }
 
+    /// As [`Latch::validate`], and that nothing was being appended, nor has been since.
+    pub(crate) fn validate_idle(&self, version: u64) -> Result<(), Restart> {
+        if version & APPENDING == 0 { self.validate_unappended(version) } else { Err(Restart) }
+    }
+
     /// Locks if nothing has changed since `version` was read.
     #[inline(always)]
     #[track_caller]

@@ -1,11 +1,15 @@
 //! Scans: leaf by leaf, each read undisturbed as a whole, found through the router by its fences.
 
+use crate::record::Record;
 use crate::selective::leaf::Entry;
 use crate::selective::router::{Fences, Target};
 use crate::{Direction, Error, Key, Visit};
 use everleaf_pmem::{Medium, Pool};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
+
+/// Number of records that are under way, where keys are in records.
+const AHEAD: usize = 8;
 
 /// Visits the keys from a bound on. `read` gathers the leaf with which a scan begins at a bound, or goes on: what stands for its entries, ascending, and the
 /// [`next_bound`] behind it.
@@ -27,9 +31,27 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
         if direction == Direction::Reverse {
             entries.reverse();
         }
-        for Entry { head, value } in entries.iter().map(&entry) {
-            K::read(pool, head, value, &mut key)?;
-            if is_beyond(&key, &from, direction) && visit(key.borrow(), value) == ControlFlow::Break(()) {
+        let read = |at: usize, key: &mut K::Owned| {
+            let Entry { head, value } = entry(&entries[at]);
+            K::read(pool, head, value, key).map(|()| value)
+        };
+        // In order, all that is beyond the bound is behind all that is not; in most leaves it is everything.
+        let (mut start, mut end, mut middle) = (0, entries.len(), 0);
+        while start < end {
+            read(middle, &mut key)?;
+            if is_beyond(&key, &from, direction) { end = middle } else { start = middle + 1 }
+            middle = start + (end - start) / 2;
+        }
+        let prefetch = |at: usize| {
+            if !K::WHOLE && let Some(found) = entries.get(at) {
+                Record::prefetch(pool, entry(found).value.get());
+            }
+        };
+        (start..start + AHEAD).for_each(prefetch);
+        for at in start..entries.len() {
+            prefetch(at + AHEAD);
+            let value = read(at, &mut key)?;
+            if visit(key.borrow(), value) == ControlFlow::Break(()) {
                 return Ok(());
             }
         }

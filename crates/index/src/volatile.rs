@@ -3,7 +3,6 @@
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
-use crate::record::Record;
 use crate::scan::{next_bound, scan_leaves, scan_target};
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
@@ -328,9 +327,6 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
                 entries.extend((0..leaf.count()).filter_map(|slot| Some(Entry { head: leaf.heads[slot].load(Relaxed), value: leaf.value(slot)? })));
                 let fences = self.router.fences(&route)?;
                 leaf.latch.validate(version)?;
-                if !K::WHOLE {
-                    entries.iter().for_each(|entry| Record::prefetch(&self.pool, entry.value.get()));
-                }
                 Ok(fences)
             });
             match attempt {

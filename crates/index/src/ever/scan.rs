@@ -1,9 +1,10 @@
 //! Scans, see [`crate::scan`].
 
 use super::Ever;
+use super::directory::{Descriptors, handle};
 use crate::latch::Restart;
 use crate::scan::{next_bound, scan_leaves, scan_target};
-use crate::selective::leaf::Placed;
+use crate::selective::leaf::{self, Placed};
 use crate::selective::router::{Fences, Route, Router, Target};
 use crate::{Direction, Error, Key, Visit};
 use everleaf_pmem::vector::Wide;
@@ -54,7 +55,24 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let version = descriptor.latch().read();
         let fences = self.router.fences(&route)?;
         let version = version.map_err(|Restart| self.wake(route.leaf))?;
-        let sorted = self.sort(leaf, descriptor.occupied::<LINES>(Wide::get()), &fences, placed);
+        // Integers are in the leaf, and sorted sooner than an order is read.
+        let (orders, number) = (&self.known.orders, Descriptors::number(handle(route.leaf)));
+        let order = if K::WHOLE { None } else { orders.at(number, version) };
+        let sorted = match order {
+            Some(order) => {
+                placed.clear();
+                // Of keys that are in records nobody asks for the heads.
+                placed.extend(order.filter_map(|slot| Some(Placed { entry: leaf::Entry { head: 0, value: leaf.read(slot)?.value }, slot })));
+                Ok(())
+            }
+            None => {
+                let sorted = self.sort(leaf, descriptor.occupied::<LINES>(Wide::get()), &fences, placed);
+                if !K::WHOLE && sorted.is_ok() && descriptor.latch().validate_idle(version).is_ok() {
+                    orders.leave(number, version, placed.iter().map(|placed| placed.slot));
+                }
+                sorted
+            }
+        };
         descriptor.latch().validate(version)?;
         Ok((sorted.map(|()| fences), next))
     }
@@ -64,6 +82,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Ok((leaf, descriptor)) = self.leaf(route.leaf) {
             probe::prefetch(descriptor);
             probe::prefetch_lines(leaf);
+            if !K::WHOLE {
+                self.known.orders.prefetch(Descriptors::number(handle(route.leaf)));
+            }
         }
     }
 }

@@ -1,0 +1,108 @@
+//! The order of a leaf's keys, in DRAM, once a scan has found it out.
+//!
+//! Leaves are not sorted. Where keys are in records, to sort a leaf is to read all of them, which is most of what a scan costs. So who has sorted one leaves the
+//! order here, with the version of the leaf's latch that it is of; whoever scans the leaf at that version follows it, and reads no record that he does not
+//! visit. A line a leaf, touched by scans only: writers do not know of it, and make it old by raising the version.
+//!
+//! ```text
+//! line    version of the latch, 0 = none yet, or that it is being written | numbers of slots + 1 in the order of their keys, a byte each, 0 behind the last
+//! ```
+//!
+//! The version is taken away, with an exchange that one thread wins, before the slots are stored, and stored behind them; who reads looks at it before and
+//! behind. A version of a latch never comes again, so neither does an order that was of another.
+
+use super::leaf::SLOTS_MAX;
+use crate::arena::Arena;
+use bytemuck::Zeroable;
+use everleaf_pmem::schedule::atomic::AtomicU64;
+use everleaf_pmem::{WORD, probe};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
+
+/// The orders of all leaves, by their descriptors' numbers.
+pub(super) struct Orders(Arena<Order, 64>);
+
+#[derive(Zeroable)]
+#[repr(C, align(64))]
+struct Order {
+    version: AtomicU64,
+    slots: [AtomicU64; SLOTS_MAX / WORD],
+}
+
+/// No version of a latch that can be read.
+const BEING_WRITTEN: u64 = u64::MAX;
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self(Arena::new())
+    }
+}
+
+impl Orders {
+    /// The slots of a leaf at this version, in the order of their keys, if anybody has left them.
+    pub(super) fn at(&self, leaf: usize, version: u64) -> Option<impl Iterator<Item = usize> + use<>> {
+        let order = self.0.get(leaf).filter(|order| order.version.load(Acquire) == version)?;
+        let words = order.slots.each_ref().map(|word| word.load(Relaxed));
+        fence(Acquire);
+        let bytes = words.into_iter().flat_map(u64::to_le_bytes);
+        (order.version.load(Relaxed) == version).then(|| bytes.map_while(|slot| usize::from(slot).checked_sub(1)))
+    }
+
+    /// Asks for the order of a leaf. A hint.
+    pub(super) fn prefetch(&self, leaf: usize) {
+        self.0.get(leaf).into_iter().for_each(probe::prefetch);
+    }
+
+    /// Leaves an order for others, unless somebody is just doing so.
+    pub(super) fn leave(&self, leaf: usize, version: u64, slots: impl Iterator<Item = usize>) {
+        let order = self.0.get_or_make(leaf);
+        let old = order.version.load(Relaxed);
+        if old == BEING_WRITTEN || order.version.compare_exchange(old, BEING_WRITTEN, Acquire, Relaxed).is_err() {
+            return;
+        }
+        // Who sees one of the slots sees that the version is gone.
+        fence(Release);
+        let mut bytes = [0; SLOTS_MAX];
+        bytes.iter_mut().zip(slots).for_each(|(byte, slot)| *byte = slot as u8 + 1);
+        for (word, bytes) in order.slots.iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), Relaxed);
+        }
+        order.version.store(version, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_that_of_its_version() {
+        let orders = Orders::default();
+        let at = |leaf, version| orders.at(leaf, version).map(Iterator::collect::<Vec<_>>);
+        assert_eq!(at(3, 9), None);
+        let all: Vec<usize> = (0..SLOTS_MAX).rev().collect();
+        for (version, slots) in [(9, &[2, 0, 1][..]), (17, &all), (25, &[])] {
+            orders.leave(3, version, slots.iter().copied());
+            assert_eq!(at(3, version).as_deref(), Some(slots));
+            assert_eq!((at(3, version - 8), at(2, version)), (None, None));
+        }
+    }
+
+    /// The order at each version is made of that version, so that a torn one shows.
+    #[test]
+    fn nobody_reads_an_order_that_is_being_written() {
+        let orders = Orders::default();
+        let slots = |version: u64| (0..SLOTS_MAX).map(move |at| (at + version as usize) % SLOTS_MAX);
+        std::thread::scope(|scope| {
+            for offset in 1..3 {
+                let orders = &orders;
+                scope.spawn(move || (0..50_000).for_each(|step| orders.leave(0, step * 2 + offset, slots(step * 2 + offset))));
+            }
+            for version in 1..100_001 {
+                if let Some(found) = orders.at(0, version) {
+                    assert!(found.eq(slots(version)), "of version {version}");
+                }
+            }
+        });
+    }
+}
