@@ -94,10 +94,7 @@ impl EventLoop {
         }
         for _ in 0..queued_count {
             let Some(key) = self.queue.pop_front() else { break };
-            if let Some(connection) = self.connections.get_mut(key) {
-                connection.queued = false;
-                self.give_turn(key);
-            }
+            self.give_turn(key);
         }
         if self.acceptable {
             self.accept();
@@ -115,12 +112,11 @@ impl EventLoop {
 
     fn give_turn(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        match connection.turn(&self.server, self.server.counters(self.index), &mut self.buffers) {
+        let turn = connection.turn(&self.server, self.server.counters(self.index), &mut self.buffers);
+        connection.queued = turn == Turn::Again;
+        match turn {
             Turn::Wait => {}
-            Turn::Again => {
-                connection.queued = true;
-                self.queue.push_back(key);
-            }
+            Turn::Again => self.queue.push_back(key),
             Turn::Close => self.close(key),
         }
     }
@@ -223,4 +219,55 @@ fn prepare(socket: &TcpStream, keepalive_seconds: u32) -> io::Result<SocketAddr>
         SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(time / 3).with_retries(3))?;
     }
     socket.local_addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use everleaf::{Options, Store};
+    use mio::Waker;
+    use std::io::Read;
+    use std::net;
+    use std::thread;
+
+    /// It was in the queue, which a stop clears, and seemed to be there for ever after: nothing that its socket said was heard any more, and the rest of its
+    /// replies was lost.
+    #[test]
+    fn a_stop_sends_all_that_a_connection_was_answered_which_wanted_another_turn() {
+        // More than sockets hold between them.
+        const VALUE_SIZE: usize = 512 * 1024;
+        // As much as one read takes, so that there may be more to read.
+        const INPUT_SIZE: usize = 32 * 1024;
+        let store = Arc::new(Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap());
+        store.namespace("0").unwrap().put(b"k", &vec![b'v'; VALUE_SIZE]).unwrap();
+        let poll = Poll::new().unwrap();
+        let waker = Waker::new(poll.registry(), WAKE).unwrap();
+        let server = Arc::new(Shared::new(Config::default(), 0, store, vec![waker]).unwrap());
+        let mut event_loop = EventLoop::new(0, poll, server.clone(), [Inbox::default()].into(), None).unwrap();
+
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, address) = listener.accept().unwrap();
+        SockRef::from(&socket).set_send_buffer_size(16 * 1024).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let echo = "x".repeat(INPUT_SIZE - "GET k\r\nECHO \r\n".len());
+        client.write_all(format!("GET k\r\nECHO {echo}\r\n").as_bytes()).unwrap();
+        while !matches!(socket.peek(&mut [0; INPUT_SIZE]), Ok(INPUT_SIZE)) {
+            thread::yield_now();
+        }
+        event_loop.welcome(TcpStream::from_std(socket), address);
+        let mut events = Events::with_capacity(EVENT_COUNT);
+        event_loop.turn(&mut events, None).unwrap();
+        assert_eq!(event_loop.queue.len(), 1);
+
+        server.stop();
+        let reader = thread::spawn(move || {
+            let mut replies = Vec::new();
+            client.read_to_end(&mut replies).map(|_| replies)
+        });
+        event_loop.finish(&mut events).unwrap();
+        let replies = reader.join().unwrap().unwrap();
+        assert_eq!(replies.len(), format!("${VALUE_SIZE}\r\n\r\n${}\r\n{echo}\r\n", echo.len()).len() + VALUE_SIZE);
+    }
 }
