@@ -90,7 +90,7 @@ impl Session {
         seen.is_watching = !self.watched.is_empty();
         seen.protocol = reply.protocol;
         seen.input_size = input_size;
-        seen.output_size = reply.out.len();
+        seen.output_size = reply.waiting();
     }
 }
 

@@ -2,9 +2,13 @@
 //!
 //! A turn is one read, one slice of the conversation, and as many writes as the socket takes. Buffers are lent for as long as there is something in them: ten
 //! thousand idle connections have none, and the one that was used last, which the cache still holds, is used next.
+//!
+//! While a client leaves replies where they are, none of its commands is run. What it sends is read all the same, up to the limit for that: many clients send
+//! all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes a password is not listened to meanwhile.
 
 use crate::client::{Closing, Session};
 use crate::conversation::{Conversation, Pause};
+use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind, Read, Write};
@@ -97,8 +101,6 @@ pub(crate) struct Connection {
     pub(crate) socket: TcpStream,
     conversation: Conversation,
     input: Input,
-    /// Bytes of the output that were sent.
-    sent: usize,
     /// Whether whole frames, or a part of a long command, are waiting for a turn.
     busy: bool,
     /// The socket may have bytes for us. Edge-triggered: stays until a read comes back short.
@@ -119,7 +121,6 @@ impl Connection {
             socket,
             conversation: Conversation::new(session),
             input: Input::default(),
-            sent: 0,
             busy: false,
             readable: false,
             read_closed: false,
@@ -157,9 +158,19 @@ impl Connection {
     }
 
     fn try_turn(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> io::Result<Turn> {
+        self.write(counters)?;
         let stopping = server.is_stopping();
-        if self.readable && !self.busy && !self.ended && !stopping && self.conversation.session.closing == Closing::No {
+        let is_held_up = self.conversation.is_held_up();
+        let may_read = if is_held_up { self.conversation.session.authenticated } else { !self.busy };
+        if self.readable && may_read && !self.ended && !stopping && self.conversation.session.closing == Closing::No {
             self.read(server, counters, buffers)?;
+            if is_held_up {
+                return Ok(Turn::Again);
+            }
+        }
+        if is_held_up {
+            // The socket takes nothing now, and will say when it does.
+            return Ok(Turn::Wait);
         }
         if self.input.size() > 0 || self.busy {
             let (done, pause) = self.conversation.advance(server, counters, &mut self.input.bytes[self.input.start..self.input.end]);
@@ -210,12 +221,12 @@ impl Connection {
     }
 
     fn write(&mut self, counters: &Counters) -> io::Result<()> {
-        let out = &mut self.conversation.reply.out;
-        while self.writable && self.sent < out.len() {
-            match self.socket.write(&out[self.sent..]) {
+        let Reply { out, sent, .. } = &mut self.conversation.reply;
+        while self.writable && *sent < out.len() {
+            match self.socket.write(&out[*sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(size) => {
-                    self.sent += size;
+                    *sent += size;
                     counters.output_size.add(size as u64);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
@@ -223,13 +234,13 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        if self.sent == out.len() {
+        if *sent == out.len() {
             out.clear();
-            self.sent = 0;
-        } else if self.sent >= OUTPUT_CAPACITY_MAX && self.sent * 2 >= out.len() {
+            *sent = 0;
+        } else if *sent >= OUTPUT_CAPACITY_MAX && *sent * 2 >= out.len() {
             // What was sent is more than what is left, so that moving the rest costs no more than sending did.
-            out.drain(..self.sent);
-            self.sent = 0;
+            out.drain(..*sent);
+            *sent = 0;
         }
         Ok(())
     }

@@ -2,6 +2,8 @@
 //!
 //! 1. Replies come in the order of the commands.
 //! 2. A slice of a conversation is bounded by the arguments it handles and the output it makes, so that one client's pipeline does not keep the others waiting.
+//!    As long as the client has not taken about as much as a slice makes, there is no other: so a pipeline costs the memory of a slice, or of one reply, however
+//!    slow its reader is. Who has not shown the password gets far less.
 //! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences. So
 //!    are consecutive GETs, which wait for memory together. Before any other command runs, and before the slice ends, those that are waiting are run; nobody
 //!    can tell the difference, except by the time.
@@ -19,8 +21,10 @@ use std::ops::Range;
 
 /// Arguments that a slice handles, about.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
-/// Output that a slice makes, about, in bytes.
+/// Output that a slice makes, about, and that may wait for the client when another begins, in bytes.
 const SLICE_OUTPUT_SIZE: usize = 1 << 20;
+/// The same, as long as the client owes a password.
+const UNAUTHENTICATED_OUTPUT_SIZE: usize = 4 * 1024;
 /// SETs or GETs that are run together at most.
 const GROUP_COUNT: usize = 64;
 
@@ -33,7 +37,7 @@ pub(crate) enum Pause {
     Turn,
     /// No command will be run any more.
     End,
-    /// The client has more output waiting than it may.
+    /// A command has made more output than may wait.
     Overflow,
 }
 
@@ -81,17 +85,26 @@ impl Conversation {
         Self { session, reply: Reply::default(), parser: Parser::new() }
     }
 
+    fn output_size(&self) -> usize {
+        if self.session.authenticated { SLICE_OUTPUT_SIZE } else { UNAUTHENTICATED_OUTPUT_SIZE }
+    }
+
+    /// Whether the client is to take replies before it gets more.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.reply.waiting() > self.output_size()
+    }
+
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
     pub(crate) fn advance(&mut self, server: &Shared, counters: &Counters, input: &mut [u8]) -> (usize, Pause) {
         let _working = server.gate.enter(self.session.client.thread);
         let group = Group { kind: Kind::Get, places: ArrayVec::new() };
-        let mut work = Work { server, counters, output_size_max: self.reply.out.len() + SLICE_OUTPUT_SIZE, group };
+        let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(), group };
         let (mut done, mut pause) = self.run_slice(&mut work, input);
         if let Some(rest) = self.run_group(&mut work, input) {
             self.parser.restart();
             (done, pause) = (rest, Pause::Turn);
         }
-        let waiting = self.reply.out.len() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
+        let waiting = self.reply.waiting() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
         (done, if waiting > server.config.limits.output_buffer_size_max { Pause::Overflow } else { pause })
     }
 

@@ -30,6 +30,8 @@ const SIZE_DIGITS_MAX: usize = 10;
 pub(crate) struct Reply {
     /// Bytes for the client.
     pub(crate) out: Vec<u8>,
+    /// How many of them were sent.
+    pub(crate) sent: usize,
     /// In which protocol.
     pub(crate) protocol: Protocol,
     /// Digits of the size of the last value: the guess for the next one, see [`Reply::bulk_with`].
@@ -38,7 +40,12 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn new(protocol: Protocol) -> Self {
-        Self { out: Vec::new(), protocol, size_digits: 0 }
+        Self { protocol, ..Self::default() }
+    }
+
+    /// Bytes that were not sent yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.out.len() - self.sent
     }
 
     /// `+text`.

@@ -47,10 +47,10 @@ pub(crate) struct Arguments {
     /// Connections at a time
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     connections_max: u32,
-    /// Longest request; a client that sends a longer one is dropped
+    /// Longest request, and requests of a client that takes no replies; one that sends more is dropped
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     query_buffer_size_max: ByteSize,
-    /// Replies that wait for a slow reader; a client above is dropped
+    /// Longest reply, or those of a transaction; a client that asks for more is dropped
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     output_buffer_size_max: ByteSize,
     /// Say what there is to say at the start in one line of JSON

@@ -101,8 +101,8 @@ fn limits_close_the_connection() {
 }
 
 #[test]
-fn a_slow_reader_is_dropped_and_others_go_on() {
-    let limits = Limits { output_buffer_size_max: 8 << 20, ..Limits::default() };
+fn a_client_that_only_sends_is_dropped_and_others_go_on() {
+    let limits = Limits { query_buffer_size_max: 1 << 20, ..Limits::default() };
     let server = Running::with(Config { threads: 1, limits, ..Config::default() });
     let mut slow = server.client();
     slow.call(&[b"SET", b"k", &[b'v'; 100_000]]);
@@ -118,6 +118,64 @@ fn a_slow_reader_is_dropped_and_others_go_on() {
         }
     }
     assert!(dropped);
+}
+
+/// Bytes of replies that wait for `client`, as CLIENT LIST tells `other`.
+fn waiting(other: &mut Client, client: &Client) -> usize {
+    let list = String::from_utf8(other.call(&[b"CLIENT", b"LIST"])).unwrap();
+    let address = format!(" addr={} ", client.socket.local_addr().unwrap());
+    let line = list.lines().find(|line| line.contains(&address)).unwrap();
+    line.split(' ').find_map(|field| field.strip_prefix("obl=")).unwrap().parse().unwrap()
+}
+
+/// It was dropped, for all of its replies were made at once.
+#[test]
+fn a_client_that_reads_late_gets_everything() {
+    const COUNT: usize = 100_000;
+    let limits = Limits { output_buffer_size_max: 8 << 20, ..Limits::default() };
+    let server = Running::with(Config { threads: 1, limits, ..Config::default() });
+    let (mut late, mut other) = (server.client(), server.client());
+    late.call(&[b"SET", b"k", &[b'v'; 1000]]);
+    // More than sockets hold, before the first reply is read.
+    late.send(&encode(&[b"GET", b"k"]).repeat(COUNT));
+    let most = (0..100).map(|_| waiting(&mut other, &late)).max().unwrap();
+    assert!((1 << 20..4 << 20).contains(&most), "{most}");
+    let one = [b"$1000\r\n", &[b'v'; 1000][..], b"\r\n"].concat();
+    (0..COUNT / 1000).for_each(|_| late.expect(&one.repeat(1000)));
+}
+
+/// The second value was read while the first one was still on its way, and what had been sent of that counted, too: so the client was dropped, however fast it
+/// read.
+#[test]
+fn large_values_of_one_pipeline_follow_one_another() {
+    let limits = Limits { output_buffer_size_max: 48 << 20, ..Limits::default() };
+    let server = Running::with(Config { threads: 1, limits, ..Config::default() });
+    let mut client = server.client();
+    let value = vec![b'v'; 40 << 20];
+    client.call(&[b"SET", b"k", &value]);
+    client.send(&encode(&[b"GET", b"k"]).repeat(3));
+    for _ in 0..3 {
+        client.expect(format!("${}\r\n", value.len()).as_bytes());
+        client.expect(&value);
+        client.expect(b"\r\n");
+    }
+}
+
+/// Anybody could have a gigabyte of these errors kept for him.
+#[test]
+fn few_errors_wait_for_whoever_owes_a_password() {
+    let server = Running::with(Config { password: Some(b"secret".to_vec()), threads: 1, ..Config::default() });
+    let (mut stranger, mut other) = (server.client(), server.client());
+    other.says("AUTH secret", "+OK\r\n");
+    stranger.socket.set_nonblocking(true).unwrap();
+    let errors = b"GET k\r\n".repeat(1000);
+    let mut most = 0;
+    for _ in 0..2000 {
+        // It never reads, so that at some time nobody reads what it sends.
+        let _ = std::io::Write::write(&mut stranger.socket, &errors);
+        most = most.max(waiting(&mut other, &stranger));
+    }
+    assert!((1..=32 * 1024).contains(&most), "{most}");
 }
 
 /// The names fit into a packet, the values into no memory.
