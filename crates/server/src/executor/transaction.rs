@@ -112,15 +112,11 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
         }
     }
     let (transaction, changes) = (RefCell::new(transaction), Counter::default());
-    let size_max = call.reply.out.len() + call.server.config.limits.output_buffer_size_max;
     call.reply.array(queue.len());
     for (spec, arguments) in queue.iter() {
         let databases = Databases { transaction: Some(&transaction), changes: &changes, ..call.databases };
         let Call { server, counters, .. } = *call;
-        run_to_end(&mut Call { server, databases, counters, session: &mut *call.session, reply: &mut *call.reply, arguments, spec });
-        if call.reply.out.len() > size_max {
-            return Err(TOO_MANY_REPLIES);
-        }
+        run_to_end(&mut Call { server, databases, counters, session: &mut *call.session, reply: &mut *call.reply, arguments, spec })?;
     }
     call.session.command = Some(call.spec);
     match transaction.into_inner().commit() {
@@ -133,11 +129,17 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
     }
 }
 
-/// Runs a command with all its slices: within a transaction nobody else has a turn.
-fn run_to_end(call: &mut Call<'_>) {
+/// Runs a command with all its slices, unless there comes to be more for the client than may wait: within a transaction nobody else has a turn.
+fn run_to_end(call: &mut Call<'_>) -> Result<(), Failure> {
     let start = call.reply.out.len();
     execute(call);
-    while let Some(mut unfinished) = call.session.unfinished.take() {
+    loop {
+        let unfinished = call.session.unfinished.take();
+        let gathered = unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
+        if call.reply.waiting() + gathered > call.server.config.limits.output_buffer_size_max {
+            return Err(TOO_MANY_REPLIES);
+        }
+        let Some(mut unfinished) = unfinished else { return Ok(()) };
         match unfinished.advance(call.databases, call.counters) {
             Ok(Slice::More) => call.session.unfinished = Some(unfinished),
             Ok(Slice::Last) => unfinished.finish(call.reply),

@@ -323,6 +323,35 @@ fn a_transaction_has_its_bounds() {
     client.replies("GET k", "$1\r\nv\r\n");
 }
 
+/// The limit was looked at between commands only, so that each gathered whatever it named.
+#[test]
+fn a_command_of_a_transaction_stops_at_the_limit() {
+    let limits = Limits { output_buffer_size_max: 8 << 20, ..Limits::default() };
+    let server = Running::with(Config { limits, ..Config::default() });
+    let mut client = server.client();
+    client.call(&[b"SET", b"k", &[b'v'; 1 << 20]]);
+    client.replies("SET n 1", "+OK\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("INCR n", "+QUEUED\r\n");
+    client.replies(&format!("MGET{}", " k".repeat(500)), "+QUEUED\r\n");
+    client.replies("EXEC", "-ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up\r\n");
+    let hits = crate::info::number(&mut client, "keyspace_hits");
+    assert!((8..16).contains(&hits), "{hits} values were read");
+    client.replies("GET n", "$1\r\n1\r\n");
+}
+
+/// Twelve bytes of a request brought two thousand of a reply, however often they stood there.
+#[test]
+fn commands_are_told_of_so_many_at_once() {
+    let server = Running::start();
+    let mut client = server.client();
+    for subcommand in ["INFO", "DOCS"] {
+        let told = |client: &mut Client, count| client.call(&[&[&b"COMMAND"[..], subcommand.as_bytes()][..], &vec![&b"client"[..]; count][..]].concat());
+        assert!(told(&mut client, 1024).len() > 100_000);
+        assert_eq!(told(&mut client, 1025), b"-ERR 1025 commands are more than can be told of at once, which are 1024\r\n");
+    }
+}
+
 #[test]
 fn walks_within_a_transaction_see_what_it_has_written() {
     let server = Running::start();

@@ -11,7 +11,7 @@ fn field(client: &mut Client, name: &str) -> Option<String> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned))
 }
 
-fn number(client: &mut Client, name: &str) -> u64 {
+pub(crate) fn number(client: &mut Client, name: &str) -> u64 {
     field(client, name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{name} is no number"))
 }
 
