@@ -1,9 +1,9 @@
 //! A conversation: what a client says and what it is answered, without the socket.
 //!
 //! 1. Replies come in the order of the commands.
-//! 2. A slice of a conversation is bounded by the arguments it handles and the output it makes, so that one client's pipeline does not keep the others waiting.
-//!    As long as the client has not taken about as much as a slice makes, there is no other: so a pipeline costs the memory of a slice, or of one reply, however
-//!    slow its reader is. Who has not shown the password gets far less.
+//! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes and the values it looks at, so that one client's pipeline does not
+//!    keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
+//!    one reply, however slow its reader is. Who has not shown the password gets far less.
 //! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences. So
 //!    are consecutive GETs, which wait for memory together. Before any other command runs, and before the slice ends, those that are waiting are run; nobody
 //!    can tell the difference, except by the time.
@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// Arguments that a slice handles, about.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
-/// Output that a slice makes, about, and that may wait for the client when another begins, in bytes.
+/// Output that a slice makes, and values that it looks at, about, in bytes. So much output may wait for the client when another slice begins.
 const SLICE_OUTPUT_SIZE: usize = 1 << 20;
 /// The same, as long as the client owes a password.
 const UNAUTHENTICATED_OUTPUT_SIZE: usize = 4 * 1024;
@@ -112,6 +112,7 @@ impl Conversation {
     fn run_slice(&mut self, work: &mut Work<'_>, input: &mut [u8]) -> (usize, Pause) {
         let mut done = 0;
         let mut arguments_left = SLICE_ARGUMENT_COUNT;
+        let looked_at_before = work.counters.looked_at.get();
         let limits = FrameLimits::with_bulk_size_max(work.server.config.limits.bulk_size_max);
         loop {
             if self.session.closing != Closing::No {
@@ -121,7 +122,8 @@ impl Conversation {
                 self.go_on(work.server, work.counters);
                 return (done, Pause::Turn);
             }
-            if arguments_left == 0 || self.reply.out.len() >= work.output_size_max {
+            let looked_at = work.counters.looked_at.get().wrapping_sub(looked_at_before) as usize;
+            if arguments_left == 0 || self.reply.out.len() + looked_at >= work.output_size_max {
                 return (done, Pause::Turn);
             }
             // An inline command is parsed only when nothing before it can have to be parsed again, for that unescapes it.

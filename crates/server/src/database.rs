@@ -17,6 +17,8 @@ pub(crate) struct Databases<'a> {
     pub(crate) transaction: Option<&'a RefCell<Transaction>>,
     /// Counts changes of keys.
     pub(crate) changes: &'a Counter,
+    /// Counts bytes of values that commands have copied to look at them.
+    pub(crate) looked_at: &'a Counter,
 }
 
 /// One of them.
@@ -26,12 +28,14 @@ pub(crate) struct Database<'a> {
     namespace: &'a Namespace,
     transaction: Option<&'a RefCell<Transaction>>,
     changes: &'a Counter,
+    looked_at: &'a Counter,
 }
 
 impl<'a> Databases<'a> {
     /// The database with that number, which is known to be there.
     pub(crate) fn at(&self, number: usize) -> Database<'a> {
-        Database { store: self.store, namespace: &self.namespaces[number], transaction: self.transaction, changes: self.changes }
+        let Self { store, namespaces, transaction, changes, looked_at } = *self;
+        Database { store, namespace: &namespaces[number], transaction, changes, looked_at }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = Database<'a>> + use<'a> {
@@ -62,10 +66,12 @@ impl Value<'_> {
 impl Database<'_> {
     /// The value of `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        match self.transaction {
+        let value = match self.transaction {
             Some(transaction) => transaction.borrow().get(self.namespace, key),
             None => self.namespace.get(key),
-        }
+        }?;
+        self.looked_at.add(value.as_ref().map_or(0, Vec::len) as u64);
+        Ok(value)
     }
 
     /// Appends the value of `key` to `out`; its length, if the key is present.
@@ -203,6 +209,7 @@ impl Database<'_> {
         if self.transaction.is_none() {
             let mut is_change = false;
             self.namespace.modify_entry(key, |entry| {
+                self.looked_at.add(entry.map_or(0, |entry| entry.value.len()) as u64);
                 let change = decide(entry);
                 is_change = match change {
                     Change::Keep => false,

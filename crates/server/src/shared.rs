@@ -37,6 +37,8 @@ pub(crate) struct Counters {
     pub(crate) commands: Counter,
     /// Changes of keys.
     pub(crate) changes: Counter,
+    /// Bytes of values that commands have copied to look at them.
+    pub(crate) looked_at: Counter,
     pub(crate) errors: Counter,
     pub(crate) hits: Counter,
     pub(crate) misses: Counter,
@@ -135,7 +137,7 @@ impl Shared {
 
     /// The databases as they are.
     pub(crate) fn databases<'a>(&'a self, counters: &'a Counters) -> Databases<'a> {
-        Databases { store: &self.store, namespaces: &self.databases, transaction: None, changes: &counters.changes }
+        Databases { store: &self.store, namespaces: &self.databases, transaction: None, changes: &counters.changes, looked_at: &counters.looked_at }
     }
 
     pub(crate) fn thread_count(&self) -> usize {

@@ -266,6 +266,24 @@ fn a_long_pipeline_leaves_turns_to_others() {
     modest.says("GET n", &format!("${}\r\n{count}\r\n", count.to_string().len()));
 }
 
+/// A thousand commands that copied all of a value for one byte of it were a slice.
+#[test]
+fn looks_at_a_large_value_leave_turns_to_others() {
+    const LOOKS: usize = 256;
+    let server = Running::with(Config { threads: 1, ..Config::default() });
+    let (mut greedy, mut modest) = (server.client(), server.client());
+    greedy.call(&[b"SET", b"k", &vec![b'v'; 16 << 20]]);
+    greedy.send(&encode(&[b"GETRANGE", b"k", b"0", b"0"]).repeat(LOOKS));
+    let reader = std::thread::spawn(move || greedy.expect(&b"$1\r\nv\r\n".repeat(LOOKS)));
+    let mut turns = 0;
+    while !reader.is_finished() {
+        modest.says("PING", "+PONG\r\n");
+        turns += 1;
+    }
+    reader.join().unwrap();
+    assert!(turns > LOOKS / 4, "{turns} turns");
+}
+
 #[test]
 fn stop_answers_what_was_read() {
     let server = Running::start();
