@@ -30,8 +30,14 @@ pub(crate) enum Closing {
     AfterReplies,
 }
 
-/// Keys that a client watches, by the number of the database, and the snapshot that shows each as it was then.
-pub(crate) type Watched = BTreeMap<(usize, Vec<u8>), Arc<Snapshot>>;
+/// Keys that a client watches.
+#[derive(Default)]
+pub(crate) struct Watched {
+    /// By the number of the database, and with the snapshot that shows each as it was then.
+    pub(crate) keys: BTreeMap<(usize, Vec<u8>), Arc<Snapshot>>,
+    /// Bytes of them.
+    pub(crate) size: usize,
+}
 
 /// A connection as its commands see it.
 pub(crate) struct Session {
@@ -61,7 +67,7 @@ impl Session {
             closing: Closing::No,
             unfinished: None,
             queue: None,
-            watched: Watched::new(),
+            watched: Watched::default(),
         }
     }
 
@@ -77,7 +83,7 @@ impl Session {
     /// Forgets what was queued, and what is watched.
     pub(crate) fn end_transaction(&mut self) {
         self.queue = None;
-        self.watched.clear();
+        self.watched = Watched::default();
     }
 
     /// Tells other connections, which see only [`Client`], what CLIENT LIST shows.
@@ -87,7 +93,7 @@ impl Session {
         seen.command = self.command;
         seen.database = self.database;
         seen.queued = self.queue.as_ref().map(Queue::len);
-        seen.is_watching = !self.watched.is_empty();
+        seen.is_watching = !self.watched.keys.is_empty();
         seen.protocol = reply.protocol;
         seen.input_size = input_size;
         seen.output_size = reply.waiting();

@@ -34,7 +34,7 @@ use everleaf_pmem::Hardware;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,8 +77,10 @@ struct Place {
 
 #[derive(Default)]
 struct Registry {
-    /// Bounds and timestamps of snapshots that have found no place, each by a number of its own.
+    /// Bounds and timestamps of snapshots that have found no place, each by a number of its own. Bounds never fall as numbers rise: the clock does not go back.
     entries: BTreeMap<u64, (u64, u64)>,
+    /// The same timestamps in their order, each with the number. There may be as many as clients watch keys, so nobody goes through all of them.
+    timestamps: BTreeSet<(u64, u64)>,
     /// The number of the next of them.
     next: u64,
     /// Whether plain writes are forbidden.
@@ -150,6 +152,7 @@ impl Snapshots {
         let number = registry.next;
         registry.next += 1;
         registry.entries.insert(number, (clock.now(), UNKNOWN));
+        registry.timestamps.insert((UNKNOWN, number));
         self.note(&registry);
         Held::Registered(number)
     }
@@ -167,7 +170,9 @@ impl Snapshots {
     fn set_entry_timestamp(&self, number: u64, timestamp: u64) {
         let mut registry = schedule::lock(&self.registry);
         if let Some((_, at)) = registry.entries.get_mut(&number) {
-            *at = timestamp;
+            let before = std::mem::replace(at, timestamp);
+            registry.timestamps.remove(&(before, number));
+            registry.timestamps.insert((timestamp, number));
         }
         self.note(&registry);
     }
@@ -208,15 +213,16 @@ impl Snapshots {
     #[cold]
     fn give_back_entry(&self, number: u64) {
         let mut registry = schedule::lock(&self.registry);
-        registry.entries.remove(&number);
+        if let Some((_, at)) = registry.entries.remove(&number) {
+            registry.timestamps.remove(&(at, number));
+        }
         self.note(&registry);
     }
 
     /// Whoever looks between the two finds one that was right before: each alone is right for all snapshots that are there before and after.
     fn note(&self, registry: &Registry) {
-        let (bounds, timestamps) = (registry.entries.values().map(|entry| entry.0), registry.entries.values().map(|entry| entry.1));
-        self.newest_registered.store(timestamps.max().unwrap_or(UNKNOWN), Ordering::Release);
-        self.oldest_registered.store(bounds.min().unwrap_or(NONE), Ordering::Release);
+        self.newest_registered.store(registry.timestamps.last().map_or(UNKNOWN, |(at, _)| *at), Ordering::Release);
+        self.oldest_registered.store(registry.entries.values().next().map_or(NONE, |(bound, _)| *bound), Ordering::Release);
     }
 
     /// Called after a write that kept a version, when nothing is held back.

@@ -16,12 +16,18 @@ use crate::queue::Queue;
 use crate::shared::Counter;
 use everleaf::{Error, Isolation};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Attempts at a transaction while others work, too.
 const ATTEMPTS: usize = 16;
+/// Keys that a client watches at most: it may have a snapshot for each.
+const WATCHED_COUNT_MAX: usize = 65_536;
+/// Bytes of them at most.
+const WATCHED_SIZE_MAX: usize = 64 << 20;
 
 const ABORTED: Failure = Failure::fixed("EXECABORT Transaction discarded because of previous errors.");
+const TOO_MANY_WATCHED: Failure = Failure::fixed("ERR a client can watch 65536 keys of 64 MiB in all; none of these is watched, EXEC or UNWATCH first");
 const TOO_MANY_REPLIES: Failure =
     Failure::fixed("ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up");
 
@@ -36,7 +42,7 @@ pub(crate) fn multi(call: &mut Call<'_>) -> Result<(), Failure> {
 
 pub(crate) fn discard(call: &mut Call<'_>) -> Result<(), Failure> {
     call.session.queue.take().ok_or(Failure::fixed("ERR DISCARD without MULTI"))?;
-    call.session.watched.clear();
+    call.session.watched = Watched::default();
     call.reply.ok();
     Ok(())
 }
@@ -45,20 +51,29 @@ pub(crate) fn watch(call: &mut Call<'_>) -> Result<(), Failure> {
     if call.session.queue.is_some() {
         return Err(Failure::fixed("ERR WATCH inside MULTI is not allowed"));
     }
-    let database = call.session.database;
-    let mut places: Vec<_> = call.arguments.from(1).map(|key| (database, key.to_vec())).collect();
-    // What is watched already goes on to be watched from then on.
-    places.retain(|place| !call.session.watched.contains_key(place));
-    if !places.is_empty() {
+    let (database, watched) = (call.session.database, &mut call.session.watched);
+    let (mut added, mut size) = (BTreeSet::new(), watched.size);
+    for key in call.arguments.from(1) {
+        let place = (database, key.to_vec());
+        // What is watched already goes on to be watched from then on.
+        if !watched.keys.contains_key(&place) && added.insert(place) {
+            size += key.len();
+        }
+        if watched.keys.len() + added.len() > WATCHED_COUNT_MAX || size > WATCHED_SIZE_MAX {
+            return Err(TOO_MANY_WATCHED);
+        }
+    }
+    if !added.is_empty() {
         let since = Arc::new(call.server.store.snapshot()?);
-        call.session.watched.extend(places.into_iter().map(|place| (place, since.clone())));
+        watched.keys.extend(added.into_iter().map(|place| (place, since.clone())));
+        watched.size = size;
     }
     call.reply.ok();
     Ok(())
 }
 
 pub(crate) fn unwatch(call: &mut Call<'_>) -> Result<(), Failure> {
-    call.session.watched.clear();
+    call.session.watched = Watched::default();
     call.reply.ok();
     Ok(())
 }
@@ -105,7 +120,7 @@ fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Atte
 
 fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt, Failure> {
     let transaction = call.server.store.begin(Isolation::Serializable)?;
-    for ((database, key), since) in watched {
+    for ((database, key), since) in &watched.keys {
         if !transaction.is_unchanged_since(since, &call.server.databases[*database], key)? {
             call.reply.null_array();
             return Ok(Attempt::Done);

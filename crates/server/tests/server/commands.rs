@@ -340,6 +340,31 @@ fn a_command_of_a_transaction_stops_at_the_limit() {
     client.replies("GET n", "$1\r\n1\r\n");
 }
 
+/// Each may have a snapshot of its own.
+#[test]
+fn a_client_watches_so_many_keys_and_no_more() {
+    const TOO_MANY: &str = "-ERR a client can watch 65536 keys of 64 MiB in all; none of these is watched, EXEC or UNWATCH first\r\n";
+    let server = Running::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    for number in 0..65 {
+        let keys: String = (0..1000).map(|key| format!(" k{number}-{key}")).collect();
+        client.replies(&format!("WATCH{keys}"), "+OK\r\n");
+    }
+    let keys: String = (0..536).map(|key| format!(" l{key}")).collect();
+    client.replies(&format!("WATCH{keys} x"), TOO_MANY);
+    client.replies(&format!("WATCH{keys}"), "+OK\r\n");
+    client.replies("WATCH k1-1 x", TOO_MANY);
+    client.replies("WATCH k1-1 k1-1 l5", "+OK\r\n");
+    other.replies("SET x 1", "+OK\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("GET x", "+QUEUED\r\n");
+    client.replies("EXEC", "*1\r\n$1\r\n1\r\n");
+    client.replies("WATCH x", "+OK\r\n");
+    let large = vec![b'k'; (64 << 20) - 1];
+    assert_eq!(client.exchange(&[b"WATCH", &large, b"l"]), TOO_MANY.as_bytes());
+    assert_eq!(client.exchange(&[b"WATCH", &large]), b"+OK\r\n");
+}
+
 /// Twelve bytes of a request brought two thousand of a reply, however often they stood there.
 #[test]
 fn commands_are_told_of_so_many_at_once() {

@@ -377,6 +377,49 @@ fn a_load_that_fails_leaves_no_trace() {
     check(&store);
 }
 
+/// Each that found no place went through all the others three times: who watched a hundred thousand keys, one after the other, held up everybody for minutes.
+#[test]
+fn a_snapshot_among_many_is_as_soon_there_as_one_among_few() {
+    let (store, _) = store();
+    let take = || store.snapshot().unwrap();
+    let time = || {
+        let round = |_| {
+            let start = Instant::now();
+            (0..100).for_each(|_| drop(take()));
+            start.elapsed()
+        };
+        (0..20).map(round).min().unwrap()
+    };
+    let mut held: Vec<_> = (0..100).map(|_| take()).collect();
+    let few = time();
+    held.extend((0..20_000).map(|_| take()));
+    let many = time();
+    assert!(many < few * 10, "{few:?} among 100, {many:?} among 20 100");
+}
+
+/// Most of them have found no place.
+#[test]
+fn snapshots_that_end_in_any_order_hold_back_what_the_others_see() {
+    const COUNT: u64 = 60;
+    let (store, space) = store();
+    let mut held = Vec::new();
+    for n in 0..COUNT {
+        space.put(b"k", &n.to_le_bytes()).unwrap();
+        held.push((n, store.snapshot().unwrap()));
+    }
+    for step in 0..COUNT {
+        space.put(b"k", b"new").unwrap();
+        drop(held.swap_remove(step as usize * 7 % held.len()));
+        store.collect(usize::MAX).unwrap();
+        for (n, snapshot) in &held {
+            assert_eq!(snapshot.get(&space, b"k").unwrap().unwrap(), n.to_le_bytes());
+        }
+        let back = store.held_back();
+        // One version for each, and what is there now may be the newest one's.
+        assert!(back.snapshots == held.len() && back.count <= held.len() as u64 + 1, "{back:?}");
+    }
+}
+
 #[test]
 fn a_verification_tells_how_far_it_is() {
     let (store, space) = store();
