@@ -4,7 +4,7 @@
 //! all of it is committed. Whatever changes a key counts that, as Redis does; within a transaction, for when it is committed.
 
 use crate::shared::Counter;
-use everleaf::{Batch, Change, Direction, Entry, Error, Found, Namespace, Store, Transaction};
+use everleaf::{Batch, Change, Direction, Entry, Error, Found, Isolation, Namespace, Store, Transaction};
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 
@@ -261,36 +261,35 @@ impl Database<'_> {
             batch.put(self.namespace, key, value);
             count += 1;
         }
-        self.write_if_expected(batch, count)
-    }
-
-    /// Writes a batch that makes so many changes, if what it expects is so; whether it was.
-    fn write_if_expected(&self, batch: Batch, change_count: u64) -> Result<bool, Error> {
         match self.store.write(batch) {
             Err(Error::Conflict { .. }) => Ok(false),
             written => {
                 written?;
-                self.changes.add(change_count);
+                self.changes.add(count);
                 Ok(true)
             }
         }
     }
 
-    /// Gives what `from` holds, which is `entry`, to `to`, if that is so still, and, if `to_absent`, `to` is absent; whether it was.
-    pub(crate) fn rename(&self, from: &[u8], entry: &Entry, to: &[u8], to_absent: bool) -> Result<bool, Error> {
-        if let Some(transaction) = self.transaction {
-            // One change, with the other.
-            transaction.borrow_mut().delete(self.namespace, from)?;
-            return self.put_until(to, &entry.value, entry.expiry_ms).map(|()| true);
-        }
-        let mut batch = Batch::default();
-        batch.expect(self.namespace, from, Some(&entry.value));
-        if to_absent {
-            batch.expect(self.namespace, to, None);
-        }
-        batch.delete(self.namespace, from);
-        batch.put_until(self.namespace, to, &entry.value, entry.expiry_ms);
-        self.write_if_expected(batch, 1)
+    /// Gives what `from` holds to `to`, unless that is `to_be_absent` and is not; whether it was done. `None` if `from` is absent.
+    pub(crate) fn rename(&self, from: &[u8], to: &[u8], to_be_absent: bool) -> Result<Option<bool>, Error> {
+        let act = |transaction: &mut Transaction| -> Result<_, Error> {
+            let Some(entry) = transaction.entry(self.namespace, from)? else { return Ok(None) };
+            self.looked_at.add(entry.value.len() as u64);
+            if from == to || (to_be_absent && transaction.value_size(self.namespace, to)?.is_some()) {
+                return Ok(Some(!to_be_absent));
+            }
+            transaction.delete(self.namespace, from)?;
+            transaction.put_until(self.namespace, to, &entry.value, entry.expiry_ms)?;
+            Ok(Some(true))
+        };
+        let renamed = match self.transaction {
+            Some(transaction) => act(&mut transaction.borrow_mut())?,
+            // Not a batch: that expects values, and not that they expire as they did.
+            None => self.store.transact(Isolation::Serializable, act)?,
+        };
+        self.changes.add((from != to && renamed == Some(true)).into());
+        Ok(renamed)
     }
 
     /// Removes every key: at once, by unlinking the index; within a transaction one by one, so that all of it happens together with the rest.

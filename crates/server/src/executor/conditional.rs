@@ -1,7 +1,5 @@
-//! Commands that write several keys at once, some on a condition: one batch of the store each, unless they are part of a transaction.
-//!
-//! A condition on what the keys hold goes into the batch as an expectation. If another client changes one of them between the look and the batch, the batch is
-//! refused as a whole and the command begins anew; each such turn means that another write went through, so that somebody always gets on.
+//! Commands that write several keys at once, some on a condition. Unless they are part of a transaction, MSET and MSETNX are one batch of the store, which
+//! expects of each key that it is absent, if that is the condition; RENAME and RENAMENX, which write what they have read, are a transaction of their own.
 
 use super::{Call, Failure};
 
@@ -27,37 +25,13 @@ pub(crate) fn msetnx(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn rename(call: &mut Call<'_>) -> Result<(), Failure> {
-    move_value(call, Target::Any)?;
+    call.database().rename(call.argument(1), call.argument(2), false)?.ok_or(Failure::NO_SUCH_KEY)?;
     call.reply.ok();
     Ok(())
 }
 
 pub(crate) fn renamenx(call: &mut Call<'_>) -> Result<(), Failure> {
-    let moved = move_value(call, Target::Absent)?;
-    call.reply.flag(moved);
+    let renamed = call.database().rename(call.argument(1), call.argument(2), true)?.ok_or(Failure::NO_SUCH_KEY)?;
+    call.reply.flag(renamed);
     Ok(())
-}
-
-/// What the new name may hold.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
-    Any,
-    Absent,
-}
-
-/// Gives the value of one key to another; whether it was done.
-fn move_value(call: &Call<'_>, target: Target) -> Result<bool, Failure> {
-    let (database, from, to) = (call.database(), call.argument(1), call.argument(2));
-    loop {
-        let entry = database.entry(from)?.ok_or(Failure::NO_SUCH_KEY)?;
-        if from == to {
-            return Ok(target == Target::Any);
-        }
-        if target == Target::Absent && database.value_size(to)?.is_some() {
-            return Ok(false);
-        }
-        if database.rename(from, &entry, to, target == Target::Absent)? {
-            return Ok(true);
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::peer::{Client, Running, encode};
 use everleaf_server::Config;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CLIENTS: usize = 8;
@@ -66,6 +67,30 @@ fn a_renamed_value_is_neither_lost_nor_doubled() {
         }
     });
     server.client().says("DBSIZE", ":1\r\n");
+}
+
+/// It was renamed with the time at which it had been about to expire when it was read.
+#[test]
+fn a_key_that_was_told_to_stay_stays_under_its_new_name() {
+    let server = Running::with(Config { threads: 2, ..Config::default() });
+    let value = vec![b'v'; 256 << 10];
+    let is_persisted = AtomicBool::new(false);
+    for _ in 0..200 {
+        let start = Barrier::new(2);
+        server.client().call(&[b"SET", b"k", &value, b"EX", b"1000000"]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut client = server.client();
+                start.wait();
+                is_persisted.store(client.call(&[b"PERSIST", b"k"]) == b":1\r\n", Ordering::Relaxed);
+            });
+            let mut client = server.client();
+            start.wait();
+            client.says("RENAME k l", "+OK\r\n");
+        });
+        let lasts = server.client().call(&[b"TTL", b"l"]) == b":-1\r\n";
+        assert_eq!(lasts, is_persisted.load(Ordering::Relaxed));
+    }
 }
 
 /// The integers of a reply, in bulk strings.
