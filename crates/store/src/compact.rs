@@ -28,8 +28,16 @@ pub struct Compacted {
 ///
 /// # Errors
 /// A pool in use, or damaged; no space for the new one; what the system says. The pool is as before then.
-pub fn compact(path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
+pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
     let old = Store::on(Pool::open(path, &options.pool()).map_err(crate::Error::from)?, &options)?;
+    let outcome = write_anew(&old, path, options, watch);
+    // Its lock ends here. Unless it has lost its name it is closed, too: else it is refused once the machine has been started again. Of two failures the first is
+    // told.
+    outcome.inspect_err(|_| drop(old.close()))
+}
+
+/// Writes what `old` holds into a new pool, which takes its name.
+fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
     let new = NewPool::create(path, Some(path), options)?;
     let passed = {
         let io = |source| StreamError::Io { action: "make a pipe", source };
@@ -55,8 +63,6 @@ pub fn compact(path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)
     };
     let (size_before, size) = (old.pool().info().size, new.store().pool().info().size);
     new.close_as(Unfinished::replace)?;
-    // The lock ends with it; what it was has no name any more.
-    drop(old);
     Ok(Compacted { size_before, size, passed })
 }
 

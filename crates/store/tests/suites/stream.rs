@@ -1,6 +1,7 @@
 //! Backup, restore, export and import: what comes out is what was there at one moment, and what is damaged is told.
 
 use everleaf::{Direction, Options, Part, Store, StreamError, StreamReader, check_stream, restore};
+use everleaf_pmem::{Found, Pool};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -282,6 +283,27 @@ fn a_backup_is_whole_or_what_was_there_before() {
 
 /// A pool that only its group may read could be read by everybody when it was compacted, and so could its backups; and where a link led to it, it stayed as
 /// it was, and the link was gone.
+/// It was left as by a crash, so that it was refused after the machine had been started again, though nothing had happened to it.
+#[test]
+fn a_pool_whose_compaction_fails_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let store = Store::open(&path, options()).unwrap();
+    fill(&store, 100, 100, 6);
+    let expected = content(&store);
+    store.close().unwrap();
+    // In the place of the new pool is what cannot be removed.
+    std::fs::create_dir(directory.path().join("pool.unfinished")).unwrap();
+    assert!(everleaf::compact(&path, options(), |_, _| ()).is_err());
+    assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
+    std::fs::remove_dir(directory.path().join("pool.unfinished")).unwrap();
+    // There is no room for the new one.
+    assert!(everleaf::compact(&path, Options { size_max: 1 << 20, ..options() }, |_, _| ()).is_err());
+    assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
+    everleaf::compact(&path, options(), |_, _| ()).unwrap();
+    assert!(content(&Store::open(&path, options()).unwrap()) == expected);
+}
+
 #[test]
 fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     use std::os::unix::fs::PermissionsExt;
