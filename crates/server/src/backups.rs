@@ -96,18 +96,10 @@ impl Backups {
     /// Writes it in a thread of its own, as long as `is_stopping` does not say that the server ends.
     pub(crate) fn continue_in_background(&self, saving: Saving, is_stopping: impl Fn() -> bool + Send + 'static) -> Result<(), StreamError> {
         let work = move || {
-            let Saving { mut backup, running } = saving;
-            let outcome = loop {
-                match backup.advance() {
-                    Ok(true) if is_stopping() => return running.fail("the server was stopped before it was done"),
-                    Ok(true) => {}
-                    Ok(false) => break backup.finish(),
-                    Err(error) => break Err(error),
-                }
-            };
-            match outcome {
+            let Saving { backup, running } = saving;
+            match write(backup, is_stopping) {
                 Ok(passed) => running.end(passed),
-                Err(error) => running.fail(&error.to_string()),
+                Err(reason) => running.fail(&reason),
             }
         };
         self.thread.start("everleaf-backup", work).map_err(|source| {
@@ -123,6 +115,18 @@ impl Backups {
     }
 }
 
+/// Writes a backup to its end. If that is not to be, its file is gone when this returns: the next one's has the same name.
+fn write(mut backup: everleaf::Backup, is_stopping: impl Fn() -> bool) -> Result<Passed, String> {
+    loop {
+        match backup.advance() {
+            Ok(true) if is_stopping() => return Err("the server was stopped before it was done".into()),
+            Ok(true) => {}
+            Ok(false) => return backup.finish().map_err(|error| error.to_string()),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
 impl Running {
     /// Notes that it is there, and what it holds.
     fn end(self, passed: Passed) {
@@ -131,15 +135,17 @@ impl Running {
         self.note_time(&mut state);
     }
 
-    /// Notes why there is none. If nobody waits for it, it is logged.
+    /// Notes why there is none. If nobody waits for it, it is logged then: what the log does is not known here.
     fn fail(self, reason: &str) {
         if self.ground == Ground::Fore {
             return;
         }
+        {
+            let mut state = self.backups.state.lock();
+            state.failure = Some(reason.into());
+            self.note_time(&mut state);
+        }
         (self.backups.log)(&format!("the backup to {} failed: {reason}", self.backups.path.display()));
-        let mut state = self.backups.state.lock();
-        state.failure = Some(reason.into());
-        self.note_time(&mut state);
     }
 
     fn note_time(&self, state: &mut State) {
@@ -171,4 +177,30 @@ impl Saving {
 
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf::Options;
+
+    /// The next could begin before the file of one that had failed was removed, and lost its own.
+    #[test]
+    fn a_backup_that_fails_takes_no_file_from_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+        store.namespace("0").unwrap().put(b"k", b"v").unwrap();
+        let backups = Arc::new(Backups::new(directory.path().join("backup"), |_| ()));
+        for round in 0..300 {
+            let failing = backups.begin(&store, Ground::Back, 0).unwrap().unwrap();
+            backups.continue_in_background(failing, || true).unwrap();
+            let next = loop {
+                if let Some(begun) = backups.begin(&store, Ground::Fore, 0) {
+                    break begun.unwrap();
+                }
+            };
+            backups.join();
+            assert!(next.finish().is_ok(), "round {round}");
+        }
+    }
 }

@@ -83,6 +83,17 @@ fn why_a_backup_failed_is_told_and_logged() {
     assert_eq!(LOG.lock().unwrap().len(), 2);
 }
 
+/// What was logged before it was noted was not noted if nobody listened.
+#[test]
+fn a_backup_that_fails_is_noted_whatever_becomes_of_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Running::with(Config { backup: Some(directory.path().to_owned()), log: |_| panic!("nobody listens"), ..Config::default() });
+    let mut client = server.client();
+    client.says("BGSAVE", "+Background saving started\r\n");
+    wait(|| number(&mut client, "rdb_bgsave_in_progress") == 0);
+    assert_eq!(field(&mut client, "rdb_last_bgsave_status").unwrap(), "err");
+}
+
 #[test]
 fn used_memory_is_what_is_in_use() {
     const SIZE: u64 = 64 << 20;
