@@ -73,6 +73,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether all that it does is to print what there is.
+    pub(crate) fn only_prints(&self) -> bool {
+        matches!(self, Self::Info(_) | Self::Stats(_) | Self::Get(_) | Self::Scan(_) | Self::Dump(_) | Self::Completion(_))
+    }
+
     /// Does it.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {

@@ -1,5 +1,6 @@
 //! How a command can fail, and the exit code of each way.
 
+use crate::output::tell;
 use everleaf::StreamError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub(crate) enum Failure {
         /// What is wrong.
         error: StreamError,
     },
+    /// Standard output does not take what is written to it.
+    Output(io::Error),
     /// A file that is no pool, the network, the system.
     Io {
         /// What was tried, and on what.
@@ -48,33 +51,27 @@ impl Failure {
         Self::Io { action: format!("{action} {}", path.display()), source }
     }
 
-    /// Standard output does not take what is written to it.
-    pub(crate) fn output(source: io::Error) -> Self {
-        Self::Io { action: "write to standard output".into(), source }
-    }
-
-    /// Says what happened on standard error; the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
+    /// Says what happened on standard error; the exit code. Whoever reads what a command prints that does nothing else, and leaves, as `head` does, has seen
+    /// enough.
+    pub(crate) fn report(&self, only_prints: bool) -> ExitCode {
         let code = match self {
             Self::No => return ExitCode::from(1),
-            // Whoever reads has seen enough, as `head` does.
-            Self::Io { source, .. } | Self::Stream { error: StreamError::Io { source, .. }, .. } if source.kind() == io::ErrorKind::BrokenPipe => {
-                return ExitCode::SUCCESS;
-            }
+            Self::Output(source) if only_prints && source.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Self::Usage(_) | Self::Lab(everleaf_lab::Error::Usage(_)) => 2,
             Self::Store(_) | Self::Server(everleaf_server::Error::Store(_)) | Self::Stream { error: StreamError::Store(_), .. } => 3,
-            Self::Server(_) | Self::Lab(_) | Self::Stream { .. } | Self::Io { .. } => 4,
+            Self::Server(_) | Self::Lab(_) | Self::Stream { .. } | Self::Output(_) | Self::Io { .. } => 4,
         };
         match self {
             Self::No => {}
-            Self::Usage(message) => eprintln!("everleaf: {message}"),
-            Self::Store(error) => eprintln!("everleaf: {error}"),
-            Self::Server(error) => eprintln!("everleaf: {error}"),
-            Self::Lab(error) => eprintln!("everleaf: {error}"),
+            Self::Usage(message) => tell(message),
+            Self::Store(error) => tell(error),
+            Self::Server(error) => tell(error),
+            Self::Lab(error) => tell(error),
             // The store's own errors are not about that file.
-            Self::Stream { error: StreamError::Store(error), .. } => eprintln!("everleaf: {error}"),
-            Self::Stream { path, error } => eprintln!("everleaf: {}: {error}", path.display()),
-            Self::Io { action, source } => eprintln!("everleaf: {action}: {source}"),
+            Self::Stream { error: StreamError::Store(error), .. } => tell(error),
+            Self::Stream { path, error } => tell(format_args!("{}: {error}", path.display())),
+            Self::Output(source) => tell(format_args!("write to standard output: {source}")),
+            Self::Io { action, source } => tell(format_args!("{action}: {source}")),
         }
         ExitCode::from(code)
     }

@@ -27,8 +27,10 @@ fn main() -> ExitCode {
     // A pool or an output that reaches the limit of file sizes is an error like a full disk. Without this the signal would end the process; with it the system
     // call fails. It cannot be refused here, and if it could, nothing else would depend on it.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    match Arguments::parse().command.run() {
+    let command = Arguments::parse().command;
+    let only_prints = command.only_prints();
+    match command.run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(only_prints),
     }
 }

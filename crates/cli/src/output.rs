@@ -1,8 +1,19 @@
-//! Standard output: locked once, buffered, its failures reported instead of panicked upon.
+//! Standard output: locked once, buffered, its failures reported instead of panicked upon. Standard error, whose failures nobody can be told of.
 
 use crate::failure::Failure;
 use serde_json::Value;
+use std::fmt::Display;
 use std::io::{BufWriter, StdoutLock, Write};
+
+/// Says something on standard error, as this program.
+pub(crate) fn tell(what: impl Display) {
+    say(format_args!("everleaf: {what}"));
+}
+
+/// Writes a line to standard error. Where that is gone, there is nobody to say it to, and no reason to end.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
 
 /// Standard output.
 pub(crate) struct Output(BufWriter<StdoutLock<'static>>);
@@ -14,7 +25,7 @@ impl Output {
 
     /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.0.write_all(bytes).map_err(Failure::output)
+        self.0.write_all(bytes).map_err(Failure::Output)
     }
 
     /// Writes a line.
@@ -25,12 +36,12 @@ impl Output {
 
     /// Writes a JSON value as a line.
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
-        serde_json::to_writer(&mut self.0, value).map_err(|error| Failure::output(error.into()))?;
+        serde_json::to_writer(&mut self.0, value).map_err(|error| Failure::Output(error.into()))?;
         self.bytes(b"\n")
     }
 
     /// Hands everything over to whoever reads. To be called before the output is dropped: a drop cannot report what fails.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        self.0.flush().map_err(Failure::output)
+        self.0.flush().map_err(Failure::Output)
     }
 }

@@ -171,6 +171,46 @@ fn a_command_that_fails_closes_the_pool() {
     assert_eq!(info["state"], "closed");
 }
 
+/// An export into a pipe whose reader had died was a success, and so was a check that could not say what it had found.
+#[test]
+fn only_what_does_nothing_but_print_may_lose_its_reader() {
+    let directory = directory();
+    let unread = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+        let output = command.args(arguments).current_dir(directory.path()).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    expect(directory.path(), &["put", "key", "value"], b"", 0);
+    for arguments in [&["get", "key"][..], &["scan"], &["dump"], &["stats"], &["info"], &["completion", "bash"]] {
+        assert_eq!(unread(arguments), (Some(0), String::new()), "{arguments:?}");
+    }
+    for arguments in [&["check"][..], &["export", "-"], &["load", "/dev/null"], &["del", "key"], &["serve", "--port", "0"]] {
+        let (code, message) = unread(arguments);
+        assert!(code == Some(4) && message.contains("Broken pipe"), "{arguments:?}: {code:?}, {message}");
+    }
+    // Whatever became of the output, the pool is closed.
+    let info: serde_json::Value = serde_json::from_slice(&expect(directory.path(), &["info", "--json"], b"", 0)).expect("JSON");
+    assert_eq!(info["state"], "closed");
+}
+
+/// It panicked instead of saying what was wrong.
+#[test]
+fn nobody_who_reads_errors_is_no_error() {
+    let directory = directory();
+    let unread = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+        command.args(arguments).current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer).status().expect("it runs").code()
+    };
+    assert_eq!(unread(&["get", "key"]), Some(3));
+    std::fs::write(directory.path().join("bad"), "a\t1\nbad\n").expect("a file");
+    assert_eq!(unread(&["load", "bad"]), Some(1));
+    assert_eq!(unread(&["load", "bad", "--strict"]), Some(1));
+}
+
 #[test]
 fn scans_go_both_ways_and_stop() {
     let directory = directory();

@@ -9,7 +9,7 @@ mod writer;
 
 use crate::failure::Failure;
 use crate::options::{IndexArgument, NamespaceArgument, PoolArguments};
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::text;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -121,10 +121,11 @@ impl Arguments {
                 Err(what) => {
                     tally.bad += 1;
                     if tally.bad <= REPORTED_COUNT_MAX {
-                        progress.suspend(|| eprintln!("{}:{number}: {what}", self.file.display()));
+                        progress.suspend(|| say(format_args!("{}:{number}: {what}", self.file.display())));
                     }
                     if self.strict {
-                        progress.suspend(|| eprintln!("{}: stopped there; the {} lines before it are loaded", self.file.display(), text::count(tally.loaded)));
+                        let (file, loaded) = (self.file.display(), text::count(tally.loaded));
+                        progress.suspend(|| say(format_args!("{file}: stopped there; the {loaded} lines before it are loaded")));
                         return Err(Failure::No);
                     }
                     continue;
@@ -141,7 +142,7 @@ impl Arguments {
 
     fn print(&self, tally: &Tally, time: Duration) -> Result<(), Failure> {
         if tally.bad > REPORTED_COUNT_MAX {
-            eprintln!("{}: {} more bad lines", self.file.display(), text::count(tally.bad - REPORTED_COUNT_MAX));
+            say(format_args!("{}: {} more bad lines", self.file.display(), text::count(tally.bad - REPORTED_COUNT_MAX)));
         }
         let mut out = Output::new();
         if self.json {

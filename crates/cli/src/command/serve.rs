@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::options::{ByteSize, IndexArgument, PoolArguments};
+use crate::output::tell;
 use crate::text;
 use clap::Args;
 use everleaf::Store;
@@ -71,7 +72,7 @@ impl Arguments {
         };
         served?;
         closed?;
-        eprintln!("everleaf: stopped, the pool is closed");
+        tell("stopped, the pool is closed");
         Ok(())
     }
 
@@ -113,7 +114,7 @@ impl Arguments {
                 output_buffer_size_max: self.output_buffer_size_max.0,
                 ..defaults.limits
             },
-            log: |line| eprintln!("everleaf: {line}"),
+            log: |line| tell(line),
             ..defaults
         })
     }
@@ -143,7 +144,7 @@ impl Arguments {
             self.greeting(&info, &path, keys, address, opened_in)
         };
         let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
     }
 
     fn greeting(&self, info: &Info, path: &Path, keys: u64, address: SocketAddr, opened_in: Duration) -> String {

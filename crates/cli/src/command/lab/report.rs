@@ -1,6 +1,7 @@
 //! `everleaf lab report`: the pictures and the page of a result file, whole or cut short.
 
 use crate::failure::Failure;
+use crate::output::Output;
 use clap::Args;
 use everleaf_lab::report;
 use everleaf_lab::result::Results;
@@ -22,7 +23,8 @@ impl Arguments {
         let file = File::open(&self.file).map_err(|source| Failure::io("open", &self.file, source))?;
         let results = Results::read(BufReader::new(file))?;
         let written = report::write(&results, &self.out)?;
-        println!("{}: {} figures", written.page.display(), written.figures);
-        Ok(())
+        let mut out = Output::new();
+        out.line(format!("{}: {} figures", written.page.display(), written.figures))?;
+        out.flush()
     }
 }
