@@ -372,6 +372,51 @@ fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     server.wait().expect("it ends");
 }
 
+/// What a shell allows its programs by default is a thousand files; a server that left it at that could not accept the connections that it promises.
+#[test]
+fn a_server_opens_as_many_files_as_it_may() {
+    let directory = directory();
+    let shell = |script: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_everleaf")]).current_dir(directory.path()).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let serve = |limit: &str, connections: usize| {
+        let mut server = shell(&format!("ulimit {limit}; exec $0 serve --json --port 0 --threads 2")).spawn().expect("it starts");
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
+        let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let mut clients = Vec::new();
+        for _ in 0..connections {
+            let mut client = std::net::TcpStream::connect(said["address"].as_str().expect("an address")).expect("it listens");
+            client.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a limit of time");
+            client.write_all(b"CONFIG GET maxclients\r\n").expect("it listens");
+            clients.push(client);
+        }
+        let mut told = String::new();
+        for client in &mut clients {
+            let mut reply = [0; 100];
+            let size = std::io::Read::read(client, &mut reply).expect("a reply");
+            told = String::from_utf8_lossy(&reply[..size]).into_owned();
+            assert!(told.starts_with("*2\r\n$10\r\nmaxclients\r\n"), "{told:?}");
+        }
+        drop(clients);
+        let ended = Command::new("kill").args(["-TERM", &server.id().to_string()]).status().expect("kill");
+        assert!(ended.success());
+        let output = server.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{output:?}");
+        let count: usize = told.lines().last().expect("a line").parse().expect("a number");
+        (count, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (count, message) = serve("-n 100", 64);
+    assert_eq!(count, 64);
+    assert!(message.contains("at most 64 connections at a time, not 10000: the system lets this process open 100 files"), "{message}");
+    let most = String::from_utf8(shell("ulimit -Hn").output().expect("bash runs").stdout).expect("UTF-8");
+    let possible = most.trim().parse::<usize>().map_or(10_000, |most| most.saturating_sub(36).min(10_000));
+    assert_eq!(serve("-Sn 64", 200.min(possible)).0, possible);
+}
+
 /// The lines of a result file.
 fn lines(text: &[u8]) -> Vec<serde_json::Value> {
     text.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).expect("JSON")).collect()

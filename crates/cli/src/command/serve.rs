@@ -8,6 +8,7 @@ use clap::Args;
 use everleaf::Store;
 use everleaf_pmem::{Domain, Found, Info};
 use everleaf_server::{Config, Limits, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -17,6 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Files that a server may have open besides its connections: the pool, backups, its standard input and output.
+const OTHER_FILES: usize = 32;
+/// Those of each thread.
+const FILES_PER_THREAD: usize = 2;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -45,7 +51,7 @@ pub(crate) struct Arguments {
     /// File to which SAVE and BGSAVE write a backup; by default the pool's name with .backup behind it
     #[arg(long, value_name = "PATH")]
     backup: Option<PathBuf>,
-    /// Connections at a time
+    /// Connections at a time; fewer if the system does not let the server open so many files
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     connections_max: u32,
     /// Longest request, and requests of a client that takes no replies; one that sends more is dropped
@@ -101,15 +107,16 @@ impl Arguments {
             Some(path) => Some(read_password(path)?),
             None => self.password.clone().map(String::into_bytes),
         };
+        let threads = self.threads.map_or(defaults.threads, usize::from);
         Ok(Config {
             address: self.bind,
             port: self.port,
-            threads: self.threads.map_or(defaults.threads, usize::from),
+            threads,
             databases: usize::from(self.databases),
             password,
             backup: self.backup.clone(),
             limits: Limits {
-                connection_count_max: self.connections_max as usize,
+                connection_count_max: make_room(self.connections_max as usize, threads),
                 query_buffer_size_max: self.query_buffer_size_max.0,
                 output_buffer_size_max: self.output_buffer_size_max.0,
                 ..defaults.limits
@@ -169,6 +176,18 @@ impl Arguments {
             size_max = text::size(info.size_max),
         )
     }
+}
+
+/// Has the system let this process open as many files as it may, each connection being one; so many connections it can have then, of those wanted.
+fn make_room(wanted: usize, threads: usize) -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let Some(limit) = (if raised.is_ok() { maximum } else { current }) else { return wanted };
+    let room = (limit as usize).saturating_sub(OTHER_FILES + FILES_PER_THREAD * threads).max(1);
+    if room < wanted {
+        tell(format_args!("at most {room} connections at a time, not {wanted}: the system lets this process open {limit} files, which `ulimit -Hn` may raise"));
+    }
+    room.min(wanted)
 }
 
 /// The first line of a file, without its end.
