@@ -158,11 +158,18 @@ impl Database<'_> {
         Ok(())
     }
 
+    /// Whether what is to expire then is over from the start. It is not left to the sweep, nor to a transaction, which goes on to see what it has written: the key
+    /// is removed instead.
+    fn is_over(&self, expiry_ms: Option<u64>) -> bool {
+        expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.store.time_ms())
+    }
+
     /// Sets `key` to `value`, until it expires, if it does.
     pub(crate) fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
+        if self.is_over(expiry_ms) {
+            return self.delete(key).map(drop);
+        }
         match (self.transaction, expiry_ms) {
-            // A transaction goes on to see what it has written.
-            (Some(_), Some(expiry_ms)) if expiry_ms <= self.store.time_ms() => return self.delete(key).map(drop),
             (Some(transaction), _) => transaction.borrow_mut().put_until(self.namespace, key, value, expiry_ms)?,
             (None, Some(expiry_ms)) => self.namespace.put_until(key, value, expiry_ms)?,
             (None, None) => self.namespace.put(key, value)?,
@@ -210,7 +217,10 @@ impl Database<'_> {
             let mut is_change = false;
             self.namespace.modify_entry(key, |entry| {
                 self.looked_at.add(entry.map_or(0, |entry| entry.value.len()) as u64);
-                let change = decide(entry);
+                let change = match decide(entry) {
+                    Change::PutUntil(_, expiry_ms) if self.is_over(expiry_ms) => Change::Delete,
+                    change => change,
+                };
                 is_change = match change {
                     Change::Keep => false,
                     Change::Delete => entry.is_some(),

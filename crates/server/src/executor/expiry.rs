@@ -112,13 +112,11 @@ impl Conditions {
 fn set_expiry(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
     let conditions = Conditions::read(call)?;
     let wanted = time_ms(call, 2, notation)?;
-    let now_ms = call.server.store.time_ms() as i64;
     let mut done = false;
     call.database().modify_entry(call.argument(1), |entry| {
-        let change = entry.filter(|entry| conditions.hold(entry.expiry_ms, wanted)).map(|entry| match wanted <= now_ms {
-            true => Change::Delete,
-            false => Change::PutUntil(entry.value.clone(), Some(wanted as u64)),
-        });
+        let change = entry.filter(|entry| conditions.hold(entry.expiry_ms, wanted));
+        // All times before 1970 are over.
+        let change = change.map(|entry| Change::PutUntil(entry.value.clone(), Some(wanted.max(0) as u64)));
         done = change.is_some();
         change.unwrap_or(Change::Keep)
     })?;
@@ -202,7 +200,6 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
         4 => Also::Expire(future_ms(call, 3, notation(call, 2).ok_or(Failure::SYNTAX)?)?),
         _ => return Err(Failure::SYNTAX),
     };
-    let now_ms = call.server.store.time_ms();
     let mut value = None;
     call.database().modify_entry(call.argument(1), |entry| {
         value = entry.map(|entry| entry.value.clone());
@@ -210,7 +207,6 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
             return Change::Keep;
         };
         match also {
-            Also::Expire(expiry_ms) if expiry_ms <= now_ms => Change::Delete,
             Also::Expire(expiry_ms) => Change::PutUntil(found.clone(), Some(expiry_ms)),
             Also::Persist if expiry_ms.is_some() => Change::PutUntil(found.clone(), None),
             Also::Persist | Also::Nothing => Change::Keep,

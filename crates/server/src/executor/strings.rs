@@ -33,7 +33,6 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     let options = set_options(call)?;
-    let now_ms = call.server.store.time_ms();
     let mut old = None;
     let mut written = false;
     call.database().modify(key, |current| {
@@ -48,8 +47,6 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         match options.lifetime {
             _ if !written => Change::Keep,
             Lifetime::Kept => Change::Put(value.to_vec()),
-            // What is over from the start is not left to the sweep.
-            Lifetime::Until(Some(expiry_ms)) if expiry_ms <= now_ms => Change::Delete,
             Lifetime::Until(expiry_ms) => Change::PutUntil(value.to_vec(), expiry_ms),
         }
     })?;
