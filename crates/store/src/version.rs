@@ -45,6 +45,11 @@ use std::sync::atomic::Ordering;
 /// In the word of a version that links the previous one: others between them were cut out. No link has this bit, since blocks lie at even places.
 pub(crate) const CUT_OUT: u64 = 1;
 
+/// The link of the version that a record has replaced, or of the one before those that were cut out behind it; 0: there is none.
+fn previous_of(record: &Record<'_>) -> u64 {
+    record.previous().load(Ordering::Acquire) & !CUT_OUT
+}
+
 /// As of when a snapshot shows what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
@@ -76,7 +81,7 @@ impl<M: Listed> Shared<M> {
     #[cold]
     fn resolve<'p>(&'p self, record: Record<'p>) -> Result<Option<Record<'p>>, Error> {
         // Read before the age is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
-        let previous = record.previous().load(Ordering::Acquire) & !CUT_OUT;
+        let previous = previous_of(&record);
         if matches!(self.age(&record)?, Age::At(_)) {
             return self.shown(record);
         }
@@ -112,7 +117,7 @@ impl<M: Listed> Shared<M> {
         let mut record = Record::read(&self.pool, link)?;
         let mut newer = None;
         loop {
-            let previous = record.previous().load(Ordering::Acquire) & !CUT_OUT;
+            let previous = previous_of(&record);
             let age = self.age(&record)?;
             match (age, newer) {
                 (Age::At(at), _) if at < timestamp => return Ok(Some((record, at))),
