@@ -29,9 +29,15 @@ impl Times {
     /// What the clocks of the system say.
     pub fn of_system() -> Self {
         static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-        let passed_ms = STARTED.elapsed().as_millis() as u64;
-        let wall_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        Self { wall_ms, passed_ms }
+        let wall = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        Self::read(wall, || STARTED.elapsed().as_millis() as u64)
+    }
+
+    /// Reads the wall first. Who is held up before he has read the other clock, too, claims a beginning that is too early, which is nothing but an old claim: the
+    /// latest counts. After the other clock, it would be too late, and all keys would expire early by so much for as long as the store is open.
+    fn read(wall: impl FnOnce() -> u64, passed: impl FnOnce() -> u64) -> Self {
+        let wall_ms = wall();
+        Self { wall_ms, passed_ms: passed() }
     }
 }
 
@@ -86,5 +92,32 @@ mod tests {
         assert_eq!(at(1_000_200, 140), 1_000_200, "set back by much: it follows");
         assert_eq!(at(1_000_210, 150), 1_000_210);
         assert_eq!(at(u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    /// A thread that slept for five seconds between its looks at the two clocks used to leave the store five seconds ahead.
+    #[test]
+    fn who_sleeps_between_the_clocks_does_not_change_the_time() {
+        for nap_ms in [0, 5_000, 50_000] {
+            let wall = Wall::new(|| TIMES.get());
+            let clock = Cell::new(1_000);
+            let look = |nap_ms| {
+                let wall_ms = || {
+                    let now = clock.get();
+                    clock.set(now + nap_ms);
+                    now + 1_000_000
+                };
+                let passed_ms = || {
+                    let now = clock.get();
+                    clock.set(now + nap_ms);
+                    now
+                };
+                TIMES.set(Times::read(wall_ms, passed_ms));
+                wall.now_ms()
+            };
+            let before = look(0);
+            let slept = look(nap_ms);
+            assert!((before..=clock.get() + 1_000_000).contains(&slept), "{nap_ms}: {slept}");
+            assert_eq!(look(0), clock.get() + 1_000_000, "{nap_ms}");
+        }
     }
 }
