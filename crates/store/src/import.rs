@@ -133,8 +133,9 @@ pub(crate) struct NewPool {
 impl NewPool {
     /// Creates a pool that is to be at `path`, and is to hold what is read from the pool at `source`, if that is one.
     pub(crate) fn create(path: &Path, source: Option<&Path>, options: Options) -> Result<Self, StreamError> {
-        let failed = |source| Error::from(everleaf_pmem::Error::Io { action: "create", path: path.to_owned(), source });
+        let failed = |source: io::Error| Error::from(everleaf_pmem::Error::Io { action: "create", path: path.to_owned(), source });
         let (unfinished, _) = Unfinished::create(path, source).map_err(failed)?;
+        unfinished.unlock().map_err(failed)?;
         Ok(Self { store: Store::open(unfinished.path(), options)?, unfinished })
     }
 

@@ -2,10 +2,14 @@
 //!
 //! Until then a file has another name, beside its own, and is gone when it is dropped. What a crash leaves of one is removed by the next.
 //!
+//! Whoever writes one has it locked, so that whoever comes second, in this process or another, finds that out: only who has the lock of what has the name takes
+//! the name from it. A pool that is written has the lock itself while it is open. Somebody else may come by in the moments before and after that, so the name
+//! is given only to the very file that was created.
+//!
 //! It goes where a symbolic link leads, and leaves the link alone. What takes the place of a file takes its permissions, too, and its owner where that is
 //! permitted; what is new can be read by nobody who cannot read the pool that it comes from.
 
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -21,6 +25,8 @@ const GROUP_MODE: u32 = 0o070;
 pub(crate) struct Unfinished {
     path: PathBuf,
     target: PathBuf,
+    /// Locked, unless a pool is open in it.
+    file: File,
 }
 
 impl Unfinished {
@@ -28,26 +34,30 @@ impl Unfinished {
     pub(crate) fn create(path: &Path, source: Option<&Path>) -> io::Result<(Self, File)> {
         // What is not there has the name that it is given.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let this = Self { path: beside(&target), target };
-        let replaced = file_at(&this.target);
+        let path = beside(&target);
+        let replaced = file_at(&target);
         let pool = source.and_then(file_at);
-        match fs::remove_file(&this.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_remnant(&path)?;
         // Whoever has opened it while it is empty may read what comes.
         let mode = match (&replaced, &pool) {
             (Some(_), _) => OWNER_MODE,
             (None, Some(pool)) => pool.mode() & MODE_OF_NEW | OWNER_MODE,
             (None, None) => MODE_OF_NEW,
         };
-        let file = File::options().read(true).write(true).create_new(true).mode(mode).open(&this.path)?;
+        let file = File::options().read(true).write(true).create_new(true).mode(mode).open(&path)?;
+        claim(&file, &path)?;
+        let this = Self { path, target, file: file.try_clone()? };
         match (&replaced, &pool) {
             (Some(replaced), _) => keep_access(&file, &this.path, replaced)?,
             (None, Some(pool)) => set_mode(&file, file.metadata()?.mode(), pool.gid())?,
             (None, None) => {}
         }
         Ok((this, file))
+    }
+
+    /// Unlocks it, for the pool that is to be opened in it.
+    pub(crate) fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
     }
 
     /// Where it is as long as it is not done.
@@ -57,12 +67,14 @@ impl Unfinished {
 
     /// Gives it its name, and takes that from what has it.
     pub(crate) fn replace(self) -> io::Result<()> {
+        claim(&self.file, &self.path)?;
         fs::rename(&self.path, &self.target)?;
         sync_directory_of(&self.target)
     }
 
     /// Gives it its name, unless something has it.
     pub(crate) fn appear(self) -> io::Result<()> {
+        claim(&self.file, &self.path)?;
         // A second name: to give it another one would replace what is there.
         fs::hard_link(&self.path, &self.target)?;
         fs::remove_file(&self.path)?;
@@ -73,8 +85,36 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // When it has got its name there is nothing to remove; else it is in nobody's way if that fails.
-        let _ = fs::remove_file(&self.path);
+        if is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Removes what a crash has left, unless somebody is writing it.
+fn remove_remnant(path: &Path) -> io::Result<()> {
+    let remnant = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    claim(&remnant, path)?;
+    fs::remove_file(path)
+}
+
+/// Locks the file that is at `path`, if that is this one, and nobody else has.
+fn claim(file: &File, path: &Path) -> io::Result<()> {
+    // On a file system without locks nobody has one.
+    let is_locked = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+    match !is_locked && is_at(file, path) {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("somebody else is writing {}", path.display()))),
+    }
+}
+
+/// Whether it is this file that has this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (own, there) = (file.metadata(), fs::metadata(path));
+    own.is_ok_and(|own| there.is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino())))
 }
 
 /// The name of what is to be `path` when it is done.

@@ -1,6 +1,6 @@
 //! Backup, restore, export and import: what comes out is what was there at one moment, and what is damaged is told.
 
-use everleaf::{Direction, Options, Part, Store, StreamError, StreamReader, check_stream, restore};
+use everleaf::{Direction, Options, Origin, Part, Passed, Store, StreamError, StreamReader, check_stream, restore};
 use everleaf_pmem::{Found, Pool};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -281,8 +281,40 @@ fn a_backup_is_whole_or_what_was_there_before() {
     assert_eq!(names().len(), 2);
 }
 
-/// A pool that only its group may read could be read by everybody when it was compacted, and so could its backups; and where a link led to it, it stayed as
-/// it was, and the link was gone.
+/// The second of two backups to one file removed what the first had written so far, whose end then gave the name to what the second had.
+#[test]
+fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
+    const REFUSAL: &str = "somebody else is writing";
+    let directory = tempfile::tempdir().unwrap();
+    let (file, pool) = (directory.path().join("backup"), directory.path().join("restored.pool"));
+    let unfinished = directory.path().join("backup.unfinished");
+    let source = store("isle");
+    fill(&source, 2000, 2000, 5);
+    let backup = || source.snapshot().unwrap().backup(&file);
+    let first = backup().unwrap();
+    let refusal = backup().map(drop).expect_err("the first is not done").to_string();
+    assert!(refusal.contains(REFUSAL), "{refusal}");
+    let passed = first.finish().unwrap();
+    assert_eq!(check_stream(std::fs::File::open(&file).unwrap(), |_, _| ()).unwrap().entries, passed.entries);
+    // Whose file is gone leaves that of another alone, and what had the name.
+    let (before, robbed) = (std::fs::read(&file).unwrap(), backup().unwrap());
+    std::fs::remove_file(&unfinished).unwrap();
+    std::fs::write(&unfinished, "another's").unwrap();
+    let refusal = robbed.finish().map(drop).expect_err("its file is gone").to_string();
+    assert!(refusal.contains(REFUSAL), "{refusal}");
+    assert_eq!(std::fs::read(&unfinished).unwrap(), b"another's");
+    assert!(std::fs::read(&file).unwrap() == before);
+    backup().unwrap().finish().unwrap();
+    // A pool that is being made.
+    let mut refusals = Vec::new();
+    let second = |_: Passed, _: &Origin| {
+        refusals.push(restore(&pool, options(), before.as_slice(), |_, _| ()).map(drop).expect_err("the first is not done").to_string())
+    };
+    restore(&pool, options(), before.as_slice(), second).unwrap();
+    assert!(!refusals.is_empty() && refusals.iter().all(|refusal| refusal.contains(REFUSAL)), "{refusals:?}");
+    assert!(content(&Store::open(&pool, options()).unwrap()) == content(&source));
+}
+
 /// It was left as by a crash, so that it was refused after the machine had been started again, though nothing had happened to it.
 #[test]
 fn a_pool_whose_compaction_fails_is_closed() {
@@ -304,6 +336,8 @@ fn a_pool_whose_compaction_fails_is_closed() {
     assert!(content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
+/// A pool that only its group may read could be read by everybody when it was compacted, and so could its backups; and where a link led to it, it stayed as
+/// it was, and the link was gone.
 #[test]
 fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     use std::os::unix::fs::PermissionsExt;
