@@ -1,7 +1,7 @@
-//! Random histories of transactions, checked for serializability and snapshot isolation.
+//! Random histories of transactions and batches, checked for serializability and snapshot isolation.
 //!
-//! Every transaction appends its number to the lists of some keys, so a list tells who has written the key, and in which order; whoever reads it tells after
-//! whom he comes and before whom. These are edges of a graph:
+//! Whoever writes a key appends its number to the key's list, so a list tells who has written the key, and in which order; whoever reads it tells after whom he
+//! comes and before whom. These are edges of a graph:
 //!
 //! - *ww*: the next in the list; *wr*: the last one that a reader has found; *rw*: from a reader to the first that he has not found;
 //! - *time*: from a transaction to those that began after it had returned. (By way of a chain of moments, so that their number is linear.)
@@ -9,89 +9,235 @@
 //! The history is strictly serializable if the graph has no circle; it is what snapshots allow, in real time, if every circle has two rw edges in a row (Adya;
 //! Cerone and Gotsman). A circle without is one in the graph of pairs of a transaction and whether it was entered by an rw edge, which may not be left by
 //! another one.
+//!
+//! At the same moment, and in another namespace, the writer does something to what the key *shows*: sets it, also for a time, appends to it, or removes it. So a
+//! list says what is shown, and whoever reads both must find that, whatever expires, or is swept away, meanwhile.
+//!
+//! Batches, and in serializable histories some transactions, append to lists by merging, without having read them. Not so in the others: that merges do not
+//! conflict is more than snapshot isolation allows.
 
-use everleaf::{Direction, Error, Isolation, Namespace, Options, Store, Transaction};
+use everleaf::{Batch, Direction, Error, Isolation, Merge, Namespace, Options, Store, Times, Transaction};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const THREADS: u64 = 4;
 const KEYS: u8 = 6;
+/// What keys from here on show may expire. Those before are appended to.
+const EXPIRING: u8 = 3;
+/// The default, the same in small leaves, and one whose leaves are replaced.
+const INDEXES: [&str; 3] = ["ever", "ever-64", "isle-128"];
 
-/// A transaction that was committed.
+/// Time passes by transactions that begin.
+static PASSED_MS: AtomicU64 = AtomicU64::new(0);
+
+fn times() -> Times {
+    let passed_ms = PASSED_MS.load(Ordering::SeqCst);
+    Times { wall_ms: (1 << 40) + passed_ms, passed_ms }
+}
+
+/// What is done to what a key shows.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// It is the writer's number.
+    Put,
+    /// It is, until then.
+    PutUntil(u64),
+    /// It is longer by that.
+    Append,
+    Delete,
+}
+
+/// What was done to which keys.
+type Acts = BTreeMap<u8, Act>;
+/// The lists of the keys that were read.
+type Reads = BTreeMap<u8, Vec<u32>>;
+
+/// What somebody has found who read a key and its list.
+struct Seen {
+    key: u8,
+    list: Vec<u32>,
+    shown: Option<Vec<u8>>,
+    /// No later than the moment that he saw.
+    from_ms: u64,
+    /// No earlier.
+    to_ms: u64,
+}
+
+/// A transaction that was committed, or a batch.
 struct Done {
     id: u32,
     began: usize,
     ended: usize,
     reads: Reads,
-    writes: Vec<u8>,
+    seen: Vec<Seen>,
+    writes: Acts,
+}
+
+struct Spaces {
+    lists: Namespace,
+    shown: [Namespace; 2],
+}
+
+impl Spaces {
+    fn of(store: &Store) -> Self {
+        Self { lists: store.namespace("lists").unwrap(), shown: ["even", "odd"].map(|name| store.namespace(name).unwrap()) }
+    }
+
+    fn showing(&self, key: u8) -> &Namespace {
+        &self.shown[usize::from(key % 2)]
+    }
 }
 
 fn list(value: &[u8]) -> Vec<u32> {
     value.as_chunks().0.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect()
 }
 
-fn read(transaction: &Transaction, space: &Namespace, key: u8) -> Result<Vec<u32>, Error> {
-    Ok(list(&transaction.get(space, &[key])?.unwrap_or_default()))
+fn random_act(key: u8, store: &Store, random: &mut StdRng) -> Act {
+    match random.random_range(0..4) {
+        0 => Act::Delete,
+        1 => Act::Put,
+        _ if key < EXPIRING => Act::Append,
+        _ => Act::PutUntil(store.time_ms() + random.random_range(0..100)),
+    }
 }
 
-/// What was found in the keys that were read.
-type Reads = BTreeMap<u8, Vec<u32>>;
+/// A transaction under way, and what it has found and done so far.
+struct Actor<'a> {
+    store: &'a Store,
+    spaces: &'a Spaces,
+    transaction: &'a mut Transaction,
+    id: u32,
+    from_ms: u64,
+    reads: Reads,
+    seen: Vec<Seen>,
+    writes: Acts,
+}
 
-/// Reads some keys, or all by a scan, and appends to some.
-fn act(transaction: &mut Transaction, space: &Namespace, id: u32, random: &mut StdRng) -> Result<(Reads, Vec<u8>), Error> {
-    let mut reads = BTreeMap::new();
-    if random.random_ratio(1, 4) {
-        let visit = |key: &[u8], value: &[u8]| {
-            reads.insert(key[0], list(value));
-            ControlFlow::Continue(())
-        };
-        transaction.scan(space, Bound::Unbounded, Direction::Forward, visit)?;
-        for key in 0..KEYS {
-            reads.entry(key).or_default();
-        }
+impl Actor<'_> {
+    /// Reads a key and its list.
+    fn read(&mut self, key: u8) -> Result<(), Error> {
+        let list = list(&self.transaction.get(&self.spaces.lists, &[key])?.unwrap_or_default());
+        let shown = self.transaction.get(self.spaces.showing(key), &[key])?;
+        self.note(key, list, shown);
+        Ok(())
     }
+
+    /// Reads all by scans.
+    fn scan(&mut self) -> Result<(), Error> {
+        let scan = |space| {
+            let mut found = BTreeMap::new();
+            let visit = |key: &[u8], value: &[u8]| {
+                found.insert(key[0], value.to_vec());
+                ControlFlow::Continue(())
+            };
+            self.transaction.scan(space, Bound::Unbounded, Direction::Forward, visit).map(|()| found)
+        };
+        let lists = scan(&self.spaces.lists)?;
+        let [mut shown, odd] = [scan(&self.spaces.shown[0])?, scan(&self.spaces.shown[1])?];
+        shown.extend(odd);
+        for key in 0..KEYS {
+            self.note(key, lists.get(&key).map_or_else(Vec::new, |value| list(value)), shown.remove(&key));
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, key: u8, list: Vec<u32>, shown: Option<Vec<u8>>) {
+        let before = self.reads.insert(key, list.clone());
+        assert!(before.is_none_or(|before| before == list), "a read that differs the second time");
+        self.seen.push(Seen { key, list, shown, from_ms: self.from_ms, to_ms: self.store.time_ms() });
+    }
+
+    /// Appends to the list, having read it or not, and does something to what is shown.
+    fn write(&mut self, key: u8, act: Act, is_blind: bool) -> Result<(), Error> {
+        let (id, showing) = (self.id.to_le_bytes(), self.spaces.showing(key));
+        if is_blind {
+            self.transaction.merge(&self.spaces.lists, &[key], Merge::Append(id.to_vec()))?;
+        } else {
+            self.read(key)?;
+            let appended: Vec<u8> = self.reads[&key].iter().chain([&self.id]).flat_map(|id| id.to_le_bytes()).collect();
+            self.transaction.put(&self.spaces.lists, &[key], &appended)?;
+            assert_eq!(self.transaction.get(&self.spaces.lists, &[key])?, Some(appended), "its own writes are read");
+        }
+        match act {
+            Act::Put => self.transaction.put(showing, &[key], &id)?,
+            Act::PutUntil(expiry_ms) => self.transaction.put_until(showing, &[key], &id, Some(expiry_ms))?,
+            Act::Append => self.transaction.merge(showing, &[key], Merge::Append(id.to_vec()))?,
+            Act::Delete => drop(self.transaction.delete(showing, &[key])?),
+        }
+        self.writes.insert(key, act);
+        Ok(())
+    }
+
+    /// Reads some keys, or all by scans, and writes some.
+    fn act(&mut self, isolation: Isolation, random: &mut StdRng) -> Result<(), Error> {
+        if random.random_ratio(1, 4) {
+            self.scan()?;
+        }
+        for _ in 0..random.random_range(0..4u32) {
+            self.read(random.random_range(0..KEYS))?;
+            if random.random_ratio(1, 4) {
+                std::thread::yield_now();
+            }
+        }
+        for _ in 0..random.random_range(0..3u32) {
+            let key = random.random_range(0..KEYS);
+            if !self.writes.contains_key(&key) {
+                let is_blind = isolation == Isolation::Serializable && !self.reads.contains_key(&key) && random.random();
+                self.write(key, random_act(key, self.store, random), is_blind)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes some keys at once, without reading any.
+fn write_batch(store: &Store, spaces: &Spaces, id: u32, random: &mut StdRng) -> Result<Acts, Error> {
+    let (mut batch, mut writes) = (Batch::default(), Acts::new());
     for _ in 0..random.random_range(1..4u32) {
         let key = random.random_range(0..KEYS);
-        let found = read(transaction, space, key)?;
-        let before = reads.insert(key, found.clone());
-        assert!(before.is_none_or(|before| before == found), "a read that differs the second time");
-        if random.random_ratio(1, 4) {
-            std::thread::yield_now();
+        writes.entry(key).or_insert_with(|| random_act(key, store, random));
+    }
+    for (&key, act) in &writes {
+        let (id, showing) = (id.to_le_bytes(), spaces.showing(key));
+        batch.merge(&spaces.lists, &[key], Merge::Append(id.to_vec()));
+        match *act {
+            Act::Put => batch.put(showing, &[key], &id),
+            Act::PutUntil(expiry_ms) => batch.put_until(showing, &[key], &id, Some(expiry_ms)),
+            Act::Append => batch.merge(showing, &[key], Merge::Append(id.to_vec())),
+            Act::Delete => batch.delete(showing, &[key]),
         }
     }
-    let mut writes = Vec::new();
-    for _ in 0..random.random_range(0..3u32) {
-        let key = random.random_range(0..KEYS);
-        if !writes.contains(&key) {
-            let found = read(transaction, space, key)?;
-            let appended: Vec<u8> = found.iter().chain([&id]).flat_map(|id| id.to_le_bytes()).collect();
-            transaction.put(space, &[key], &appended)?;
-            assert_eq!(read(transaction, space, key)?.last(), Some(&id), "its own writes are read");
-            reads.insert(key, found);
-            writes.push(key);
-        }
-    }
-    Ok((reads, writes))
+    store.write(batch).map(|()| writes)
 }
 
 /// A history, and the lists in the end.
-fn run(isolation: Isolation, seed: u64, per_thread: u32) -> (Vec<Done>, Vec<Vec<u32>>) {
-    let store = Store::anonymous(Options { size_max: 64 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
-    let space = store.namespace("lists").unwrap();
-    let clock = AtomicUsize::new(0);
+fn run(index: &str, isolation: Isolation, seed: u64, per_thread: u32) -> (Vec<Done>, Vec<Vec<u32>>) {
+    let store = Store::anonymous(Options { size_max: 64 << 20, index: index.into(), times, ..Options::default() }).unwrap();
+    let spaces = Spaces::of(&store);
+    let (clock, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let tick = || clock.fetch_add(1, Ordering::SeqCst);
     let work = |thread: u64| {
         let mut random = StdRng::seed_from_u64(seed << 8 | thread);
         let mut done = Vec::new();
         for number in 0..per_thread {
             let id = thread as u32 * per_thread + number;
-            let began = clock.fetch_add(1, Ordering::SeqCst);
+            let (began, from_ms) = (tick(), store.time_ms());
+            PASSED_MS.fetch_add(1, Ordering::SeqCst);
+            if random.random_ratio(1, 5) {
+                let writes = write_batch(&store, &spaces, id, &mut random).unwrap();
+                done.push(Done { id, began, ended: tick(), reads: Reads::new(), seen: Vec::new(), writes });
+                continue;
+            }
             let mut transaction = store.begin(isolation).unwrap();
-            let (reads, writes) = act(&mut transaction, &space, id, &mut random).unwrap();
+            let (reads, writes) = (Reads::new(), Acts::new());
+            let mut actor = Actor { store: &store, spaces: &spaces, transaction: &mut transaction, id, from_ms, reads, seen: Vec::new(), writes };
+            actor.act(isolation, &mut random).unwrap();
+            let Actor { reads, seen, writes, .. } = actor;
             match transaction.commit() {
-                Ok(()) => done.push(Done { id, began, ended: clock.fetch_add(1, Ordering::SeqCst), reads, writes }),
+                Ok(()) => done.push(Done { id, began, ended: tick(), reads, seen, writes }),
                 Err(Error::Conflict { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -99,12 +245,46 @@ fn run(isolation: Isolation, seed: u64, per_thread: u32) -> (Vec<Done>, Vec<Vec<
         done
     };
     let history = std::thread::scope(|scope| {
+        let sweeper = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                store.sweep(8).unwrap();
+                std::thread::yield_now();
+            }
+        });
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        sweeper.join().unwrap();
+        ended.into_iter().flat_map(Result::unwrap).collect()
     });
-    let lists = (0..KEYS).map(|key| list(&space.get(&[key]).unwrap().unwrap_or_default())).collect();
+    let lists = (0..KEYS).map(|key| list(&spaces.lists.get(&[key]).unwrap().unwrap_or_default())).collect();
     assert!(store.verify().unwrap().is_sound());
     (history, lists)
+}
+
+/// What a key shows whose list this is, and until when, if it expires.
+fn shown_after(list: &[u32], key: u8, writers: &BTreeMap<u32, &Done>) -> (Option<Vec<u8>>, Option<u64>) {
+    list.iter().fold((None, None), |(shown, expiry), id| match writers[id].writes[&key] {
+        Act::Put => (Some(id.to_le_bytes().to_vec()), None),
+        Act::PutUntil(expiry_ms) => (Some(id.to_le_bytes().to_vec()), Some(expiry_ms)),
+        Act::Append => (Some([shown.unwrap_or_default(), id.to_le_bytes().to_vec()].concat()), expiry),
+        Act::Delete => (None, None),
+    })
+}
+
+/// Compares what was shown with what the lists say; how often something had expired.
+fn check_shown(history: &[Done]) -> u32 {
+    let writers = history.iter().map(|done| (done.id, done)).collect();
+    let mut expired = 0;
+    for Seen { key, list, shown, from_ms, to_ms } in history.iter().flat_map(|done| &done.seen) {
+        let (expected, expiry) = shown_after(list, *key, &writers);
+        let may_be_shown = expiry.is_none_or(|expiry| expiry > *from_ms);
+        let may_be_over = expiry.is_some_and(|expiry| expiry <= *to_ms);
+        let is_right = may_be_shown && *shown == expected || may_be_over && shown.is_none();
+        assert!(is_right, "key {key} shows {shown:?} behind {list:?}: {expected:?} until {expiry:?}, seen from {from_ms} to {to_ms}");
+        expired += u32::from(may_be_over && shown.is_none());
+    }
+    expired
 }
 
 /// Nodes are transactions, then moments.
@@ -181,23 +361,33 @@ fn check(history: &[Done], lists: &[Vec<u32>]) -> (bool, bool) {
 
 #[test]
 fn serializable_transactions_are_strictly_serializable() {
-    for seed in 0..12 {
-        let (history, lists) = run(Isolation::Serializable, seed, 250);
-        assert!(history.len() > 50);
-        assert_eq!(check(&history, &lists), (true, true), "seed {seed}");
+    for index in INDEXES {
+        let mut expired = 0;
+        for seed in 0..12 {
+            let (history, lists) = run(index, Isolation::Serializable, seed, 250);
+            assert!(history.len() > 50);
+            assert_eq!(check(&history, &lists), (true, true), "{index}, seed {seed}");
+            expired += check_shown(&history);
+        }
+        println!("{index}: {expired} times something had expired");
+        assert!(expired > 0);
     }
 }
 
 #[test]
 fn transactions_with_snapshots_are_isolated_by_them() {
-    let mut skewed = 0;
-    for seed in 100..112 {
-        let (history, lists) = run(Isolation::Snapshot, seed, 250);
-        let (is_serializable, is_allowed) = check(&history, &lists);
-        assert!(is_allowed, "seed {seed}");
-        skewed += u32::from(!is_serializable);
+    for index in INDEXES {
+        let (mut skewed, mut expired) = (0, 0);
+        for seed in 100..112 {
+            let (history, lists) = run(index, Isolation::Snapshot, seed, 250);
+            let (is_serializable, is_allowed) = check(&history, &lists);
+            assert!(is_allowed, "{index}, seed {seed}");
+            skewed += u32::from(!is_serializable);
+            expired += check_shown(&history);
+        }
+        println!("{index}: write skew in {skewed} of 12 histories; {expired} times something had expired");
+        assert!(expired > 0);
     }
-    println!("write skew in {skewed} of 12 histories");
 }
 
 /// The checker itself: histories that are known to be one thing or the other.
@@ -205,7 +395,7 @@ fn transactions_with_snapshots_are_isolated_by_them() {
 fn the_checker_tells_known_histories_apart() {
     let done = |id, began, ended, reads: &[(u8, &[u32])], writes: &[u8]| {
         let reads = reads.iter().map(|(key, list)| (*key, list.to_vec())).collect();
-        Done { id, began, ended, reads, writes: writes.to_vec() }
+        Done { id, began, ended, reads, seen: Vec::new(), writes: writes.iter().map(|key| (*key, Act::Put)).collect() }
     };
     // Write skew.
     let history = [done(1, 0, 2, &[(0, &[]), (1, &[])], &[0]), done(2, 1, 3, &[(0, &[]), (1, &[])], &[1])];
