@@ -200,6 +200,11 @@ impl<M: Medium> Pool<M> {
         }
     }
 
+    /// See [`Fresh::is_untouched`](crate::Fresh::is_untouched).
+    pub(crate) fn is_untouched<T: ?Sized>(&self, block: Off<T>) -> bool {
+        self.alloc.heap.is_untouched(block.bytes())
+    }
+
     /// Frees `block`, which nobody can reach any more. What cannot be a block, as a damaged pool may ask, is left alone.
     #[inline]
     pub(crate) fn free<T: ?Sized>(&self, block: Off<T>) {

@@ -30,6 +30,12 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
         self.pool.offset_of(self.memory)
     }
 
+    /// Whether nobody had stored to the block since the pool was opened, when it was handed out: then what is there is durable, as opening makes it. Known of
+    /// blocks that take whole slabs; of others it is not.
+    pub fn is_untouched(&self) -> bool {
+        self.pool.is_untouched(self.off())
+    }
+
     /// Starts the write-back of the whole block; [`Pool::fence_all`] makes any number of such blocks durable by one fence.
     #[inline(always)]
     #[track_caller]

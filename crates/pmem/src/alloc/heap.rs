@@ -11,7 +11,7 @@
 
 use super::cache::{Batch, Cache};
 use super::class::{Classes, FIRST};
-use super::runs::Runs;
+use super::runs::{Runs, Taken};
 use super::table::{Table, Use};
 use crate::{Error, local};
 use parking_lot::Mutex;
@@ -144,8 +144,8 @@ impl Heap {
         let (slab, within) = self.split(off)?;
         match self.uses.get(slab) {
             Use::Blocks { class, leaves, .. } => self.classes.get(class).index(within).map(|_| Block::Small { class, leaves }),
-            Use::Run { count } => (within == FIRST).then_some(Block::Run { slab, count }),
-            Use::None => None,
+            Use::Run { count, .. } => (within == FIRST).then_some(Block::Run { slab, count }),
+            Use::None | Use::Untouched => None,
         }
     }
 
@@ -195,12 +195,16 @@ impl Heap {
 
     /// Takes `count` neighbouring slabs, for [`Heap::add_slab`] or [`Heap::add_run`].
     pub(super) fn take_slabs(&self, count: u32) -> Option<u32> {
-        self.runs.lock().take(count)
+        let Taken { start, is_untouched } = self.runs.lock().take(count)?;
+        if is_untouched {
+            self.uses.set(start, Use::Untouched);
+        }
+        Some(start)
     }
 
     /// Takes `count` neighbouring slabs which may have no space on the file system.
     pub(super) fn take_bare(&self, count: u32) -> Option<u32> {
-        self.bare.lock().take(count)
+        self.bare.lock().take(count).map(|taken| taken.start)
     }
 
     /// Takes the first run of bare slabs from there on: where it begins, and how many they are.
@@ -241,12 +245,17 @@ impl Heap {
 
     /// Makes `slab` a run of `count` slabs. Its header is durable.
     pub(super) fn add_run(&self, slab: u32, count: u32) {
-        self.uses.set(slab, Use::Run { count });
+        self.uses.set(slab, Use::Run { count, is_untouched: self.uses.get(slab) == Use::Untouched });
+    }
+
+    /// Whether nobody had stored to what was handed out at `off`, a run of slabs, since the pool was opened.
+    pub(super) fn is_untouched(&self, off: u64) -> bool {
+        self.split(off).is_some_and(|(slab, _)| matches!(self.uses.get(slab), Use::Run { is_untouched: true, .. }))
     }
 
     /// Frees a run of slabs; what is not there, as a damaged pool may ask, is left alone.
     pub(super) fn free_run(&self, slab: u32, count: u32) {
-        if self.uses.clear(slab, Use::Run { count }) {
+        if [false, true].into_iter().any(|is_untouched| self.uses.clear(slab, Use::Run { count, is_untouched })) {
             self.give_slabs(slab, count);
         }
     }
@@ -462,7 +471,7 @@ impl Heap {
             }
             match self.uses.get(next) {
                 Use::Blocks { .. } if held.contains_key(&next) => next += 1,
-                Use::Run { count } => {
+                Use::Run { count, .. } => {
                     let end = next + count;
                     if held.range(next..end).next().is_some() || free.peek().is_some_and(|(start, _)| *start < end) || end > runs.end() {
                         return Err(Error::corrupt(self.offset(next), "a run of slabs that are in use otherwise"));

@@ -2,6 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Neighbouring slabs that were taken.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    /// The first of them.
+    pub(super) start: u32,
+    /// Whether nobody has had one of them, or one behind them, since the pool was opened.
+    pub(super) is_untouched: bool,
+}
+
 /// The free runs of a pool. No two of them touch.
 pub(super) struct Runs {
     /// Length by number of the first slab.
@@ -12,12 +21,14 @@ pub(super) struct Runs {
     total: u32,
     /// Number of slabs in the pool.
     end: u32,
+    /// Nobody has taken a slab from here on.
+    untaken: u32,
 }
 
 impl Runs {
     /// The runs of a pool of no slab but the header.
     pub(super) fn new() -> Self {
-        Self { by_start: BTreeMap::new(), by_count: BTreeSet::new(), total: 0, end: 1 }
+        Self { by_start: BTreeMap::new(), by_count: BTreeSet::new(), total: 0, end: 1, untaken: 1 }
     }
 
     /// Number of slabs in the pool, free or not.
@@ -47,6 +58,7 @@ impl Runs {
     pub(super) fn take_from(&mut self, from: u32) -> Option<(u32, u32)> {
         let (&start, &count) = self.by_start.range(from..).next()?;
         self.remove(start, count);
+        self.untaken = self.untaken.max(start + count);
         Some((start, count))
     }
 
@@ -54,17 +66,20 @@ impl Runs {
     pub(super) fn take_before(&mut self, end: u32) -> Option<u32> {
         let (&start, &count) = self.by_start.range(..end).next_back()?;
         (start + count == end).then(|| self.remove(start, count))?;
+        self.untaken = self.untaken.max(end);
         Some(start)
     }
 
     /// Takes `count` slabs: from the shortest run that has so many, the first of that length.
-    pub(super) fn take(&mut self, count: u32) -> Option<u32> {
+    pub(super) fn take(&mut self, count: u32) -> Option<Taken> {
         let (length, start) = *self.by_count.range((count, 0)..).next()?;
         self.remove(start, length);
         if length > count {
             self.insert(start + count, length - count);
         }
-        Some(start)
+        let is_untouched = start >= self.untaken;
+        self.untaken = self.untaken.max(start + count);
+        Some(Taken { start, is_untouched })
     }
 
     /// Gives back `count` slabs from `start`, which are not free.
@@ -115,14 +130,16 @@ mod tests {
             runs.extend(24);
             let mut free = [true; 24];
             free[0] = false;
-            let mut taken: Vec<(u32, u32)> = Vec::new();
+            let (mut taken, mut untaken): (Vec<(u32, u32)>, u32) = (Vec::new(), 1);
             for (take, count, which) in steps {
                 if take {
                     let longest = free.split(|free| !free).map(<[bool]>::len).max().unwrap_or(0);
                     let found = runs.take(count);
                     prop_assert_eq!(found.is_some(), longest >= count as usize);
-                    if let Some(start) = found {
+                    if let Some(Taken { start, is_untouched }) = found {
                         prop_assert!(free[start as usize..][..count as usize].iter().all(|free| *free));
+                        prop_assert_eq!(is_untouched, start >= untaken);
+                        untaken = untaken.max(start + count);
                         free[start as usize..][..count as usize].fill(false);
                         taken.push((start, count));
                     }

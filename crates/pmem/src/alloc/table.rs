@@ -16,8 +16,10 @@ pub(super) enum Use {
     None,
     /// Blocks of a class; the slab's own state is number `place` of that class's list. Of one that `leaves` no block is handed out.
     Blocks { class: u8, place: u32, leaves: bool },
-    /// It is the first of a run of `count` slabs.
-    Run { count: u32 },
+    /// It was taken, with those behind it, and is about to be used: nobody has had any of them since the pool was opened.
+    Untouched,
+    /// It is the first of a run of `count` slabs, which were taken as [`Use::Untouched`] or not.
+    Run { count: u32, is_untouched: bool },
 }
 
 impl Use {
@@ -25,7 +27,8 @@ impl Use {
         match self {
             Self::None => 0,
             Self::Blocks { class, place, leaves } => 1 | u64::from(class) << 8 | u64::from(leaves) << 16 | u64::from(place) << 32,
-            Self::Run { count } => 2 | u64::from(count) << 32,
+            Self::Run { count, is_untouched } => 2 | u64::from(is_untouched) << 8 | u64::from(count) << 32,
+            Self::Untouched => 3,
         }
     }
 
@@ -33,7 +36,8 @@ impl Use {
     fn unpack(word: u64) -> Self {
         match word & 0xff {
             1 => Self::Blocks { class: (word >> 8) as u8, place: (word >> 32) as u32, leaves: word & 1 << 16 != 0 },
-            2 => Self::Run { count: (word >> 32) as u32 },
+            2 => Self::Run { count: (word >> 32) as u32, is_untouched: word & 1 << 8 != 0 },
+            3 => Self::Untouched,
             _ => Self::None,
         }
     }
@@ -87,14 +91,17 @@ mod tests {
     #[test]
     fn every_slab_has_a_word_of_its_own() {
         let table = Table::new();
+        let run = |slab: u32| Use::Run { count: slab, is_untouched: slab.is_multiple_of(2) };
         for slab in 0..1000 {
             assert_eq!(table.get(slab), Use::None);
-            table.set(slab, Use::Run { count: slab });
+            table.set(slab, Use::Untouched);
+            assert_eq!(table.get(slab), Use::Untouched);
+            table.set(slab, run(slab));
         }
         for slab in 0..1000 {
-            assert_eq!(table.get(slab), Use::Run { count: slab });
+            assert_eq!(table.get(slab), run(slab));
             table.set(slab, Use::Blocks { class: slab as u8, place: slab, leaves: slab % 3 == 0 });
-            assert!(!table.clear(slab, Use::Run { count: slab }));
+            assert!(!table.clear(slab, run(slab)));
             assert!(table.clear(slab, Use::Blocks { class: slab as u8, place: slab, leaves: slab % 3 == 0 }));
         }
         assert_eq!(Table::place(u32::MAX).0, CHUNKS - 1);

@@ -460,6 +460,30 @@ fn a_run_that_is_refused_claims_nothing() {
     expect_exactly(&pool, &BTreeMap::from([(small.bytes(), 100)]));
 }
 
+/// What nobody has had since the pool was opened is durable as it is. A slab that has been given back, or given up to the file system, is not.
+#[test]
+fn a_run_is_untouched_once() {
+    let pool = pool(4 << 10, 16);
+    let untouched = |pool: &TestPool, size| pool.allocate(size).map(|run| (run, pool.is_untouched(run))).unwrap();
+    assert!(!untouched(&pool, 100).1, "of small blocks it is not known");
+    let (first, is_untouched) = untouched(&pool, 5000);
+    assert!(is_untouched);
+    let (second, is_untouched) = untouched(&pool, 3000);
+    assert!(is_untouched);
+    pool.free(first);
+    let (again, is_untouched) = untouched(&pool, 5000);
+    assert!(again == first && !is_untouched);
+    pool.free(again);
+    pool.free(second);
+    pool.give_back().unwrap();
+    assert!(!untouched(&pool, 5000).1);
+    assert!(!untouched(&pool, 3 << 12).1, "the pool has become shorter and grown again");
+
+    let pool = reopened(pool, Start::Unclean);
+    pool.adopt(pool.reach()).unwrap();
+    assert!(untouched(&pool, 3 << 12).1);
+}
+
 #[test]
 fn an_audit_finds_leaks_and_blocks_that_are_free_but_reachable() {
     let pool = pool(4 << 10, 16);
