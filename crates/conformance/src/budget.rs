@@ -2,14 +2,17 @@
 
 use crate::Class;
 use everleaf_index::{Direction, Entry, Error, OrderedIndex};
-use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions};
-use rand::SeedableRng;
+use everleaf_pmem::schedule::{self, Scheduler, Step};
+use everleaf_pmem::{Count, Counts, Hardware, LINE, Off, Pool, PoolOptions, Word};
+use rand::{Rng, SeedableRng};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
+use std::collections::HashSet;
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
-use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::ops::{Bound, ControlFlow, Range};
+use std::panic::Location;
+use std::sync::{Arc, Mutex};
 
 /// Lines flushed and fences of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,4 +275,82 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Count<Hardware>>, keys: u32) {
     }
     println!("{}, {} keys: {splits} splits, {merges} merges of {keys} keys", entry.name, K::NAME);
     assert!(!entry.persistent || (splits > 0 && merges > 0), "too few keys to split and merge");
+}
+
+/// What operations of Ever cost on average, at most: lines that an insert writes, without those of leaves that splits make and with them, and lines of leaves
+/// that a lookup reads.
+const INSERT_LINES: f64 = 1.03;
+const INSERT_LINES_WITH_LEAVES: f64 = 1.35;
+const LOOKUP_LINES: f64 = 1.05;
+
+/// Inserts `keys` random integers, then as many again, which splits each leaf once on average; and compares what the latter cost with what Ever promises: the
+/// averages, one fence, two or three with a split. Then looks some of them up.
+///
+/// # Panics
+/// With what costs more.
+pub fn averages(entry: &Entry<u64, Count<Hardware>>, keys: u32) {
+    let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 256 << 20, ..PoolOptions::default() }).expect("memory");
+    let index = entry.create(&pool, crate::ROOT).expect("an empty pool");
+    let mut random = StdRng::seed_from_u64(0x5eed);
+    let mut insert = || {
+        let key: u64 = random.random();
+        let (lines, fences) = pool.medium().flushed_and_fenced();
+        assert_eq!(index.insert(&key, NonZeroU64::MIN).expect("a pool with room"), None);
+        let (lines_after, fences_after) = pool.medium().flushed_and_fenced();
+        (key, Cost { lines: lines_after - lines, fences: fences_after - fences })
+    };
+    (0..keys).for_each(|_| _ = insert());
+    let (mut inserted, mut lines, mut of_leaves, mut splits) = (Vec::new(), 0, 0, 0);
+    let leaves = index.stats().leaves;
+    for _ in 0..keys {
+        let (key, cost) = insert();
+        inserted.push(key);
+        lines += cost.lines;
+        match cost {
+            Cost { lines: 1, fences: 1 } => {}
+            // The directory entry, and the slot of a key that does not go to the new leaf.
+            Cost { lines, fences: 2..=3 } => {
+                of_leaves += lines - (cost.fences - 1);
+                splits += 1;
+            }
+            // So does an extent, whose lines count in full.
+            _ => splits += 1,
+        }
+    }
+    assert_eq!(splits, index.stats().leaves - leaves, "a split has the fences of one, and nothing else has");
+    let average = |lines: u64| lines as f64 / f64::from(keys);
+    let (without, with) = (average(lines - of_leaves), average(lines));
+    let looked_up = &inserted[..inserted.len().min(10_000)];
+    let read = looked_up.iter().map(|key| lines_read(&pool, || _ = index.get(key))).sum::<usize>() as f64 / looked_up.len() as f64;
+    println!("{}: {without:.4} lines an insert, {with:.4} with the {splits} leaves of {keys}; {read:.4} lines a lookup", entry.name);
+    assert!(without <= INSERT_LINES, "{}: an insert writes {without} lines besides new leaves, at most {INSERT_LINES}", entry.name);
+    assert!(with <= INSERT_LINES_WITH_LEAVES, "{}: an insert writes {with} lines, at most {INSERT_LINES_WITH_LEAVES}", entry.name);
+    assert!(!schedule::IS_BUILT_IN || read <= LOOKUP_LINES, "{}: a lookup reads {read} lines, at most {LOOKUP_LINES}", entry.name);
+}
+
+/// Notes which lines of a pool its thread loads words of.
+struct Reads {
+    /// Addresses of the pool's words.
+    pool: Range<usize>,
+    lines: Mutex<HashSet<usize>>,
+}
+
+impl Scheduler for Reads {
+    fn before(&self, step: Step, _at: &'static Location<'static>) {
+        if let Step::Load(address) = step
+            && self.pool.contains(&address)
+        {
+            self.lines.lock().expect("one thread").insert(address / LINE);
+        }
+    }
+}
+
+/// How many lines of the pool `act` reads; 0 in builds that do not tell.
+fn lines_read(pool: &Pool<Count<Hardware>>, act: impl FnOnce()) -> usize {
+    let first = std::ptr::from_ref(pool.words(Off::<Word>::new(LINE as u64), 1).expect("a header")).addr() - LINE;
+    let reads = Arc::new(Reads { pool: first..first + pool.length(), lines: Mutex::default() });
+    let scheduled = schedule::enter(Arc::clone(&reads) as Arc<dyn Scheduler>);
+    act();
+    drop(scheduled);
+    reads.lines.lock().expect("one thread").len()
 }

@@ -1,7 +1,7 @@
 //! Every index of the registry keeps its budget of flushes and fences.
 
 use everleaf_conformance::Class;
-use everleaf_conformance::budget::budget;
+use everleaf_conformance::budget::{averages, budget};
 use everleaf_index::registry;
 use everleaf_pmem::{Count, Hardware};
 
@@ -19,4 +19,11 @@ fn operations_on_integers_keep_their_budget() {
 #[test]
 fn operations_on_byte_strings_keep_their_budget() {
     each::<[u8]>();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "averages need many keys")]
+fn ever_keeps_its_averages() {
+    let entry = registry::<u64, Count<Hardware>>().into_iter().find(|entry| entry.name == "ever").expect("Ever");
+    averages(&entry, 60_000);
 }

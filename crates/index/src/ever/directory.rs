@@ -12,6 +12,10 @@
 //! The low fence is stored before the state, in one line, so the state of a leaf that comes to life is the commit point of whatever it is born for. A leaf is
 //! written only when its death is durable.
 //!
+//! What a dead leaf holds counts for nothing, but is *known* to be durable: of a leaf that has lived, since all that is stored to one is flushed and fenced before
+//! its latch is free; of one that an opening has found; and of one in an extent that nobody had stored to when it was made. So a line of it in which every
+//! value is 0 already need not be written to be empty. Of other leaves that is not known before they have been written whole.
+//!
 //! Extents form a list from the root block on. A new one goes to its front: durable as a whole, all its leaves dead; then one link. Extents are never given
 //! back while the index lives; their leaves are used again.
 
@@ -89,8 +93,15 @@ pub(super) struct Directory<const LINES: usize, const LEAVES: usize> {
 struct State {
     /// Number of extents.
     count: usize,
-    /// Dead leaves.
-    free: Vec<Number>,
+    free: Vec<Dead>,
+}
+
+/// A dead leaf.
+#[derive(Clone, Copy)]
+pub(super) struct Dead {
+    pub(super) number: Number,
+    /// Whether what it holds is durable.
+    pub(super) is_known: bool,
 }
 
 impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
@@ -149,12 +160,13 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     ///
     /// # Errors
     /// A full pool.
-    pub(super) fn take<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<Number, Error> {
+    pub(super) fn take<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<Dead, Error> {
         let mut state = schedule::lock(&self.state);
         if let Some(leaf) = state.free.pop() {
             return Ok(leaf);
         }
         let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
+        let is_known = extent.is_untouched();
         drop(Self::numbers(state.count, extent.off().bytes())?);
         Self::begin(pool, &extent, first.load(Acquire));
         // Leaves mean nothing before they live.
@@ -162,7 +174,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         let extent = pool.link(first, extent);
         // From the last to the first, so that they are taken in the order of memory.
         let leaves = self.add(&mut state, extent)?.rev();
-        state.free.extend(leaves);
+        state.free.extend(leaves.map(|number| Dead { number, is_known }));
         Ok(state.free.pop().expect("leaves were just added"))
     }
 
@@ -174,9 +186,9 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         extent.directory.iter().for_each(|entry| pm.store(&entry.state, 0, Relaxed));
     }
 
-    /// Gives leaves back whose death is durable.
-    pub(super) fn give_back(&self, leaves: impl IntoIterator<Item = Number>) {
-        schedule::lock(&self.state).free.extend(leaves);
+    /// Gives leaves back whose death is durable; whether what they hold is, too.
+    pub(super) fn give_back(&self, leaves: impl IntoIterator<Item = Number>, is_known: bool) {
+        schedule::lock(&self.state).free.extend(leaves.into_iter().map(|number| Dead { number, is_known }));
     }
 
     /// Links a chain of extents that ends in `bottom`, of which all but that one have been flushed, `top` first: the commit point of all leaves that live

@@ -136,9 +136,9 @@ impl<const LINES: usize> Leaf<LINES> {
         self.lines.iter().enumerate().filter(move |(line, _)| slots >> (line * SLOTS) & 0xf != 0).map(|(_, line)| line)
     }
 
-    /// Writes all of a leaf in which nothing counts; the fingerprints that will. The caller flushes.
+    /// Writes a leaf in which nothing counts: all of it, or, if what it holds is known to be durable, what must change. The caller flushes what was written.
     #[track_caller]
-    pub(super) fn build<M: Medium>(&self, pm: &Pm<M>, entries: &[Slot]) -> Fingerprints {
+    pub(super) fn build<M: Medium>(&self, pm: &Pm<M>, entries: &[Slot], is_known: bool) -> Built {
         assert!(entries.len() <= Self::CAPACITY);
         let mut fingerprints = Fingerprints::default();
         let mut slots = [None; SLOTS_MAX];
@@ -159,13 +159,29 @@ impl<const LINES: usize> Leaf<LINES> {
             slots[vacant] = Some(entry);
             fingerprints.0[vacant] = place.fingerprint_at(vacant);
         }
-        for (slot, entry) in slots[..Self::CAPACITY].iter().enumerate() {
-            let words = self.slot(slot);
-            pm.store(&words[TOKEN], entry.map_or(0, |entry| entry.token), Relaxed);
-            pm.store(&words[VALUE], entry.map_or(0, |entry| entry.value.get()), Relaxed);
+        let mut written = 0;
+        for (line, entries) in slots[..Self::CAPACITY].chunks(SLOTS).enumerate() {
+            let slots = line * SLOTS..(line + 1) * SLOTS;
+            if is_known && entries.iter().all(Option::is_none) && slots.clone().all(|slot| self.read(slot).is_none()) {
+                continue;
+            }
+            written |= 0xf << slots.start;
+            for (slot, entry) in slots.zip(entries) {
+                let words = self.slot(slot);
+                pm.store(&words[TOKEN], entry.map_or(0, |entry| entry.token), Relaxed);
+                pm.store(&words[VALUE], entry.map_or(0, |entry| entry.value.get()), Relaxed);
+            }
         }
-        fingerprints
+        Built { fingerprints, written }
     }
+}
+
+/// What [`Leaf::build`] has made.
+pub(super) struct Built {
+    /// The fingerprints of what will count.
+    pub(super) fingerprints: Fingerprints,
+    /// A bit for each slot in a line that was written.
+    pub(super) written: u64,
 }
 
 /// The fingerprints of a leaf, one for each slot.
@@ -362,7 +378,7 @@ mod tests {
         let leaf = pool.alloc::<Leaf<LINES>>().unwrap();
         for seed in [1, 3, 0x9e37_79b9_7f4a_7c15, u64::MAX] {
             let descriptor = Descriptor::zeroed();
-            descriptor.fill(&leaf.build(&*pool, &[]));
+            descriptor.fill(&leaf.build(&*pool, &[], false).fingerprints);
             let slots = slots(seed);
             for (count, entry) in slots.iter().enumerate() {
                 let place = Place::of::<LINES>(entry.token);
@@ -386,7 +402,7 @@ mod tests {
         let leaf = pool.alloc::<Leaf<LINES>>().unwrap();
         for (seed, count) in [(1, 0), (3, 1), (5, 28), (7, 55), (11, 56)] {
             let (descriptor, slots) = (Descriptor::zeroed(), slots(seed));
-            descriptor.fill(&leaf.build(&*pool, &slots[..count]));
+            descriptor.fill(&leaf.build(&*pool, &slots[..count], false).fingerprints);
             expect(&pool, &descriptor, &leaf, &slots[..count], &slots[count..]);
             assert_eq!(descriptor.occupied::<LINES>(None).count_ones() as usize, count);
         }

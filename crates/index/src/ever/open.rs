@@ -29,7 +29,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Directory::begin(pool, &extent, 0);
         pool.store(&extent.directory[0].low, 0, Relaxed);
         pool.store(&extent.directory[0].state, 1, Relaxed);
-        extent.leaves[0].build(pool, &[]);
+        let is_known = extent.is_untouched();
+        extent.leaves[0].build(pool, &[], false);
         let root = pool.alloc::<Root>()?;
         pool.store(&root.first, extent.off().link(), Relaxed);
         pool.store(&root.image, 0, Relaxed);
@@ -43,7 +44,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let directory = Directory::new();
         let mut leaves = directory.adopt(extent)?;
         let first = leaves.next().expect("an extent has leaves");
-        directory.give_back(leaves.rev());
+        directory.give_back(leaves.rev(), is_known);
         let index = Self::assemble(pool, root, directory, Arc::default(), &[(K::LOWEST.to_owned(), first)]);
         index.begin(first)?;
         Ok(index)
@@ -119,7 +120,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         free.extend(choose::<K, M, LINES, LEAVES>(pool, &directory, &mut live)?);
         // From the last to the first, so that they are taken in the order of memory.
         free.reverse();
-        directory.give_back(free);
+        directory.give_back(free, true);
         if let Some(reach) = recovery.reach.filter(|_| !K::WHOLE) {
             for (_, leaf) in &live {
                 if let (_, Some((fence, size))) = K::read_fence(pool, directory.entry(pool, *leaf).low.get())? {
@@ -265,7 +266,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.router.populate(only, lows.into_iter().zip(used.iter().copied()).collect());
         lock.release_obsolete();
         free.push(only);
-        self.directory.give_back(free);
+        self.directory.give_back(free, true);
         Ok(())
     }
 }
@@ -354,7 +355,7 @@ impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> Ch
             let (word, fence) = low.borrow().fence(pool)?;
             pool.store(&extent.directory[at].low, word, Relaxed);
             pool.store(&extent.directory[at].state, 1, Relaxed);
-            fingerprints.push(extent.leaves[at].build(pool, &slots));
+            fingerprints.push(extent.leaves[at].build(pool, &slots, false).fingerprints);
             fences.extend(fence.map(|fence| fence.flush()));
             lows.push(low);
         }

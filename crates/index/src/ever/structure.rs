@@ -1,7 +1,7 @@
 //! Splits and merges. See `ever.rs` for the protocol, whose steps the comments count.
 
-use super::directory::{Directory, Number};
-use super::leaf::{Leaf, Slot};
+use super::directory::{Dead, Directory, Number};
+use super::leaf::{Built, Fingerprints, Leaf, Slot};
 use super::{Ever, Reached};
 use crate::latch::{Locked, Restart};
 use crate::record::Record;
@@ -95,22 +95,30 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (word, fence) = separator.borrow().fence(&self.pool)?;
         let right = self.directory.take(&self.pool, &self.root().first)?;
         // Step 1.
-        let new = Directory::<LINES, LEAVES>::leaf(&self.pool, right).expect("a leaf that was taken");
-        let fingerprints = new.build(&self.pool, &upper);
-        self.pool.flush(new);
+        let fingerprints = self.write(right, &upper);
         let fence = self.pool.fence_all(fence.map(|fence| fence.flush()));
         // The last that can fail; from here on the low fence is linked.
-        let new = self.begin(right)?;
+        let new = self.begin(right.number)?;
         fence.map(Durable::release);
         // Step 2.
-        self.directory.entry(&self.pool, right).commit(&self.pool, word, 1);
+        self.directory.entry(&self.pool, right.number).commit(&self.pool, word, 1);
         // Step 3.
         scrub::<K, M, LINES>(&self.pool, leaf, moved);
         // Step 4.
         new.fill(&fingerprints);
         descriptor.clear(moved);
-        self.router.split(way.leaf, way.leaf, low.borrow(), separator.borrow(), right);
+        self.router.split(way.leaf, way.leaf, low.borrow(), separator.borrow(), right.number);
         Ok(goes_right)
+    }
+
+    /// Writes a dead leaf. The caller fences.
+    fn write(&self, Dead { number, is_known }: Dead, entries: &[Slot]) -> Fingerprints {
+        let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, number).expect("a leaf that was taken");
+        let Built { fingerprints, written } = leaf.build(&self.pool, entries, is_known);
+        for line in leaf.lines_of(written) {
+            self.pool.flush(line);
+        }
+        fingerprints
     }
 
     /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way. Nothing is owed: a later
@@ -141,7 +149,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Step 4.
         pair.join(joined);
         locks.into_iter().for_each(Locked::release_obsolete);
-        self.directory.give_back([left, right]);
+        self.directory.give_back([left, right], true);
         self.leaves.add(-1);
         Ok(())
     }
@@ -161,14 +169,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let entries: Vec<Slot> = leaves.iter().flat_map(|(leaf, slots)| each(*slots).filter_map(|slot| leaf.read(slot))).collect();
         let joined = self.directory.take(&self.pool, &self.root().first).ok()?;
-        let Ok(descriptor) = self.begin(joined) else { return None };
+        let Ok(descriptor) = self.begin(joined.number) else { return None };
         // Step 1.
-        let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, joined).expect("a leaf that was taken");
-        descriptor.fill(&leaf.build(&self.pool, &entries));
-        self.pool.persist(leaf);
+        descriptor.fill(&self.write(joined, &entries));
+        self.pool.fence();
         // Step 2.
         let [left, right] = [left, right].map(|number| self.directory.entry(&self.pool, number));
-        self.directory.entry(&self.pool, joined).commit(&self.pool, left.low.get(), left.state.get() + 1);
+        self.directory.entry(&self.pool, joined.number).commit(&self.pool, left.low.get(), left.state.get() + 1);
         // Step 3.
         let fence = K::read_fence(&self.pool, right.low.get());
         right.kill(&self.pool);
@@ -177,7 +184,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Ok((_, Some((fence, _)))) = fence {
             self.pool.retire(fence, &self.pool.pin());
         }
-        Some(joined)
+        Some(joined.number)
     }
 }
 
