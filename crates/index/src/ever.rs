@@ -26,17 +26,18 @@
 //! *Update* and *remove*, 1 line and 1 fence, under the latch. 1. Store the value, or 0: the commit point. Flush, fence. 2. Clear the fingerprint of what is
 //! gone.
 //!
-//! *Split* of X, latched, whose upper half from m on goes to N:
-//! 1. write N, with the pending entry if that belongs there: all its lines, flush, fence. N is dead: a crash forgets it.
+//! *Split* of X, whose upper half from m on goes to N. It begins to append to X, so that nobody else writes there, and readers go on:
+//! 1. write N, with the pending entry if that belongs there: all lines that are not known to be empty, flush, fence. N is dead: a crash forgets it.
 //! 2. the directory entry of N: low := m, state := 1, flush, fence: the commit point. Before: X as it was. After: what has moved counts in N, and no longer in
-//!    X.
-//! 3. where keys are in records, the slots of X that have moved := 0, flush, fence. After a crash within, recovery does it. It comes before step 4, so that no
-//!    record they link can be freed meanwhile.
-//! 4. fingerprints of N; those of X that have moved := 0; the router; unlatch. Volatile. An entry that belongs in X is inserted now, over what has moved at
-//!    most after step 2 is durable.
+//!    X, where readers still find it: its slots there are as they were, and the same.
+//! 3. the router; the fingerprints of X that have moved := 0. Volatile, and under the latch: it is the only part in which readers of X wait, for nothing but
+//!    stores to DRAM. Who has found X before, reads again.
+//! 4. where keys are in records, the slots of X that have moved := 0, flush, fence. After a crash within, recovery does it. Others may already remove those
+//!    keys from N: the records are not freed before this step is over, since the epoch is pinned from before step 3.
+//! 5. let go. An entry that belongs in X is inserted now, over what has moved at most after step 2 is durable.
 //!
 //! *Merge* of X and the next leaf N, latched, under one node of the router (see `are_worth_merging`):
-//! 1. write Y with the entries of both, flush, fence. Y is dead.
+//! 1. write Y with the entries of both, as N in a split, flush, fence. Y is dead.
 //! 2. the directory entry of Y: low := that of X, state := the generation of X + 1, flush, fence. From here on Y stands for X; what it has of N is beyond its
 //!    range, for N lives.
 //! 3. the states of N and X := 0, flush, fence: the commit point is N's, from which on the range of Y reaches over N's. X, which was as good as dead before,

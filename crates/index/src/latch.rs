@@ -8,7 +8,8 @@
 //! A word of 0 is a latch that never began: what it guards is not there, or not yet. So what may be read is what is positive, which is one comparison.
 //!
 //! Who *appends* adds something that nobody sees before it is complete, and changes nothing that is there. Appends keep writers out, and are seen by writers
-//! who have come before; to readers they make no difference.
+//! who have come before; to readers they make no difference. Who appends can go on to lock, and from there to append again, and lets no writer in between: so
+//! what takes long is done while readers read.
 
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
 use std::sync::atomic::{Ordering, fence};
@@ -217,10 +218,22 @@ pub(crate) struct Locked<'a> {
     version: u64,
 }
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
     #[inline(always)]
     fn is_held(&self) -> bool {
         !schedule::IS_BUILT_IN || self.version & LOCKED == 0
+    }
+
+    /// Lets readers in, who see that something was changed, and goes on to append.
+    pub(crate) fn append(self) -> Appending<'a> {
+        let latch = self.latch;
+        let mut version = self.version | APPENDING;
+        if self.is_held() {
+            version = raised(self.version);
+            latch.0.store(version | APPENDING, Ordering::Release);
+        }
+        std::mem::forget(self);
+        Appending { latch, version }
     }
 
     /// Unlocks what has not been changed: readers need not start again.
@@ -254,10 +267,32 @@ pub(crate) struct Appending<'a> {
     version: u64,
 }
 
+impl<'a> Appending<'a> {
+    #[inline(always)]
+    fn is_held(&self) -> bool {
+        !schedule::IS_BUILT_IN || self.version & APPENDING == 0
+    }
+
+    /// Goes on to lock. What has been stored so far is of no concern to readers.
+    #[track_caller]
+    pub(crate) fn lock(self) -> Locked<'a> {
+        let latch = self.latch;
+        if schedule::slips(Slip::Lock) || !self.is_held() {
+            return Locked { latch, version: self.version | LOCKED };
+        }
+        let version = self.version;
+        std::mem::forget(self);
+        latch.0.store(version | LOCKED, Ordering::Relaxed);
+        // As in `lock_from`.
+        fence(Ordering::Release);
+        Locked { latch, version }
+    }
+}
+
 impl Drop for Appending<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !schedule::IS_BUILT_IN || self.version & APPENDING == 0 {
+        if self.is_held() {
             self.latch.0.store((self.version + APPEND) & !LOCKED, Ordering::Release);
         }
     }
@@ -294,6 +329,19 @@ mod tests {
         drop(latch.append_from(latch.read_idle().unwrap()).unwrap());
         drop(latch.try_lock().unwrap());
         assert!(latch.validate(during).is_err());
+    }
+
+    #[test]
+    fn who_appends_locks_and_appends_again_and_lets_no_writer_in() {
+        let latch = Latch::new();
+        let before = latch.read_idle().unwrap();
+        let lock = latch.append_from(before).unwrap().lock();
+        assert!(latch.try_read().is_err() && latch.validate(before).is_err() && latch.append_from(before).is_err());
+        let appending = lock.append();
+        let during = latch.read().unwrap();
+        assert!(latch.validate(before).is_err() && latch.validate(during).is_ok() && latch.try_lock().is_err());
+        drop(appending);
+        assert!(latch.validate(during).is_ok() && latch.lock_from(during).is_err() && latch.try_lock().is_ok());
     }
 
     #[test]

@@ -7,5 +7,6 @@ mod corruption;
 mod crash;
 mod model;
 mod race;
+mod readers;
 mod reopen;
 mod threads;

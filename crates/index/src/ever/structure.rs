@@ -3,7 +3,7 @@
 use super::directory::{Dead, Directory, Number};
 use super::leaf::{Built, Fingerprints, Leaf, Slot};
 use super::{Ever, Reached};
-use crate::latch::{Locked, Restart};
+use crate::latch::{Appending, Locked, Restart};
 use crate::record::Record;
 use crate::selective::leaf::{self, Placed, each};
 use crate::selective::router::{Fences, Neighbours, Router};
@@ -39,7 +39,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         leaf::sort_by_entry::<K, M, _>(&self.pool, placed, |placed| placed.entry)
     }
 
-    /// Chooses where to split a full leaf that is latched. Where keys are added at the end of all, the leaf is left full.
+    /// Chooses where to split a full leaf that nobody else writes to. Where keys are added at the end of all, the leaf is left full.
     fn halve(&self, key: &K, leaf: &Leaf<LINES>, occupied: u64) -> Result<Halves<K>, Error> {
         let damaged = |what| Error::from(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what));
         let fences = self.router.fences_of(key);
@@ -67,27 +67,22 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn split(&self, key: &K, value: NonZeroU64, reached: Reached<'_, LINES>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
         // To be read under the fence of the write before.
         probe::prefetch_lines(reached.leaf);
-        let lock = reached.descriptor.latch().lock_from(reached.version)?;
-        let divided = self.divide(key, value, &reached);
-        match divided {
-            Ok(is_done) => {
-                drop(lock);
-                self.leaves.add(1);
-                if !is_done {
-                    return Err(Restart);
-                }
-                self.known.keys.add(1);
-                Ok(Ok(None))
-            }
-            Err(error) => {
-                lock.release_unchanged();
-                Ok(Err(error))
-            }
+        let appending = reached.descriptor.latch().append_from(reached.version)?;
+        let is_done = match self.divide(key, value, &reached, appending) {
+            Ok(is_done) => is_done,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.leaves.add(1);
+        if !is_done {
+            return Err(Restart);
         }
+        self.known.keys.add(1);
+        Ok(Ok(None))
     }
 
-    /// Divides a latched leaf. Whether the key went to the new one.
-    fn divide(&self, key: &K, value: NonZeroU64, Reached { way, leaf, descriptor, .. }: &Reached<'_, LINES>) -> Result<bool, Error> {
+    /// Divides a leaf that nobody else writes to. Whether the key went to the new one.
+    fn divide(&self, key: &K, value: NonZeroU64, reached: &Reached<'_, LINES>, appending: Appending<'_>) -> Result<bool, Error> {
+        let Reached { way, leaf, descriptor, .. } = reached;
         let Halves { low, separator, moved } = self.halve(key, leaf, descriptor.occupied::<LINES>(Wide::get()))?;
         let goes_right = *key >= *separator.borrow();
         let mut upper: Vec<Slot> = each(moved).filter_map(|slot| leaf.read(slot)).collect();
@@ -100,14 +95,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // The last that can fail; from here on the low fence is linked.
         let new = self.begin(right.number)?;
         fence.map(Durable::release);
+        new.fill(&fingerprints);
         // Step 2.
         self.directory.entry(&self.pool, right.number).commit(&self.pool, word, 1);
         // Step 3.
-        scrub::<K, M, LINES>(&self.pool, leaf, moved);
-        // Step 4.
-        new.fill(&fingerprints);
-        descriptor.clear(moved);
+        let _pinned = (!K::WHOLE).then(|| self.pool.pin());
+        let lock = appending.lock();
         self.router.split(way.leaf, way.leaf, low.borrow(), separator.borrow(), right.number);
+        descriptor.clear(moved);
+        // Step 4.
+        let _appending = lock.append();
+        scrub::<K, M, LINES>(&self.pool, leaf, moved);
         Ok(goes_right)
     }
 
