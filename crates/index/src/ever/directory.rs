@@ -27,6 +27,7 @@ use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use everleaf_pmem::{Durable, Flushed, Fresh, HANDLE_BITS, Handles, LINE, Medium, Off, Pm, Pool, Word, resident};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
 
 resident! {
     /// See the module documentation.
@@ -45,6 +46,9 @@ resident! {
         pub(super) state: Word,
     }
 }
+
+/// More generations than there are merges in the life of any index: what is beyond is damage.
+pub(super) const GENERATION_MAX: u64 = 1 << 48;
 
 impl Entry {
     /// Brings a leaf to life, durably: the commit point.
@@ -163,6 +167,8 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     pub(super) fn take<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<Dead, Error> {
         let mut state = schedule::lock(&self.state);
         if let Some(leaf) = state.free.pop() {
+            // Who sees a store to it sees that its former life has ended.
+            fence(Release);
             return Ok(leaf);
         }
         let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;

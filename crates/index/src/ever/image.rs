@@ -36,21 +36,30 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 }
 
 impl Known {
-    /// Takes from an image what there is to know of these leaves, in order, which nobody has read; nothing, if it is of others.
-    pub(super) fn recall<T, M: Medium, const LINES: usize, const LEAVES: usize>(&self, pool: &Pool<M>, leaves: &[(T, Number)], content: &[u64]) -> Option<()> {
-        let [FORM, keys, count, rest @ ..] = content else { return None };
-        let (parts, []) = rest.as_chunks::<{ 1 + TAGS }>() else { return None };
+    /// Takes from an image what there is to know of these leaves, in order, which nobody has read; false if it is of a form that is no longer read.
+    ///
+    /// # Errors
+    /// It is of others: nothing has changed since it was left, so one of the two is damaged, and an image has a checksum.
+    pub(super) fn recall<T, M: Medium, const LINES: usize, const LEAVES: usize>(
+        &self,
+        pool: &Pool<M>,
+        root: u64,
+        leaves: &[(T, Number)],
+        content: &[u64],
+    ) -> Result<bool, Error> {
+        let [FORM, keys, count, rest @ ..] = content else { return Ok(false) };
+        let (parts, []) = rest.as_chunks::<{ 1 + TAGS }>() else { return Ok(false) };
         let lies_at = |number| Some(pool.offset_of(Directory::<LINES, LEAVES>::leaf(pool, number)?).bytes());
         let are_those = parts.iter().zip(leaves).all(|([at, ..], (_, number))| lies_at(*number) == Some(*at));
         if *count != leaves.len() as u64 || parts.len() != leaves.len() || !are_those {
-            return None;
+            return Err(everleaf_pmem::Error::corrupt(root, "a directory of leaves that are not those which the index had when it was closed").into());
         }
         for ([_, tags @ ..], (_, number)) in parts.iter().zip(leaves) {
             let descriptor = self.descriptors.get(handle(*number));
             let _lock = descriptor.latch().begin_locked().expect("nobody else knows of the index yet");
             descriptor.fill_tags(tags.iter().copied());
         }
-        self.keys.add(i64::try_from(*keys).ok()?);
-        Some(())
+        self.keys.add(keys.cast_signed());
+        Ok(true)
     }
 }

@@ -1,7 +1,7 @@
 //! Creating, opening, filling and checking.
 
 use super::behind::{Behind, Unread, count_leaf};
-use super::directory::{Directory, Extent, Number, handle};
+use super::directory::{Directory, Extent, GENERATION_MAX, Number, handle};
 use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
@@ -9,7 +9,7 @@ use crate::image::{self, Gate};
 use crate::registry::{Recovery, kind_of};
 use crate::selective::leaf;
 use crate::selective::leaf::Placed;
-use crate::selective::router::{Fences, Olc, Router};
+use crate::selective::router::{Fences, Olc, Router, Target};
 use crate::{Error, Key, Stats};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
@@ -104,6 +104,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     free.push(leaf);
                     continue;
                 }
+                if *state > GENERATION_MAX {
+                    return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an extent with a leaf whose state is no generation").into());
+                }
                 let (low, fence) = K::read_fence(pool, *low)?;
                 kept += fence.map_or(0, |(_, size)| size);
                 if kept > pool.length() {
@@ -130,7 +133,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let mut index = Self::assemble(pool, root, directory, known, &live);
         if let Some(image) = image
-            && index.known.recall::<_, M, LINES, LEAVES>(pool, &live, &image).is_some()
+            && index.known.recall::<_, M, LINES, LEAVES>(pool, index.root.bytes(), &live, &image)?
         {
             return Ok(index);
         }
@@ -232,8 +235,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Before anything is latched: the entries may take their time to come.
         let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries, fill)? else { return Ok(()) };
         let (only, lock) = loop {
-            let route = self.router.find(crate::selective::router::Target::At(K::LOWEST));
-            let held = route.and_then(|route| Ok((route.leaf, self.leaf(route.leaf)?.1.latch().try_lock()?)));
+            let held = self.router.find(Target::At(K::LOWEST)).and_then(|route| {
+                let latch = self.leaf(route.leaf)?.1.latch();
+                let version = latch.try_read()?;
+                // An old route may lead to a leaf that is just being made anew, of which the router does not know yet.
+                self.router.validate(&route)?;
+                Ok((route.leaf, latch.lock_from(version)?))
+            });
             match held {
                 Ok(held) => break held,
                 Err(crate::latch::Restart) => everleaf_pmem::schedule::rest(),

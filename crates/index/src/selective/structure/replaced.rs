@@ -174,7 +174,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     fn build(&self, leaf: &L, skip: usize, entries: &[Entry], low: u64, next: u64, from: &K, to: Option<&K>) -> Result<(), Error> {
         let shared = to.map_or(0, |to| from.shared(to));
         // A head of eight bytes has some to spare: reading every record again is worth it only when the heads reach much further.
-        let new_skip = if shared >= skip + HEAD_GAIN { shared } else { skip };
+        let new_skip = if shared >= skip.saturating_add(HEAD_GAIN) { shared } else { skip };
         let mut entries = entries.to_vec();
         rehead::<K, M>(&self.pool, skip, new_skip, &mut entries)?;
         leaf.build(&self.pool, &Birth { next, low, skip: new_skip }, &entries)
