@@ -8,12 +8,12 @@
 use crate::namespace::copy_value;
 use crate::snapshot::Snapshot;
 use crate::stream::{Origin, Passed, StreamError, Writer};
-use crate::unfinished::Unfinished;
+use crate::unfinished::{Unfinished, is_same_file};
 use crate::{Cursor, Direction, Namespace};
 use everleaf_index::Listed;
 use everleaf_pmem::Hardware;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -60,9 +60,13 @@ impl<M: Listed> Snapshot<M> {
     /// [`Snapshot::backup`] of the namespaces in `only`, or of all if that is empty.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says; a path that leads to the pool itself.
     pub fn backup_of(self, only: &[&str], path: &Path) -> Result<Backup<M>, StreamError> {
-        let created = Unfinished::create(path, Some(self.shared.pool.path()));
+        let pool = self.shared.pool.path();
+        let created = match is_same_file(path, pool) {
+            true => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it would take the place of {}, the pool itself", pool.display()))),
+            false => Unfinished::create(path, Some(pool)),
+        };
         let (unfinished, file) = created.map_err(|source| StreamError::Io { action: "create the file of the backup", source })?;
         Ok(Backup { export: self.export(only, file)?, unfinished })
     }

@@ -113,8 +113,16 @@ fn claim(file: &File, path: &Path) -> io::Result<()> {
 
 /// Whether it is this file that has this name.
 fn is_at(file: &File, path: &Path) -> bool {
-    let (own, there) = (file.metadata(), fs::metadata(path));
-    own.is_ok_and(|own| there.is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino())))
+    are_same(file.metadata(), fs::metadata(path))
+}
+
+/// Whether two names lead to one file.
+pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
+    are_same(fs::metadata(a), fs::metadata(b))
+}
+
+fn are_same(a: io::Result<Metadata>, b: io::Result<Metadata>) -> bool {
+    a.is_ok_and(|a| b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())))
 }
 
 /// The name of what is to be `path` when it is done.

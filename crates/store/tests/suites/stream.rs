@@ -281,6 +281,24 @@ fn a_backup_is_whole_or_what_was_there_before() {
     assert_eq!(names().len(), 2);
 }
 
+/// The pool lost its name to its own backup, and what was written from then on went with the process.
+#[test]
+fn a_backup_does_not_take_the_place_of_its_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, link) = (directory.path().join("pool"), directory.path().join("link"));
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let source = Store::open(&path, options()).unwrap();
+    fill(&source, 100, 100, 5);
+    for target in [&path, &link] {
+        let refusal = source.snapshot().unwrap().backup(target).map(drop).expect_err("it is the pool").to_string();
+        assert!(refusal.contains("the pool itself"), "{refusal}");
+    }
+    let expected = content(&source);
+    source.close().unwrap();
+    drop(source);
+    assert!(content(&Store::open(&path, options()).unwrap()) == expected);
+}
+
 /// The second of two backups to one file removed what the first had written so far, whose end then gave the name to what the second had.
 #[test]
 fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
