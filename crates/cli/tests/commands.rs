@@ -179,7 +179,8 @@ fn only_what_does_nothing_but_print_may_lose_its_reader() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-        let output = command.args(arguments).current_dir(directory.path()).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().expect("it runs");
+        let output =
+            command.args(arguments).current_dir(directory.path()).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().expect("it runs");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     expect(directory.path(), &["put", "key", "value"], b"", 0);
@@ -385,7 +386,8 @@ fn a_server_opens_as_many_files_as_it_may() {
     let serve = |limit: &str, connections: usize| {
         let mut server = shell(&format!("ulimit {limit}; exec $0 serve --json --port 0 --threads 2")).spawn().expect("it starts");
         let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line)
+            .expect("it says where it listens");
         let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         let mut clients = Vec::new();
         for _ in 0..connections {

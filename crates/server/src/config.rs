@@ -53,8 +53,8 @@ pub struct Limits {
     pub connection_count_max: usize,
     /// Longest argument in bytes. Default 512 MiB, the longest value of the store.
     pub bulk_size_max: usize,
-    /// Longest request in bytes, and requests that wait while their client takes no replies; a client that sends more is dropped. Default 1 GiB; one request has
-    /// at most 4 GiB.
+    /// Longest request in bytes, and requests that wait while their client takes no replies; a client that sends more is dropped. Default 1 GiB; one request
+    /// has at most 4 GiB.
     pub query_buffer_size_max: usize,
     /// Longest reply in bytes, or those of a transaction; a client that asks for more is dropped, or its transaction refused. Default 1 GiB: a reply with one
     /// value of 512 MiB must fit.

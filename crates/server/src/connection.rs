@@ -158,6 +158,7 @@ impl Connection {
     }
 
     fn try_turn(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> io::Result<Turn> {
+        // First, for what else is done depends on what the client has not taken.
         self.write(counters)?;
         let stopping = server.is_stopping();
         let is_held_up = self.conversation.is_held_up();

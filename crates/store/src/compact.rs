@@ -31,8 +31,8 @@ pub struct Compacted {
 pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
     let old = Store::on(Pool::open(path, &options.pool()).map_err(crate::Error::from)?, &options)?;
     let outcome = write_anew(&old, path, options, watch);
-    // Its lock ends here. Unless it has lost its name it is closed, too: else it is refused once the machine has been started again. Of two failures the first is
-    // told.
+    // Its lock ends here. Unless it has lost its name it is closed, too: else it is refused once the machine has been started again. Of two failures the first
+    // is told.
     outcome.inspect_err(|_| drop(old.close()))
 }
 

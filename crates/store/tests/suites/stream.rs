@@ -339,7 +339,7 @@ fn a_pool_whose_compaction_fails_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
     let store = Store::open(&path, options()).unwrap();
-    fill(&store, 100, 100, 6);
+    fill(&store, 2000, 2000, 6);
     let expected = content(&store);
     store.close().unwrap();
     // In the place of the new pool is what cannot be removed.
