@@ -13,7 +13,7 @@
 //! 1. of live leaves with equal low fences the one of the highest generation counts; the lows of those that count ascend, the first is the lowest key, and
 //!    their ranges tile the key space;
 //! 2. when the latch of a leaf is free, its fingerprints name exactly the slots that count, and each of those is durable: so what a reader has read between two
-//!    equal versions of the latch cannot be taken back by a crash;
+//!    equal versions of the latch cannot be taken back by a crash; but for what was written without a fence, which is the caller's (`batch.rs`);
 //! 3. a slot that counts for nothing is written value first (0), then key, then value, in one line: whatever prefix of that a crash leaves, an old value never
 //!    comes to stand beside a new key;
 //! 4. where the key is in a record, a slot that counts for nothing holds 0 when the latch is free: its record may be freed and used again.
@@ -44,7 +44,7 @@
 //!    must be dead before its place is used again, and before Y is.
 //! 4. the router; both latches say obsolete for ever, or until the leaves are used again. Volatile.
 //!
-//! *Several writes at once* share a fence (`batch.rs`).
+//! *Several writes at once* share a fence, or leave it to the caller (`batch.rs`).
 //!
 //! *Bulk load*: new extents, whose leaves all live, the first with the low and the next generation of the only leaf there was; one link of the topmost extent
 //! is the commit point of all of them.
@@ -72,6 +72,7 @@ use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
+use batch::Fencing;
 use behind::Behind;
 use directory::{Descriptors, Directory, Number, handle};
 use everleaf_pmem::vector::Wide;
@@ -389,7 +390,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        writes.chunks(GROUP).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, returned)))
+        writes.chunks(GROUP).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
+    }
+
+    fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        writes.chunks(GROUP).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Callers, returned)))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {

@@ -78,6 +78,13 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
         Ok(())
     }
 
+    /// [`OrderedIndex::apply`] for a caller who fences: each write is visible when the call returns, and durable behind the next fence of its thread. Till
+    /// then a crash may take back any of them, so whoever meets one must know, by what its value links, that it does not count yet, or no longer; and nothing
+    /// that a write has replaced may be given up before. Where the structure does not allow it, each write is durable at once.
+    fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        self.apply(writes, returned)
+    }
+
     /// [`OrderedIndex::insert`] for several keys, as [`OrderedIndex::apply`] does it.
     fn insert_many(&self, pairs: &[(&K, NonZeroU64)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         in_groups(pairs, |&(key, value)| (key, Write::Insert(value)), |writes| self.apply(writes, returned))

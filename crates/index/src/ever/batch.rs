@@ -6,12 +6,27 @@
 //! 3. Publish the fingerprints of what is new, take back those of what is gone, and let go.
 //!
 //! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody who may: where somebody is in the way, what has been staged is
-//! settled first, and the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys. Writes to the same leaf share
-//! what the first of them holds: a latch is good for all, an append for other keys that are new.
+//! settled first, and then the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys: it is not in its own way any
+//! more when it has settled, so such a write begins the next stage. Writes to the same leaf share what the first of them holds: a latch is good for all, an
+//! append for other keys that are new.
 //!
 //! A leaf that is full, and not held yet, is split in step 1: nothing that is staged has been stored, so the fences of the split are its own; and it waits but
 //! for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before those
 //! that are staged.
+//!
+//! # Without a fence
+//!
+//! A caller who fences himself ([`OrderedIndex::apply_unfenced`](crate::OrderedIndex::apply_unfenced)) gets step 2 without a fence: lines are flushed, and
+//! what is published in step 3 is seen before it is durable. That is all that changes. The invariants of `ever.rs` that speak of what is durable are about
+//! crashes; each holds nonetheless:
+//!
+//! - *Ranges and slots.* A crash before the caller's fence leaves of each line what it leaves of single writes to it, in the order in which they were made,
+//!   whoever made them: an old value never stands beside a new token (invariant 3), and a key has one slot that counts.
+//! - *Other threads* that write to such a line flush it, so their fence makes durable what was there before, too, which does no harm. One that splits or merges
+//!   the leaf copies what it sees to a leaf that is durable before it lives, and makes durable what it clears. So a write is never lost behind the caller's
+//!   fence: it is in the line that he has flushed, or in a leaf that was durable before it took its place.
+//! - *What is gone* or was replaced may be back after a crash before the fence. So what it linked must be in place till then (invariant 4), and so must what is
+//!   linked instead, which either outcome may leave.
 
 use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};
@@ -35,11 +50,21 @@ struct Staged<'a, K: ?Sized, const LINES: usize> {
     hold: Hold<'a>,
 }
 
+/// Who fences before the writes of a batch are acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fencing {
+    /// The batch, before others see them.
+    Own,
+    /// The caller, behind it.
+    Callers,
+}
+
 /// Writes that have been staged.
 struct Stage<'a, K: ?Sized, const LINES: usize> {
     writes: Vec<Staged<'a, K, LINES>>,
     /// A bit for each leaf that is held. Others may have the same.
     held: u128,
+    fencing: Fencing,
 }
 
 /// The bit of a leaf.
@@ -67,16 +92,23 @@ enum Hold<'a> {
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// See [`OrderedIndex::apply`](crate::OrderedIndex::apply), for at most [`GROUP`] writes.
-    pub(super) fn write_many(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+    pub(super) fn write_many(&self, writes: &[(&K, Write)], fencing: Fencing, returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
         self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
-        let mut staged = Stage { writes: Vec::with_capacity(writes.len()), held: 0 };
+        let mut staged = Stage { writes: Vec::with_capacity(writes.len()), held: 0, fencing };
         for ((key, write), route) in writes.iter().zip(&routes) {
-            let at_once = route.as_ref().ok_or(Restart).and_then(|route| self.stage(*key, *write, route, &mut staged));
-            // A route may be out of date because of a split, be it of this very leaf.
-            let again = |Restart| self.stage(*key, *write, &self.router.find(Target::At(*key))?, &mut staged);
-            match at_once.or_else(again) {
+            let mut outcome = route.as_ref().ok_or(Restart).and_then(|route| self.stage(*key, *write, route, &mut staged));
+            // A route may be out of date because of a split, be it of this very leaf; the batch may be in its own way; and what it has split is found anew.
+            for is_in_the_way in [false, true, false] {
+                if outcome.is_err() {
+                    if is_in_the_way {
+                        self.settle(&mut staged);
+                    }
+                    outcome = self.router.find(Target::At(*key)).and_then(|route| self.stage(*key, *write, &route, &mut staged));
+                }
+            }
+            match outcome {
                 Ok(old) => returned.push(old),
                 Err(Restart) => {
                     self.settle(&mut staged);
@@ -138,7 +170,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// Steps 2 and 3.
-    fn settle(&self, Stage { writes, held }: &mut Stage<'_, K, LINES>) {
+    fn settle(&self, Stage { writes, held, fencing }: &mut Stage<'_, K, LINES>) {
         if writes.is_empty() {
             return;
         }
@@ -150,7 +182,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
             self.pool.flush(leaf.line(*slot));
         }
-        self.pool.fence();
+        if *fencing == Fencing::Own {
+            self.pool.fence();
+        }
         let (mut added, mut sparse) = (0, Vec::new());
         for Staged { key, descriptor, slot, place, deed, .. } in &*writes {
             match deed {
