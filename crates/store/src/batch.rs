@@ -20,19 +20,21 @@
 //! 1. Write the records, pending, each with a link to the version that it replaces; write the log, which names them; flush all, fence once.
 //!    *Crash: nobody reaches these blocks; recovery finds them free. An error (no space) up to here leaves no trace.*
 //! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
-//! 3. Publish each record in its index. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log.*
-//!    An index that is full fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it may use the pool's
-//!    reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets; where the file system is full before the pool is, there may be none.
+//! 3. Publish each record in its index, and fence once for all of them: readers may meet a record before its entry is durable, since they do not believe it
+//!    before 5. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log; where it does not, it has
+//!    what it had.* An index that is full fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it may use the
+//!    pool's reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets; where the file system is full before the pool is, there may be none.
 //! 4. Store a timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are; recovery
 //!    removes the tombstones.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.
 //! 6. Stamp each record with it: before the slot serves another batch, for readers ask the slot no more then. Not flushed: with the token or with the stamp,
-//!    after a crash the record is committed. Remove tombstones from their indexes, unless a snapshot wants what is behind them. *Crash: as after 4.*
+//!    after a crash the record is committed. Remove tombstones from their indexes, unless a snapshot wants what is behind them, and fence once for all:
+//!    8 gives them back, so no index may link them after a crash. *Crash: as after 4.*
 //! 7. Clear the slot. Not flushed: cleared or not, it asks for nothing (invariant 4).
 //! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give slot and stripes back.
 //!
-//! So a batch costs three fences besides those of its indexes, however many keys it has. One that comes down to one write needs none of this: one publish is
-//! atomic.
+//! So a batch costs four fences, however many keys it has, and one if it deletes any, besides those by which its indexes change their structure. Others
+//! than Ever fence for each entry, too. A batch that comes down to one write needs none of this: one publish is atomic.
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::garbage::STEPS_PER_WRITE;
@@ -43,8 +45,8 @@ use crate::snapshot::Snapshot;
 use crate::store::{Index, Shared, check_sizes};
 use crate::stripes::Locked;
 use crate::{Error, Namespace, Store};
-use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
+use everleaf_index::{Listed, Write};
 use everleaf_pmem::{Hardware, Medium, Off, Pool, Reserve, Word, with_reserve};
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -268,14 +270,17 @@ impl<M: Listed> Shared<M> {
         let log = self.prepare(&mut steps, &claim)?;
         slot.begin(&self.pool, log.link());
         let mut done = 0;
-        for group in steps.chunk_by(Step::has_index_of) {
-            let links: Vec<_> = group.iter().map(|step| (step.item.key.as_slice(), step.link())).collect();
+        let published = steps.chunk_by(Step::has_index_of).try_for_each(|group| {
+            let links: Vec<_> = group.iter().map(|step| (step.item.key.as_slice(), Write::Upsert(step.link()))).collect();
             let mut replaced = Vec::with_capacity(links.len());
-            let outcome = self.upsert_many(&group[0].index, &links, &mut replaced);
+            let outcome = self.apply_unfenced(&group[0].index, &links, &mut replaced);
             done += replaced.len();
-            if let Err(error) = outcome {
-                return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
-            }
+            outcome
+        });
+        self.pool.fence();
+        // No commit that is durable may stand for an entry that is not, be it that the medium fails.
+        if let Err(error) = published.and_then(|()| self.writable()) {
+            return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
         }
         slot.commit(&self.pool, self.tick().at);
         if let Err(error) = self.writable() {
@@ -330,27 +335,36 @@ impl<M: Listed> Shared<M> {
 
     /// Step 6: makes the records stand on their own.
     fn settle(&self, steps: &mut [Step<'_, M>], at: u64) -> Result<(), Error> {
-        for step in steps {
+        let pool = &*self.pool;
+        for step in &*steps {
             // A tombstone, too: a reader may have found it and look at it only when the slot serves another batch. What has no timestamp then, was undone.
-            let record = Record::read(&self.pool, step.link().get())?;
+            let record = Record::read(pool, step.link().get())?;
             // persist-equivalent(store early): what was stored to the line before is the same timestamp of another record.
-            self.pool.store(record.commit(), at, Ordering::Release);
-            if step.is_delete() {
-                let leave = || self.left_tombstone(&step.item.namespace.space, step.link().get(), at);
-                if self.snapshots.want(&self.clock, 0, at) {
-                    leave();
-                    continue;
-                }
-                match with_reserve(Reserve::Half, || step.index.tree.remove(&step.item.key)).map_err(Error::from) {
+            pool.store(record.commit(), at, Ordering::Release);
+        }
+        let is_wanted = self.snapshots.want(&self.clock, 0, at);
+        for group in steps.chunk_by_mut(Step::has_index_of) {
+            let mut deletes: Vec<_> = group.iter_mut().filter(|step| step.is_delete()).collect();
+            let mut removed = Vec::new();
+            if let [first, ..] = deletes.as_slice()
+                && !is_wanted
+            {
+                let removals: Vec<_> = deletes.iter().map(|step| (step.item.key.as_slice(), Write::Remove)).collect();
+                match with_reserve(Reserve::Half, || self.apply_unfenced(&first.index, &removals, &mut removed)) {
                     // An index may need room for a removal.
-                    Err(error) if error.is_no_space() => leave(),
-                    removed => {
-                        removed?;
-                        step.is_gone = true;
-                        self.pool.retire(step.off, &self.pool.pin());
-                    }
+                    Err(error) if error.is_no_space() => {}
+                    outcome => outcome?,
                 }
             }
+            let (gone, left) = deletes.split_at_mut(removed.len());
+            gone.iter_mut().for_each(|step| step.is_gone = true);
+            left.iter().for_each(|step| self.left_tombstone(&step.item.namespace.space, step.link().get(), at));
+        }
+        let mut gone = steps.iter().filter(|step| step.is_gone).peekable();
+        if gone.peek().is_some() {
+            pool.fence();
+            let guard = pool.pin();
+            gone.for_each(|step| pool.retire(step.off, &guard));
         }
         Ok(())
     }

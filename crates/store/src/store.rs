@@ -14,7 +14,7 @@ use crate::wall::{Times, Wall};
 use crate::{Error, Namespace};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
 use everleaf_index::record::{KEY_SIZE_MAX, Record, VALUE_SIZE_MAX};
-use everleaf_index::{Entry, Listed, OrderedIndex, registry};
+use everleaf_index::{Entry, Listed, OrderedIndex, Write, registry};
 use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Watched};
 use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
 use parking_lot::{Mutex, RwLock};
@@ -474,12 +474,21 @@ impl<M: Listed> Shared<M> {
 
     /// [`Shared::upsert`] for several keys; see [`OrderedIndex::upsert_many`](everleaf_index::OrderedIndex::upsert_many).
     pub(crate) fn upsert_many(&self, index: &Index, links: &[(&[u8], NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        let start = replaced.len();
-        match index.tree.upsert_many(links, replaced).map_err(Error::from) {
+        self.go_on(replaced, |done, replaced| index.tree.upsert_many(&links[done..], replaced))
+    }
+
+    /// Several writes of which nobody is told before the caller has fenced; see [`OrderedIndex::apply_unfenced`](everleaf_index::OrderedIndex::apply_unfenced).
+    pub(crate) fn apply_unfenced(&self, index: &Index, writes: &[(&[u8], Write)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        self.go_on(replaced, |done, replaced| index.tree.apply_unfenced(&writes[done..], replaced))
+    }
+
+    /// Has an index make several writes, behind those that are done, and go on once where it finds no room; see [`Shared::upsert`].
+    fn go_on<T>(&self, made: &mut Vec<T>, mut act: impl FnMut(usize, &mut Vec<T>) -> Result<(), everleaf_index::Error>) -> Result<(), Error> {
+        let start = made.len();
+        match act(0, made).map_err(Error::from) {
             Err(error) if error.is_no_space() => {
                 self.pool.collect();
-                let done = replaced.len() - start;
-                Ok(index.tree.upsert_many(&links[done..], replaced)?)
+                Ok(act(made.len() - start, made)?)
             }
             outcome => outcome,
         }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// A mistake that somebody has made.
 pub struct Seed {
     /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... what the papers themselves got wrong,
-    /// e1 ... what Ever must not.
+    /// e1 ... what Ever must not, s1 ... what the store must not.
     pub name: &'static str,
     /// The mistake.
     pub what: &'static str,
@@ -186,6 +186,11 @@ pub fn seeds() -> Vec<Seed> {
         seed("e5", "Ever: a leaf that was merged does not die", "its design", At(EVER, "ever/structure.rs", "right.|kill(&self.pool);", Flush, Drop)),
         seed("e6", "Ever: a batch does not look again at the node above the leaf", "its design",
             Careless("ever-64", "crates/index/src/ever/batch.rs", "fn stage<", "self.router.validate")),
+        seed("s1", "the store: a batch commits before its entries are durable", "its design",
+            At("store-ever-64", "store/src/batch.rs", "self.pool.|fence();", Fence, Drop)),
+        seed("s2", "the store: entries of a batch are seen before its slot names them", "its design",
+            At("store-ever-64", "store/src/block.rs", "pm.|persist(&self.log);", Flush, Drop)),
+        seed("s3", "the store: entries of a batch are not written back", "its design", At("store-ever-64", "ever/batch.rs", "self.pool.|flush(", Flush, Drop)),
         seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "store/src/block.rs", "pm.|persist(&self.commit);", Flush, Drop)),
         seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
         seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),

@@ -121,7 +121,7 @@ const CHANGES: [StoreChange; 15] = [
     PutMany(0, &[("b", "1"), ("c", "2"), ("b", "3")]),
     Append(0, "a", "+"),
     Delete(0, "a"),
-    Write(&[(0, "a", Some("batch")), (1, "a", Some("batch"))]),
+    Write(&BATCH),
     Write(&[(0, "a", None), (1, "c", Some("moved")), (0, "d", Some("fresh"))]),
     Write(&[(1, "c", None), (1, "b", None), (0, "a", Some("only one left"))]),
     Swap(0, "a", Some("new"), Some("swapped")),
@@ -131,6 +131,17 @@ const CHANGES: [StoreChange; 15] = [
     Transact(0, "a", &[(0, "a", Some("moved")), (1, "c", None), (1, "d", Some("there"))]),
     Look,
     Compact,
+];
+
+/// Of more keys than a small leaf holds: its entries are published in several steps, between which others are seen already, and leaves are divided.
+const BATCH: [(usize, &str, Option<&str>); 7] = [
+    (0, "a", Some("batch")),
+    (0, "ab", Some("batch")),
+    (0, "ac", Some("batch")),
+    (0, "ad", Some("batch")),
+    (0, "b", None),
+    (0, "ba", Some("batch")),
+    (1, "a", Some("batch")),
 ];
 
 /// Others, for a start with keys that expire.
@@ -266,7 +277,7 @@ impl World for Stores {
         }
     }
 
-    /// Each pair of many is a write of its own, and each key of a range a removal.
+    /// Each pair of many is a write of its own, and each key of a range a removal: a crash leaves any of them.
     fn between(&self, before: &Content, change: &StoreChange) -> Vec<Content> {
         let writes: Vec<(usize, Vec<u8>, Option<Held>)> = match *change {
             PutMany(space, pairs) => pairs.iter().map(|(key, value)| (space, (*key).into(), Some(((*value).into(), None)))).collect(),
@@ -275,16 +286,17 @@ impl World for Stores {
             }
             _ => return Vec::new(),
         };
-        let mut states = vec![before.clone()];
-        for (space, key, held) in writes {
-            let mut next = states.last().expect("there is one").clone();
-            match held {
-                Some(held) => drop(next.insert((space, key), held)),
-                None => drop(next.remove(&(space, key))),
+        let subset = |chosen: u32| {
+            let mut content = before.clone();
+            for (_, (space, key, held)) in writes.iter().enumerate().filter(|(number, _)| chosen >> number & 1 == 1) {
+                match held {
+                    Some(held) => drop(content.insert((*space, key.clone()), held.clone())),
+                    None => drop(content.remove(&(*space, key.clone()))),
+                }
             }
-            states.push(next);
-        }
-        states
+            content
+        };
+        (0..1 << writes.len()).map(subset).collect()
     }
 
     fn apply(&self, live: &mut Live, before: &Content, change: &StoreChange) -> Result<(), Broken> {

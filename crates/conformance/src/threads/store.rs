@@ -305,7 +305,7 @@ impl Target for Store {
             }
             way @ 3..9 => {
                 let mut changes = vec![(register, to(random))];
-                for _ in 0..random.random_range(1..3u32) {
+                for _ in 0..random.random_range(1..5u32) {
                     let other = mood.pick(random);
                     if changes.iter().all(|(register, _)| *register != other) {
                         changes.push((other, to(random)));

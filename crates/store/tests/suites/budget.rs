@@ -36,6 +36,22 @@ impl Bench {
         Cost { lines: after.lines_flushed - before.lines_flushed, fences: after.fences - before.fences }
     }
 
+    /// Puts keys at once: in a batch, or in a transaction.
+    fn write(&self, isolation: Option<Isolation>, keys: impl Iterator<Item = u64>) {
+        match isolation {
+            None => {
+                let mut batch = Batch::default();
+                keys.for_each(|n| batch.put(&self.space, &n.to_be_bytes(), &[3; 20]));
+                self.store.write(batch).unwrap();
+            }
+            Some(isolation) => {
+                let mut transaction = self.store.begin(isolation).unwrap();
+                keys.for_each(|n| transaction.put(&self.space, &n.to_be_bytes(), &[3; 20]).unwrap());
+                transaction.commit().unwrap();
+            }
+        }
+    }
+
     /// What it costs to overwrite the value of each key by itself, on average.
     fn put(&self) -> (f64, u64) {
         let costs: Vec<_> = (0..64u64).map(|n| self.cost(|| self.space.put(&n.to_be_bytes(), &[2; 20]).unwrap())).collect();
@@ -69,35 +85,45 @@ fn a_plain_delete_writes_no_record() {
     }
 }
 
-/// Those of the index come in addition: Ever publishes 32 records under one fence, the others each under its own.
+/// Indexes other than Ever fence for each entry, too.
 #[test]
-fn a_batch_has_three_fences_of_its_own_however_long_it_is() {
-    for (index, together) in [("ever", 32), ("isle", 1)] {
-        for count in [2u64, 10, 64] {
+fn a_batch_has_four_fences_however_long_it_is() {
+    for (index, each) in [("ever", 0), ("isle", 1)] {
+        for count in [2u64, 10, 33, 1_000] {
             for isolation in [None, Some(Isolation::Snapshot), Some(Isolation::Serializable)] {
                 let bench = Bench::new(index);
                 let (lines, _) = bench.put();
                 let log_lines = (3 + 2 * count).div_ceil(8) + 1;
-                let write = || match isolation {
-                    None => {
-                        let mut batch = Batch::default();
-                        (0..count).for_each(|n| batch.put(&bench.space, &n.to_be_bytes(), &[3; 20]));
-                        bench.store.write(batch).unwrap();
-                    }
-                    Some(isolation) => {
-                        let mut transaction = bench.store.begin(isolation).unwrap();
-                        (0..count).for_each(|n| transaction.put(&bench.space, &n.to_be_bytes(), &[3; 20]).unwrap());
-                        transaction.commit().unwrap();
-                    }
-                };
-                // The first of its size may need a slab for its log.
+                let write = || bench.write(isolation, 0..count);
+                // The first of its size may need a slab for its log, and leaves for its keys.
                 write();
                 let cost = bench.cost(write);
-                assert_eq!(cost.fences, 3 + count.div_ceil(together), "{index}: {count} {isolation:?}");
+                assert_eq!(cost.fences, 4 + each * count, "{index}: {count} {isolation:?}");
                 // The slot twice: for the log, and for the commit.
                 let bound = count as f64 * (lines + 0.5) + (log_lines + 2) as f64;
                 assert!(cost.lines as f64 <= bound, "{index}: {count} {isolation:?}: {cost:?}, at most {bound} lines");
             }
         }
+        let bench = Bench::new(index);
+        let one = bench.cost(|| bench.write(None, 5..6));
+        assert_eq!(one.fences, 2, "{index}: one write is a write");
+    }
+}
+
+/// What the leaves that are divided cost is what it costs when the same keys are put one by one: besides two fences for each, one of the record and one
+/// of the entry.
+#[test]
+fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
+    for count in [33u64, 1_000] {
+        // Between those that are there, and behind.
+        let keys = || (0..count).map(|n| n << 32 | 7);
+        let alone = Bench::new("ever");
+        let together = Bench::new("ever");
+        let structure = alone.cost(|| keys().for_each(|n| alone.space.put(&n.to_be_bytes(), &[3; 20]).unwrap())).fences - 2 * count;
+        let cost = together.cost(|| together.write(None, keys()));
+        let leaves = |bench: &Bench| bench.store.stats().namespaces[0].leaves;
+        assert!(leaves(&alone) == leaves(&together) && leaves(&together) > count / 56, "{} and {} leaves", leaves(&alone), leaves(&together));
+        // Its log may take a slab.
+        assert!((4 + structure..=5 + structure).contains(&cost.fences), "{count}: {cost:?}, {structure} for the structure");
     }
 }
