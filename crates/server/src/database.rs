@@ -206,6 +206,16 @@ impl Database<'_> {
         Ok(is_deleted)
     }
 
+    /// Removes `keys`, each by itself; how many were present.
+    pub(crate) fn delete_many(&self, keys: &[&[u8]]) -> Result<u64, Error> {
+        if self.transaction.is_some() {
+            return keys.iter().try_fold(0, |count, key| Ok(count + u64::from(self.delete(key)?)));
+        }
+        let count = self.namespace.delete_many(keys)?;
+        self.changes.add(count);
+        Ok(count)
+    }
+
     /// Reads `key` and changes it as `decide` says, atomically. `decide` must not touch the store.
     pub(crate) fn modify(&self, key: &[u8], mut decide: impl FnMut(Option<&[u8]>) -> Change) -> Result<(), Error> {
         self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))

@@ -229,6 +229,8 @@ impl<M: Listed> Shared<M> {
         match (steps.as_slice(), stripe) {
             ([step], Some(stripe)) => step.item.namespace.set_locked(stripe, &step.item.key, step.content()).map(drop),
             ([], _) => Ok(()),
+            // Tombstones make room in the end.
+            (deletes, _) if deletes.iter().all(Step::is_delete) => with_reserve(Reserve::Half, || self.run(steps)),
             _ => self.run(steps),
         }
     }

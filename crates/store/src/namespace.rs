@@ -315,6 +315,25 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.delete_locked(stripe, key)))
     }
 
+    /// Removes several keys, each on its own (a crash or an error may leave any), sharing the cost of making that durable; how many were present.
+    ///
+    /// # Errors
+    /// See [`Namespace::delete`]. Keys before the one that failed, in groups, have been removed.
+    pub fn delete_many(&self, keys: &[&[u8]]) -> Result<u64, Error> {
+        if let [key] = keys {
+            return self.delete(key).map(u64::from);
+        }
+        let mut shown = 0;
+        for group in keys.chunks(GROUP) {
+            let way = self.shared.with_room(|| {
+                let stripes = self.shared.stripes.lock_many(group.iter().map(|key| (self.space.number, *key)));
+                with_reserve(Reserve::Half, || self.delete_group(&stripes, group, &mut shown))
+            })?;
+            self.tidy(way, group.len());
+        }
+        Ok(shown)
+    }
+
     /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: absent); whether it was.
     ///
     /// # Errors
@@ -476,13 +495,70 @@ impl<M: Listed> Namespace<M> {
     /// A plain delete: takes the entry out of the index.
     fn take(&self, index: &Index, key: &[u8], at: u64) -> Result<bool, Error> {
         let Some(old) = index.tree.remove(key)? else { return Ok(false) };
+        let shown = self.taken(old, at)?;
+        self.shared.writable()?;
+        Ok(shown)
+    }
+
+    /// Counts what a plain delete has taken out of the index, and gives it back; whether it was shown.
+    fn taken(&self, old: NonZeroU64, at: u64) -> Result<bool, Error> {
         let shown = self.is_shown(old.get())?;
         if self.is_present(old.get())? {
             self.space.count.fetch_sub(1, Ordering::Relaxed);
         }
         self.shared.replaced(old.get(), None, at, &self.shared.pool.pin())?;
-        self.shared.writable()?;
         Ok(shown)
+    }
+
+    /// [`Namespace::delete_reserved`] for several keys. Those that were present are counted in `shown`, if there is an error, too.
+    fn delete_group(&self, stripes: &[Locked<'_>], keys: &[&[u8]], shown: &mut u64) -> Result<Way, Error> {
+        self.shared.writable()?;
+        let index = self.space.index.load();
+        let (Some(index), Some(stripe)) = (index.as_deref(), stripes.first()) else { return Ok(Way::Plain) };
+        match self.course(stripe) {
+            Course::Plain(at, _announced) => {
+                let mut removed = Vec::with_capacity(keys.len());
+                let outcome = index.tree.remove_many(keys, &mut removed);
+                for old in removed.into_iter().flatten() {
+                    *shown += u64::from(self.taken(old, at)?);
+                }
+                outcome?;
+                self.shared.writable()?;
+                Ok(Way::Plain)
+            }
+            Course::Versioned => {
+                let mut seen = HashSet::with_capacity(keys.len());
+                let distinct: Vec<_> = keys.iter().copied().filter(|key| seen.insert(*key)).collect();
+                self.delete_versions(index, &distinct, shown)?;
+                Ok(Way::Versioned)
+            }
+        }
+    }
+
+    /// Writes tombstones for those of `keys` that are present, none of which comes twice.
+    fn delete_versions(&self, index: &Index, keys: &[&[u8]], shown: &mut u64) -> Result<(), Error> {
+        let mut present = Vec::with_capacity(keys.len());
+        for (key, previous) in keys.iter().zip(self.links_of(index, keys)?) {
+            let previous = previous.map_or(0, NonZeroU64::get);
+            if self.is_present(previous)? {
+                present.push((*key, previous, self.is_shown(previous)?));
+            }
+        }
+        let commit = self.shared.unstamped();
+        let tombstone = |previous| Version { is_tombstone: true, commit, previous, expiry_ms: None };
+        let links = self.write_group(present.iter().map(|(key, previous, _)| (*key, &[][..], tombstone(*previous))))?;
+        let mut replaced = Vec::with_capacity(links.len());
+        let outcome = self.shared.upsert_many(index, &links, &mut replaced);
+        *shown += present[..replaced.len()].iter().filter(|(.., shown)| *shown).count() as u64;
+        self.settle_versions(&links, &replaced, outcome)
+    }
+
+    /// What an index links for `keys`, whose stripes are held.
+    fn links_of(&self, index: &Index, keys: &[&[u8]]) -> Result<Vec<Option<NonZeroU64>>, Error> {
+        let _pinned = self.shared.pool.pin();
+        let mut links = Vec::with_capacity(keys.len());
+        index.tree.get_many(keys, &mut links)?;
+        Ok(links)
     }
 
     /// Whether the version that `link` refers to, if it is not 0, says that the key is there and has not expired. The caller holds its stripe.
@@ -537,11 +613,7 @@ impl<M: Listed> Namespace<M> {
     /// Writes versions of keys, none of which comes twice.
     fn put_versions(&self, index: &Index, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
         let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
-        let (mut previous, mut replaced) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
-        {
-            let _pinned = self.shared.pool.pin();
-            index.tree.get_many(&keys, &mut previous)?;
-        }
+        let (previous, mut replaced) = (self.links_of(index, &keys)?, Vec::with_capacity(keys.len()));
         let commit = self.shared.unstamped();
         let versions = pairs
             .iter()

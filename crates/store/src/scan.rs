@@ -61,7 +61,7 @@ impl<M: Listed> Namespace<M> {
         })
     }
 
-    /// Removes all keys between a lower and an upper bound, each by itself (a crash or an error may leave some), without reading values; how many there were.
+    /// Removes all keys between a lower and an upper bound, each by itself (a crash or an error may leave any), without reading values; how many there were.
     /// To remove them at once, use [`Transaction::delete_range`](crate::Transaction::delete_range).
     ///
     /// # Errors
@@ -74,9 +74,8 @@ impl<M: Listed> Namespace<M> {
                 keys.push(key.to_vec());
                 if keys.len() < ENTRIES_PER_EPOCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
-            for key in keys.drain(..) {
-                removed += u64::from(self.delete(&key)?);
-            }
+            removed += self.delete_many(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+            keys.clear();
         }
         Ok(removed)
     }

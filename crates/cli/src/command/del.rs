@@ -22,12 +22,8 @@ impl Arguments {
     /// Prints how many keys were there to be deleted; none is a no.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let deleted = self.pool.with_store(|store| {
-            let namespace = store.namespace(&self.namespace.namespace)?;
-            let mut deleted = 0;
-            for key in &self.keys {
-                deleted += u64::from(namespace.delete(key.as_bytes())?);
-            }
-            Ok(deleted)
+            let keys: Vec<_> = self.keys.iter().map(|key| key.as_bytes()).collect();
+            Ok(store.namespace(&self.namespace.namespace)?.delete_many(&keys)?)
         })?;
         let mut out = Output::new();
         out.line(deleted.to_string())?;

@@ -187,6 +187,12 @@ impl Live {
                 self.store.write(batch)?;
                 Returned::Done
             }
+            // What is to be absent comes in groups of its own.
+            Operation::Many(changes) if changes.iter().all(|(_, to)| *to == 0) => {
+                let keys: Vec<_> = changes.iter().map(|(register, _)| key(world, *register)).collect();
+                self.space.delete_many(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+                Returned::Done
+            }
             Operation::Many(changes) => {
                 let pairs: Vec<_> = changes.iter().map(|(register, to)| (key(world, *register), to.to_le_bytes())).collect();
                 let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
@@ -319,8 +325,8 @@ impl Target for Store {
             }
             9 | 10 => Operation::Insert(register, payload),
             11 | 12 => {
-                let others = world.keys.len();
-                Operation::Many((0..random.random_range(2..4usize)).map(|step| ((register + step) % others, payload)).collect())
+                let (others, to) = (world.keys.len(), to(random));
+                Operation::Many((0..random.random_range(2..4usize)).map(|step| ((register + step) % others, to)).collect())
             }
             _ => match to(random) {
                 0 => Operation::Remove(register),

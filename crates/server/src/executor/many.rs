@@ -81,13 +81,10 @@ impl<E: Into<Failure>> From<E> for End {
 impl Deed {
     /// Does `keys`, until there is a slice of `values`: how many, and how many of them were found. Values are written to `values` if they are what is wanted.
     fn apply(self, database: Database<'_>, counters: &Counters, keys: &[&[u8]], values: &mut Reply) -> Result<(usize, i64), Failure> {
-        let (mut done, mut found_count) = (0, 0);
         if self == Self::Delete {
-            for key in keys {
-                found_count += i64::from(database.delete(key)?);
-            }
-            return Ok((keys.len(), found_count));
+            return Ok((keys.len(), database.delete_many(keys)? as i64));
         }
+        let (mut done, mut found_count) = (0, 0);
         let size_max = values.out.len() + SLICE_SIZE;
         let outcome = database.visit_many(keys, |found| {
             if values.out.len() >= size_max {

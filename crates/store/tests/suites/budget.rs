@@ -127,3 +127,24 @@ fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
         assert!((4 + structure..=5 + structure).contains(&cost.fences), "{count}: {cost:?}, {structure} for the structure");
     }
 }
+
+/// One fence for all tombstones that are taken out of the index again, or for all entries.
+#[test]
+fn deletes_share_their_fences() {
+    for (index, each) in [("ever", 0), ("isle", 1)] {
+        let keys: Vec<_> = (0..64u64).map(u64::to_be_bytes).collect();
+        let keys: Vec<_> = keys.iter().map(<[u8; 8]>::as_slice).collect();
+        let bench = Bench::new(index);
+        let mut batch = Batch::default();
+        keys[..20].iter().for_each(|key| batch.delete(&bench.space, key));
+        let cost = bench.cost(|| bench.store.write(batch).unwrap());
+        // A slab for the log, one for tombstones; merges of leaves.
+        assert!((5 + 2 * 20 * each..=10 + 3 * 20 * each).contains(&cost.fences), "{index}: {cost:?}");
+        let cost = bench.cost(|| assert_eq!(bench.space.delete_many(&keys[20..40]).unwrap(), 20));
+        assert!((1 + 19 * each..=4 + 2 * 20 * each).contains(&cost.fences), "{index}: {cost:?}");
+        let snapshot = bench.store.snapshot().unwrap();
+        let cost = bench.cost(|| assert_eq!(bench.space.delete_many(&keys[10..60]).unwrap(), 20));
+        assert!((2 + 19 * each..=4 + 20 * each).contains(&cost.fences), "{index}: {cost:?}: tombstones");
+        assert_eq!((bench.space.count(), snapshot.get(&bench.space, keys[45]).unwrap().is_some()), (4, true));
+    }
+}

@@ -117,6 +117,33 @@ fn a_pool_tells_when_it_nears_its_limit() {
     check(&store);
 }
 
+/// As one delete does: in a batch, in a transaction, or each by itself, with a snapshot that keeps what they remove.
+#[test]
+fn many_deletes_find_room_in_a_full_pool() {
+    let store = Store::anonymous(Options { size_max: 8 << 20, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let mut count = 0;
+    while fits(space.put(&key(count), &[1; 8])) {
+        count += 1;
+    }
+    let snapshot = store.snapshot().unwrap();
+    let is_full = || !fits(space.put(&key(count), b""));
+    assert!(is_full());
+    let mut batch = Batch::default();
+    (0..100).for_each(|n| batch.delete(&space, &key(n)));
+    store.write(batch).unwrap();
+    assert!(is_full());
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    (100..200).for_each(|n| assert!(transaction.delete(&space, &key(n)).unwrap()));
+    transaction.commit().unwrap();
+    assert!(is_full());
+    let keys: Vec<_> = (150..300).map(key).collect();
+    assert_eq!(space.delete_many(&keys.iter().map(<[u8; 4]>::as_slice).collect::<Vec<_>>()).unwrap(), 100);
+    assert_eq!((space.count(), snapshot.get(&space, &key(250)).unwrap()), (u64::from(count) - 300, Some(vec![1; 8])));
+    drop(snapshot);
+    check(&store);
+}
+
 /// NV-Tree notes a removal in the leaf, and a leaf without room for the note is replaced by a new one: so a full pool may refuse it. Then the key is still
 /// there, for all; what needs no room succeeds.
 #[test]
