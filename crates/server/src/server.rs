@@ -117,20 +117,14 @@ impl Server {
     }
 }
 
-/// How long to leave keys that have expired, at least, when there were few.
+/// How long to leave what is to be given back, at least, when there was little.
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
-/// Keys that are looked at between two pauses.
-const SWEEP_COUNT: usize = 1000;
 
-/// Removes keys that have expired, and what snapshots have held back, until the server stops. If more than a quarter of the keys that it looks at have expired,
-/// it makes no pause.
+/// Removes keys that have expired, and what snapshots have held back, until the server stops.
 fn sweep(server: &Shared) {
     while !server.is_stopping() {
         server.sample_rate();
-        let swept = server.store.sweep(SWEEP_COUNT).unwrap_or_default();
-        // What cannot be removed now may be so later; a store that is damaged says so to whoever writes.
-        let _ = server.store.collect(SWEEP_COUNT);
-        if swept.removed * 4 <= swept.visited || swept.is_round {
+        if !server.store.keep_house() {
             thread::park_timeout(SWEEP_PAUSE);
         }
     }

@@ -221,11 +221,18 @@ impl<M: Listed> Store<M> {
 
     /// What snapshots hold back is in use, too.
     fn verify_held(&self, reach: &Reach<'_, M>, report: &mut Report, step: &mut dyn FnMut()) {
-        let (mut links, mut indexes) = (Vec::new(), Vec::new());
-        self.shared.visit_held(|link| links.push(link), |former| indexes.push(former.index.clone()));
+        let (mut links, mut indexes, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        if let Err(error) = self.shared.visit_held(|link| links.push(link), |index| indexes.push(index.clone()), |off, size| blocks.push((off, size))) {
+            report.note(None, error);
+        }
         for link in links {
             let marked = Record::read(&self.shared.pool, link).and_then(|record| Ok(reach.mark(record.off, record.size())?));
             if let Err(error) = marked {
+                report.note(None, error);
+            }
+        }
+        for (off, size) in blocks {
+            if let Err(error) = reach.mark(Off::<Word>::new(off), size) {
                 report.note(None, error);
             }
         }

@@ -89,6 +89,12 @@ pub enum Error {
         /// How many.
         count: usize,
     },
+    /// The system has no thread for [`Options::keeps_house`](crate::Options::keeps_house).
+    #[error("no thread to keep house: {source}; open the store without one, and call `keep_house` now and then")]
+    Thread {
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The store refuses further writes.
     #[error("the store refuses writes, because {reason}; what was acknowledged is safe: close the store and open it again")]
     Halted {

@@ -2,8 +2,9 @@
 //!
 //! A write that keeps versions leaves behind, besides what it wrote: the version that it replaced; after a delete, a tombstone in the index, which hides the
 //! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
-//! written), in the order in which that happened, and given back when every snapshot is above that timestamp. What nobody can want is given back at once: what
-//! was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key (`version.rs`).
+//! written), in the order in which that happened, and given back when every snapshot is above that timestamp. Versions that nobody can want are given back at
+//! once: what was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key
+//! (`version.rs`).
 //!
 //! # Invariants
 //!
@@ -15,32 +16,53 @@
 //!    believes the index, under the stripe of whatever key it has read: there it finds nothing of the kind, or another tombstone, which it takes away only if
 //!    nobody wants it.
 //!
-//! Garbage is collected in steps, a few after each write that keeps versions and more when a snapshot ends, never while a stripe is held, by one thread at a
-//! time.
+//! Garbage is collected in steps, a few after each write as long as there is any, more when a snapshot ends or a namespace is cleared, never while a stripe is
+//! held, by one thread at a time; and by whoever calls [`Store::keep_house`], as the server does and a thread of the store's may
+//! ([`Options::keeps_house`](crate::Options::keeps_house)).
+//!
+//! A step is one version, one tombstone, or of an index that nobody sees any more the records of one leaf, or some of its own blocks. These come last: whoever
+//! goes on to the next leaf, by the key with which it begins, needs the index, and of its records only those that are left.
 
 use crate::clock::Clock;
 use crate::snapshot::Snapshots;
-use crate::store::{Former, Shared, Space};
+use crate::store::{Former, Index, Shared, Space};
 use crate::version::{Age, CUT_OUT};
-use crate::{Error, Store};
+use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::schedule::{self, Held as Locked};
-use everleaf_pmem::{Guard, Reserve, with_reserve};
+use everleaf_pmem::{Guard, Off, Reserve, Word, with_reserve};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Steps for each write that keeps versions: more than it leaves behind.
+/// Steps for each write: more than it leaves behind.
 pub(crate) const STEPS_PER_WRITE: usize = 4;
+/// Steps when a namespace is cleared: a few thousand keys. Less, where what is left is to be met.
+pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 64 };
+/// Blocks of an index that are given back in a step.
+const BLOCKS_PER_STEP: usize = 64;
+/// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
+const STEPS_PER_TURN: usize = 1000;
 
 /// What is held back.
 struct Held {
     /// Every snapshot must be above this.
     until: u64,
+    size: Size,
     remains: Remains,
+}
+
+/// How much is held back.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    /// Of records, and of the leaves of indexes.
+    bytes: u64,
+    /// Of indexes, whose records nobody has measured.
+    keys: u64,
 }
 
 enum Remains {
@@ -50,6 +72,10 @@ enum Remains {
     Tombstone(Arc<Space>, u64),
     /// An index that was unlinked.
     Index(Arc<Space>, Arc<Former>),
+    /// An index that nobody sees any more: its records from this key on, at which a leaf begins, and its own blocks.
+    Records(Arc<Index>, Vec<u8>),
+    /// The blocks of such an index: places, and sizes in bytes.
+    Blocks(Vec<(u64, usize)>),
 }
 
 /// What is held back, in the order in which it was replaced.
@@ -57,6 +83,8 @@ enum Remains {
 pub(crate) struct Garbage {
     held: Mutex<VecDeque<Held>>,
     count: AtomicU64,
+    bytes: AtomicU64,
+    keys: AtomicU64,
     collecting: Mutex<()>,
 }
 
@@ -69,6 +97,10 @@ pub struct HeldBack {
     pub age: u64,
     /// Number of versions, tombstones and cleared namespaces that wait to be given back.
     pub count: u64,
+    /// Their size in bytes; of cleared namespaces, that of the leaves of their indexes.
+    pub bytes: u64,
+    /// Number of keys of cleared namespaces, whose records wait to be given back.
+    pub cleared_keys: u64,
 }
 
 impl Garbage {
@@ -76,11 +108,19 @@ impl Garbage {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    fn push(&self, until: u64, remains: Remains) {
+    fn push(&self, until: u64, size: Size, remains: Remains) {
         schedule::drain();
         let mut held = self.held.lock();
-        held.push_back(Held { until, remains });
+        held.push_back(Held { until, size, remains });
         self.count.store(held.len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(size.bytes, Ordering::Relaxed);
+        self.keys.fetch_add(size.keys, Ordering::Relaxed);
+    }
+
+    /// Something was given back.
+    fn forget(&self, size: Size) {
+        self.bytes.fetch_sub(size.bytes, Ordering::Relaxed);
+        self.keys.fetch_sub(size.keys, Ordering::Relaxed);
     }
 
     /// The next that no snapshot wants.
@@ -122,7 +162,7 @@ impl<M: Listed> Shared<M> {
         self.sweeper.note_replaced(record.expiry_ms(), &self.wall);
         let may_be_wanted = self.snapshots.want(&self.clock, 0, at) || record.is_tombstone();
         if may_be_wanted && !self.cut_out(link, &record, newer, at)? {
-            self.garbage.push(at, Remains::Version(link));
+            self.garbage.push(at, Size { bytes: record.size() as u64, keys: 0 }, Remains::Version(link));
             return Ok(());
         }
         self.retire(link, guard)
@@ -142,15 +182,17 @@ impl<M: Listed> Shared<M> {
 
     /// Notes that a tombstone was left in the index of `space`.
     pub(crate) fn left_tombstone(&self, space: &Arc<Space>, link: u64, at: u64) {
-        self.garbage.push(at, Remains::Tombstone(space.clone(), link));
+        let size = Record::read(&self.pool, link).map_or(0, |record| record.size() as u64);
+        self.garbage.push(at, Size { bytes: size, keys: 0 }, Remains::Tombstone(space.clone(), link));
     }
 
-    /// Notes that an index was unlinked and is still seen by snapshots.
-    pub(crate) fn left_index(&self, space: &Arc<Space>, former: Arc<Former>, at: u64) {
-        self.garbage.push(at, Remains::Index(space.clone(), former));
+    /// Notes that an index of so many keys was unlinked.
+    pub(crate) fn left_index(&self, space: &Arc<Space>, former: Arc<Former>, keys: u64, at: u64) {
+        let bytes = former.index.tree.stats().leaf_bytes;
+        self.garbage.push(at, Size { bytes, keys }, Remains::Index(space.clone(), former));
     }
 
-    /// After a write that keeps versions, or the end of a snapshot: collects some garbage. The caller holds no stripe and is not pinned.
+    /// After a write, a clear or the end of a snapshot: collects some garbage. The caller holds no stripe and is not pinned.
     pub(crate) fn tidy(&self, steps_max: usize) {
         // What was asked for is done, and stays done; so what fails here is not its failure.
         if let Err(error) = self.collect(steps_max) {
@@ -184,31 +226,74 @@ impl<M: Listed> Shared<M> {
             return Ok(0);
         }
         let Some(_collecting) = self.garbage.collecting.try_lock() else { return Ok(0) };
-        let (mut collected, mut waiting) = (0, Vec::new());
+        let (mut collected, mut rest, mut waiting) = (0, None, Vec::new());
         let outcome = loop {
-            let next = if collected < steps_max { self.garbage.pop(&self.snapshots, &self.clock) } else { None };
-            let Some(held) = next else { break Ok(()) };
-            match self.give_back(&held) {
-                Ok(()) => collected += 1,
+            let next = if collected < steps_max { rest.take().or_else(|| self.garbage.pop(&self.snapshots, &self.clock)) } else { None };
+            let Some(mut held) = next else { break Ok(()) };
+            match self.give_back(&mut held) {
+                Ok(is_over) => {
+                    collected += 1;
+                    if is_over {
+                        self.garbage.forget(held.size);
+                    } else {
+                        rest = Some(held);
+                    }
+                }
                 // An index may need room for a removal. What comes next may make some.
                 Err(error) if error.is_no_space() => waiting.push(held),
                 Err(error) => break Err(error),
             }
         };
-        waiting.into_iter().rev().for_each(|held| self.garbage.unpop(held));
+        rest.into_iter().chain(waiting.into_iter().rev()).for_each(|held| self.garbage.unpop(held));
         schedule::drain();
         outcome.map(|()| collected)
     }
 
-    fn give_back(&self, Held { until, remains }: &Held) -> Result<(), Error> {
+    /// Does a step; whether nothing is left.
+    fn give_back(&self, Held { until, size, remains }: &mut Held) -> Result<bool, Error> {
         match remains {
-            Remains::Version(link) => self.retire(*link, &self.pool.pin()),
-            Remains::Tombstone(space, link) => self.bury(space, *link, *until),
+            Remains::Version(link) => self.retire(*link, &self.pool.pin()).map(|()| true),
+            Remains::Tombstone(space, link) => self.bury(space, *link, *until).map(|()| true),
             Remains::Index(space, former) => {
                 space.forget(former);
-                self.reclaim(&former.index)
+                *remains = Remains::Records(former.index.clone(), Vec::new());
+                Ok(false)
+            }
+            Remains::Records(index, from) => {
+                let (keys, next) = self.give_back_leaf(index, from)?;
+                let given_back = Size { bytes: 0, keys: keys.min(size.keys) };
+                size.keys -= given_back.keys;
+                self.garbage.forget(given_back);
+                match next {
+                    Some(next) => *from = next,
+                    None => *remains = Remains::Blocks(blocks_of(index)?),
+                }
+                Ok(false)
+            }
+            Remains::Blocks(blocks) => {
+                let guard = self.pool.pin();
+                let later = blocks.len().saturating_sub(BLOCKS_PER_STEP);
+                blocks.drain(later..).for_each(|(off, _)| self.pool.retire(Off::<Word>::new(off), &guard));
+                Ok(blocks.is_empty())
             }
         }
+    }
+
+    /// Gives back the records of the leaf that begins with `from`, of an index that nobody sees any more: how many, and with what the next leaf begins.
+    fn give_back_leaf(&self, index: &Index, from: &[u8]) -> Result<(u64, Option<Vec<u8>>), Error> {
+        // Nothing is to leave: it tells where the next leaf begins.
+        let next = index.tree.relocate(from, 1, &|_| false)?.next;
+        let guard = self.pool.pin();
+        let (mut keys, mut outcome) = (0, Ok(()));
+        index.tree.scan(Bound::Included(from), Direction::Forward, &mut |key, link| {
+            if next.as_deref().is_some_and(|next| key >= next) {
+                return ControlFlow::Break(());
+            }
+            keys += 1;
+            outcome = self.retire(link.get(), &guard);
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        outcome.map(|()| (keys, next))
     }
 
     /// Takes a tombstone out of its index, if it is still there. All snapshots that are to come are above `until`, as those are that were there.
@@ -235,31 +320,67 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Visits what is held back and reachable by nothing else: links of versions, and indexes. The caller has paused the collection and holds all stripes.
-    pub(crate) fn visit_held(&self, mut version: impl FnMut(u64), mut index: impl FnMut(&Former)) {
+    /// Visits what is held back and reachable by nothing else: links of records; indexes that are whole; and blocks, with their sizes. The caller has paused
+    /// the collection and holds all stripes.
+    pub(crate) fn visit_held(&self, mut record: impl FnMut(u64), mut whole: impl FnMut(&Arc<Index>), mut block: impl FnMut(u64, usize)) -> Result<(), Error> {
         for Held { remains, .. } in &*self.garbage.held.lock() {
             match remains {
-                Remains::Version(link) => version(*link),
+                Remains::Version(link) => record(*link),
                 Remains::Tombstone(..) => {}
-                Remains::Index(_, former) => index(former),
+                Remains::Index(_, former) => whole(&former.index),
+                Remains::Records(index, from) => {
+                    index.tree.scan(Bound::Included(from), Direction::Forward, &mut |_, link| {
+                        record(link.get());
+                        ControlFlow::Continue(())
+                    })?;
+                    blocks_of(index)?.into_iter().for_each(|(off, size)| block(off, size));
+                }
+                Remains::Blocks(blocks) => blocks.iter().for_each(|(off, size)| block(*off, *size)),
             }
         }
+        Ok(())
     }
+}
+
+/// The blocks that belong to an index itself.
+fn blocks_of(index: &Index) -> Result<Vec<(u64, usize)>, Error> {
+    let mut blocks = Vec::new();
+    index.tree.blocks(&mut |off, size| {
+        blocks.push((off, size));
+        Ok(())
+    })?;
+    Ok(blocks)
 }
 
 impl<M: Listed> Store<M> {
     /// What snapshots hold back, and what has not been given back yet.
     pub fn held_back(&self) -> HeldBack {
         let Shared { snapshots, garbage, clock, .. } = &*self.shared;
-        let age = snapshots.oldest().map_or(0, |bound| clock.now().saturating_sub(bound));
-        HeldBack { snapshots: snapshots.count(), age, count: garbage.count.load(Ordering::Relaxed) }
+        HeldBack {
+            snapshots: snapshots.count(),
+            age: snapshots.oldest().map_or(0, |bound| clock.now().saturating_sub(bound)),
+            count: garbage.count.load(Ordering::Relaxed),
+            bytes: garbage.bytes.load(Ordering::Relaxed),
+            cleared_keys: garbage.keys.load(Ordering::Relaxed),
+        }
     }
 
-    /// Gives back at most `steps_max` of what no snapshot wants any more; how much it was. Writes do so, too, a little each: this is for times without any.
+    /// Gives back what no snapshot wants any more, in at most `steps_max` steps; how many it were. Writes do so, too, a little each: this is for times without
+    /// any.
     ///
     /// # Errors
     /// A damaged pool.
     pub fn collect(&self, steps_max: usize) -> Result<usize, Error> {
         self.shared.collect(steps_max)
+    }
+
+    /// What is to be done now and then, whatever else is: looks at the next thousand keys and removes those that have expired, and gives back what no snapshot
+    /// wants any more, in a thousand steps at most. Whether there is more to do at once. What cannot be done now may be later; a damaged store says so to
+    /// whoever writes.
+    pub fn keep_house(&self) -> bool {
+        let swept = self.sweep(STEPS_PER_TURN).unwrap_or_default();
+        let collected = self.collect(STEPS_PER_TURN).unwrap_or_default();
+        // Where more than a quarter of the keys have expired, more have.
+        collected == STEPS_PER_TURN || swept.removed * 4 > swept.visited && !swept.is_round
     }
 }

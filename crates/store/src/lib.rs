@@ -56,6 +56,7 @@ mod error;
 mod export;
 mod footprint;
 mod garbage;
+mod house;
 mod import;
 mod load;
 mod merge;

@@ -111,10 +111,10 @@ impl<M: Listed> Namespace<M> {
     pub fn load_until<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: impl IntoIterator<Item = (K, V, Option<u64>)>) -> Result<u64, Error> {
         let shared = &self.shared;
         let _loading = schedule::lock(&shared.loading);
+        shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
         // The entries come but once: what can make room does so before.
         shared.collect(usize::MAX)?;
         shared.pool.collect();
-        shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
         let index = shared.begin_load(&self.space)?;
         let mut loading = Loading { namespace: self, index: Some(index), written: Vec::new() };
         let Loading { index: Some(index), written, .. } = &mut loading else { unreachable!("it has just begun") };

@@ -400,7 +400,7 @@ impl<M: Listed> Namespace<M> {
         Ok(merged)
     }
 
-    /// Removes every key, durably and at once, by unlinking the index from the pool; its blocks are given back after that. A full pool is no obstacle.
+    /// Removes every key, durably and at once, by unlinking the index from the pool; its blocks are given back in steps after that. A full pool is no obstacle.
     ///
     /// # Errors
     /// A damaged pool; [`Error::Halted`].
@@ -417,7 +417,7 @@ impl<M: Listed> Namespace<M> {
         }
     }
 
-    /// Does something with the stripe of `key` held, and collects some garbage after it if it kept a version.
+    /// Does something with the stripe of `key` held, and collects some garbage after it if it kept a version, or if there is some.
     #[inline]
     pub(crate) fn with_stripe<T>(&self, key: &[u8], act: impl FnOnce(&Locked<'_>) -> Result<(T, Way), Error>) -> Result<T, Error> {
         let (outcome, way) = {
@@ -430,7 +430,7 @@ impl<M: Listed> Namespace<M> {
 
     #[inline]
     fn tidy(&self, way: Way, writes: usize) {
-        if way == Way::Versioned {
+        if way == Way::Versioned || !self.shared.garbage.is_empty() {
             self.shared.tidy(STEPS_PER_WRITE * writes);
         }
     }

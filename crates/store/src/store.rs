@@ -3,7 +3,8 @@
 use crate::block::Header;
 use crate::clock::{Clock, Stamp, Tick};
 use crate::error::{NAMESPACE_SIZE_MAX, STORE_ROOT};
-use crate::garbage::Garbage;
+use crate::garbage::{Garbage, STEPS_PER_CLEAR};
+use crate::house::Housekeeper;
 use crate::recovery::{self, Found};
 use crate::slots::Slots;
 use crate::snapshot::Snapshots;
@@ -37,6 +38,10 @@ pub struct Options {
     pub accept_dirty_shutdown: bool,
     /// Number of threads that rebuild the store after a crash. Default: one per processor.
     pub recovery_threads: usize,
+    /// Whether a thread of the store removes keys that have expired, and gives back what snapshots and clears have left, ten times a second until the store is
+    /// closed or dropped. Default false: writes give back a little each, and nobody removes what has expired but whoever calls [`Store::keep_house`]. Set it in
+    /// programs that write seldom, or have keys that expire, and do not call that themselves, as the server does.
+    pub keeps_house: bool,
     /// The clocks by which keys expire. Default: those of the system; others only for tests.
     pub times: fn() -> Times,
 }
@@ -56,6 +61,7 @@ impl Default for Options {
             domain: None,
             accept_dirty_shutdown: false,
             recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            keeps_house: false,
             times: Times::of_system,
         }
     }
@@ -64,6 +70,7 @@ impl Default for Options {
 /// A store: namespaces of keys and values in one pool.
 pub struct Store<M: Medium = Hardware> {
     pub(crate) shared: Arc<Shared<M>>,
+    pub(crate) housekeeper: Option<Housekeeper>,
 }
 
 /// What the store and its namespaces' handles share.
@@ -234,7 +241,9 @@ impl<M: Listed> Store<M> {
             space.count.fetch_sub(tombstones.len() as u64, Ordering::Relaxed);
             tombstones.into_iter().for_each(|link| shared.left_tombstone(&space, link, 0));
         }
-        Ok(Self { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        let housekeeper = options.keeps_house.then(|| Housekeeper::start(&shared)).transpose()?;
+        Ok(Self { shared, housekeeper })
     }
 
     /// The pool file.
@@ -272,7 +281,8 @@ impl<M: Listed> Store<M> {
         spaces.iter().filter(|(_, space)| space.index.load().is_some()).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Removes a namespace and all its keys, durably and at once; whether it existed. Handles to it stay good: writing to one creates the namespace again.
+    /// Removes a namespace and all its keys, durably and at once; whether it existed. Handles to it stay good: writing to one creates the namespace again. The
+    /// space is given back in steps; see [`Store::collect`].
     ///
     /// # Errors
     /// See [`Namespace::clear`].
@@ -291,6 +301,7 @@ impl<M: Listed> Store<M> {
     /// The system's, when the pool file cannot be completed; damage; [`Error::SnapshotsOpen`], when one holds something back. The next open then recovers the
     /// pool.
     pub fn close(self) -> Result<(), Error> {
+        drop(self.housekeeper);
         let _loading = schedule::lock(&self.shared.loading);
         loop {
             self.shared.writable()?;
@@ -390,17 +401,18 @@ impl<M: Listed> Shared<M> {
         indexes.try_for_each(|index| Ok(index.tree.close()?))
     }
 
-    /// Unlinks the index of `space`, durably, then gives its blocks back, unless a snapshot still sees it; whether there was one. `check` learns how many keys
-    /// it has, and may refuse.
+    /// Unlinks the index of `space`, durably, and leaves its blocks to the collection (`garbage.rs`), which begins at once, unless a snapshot still sees
+    /// it; whether there was one. `check` learns how many keys it has, and may refuse.
     ///
     /// The unlinking of the root is the commit point. After a crash recovery does not reach the blocks, so they are free.
     pub(crate) fn remove(&self, space: &Arc<Space>, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<bool, Error> {
-        let former = {
+        {
             // Whoever writes holds a stripe while it uses the index; whoever reads is pinned, and what it reads is only retired.
             let _all = self.stripes.lock_all();
             self.writable()?;
             let Some(old) = space.index.load_full() else { return Ok(false) };
-            check(space.count.load(Ordering::Relaxed))?;
+            let keys = space.count.load(Ordering::Relaxed);
+            check(keys)?;
             self.pool.unlink_root(&space.name)?;
             let former = Arc::new(Former { index: old, ended: Stamp::undrawn() });
             schedule::drain();
@@ -409,17 +421,9 @@ impl<M: Listed> Shared<M> {
             let at = former.ended.get(&self.clock);
             space.turned.store(at, Ordering::Release);
             space.count.store(0, Ordering::Relaxed);
-            if self.snapshots.want(&self.clock, 0, at) {
-                self.left_index(space, former, at);
-                None
-            } else {
-                Some(former)
-            }
-        };
-        if let Some(former) = former {
-            space.forget(&former);
-            self.reclaim(&former.index)?;
+            self.left_index(space, former, keys, at);
         }
+        self.tidy(STEPS_PER_CLEAR);
         self.writable()?;
         Ok(true)
     }
@@ -497,23 +501,6 @@ impl<M: Listed> Shared<M> {
     /// Gives back the block of the record that `link` refers to, once no reader can hold it. It is unlinked durably.
     pub(crate) fn retire(&self, link: u64, guard: &Guard) -> Result<(), Error> {
         self.pool.retire(Off::<Word>::from_link(link)?, guard);
-        Ok(())
-    }
-
-    /// Gives back everything that belongs to an index which is no longer reachable, durably.
-    pub(crate) fn reclaim(&self, index: &Index) -> Result<(), Error> {
-        // One epoch for all of it: the scan reads keys of records that it has retired.
-        let guard = self.pool.pin();
-        let mut outcome = Ok(());
-        index.tree.scan(std::ops::Bound::Unbounded, everleaf_index::Direction::Forward, &mut |_, link| {
-            outcome = self.retire(link.get(), &guard);
-            if outcome.is_ok() { std::ops::ControlFlow::Continue(()) } else { std::ops::ControlFlow::Break(()) }
-        })?;
-        outcome?;
-        index.tree.blocks(&mut |off, _| {
-            self.pool.retire(Off::<Word>::new(off), &guard);
-            Ok(())
-        })?;
         Ok(())
     }
 

@@ -119,7 +119,8 @@ fn store(text: &mut String, server: &Shared) -> fmt::Result {
     let held = server.store.held_back();
     let watching = server.clients.all().iter().filter(|client| client.is_watching()).count();
     write!(text, "snapshots:{}\r\n", held.snapshots)?;
-    write!(text, "clients_watching:{watching}\r\nheld_back_versions:{}\r\nheld_back_age:{}\r\n", held.count, held.age)
+    write!(text, "clients_watching:{watching}\r\nheld_back_versions:{}\r\nheld_back_age:{}\r\n", held.count, held.age)?;
+    write!(text, "held_back_bytes:{}\r\nheld_back_cleared_keys:{}\r\n", held.bytes, held.cleared_keys)
 }
 
 /// There is none; clients look here for the role.

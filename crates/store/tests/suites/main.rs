@@ -2,6 +2,7 @@
 
 mod budget;
 mod churn;
+mod clearing;
 mod closing;
 mod damage;
 mod expiry;

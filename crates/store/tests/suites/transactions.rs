@@ -254,6 +254,7 @@ fn a_transaction_conflicts_with_deletes_and_clears() {
             transaction.put(&space, b"x", b"11").unwrap();
             disturb(&store, &space);
             assert_conflict(transaction.commit(), b"x");
+            store.collect(usize::MAX).unwrap();
             assert_eq!(store.held_back(), HeldBack::default());
             assert!(store.verify().unwrap().is_sound());
         }

@@ -1,0 +1,52 @@
+//! A thread that keeps house, for programs that do not do it themselves: see [`Options::keeps_house`](crate::Options::keeps_house).
+//!
+//! It has a handle of its own to the store, but ends with the one that it was begun with: that waits for the turn under way.
+
+use crate::store::Shared;
+use crate::{Error, Store};
+use everleaf_index::Listed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Between two turns, if there is not more to do at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The thread, ended when this is dropped.
+pub(crate) struct Housekeeper {
+    is_dismissed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Housekeeper {
+    /// Begins the thread.
+    ///
+    /// # Errors
+    /// The system's, which has no more threads.
+    pub(crate) fn start<M: Listed>(shared: &Arc<Shared<M>>) -> Result<Self, Error> {
+        let store = Store { shared: shared.clone(), housekeeper: None };
+        let is_dismissed = Arc::new(AtomicBool::new(false));
+        let dismissed = is_dismissed.clone();
+        let keep_house = move || {
+            while !dismissed.load(Ordering::Relaxed) {
+                if !store.keep_house() {
+                    thread::park_timeout(PAUSE);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("everleaf-house".into()).spawn(keep_house).map_err(|source| Error::Thread { source })?;
+        Ok(Self { is_dismissed, thread: Some(thread) })
+    }
+}
+
+impl Drop for Housekeeper {
+    fn drop(&mut self) {
+        self.is_dismissed.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // What a panic there was about, the thread has said.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a clear leaves, and how it is given back: in steps, by whoever comes by, or by a thread that keeps house.
+
+use everleaf::{HeldBack, Namespace, Options, Store};
+use everleaf_pmem::Usage;
+use std::time::{Duration, Instant};
+
+const INDEXES: [&str; 6] = ["ever", "isle", "lb", "fp", "wb", "nv"];
+const KEYS: u32 = 5_000;
+/// More than a leaf of any of them has.
+const LEAF_MAX: u64 = 64;
+
+fn store(index: &str) -> (Store, Namespace) {
+    let store = Store::anonymous(Options { size_max: 64 << 20, index: index.into(), ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    (store, space)
+}
+
+fn fill(space: &Namespace) {
+    (0..KEYS).for_each(|n| space.put(&n.wrapping_mul(0x9e37_79b9).to_be_bytes(), &[1; 100]).unwrap());
+}
+
+fn usage(store: &Store) -> Usage {
+    let report = store.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    report.usage
+}
+
+#[test]
+fn what_was_cleared_is_given_back_leaf_by_leaf() {
+    for index in INDEXES {
+        let (store, space) = store(index);
+        space.put(b"first", b"1").unwrap();
+        space.clear().unwrap();
+        store.collect(usize::MAX).unwrap();
+        let empty = usage(&store);
+        fill(&space);
+        let snapshot = store.snapshot().unwrap();
+        space.clear().unwrap();
+        let whole = store.held_back();
+        assert_eq!((whole.count, whole.cleared_keys, space.count()), (1, KEYS.into(), 0), "{index}");
+        assert!(whole.bytes > u64::from(KEYS) * 16, "{index}: {whole:?}");
+        assert!(snapshot.get(&space, &0u32.to_be_bytes()).unwrap().is_some());
+        usage(&store);
+        drop(snapshot);
+        // Whoever uses the store meanwhile, and looks for leaks, sees nothing of it.
+        let (mut steps, mut left) = (0, store.held_back().cleared_keys);
+        while store.collect(1).unwrap() > 0 {
+            let held = store.held_back();
+            assert!(held.cleared_keys <= left && left - held.cleared_keys <= LEAF_MAX, "{index}: {left}, then {held:?}");
+            left = held.cleared_keys;
+            steps += 1;
+            if steps % 50 == 0 {
+                usage(&store);
+            }
+        }
+        assert!(u64::from(KEYS) <= steps * LEAF_MAX, "{index}: {steps} steps");
+        assert_eq!(store.held_back(), HeldBack::default(), "{index}");
+        store.pool().collect();
+        assert_eq!(usage(&store), empty, "{index}");
+    }
+}
+
+#[test]
+fn writes_give_back_what_was_cleared() {
+    let (store, space) = store("ever");
+    let other = store.namespace("other").unwrap();
+    fill(&space);
+    space.clear().unwrap();
+    let mut writes = 0;
+    while store.held_back().count > 0 {
+        other.put(b"key", b"value").unwrap();
+        writes += 1;
+        assert!(writes < KEYS, "{:?}", store.held_back());
+    }
+    println!("{writes} writes");
+    usage(&store);
+}
+
+/// Cleared, filled and cleared again before the first is given back, and dropped in the middle of it.
+#[test]
+fn a_store_is_closed_or_dropped_in_the_middle_of_giving_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    for closes in [true, false] {
+        let store = Store::open(&path, Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        for _ in 0..2 {
+            fill(&space);
+            space.clear().unwrap();
+        }
+        assert!(store.held_back().cleared_keys > 0);
+        space.put(b"key", b"value").unwrap();
+        drop(space);
+        if closes {
+            store.close().unwrap();
+        } else {
+            drop(store);
+        }
+        let store = Store::open(&path, Options::default()).unwrap();
+        assert_eq!((store.namespace("space").unwrap().count(), store.held_back()), (1, HeldBack::default()));
+        assert!(usage(&store).reachable < 100);
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn versions_are_held_back_by_bytes() {
+    let (store, space) = store("ever");
+    fill(&space);
+    let snapshot = store.snapshot().unwrap();
+    fill(&space);
+    let held = store.held_back();
+    assert_eq!(held.count, KEYS.into());
+    assert!((u64::from(KEYS) * 100..u64::from(KEYS) * 200).contains(&held.bytes), "{held:?}");
+    drop(snapshot);
+    store.collect(usize::MAX).unwrap();
+    assert_eq!(store.held_back(), HeldBack::default());
+}
+
+/// Nobody writes, and nobody asks for it.
+#[test]
+fn a_store_keeps_house() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = Options { size_max: 64 << 20, keeps_house: true, ..Options::default() };
+    let store = Store::open(&path, options.clone()).unwrap();
+    let (space, cleared) = (store.namespace("space").unwrap(), store.namespace("cleared").unwrap());
+    let snapshot = store.snapshot().unwrap();
+    for _ in 0..2 {
+        fill(&space);
+    }
+    fill(&cleared);
+    cleared.clear().unwrap();
+    (0..100u32).for_each(|n| space.put_until(&[b"e".as_slice(), &n.to_be_bytes()].concat(), b"", 1).unwrap());
+    drop(snapshot);
+    let begun = Instant::now();
+    while store.held_back() != HeldBack::default() || space.count() != KEYS.into() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}, {} keys", store.held_back(), space.count());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    usage(&store);
+    store.close().unwrap();
+    drop((space, cleared));
+    // The lock of the file went with the store, so there is no thread that has it still.
+    let store = Store::open(&path, options).unwrap();
+    assert_eq!(store.namespace("space").unwrap().count(), KEYS.into());
+    drop(store);
+    assert!(usage(&Store::open(&path, Options::default()).unwrap()).leaked == 0);
+}
