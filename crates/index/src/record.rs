@@ -75,6 +75,35 @@ impl<'p> Record<'p> {
     /// # Panics
     /// When the key is longer than [`KEY_SIZE_MAX`] or the value longer than [`VALUE_SIZE_MAX`].
     pub fn write<'q, M: Medium>(pool: &'q Pool<M>, key: &[u8], value: &[u8], version: Version) -> Result<Fresh<'q, [Word], M>, Error> {
+        Self::lay_out(pool, key, value, version, value.len() >= STREAMED_SIZE_MIN)
+    }
+
+    /// Writes a record for a thread to come, which [completes](Record::complete) it: nothing of it goes past the caches, so a flush and a fence of any thread
+    /// make it durable. The block is the caller's, who retires it unless he has it linked.
+    ///
+    /// # Errors
+    /// A full pool.
+    ///
+    /// # Panics
+    /// As [`Record::write`].
+    pub fn draft<M: Medium>(pool: &Pool<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<Off<[Word]>, Error> {
+        let block = Self::lay_out(pool, key, value, Version { expiry_ms, ..Version::default() }, false)?;
+        let off = block.off();
+        std::mem::forget(block);
+        Ok(off)
+    }
+
+    /// Gives a draft its commit word and the version that it replaces, and starts the write-back of all of it: a fence makes it durable, and then it may be
+    /// linked.
+    #[track_caller]
+    pub fn complete<M: Medium>(&self, pm: &Pm<M>, commit: u64, previous: u64) {
+        pm.store(self.previous(), previous, Ordering::Release);
+        pm.store(self.commit(), commit, Ordering::Release);
+        pm.flush(self.words);
+    }
+
+    #[inline(always)]
+    fn lay_out<'q, M: Medium>(pool: &'q Pool<M>, key: &[u8], value: &[u8], version: Version, streams: bool) -> Result<Fresh<'q, [Word], M>, Error> {
         assert!(key.len() <= KEY_SIZE_MAX && value.len() <= VALUE_SIZE_MAX, "key of {} bytes, value of {} bytes", key.len(), value.len());
         let Version { is_tombstone, commit, previous, expiry_ms } = version;
         let flags = if is_tombstone { TOMBSTONE } else { 0 } | if expiry_ms.is_some() { EXPIRES } else { 0 };
@@ -87,10 +116,10 @@ impl<'p> Record<'p> {
         let value_at = HEADER_WORDS + key.len().div_ceil(WORD);
         let value_end = value_at + value.len().div_ceil(WORD);
         pool.fill(&block[HEADER_WORDS..value_at], key);
-        if value.len() < STREAMED_SIZE_MIN {
-            pool.fill(&block[value_at..value_end], value)
-        } else {
+        if streams {
             pool.stream(&block[value_at..value_end], value)
+        } else {
+            pool.fill(&block[value_at..value_end], value)
         }
         if let Some(expiry) = expiry_ms {
             pool.store(&block[value_end], expiry, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! carries the slot's token in its commit word, which makes it *pending*: a reader who meets it asks the slot's mirror whether the batch is committed, and
 //! takes the record if so, and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store.
 //! A delete is a tombstone record. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `version.rs` says what readers make of them,
-//! `recovery.rs` what happens after a crash. A transaction is a batch, too, once it commits (`transaction.rs`).
+//! `recovery.rs` what happens after a crash. A transaction is a batch, too, once it commits (`transaction.rs`); large values before that (`draft.rs`).
 //!
 //! # Invariants
 //!
@@ -17,7 +17,8 @@
 //!
 //! # Protocol
 //!
-//! 1. Write the records, pending, each with a link to the version that it replaces; write the log, which names them; flush all, fence once.
+//! 1. Write the records, pending, each with a link to the version that it replaces, or complete those that are drafts; write the log, which names them; flush
+//!    all, fence once.
 //!    *Crash: nobody reaches these blocks; recovery finds them free. An error (no space) up to here leaves no trace.*
 //! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
 //! 3. Publish each record in its index, and fence once for all of them: readers may meet a record before its entry is durable, since they do not believe it
@@ -37,6 +38,7 @@
 //! than Ever fence for each entry, too. A batch that comes down to one write needs none of this: one publish is atomic.
 
 use crate::block::{LogEntry, log_word_count, write_log};
+use crate::draft::Draft;
 use crate::garbage::STEPS_PER_WRITE;
 use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Content, Entry, link_word};
@@ -54,13 +56,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Writes that are applied together, if expectations hold. See [`Store::write`].
-pub struct Batch<M: Medium = Hardware> {
+pub struct Batch<M: Listed = Hardware> {
     changes: Vec<Item<M>>,
     expectations: Vec<Item<M, Option<Vec<u8>>>>,
 }
 
 /// A key and what it is to be; or the value that it is expected to have, `None` for absent.
-pub(crate) struct Item<M: Medium, T = Goal> {
+pub(crate) struct Item<M: Listed, T = Goal<M>> {
     pub(crate) namespace: Namespace<M>,
     pub(crate) key: Vec<u8>,
     pub(crate) to: T,
@@ -75,10 +77,9 @@ pub(crate) enum Quiet<'a> {
 }
 
 /// One change of a batch that is under way.
-struct Step<'b, M: Medium> {
+struct Step<'b, M: Listed> {
     item: &'b Item<M>,
-    /// What the key is to hold.
-    entry: Cow<'b, Option<Entry>>,
+    aim: Aim<'b, M>,
     index: Arc<Index>,
     /// Link of the version that is replaced, 0 = none.
     previous: u64,
@@ -90,13 +91,21 @@ struct Step<'b, M: Medium> {
     is_gone: bool,
 }
 
-impl<M: Medium> Default for Batch<M> {
+/// What a key is to hold.
+enum Aim<'b, M: Listed> {
+    /// This; `None`: nothing.
+    Entry(Cow<'b, Option<Entry>>),
+    /// What is in the pool already.
+    Draft(&'b Draft<M>),
+}
+
+impl<M: Listed> Default for Batch<M> {
     fn default() -> Self {
         Self { changes: Vec::new(), expectations: Vec::new() }
     }
 }
 
-impl<M: Medium> Batch<M> {
+impl<M: Listed> Batch<M> {
     /// Sets `key` to `value`. Of several changes to one key the last one counts.
     pub fn put(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8]) {
         self.put_until(namespace, key, value, None);
@@ -117,7 +126,7 @@ impl<M: Medium> Batch<M> {
         self.push(namespace, key, Goal::Become(vec![merge]));
     }
 
-    fn push(&mut self, namespace: &Namespace<M>, key: &[u8], to: Goal) {
+    fn push(&mut self, namespace: &Namespace<M>, key: &[u8], to: Goal<M>) {
         self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), to });
     }
 
@@ -128,7 +137,7 @@ impl<M: Medium> Batch<M> {
     }
 }
 
-impl<M: Medium, T> Item<M, T> {
+impl<M: Listed, T> Item<M, T> {
     fn place(&self) -> (u32, &[u8]) {
         (self.namespace.space.number, &self.key)
     }
@@ -139,18 +148,20 @@ impl<M: Medium, T> Item<M, T> {
     }
 }
 
-impl<M: Medium> Step<'_, M> {
+impl<M: Listed> Step<'_, M> {
     fn link(&self) -> NonZeroU64 {
         link_word(self.off)
     }
 
-    /// What is to be written.
-    fn content(&self) -> Option<Content<'_>> {
-        self.entry.as_ref().as_ref().map(Content::of)
+    fn is_delete(&self) -> bool {
+        matches!(&self.aim, Aim::Entry(entry) if entry.is_none())
     }
 
-    fn is_delete(&self) -> bool {
-        self.entry.is_none()
+    fn draft(&self) -> Option<&Draft<M>> {
+        match self.aim {
+            Aim::Entry(_) => None,
+            Aim::Draft(draft) => Some(draft),
+        }
     }
 
     fn has_index_of(&self, other: &Self) -> bool {
@@ -227,7 +238,9 @@ impl<M: Listed> Shared<M> {
     fn apply(&self, changes: &[Item<M>], stripe: Option<&Locked<'_>>) -> Result<(), Error> {
         let steps = self.plan(changes)?;
         match (steps.as_slice(), stripe) {
-            ([step], Some(stripe)) => step.item.namespace.set_locked(stripe, &step.item.key, step.content()).map(drop),
+            ([Step { item, aim: Aim::Entry(entry), .. }], Some(stripe)) => {
+                item.namespace.set_locked(stripe, &item.key, entry.as_ref().as_ref().map(Content::of)).map(drop)
+            }
             ([], _) => Ok(()),
             // Tombstones make room in the end.
             (deletes, _) if deletes.iter().all(Step::is_delete) => with_reserve(Reserve::Half, || self.run(steps)),
@@ -239,18 +252,19 @@ impl<M: Listed> Shared<M> {
     fn plan<'b>(&self, changes: &'b [Item<M>]) -> Result<Vec<Step<'b, M>>, Error> {
         let mut steps = Vec::with_capacity(changes.len());
         for item in changes {
-            let entry = match &item.to {
-                Goal::Be(entry) => Cow::Borrowed(entry),
-                Goal::Become(merges) => Cow::Owned(item.namespace.merged(&item.key, merges)?),
+            let aim = match &item.to {
+                Goal::Be(entry) => Aim::Entry(Cow::Borrowed(entry)),
+                Goal::BeDraft(draft) => Aim::Draft(draft),
+                Goal::Become(merges) => Aim::Entry(Cow::Owned(item.namespace.merged(&item.key, merges)?)),
             };
-            let index = match *entry {
-                Some(_) => self.index_or_create(&item.namespace.space)?,
-                None => match item.namespace.space.index.load_full() {
+            let index = match &aim {
+                Aim::Entry(entry) if entry.is_none() => match item.namespace.space.index.load_full() {
                     Some(index) => index,
                     None => continue,
                 },
+                _ => self.index_or_create(&item.namespace.space)?,
             };
-            steps.push(Step { item, entry, index, previous: 0, was_present: false, off: Off::NULL, is_gone: false });
+            steps.push(Step { item, aim, index, previous: 0, was_present: false, off: Off::NULL, is_gone: false });
         }
         for group in steps.chunk_by_mut(Step::has_index_of) {
             let keys: Vec<&[u8]> = group.iter().map(|step| step.item.key.as_slice()).collect();
@@ -261,7 +275,7 @@ impl<M: Listed> Shared<M> {
                 step.was_present = step.item.namespace.is_present(step.previous)?;
             }
         }
-        steps.retain(|step| step.entry.is_some() || step.was_present);
+        steps.retain(|step| !step.is_delete() || step.was_present);
         Ok(steps)
     }
 
@@ -271,6 +285,7 @@ impl<M: Listed> Shared<M> {
         let slot = &self.header.get().slots[claim.slot];
         let log = self.prepare(&mut steps, &claim)?;
         slot.begin(&self.pool, log.link());
+        steps.iter().filter_map(Step::draft).for_each(Draft::hand_over);
         let mut done = 0;
         let published = steps.chunk_by(Step::has_index_of).try_for_each(|group| {
             let links: Vec<_> = group.iter().map(|step| (step.item.key.as_slice(), Write::Upsert(step.link()))).collect();
@@ -318,13 +333,25 @@ impl<M: Listed> Shared<M> {
         let mut records = Vec::with_capacity(steps.len());
         let mut entries = Vec::with_capacity(steps.len());
         for step in steps.iter_mut() {
-            let content = step.content();
-            let expiry_ms = self.note_expiry(&step.item.namespace.space, content.and_then(|content| content.expiry_ms));
-            let version = Version { is_tombstone: content.is_none(), commit: claim.token(), previous: step.previous, expiry_ms };
-            let record = Record::write(pool, &step.item.key, content.map_or(&[], |content| content.value), version)?;
-            step.off = record.off();
+            let note = |expiry_ms| self.note_expiry(&step.item.namespace.space, expiry_ms);
+            step.off = match &step.aim {
+                Aim::Entry(entry) => {
+                    let content = entry.as_ref().as_ref().map(Content::of);
+                    let expiry_ms = note(content.and_then(|content| content.expiry_ms));
+                    let version = Version { is_tombstone: content.is_none(), commit: claim.token(), previous: step.previous, expiry_ms };
+                    let record = Record::write(pool, &step.item.key, content.map_or(&[], |content| content.value), version)?.flush();
+                    let off = record.off();
+                    records.push(record);
+                    off
+                }
+                Aim::Draft(draft) => {
+                    let record = draft.record()?;
+                    note(record.expiry_ms());
+                    record.complete(pool, claim.token(), step.previous);
+                    draft.off()
+                }
+            };
             entries.push(LogEntry { root: step.index.root, link: step.off.link() });
-            records.push(record.flush());
         }
         let log = pool.alloc_words(log_word_count(entries.len()))?;
         write_log(pool, &log, claim.token(), &entries);
@@ -387,7 +414,10 @@ impl<M: Listed> Shared<M> {
         self.header.get().slots[claim.slot].free(&self.pool);
         let guard = self.pool.pin();
         for step in done.iter().chain(rest) {
-            self.pool.retire(step.off, &guard);
+            match step.draft() {
+                Some(draft) => draft.take_back(),
+                None => self.pool.retire(step.off, &guard),
+            }
         }
         self.pool.retire(log, &guard);
         error
@@ -422,12 +452,12 @@ pub(crate) fn put_back<M: Medium>(pool: &Pool<M>, index: &Index, key: &[u8], pre
 }
 
 /// Sorts by namespace and key, and makes one change of all those to one key.
-fn combine<M: Medium>(mut changes: Vec<Item<M>>) -> Result<Vec<Item<M>>, Error> {
+fn combine<M: Listed>(mut changes: Vec<Item<M>>) -> Result<Vec<Item<M>>, Error> {
     changes.sort_by(|a, b| a.place().cmp(&b.place()));
     let mut combined: Vec<Item<M>> = Vec::with_capacity(changes.len());
     for item in changes {
         match combined.last_mut().filter(|last| last.place() == item.place()) {
-            Some(last) => last.to.then(item.to).map_err(merge::failed(&item.namespace.space.name, &item.key))?,
+            Some(last) => last.to.then(item.to, merge::failed(&item.namespace.space.name, &item.key))?,
             None => combined.push(item),
         }
     }

@@ -219,9 +219,9 @@ impl<M: Listed> Store<M> {
         found
     }
 
-    /// What snapshots hold back is in use, too.
+    /// What snapshots hold back is in use, too, and what transactions have written.
     fn verify_held(&self, reach: &Reach<'_, M>, report: &mut Report, step: &mut dyn FnMut()) {
-        let (mut links, mut indexes, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut links, mut indexes, mut blocks) = (self.shared.drafts.links(), Vec::new(), Vec::new());
         if let Err(error) = self.shared.visit_held(|link| links.push(link), |index| indexes.push(index.clone()), |off, size| blocks.push((off, size))) {
             report.note(None, error);
         }

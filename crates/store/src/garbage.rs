@@ -101,6 +101,8 @@ pub struct HeldBack {
     pub bytes: u64,
     /// Number of keys of cleared namespaces, whose records wait to be given back.
     pub cleared_keys: u64,
+    /// Size in bytes of what transactions that are under way have written to the pool.
+    pub draft_bytes: u64,
 }
 
 impl Garbage {
@@ -355,13 +357,14 @@ fn blocks_of(index: &Index) -> Result<Vec<(u64, usize)>, Error> {
 impl<M: Listed> Store<M> {
     /// What snapshots hold back, and what has not been given back yet.
     pub fn held_back(&self) -> HeldBack {
-        let Shared { snapshots, garbage, clock, .. } = &*self.shared;
+        let Shared { snapshots, garbage, clock, drafts, .. } = &*self.shared;
         HeldBack {
             snapshots: snapshots.count(),
             age: snapshots.oldest().map_or(0, |bound| clock.now().saturating_sub(bound)),
             count: garbage.count.load(Ordering::Relaxed),
             bytes: garbage.bytes.load(Ordering::Relaxed),
             cleared_keys: garbage.keys.load(Ordering::Relaxed),
+            draft_bytes: drafts.bytes(),
         }
     }
 

@@ -52,6 +52,7 @@ mod check;
 mod clock;
 mod compact;
 mod cursor;
+mod draft;
 mod error;
 mod export;
 mod footprint;

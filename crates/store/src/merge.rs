@@ -7,7 +7,9 @@
 //! that add to one counter both commit, unless one has *read* it, too. Merges of one key that follow each other are one where that can be told without the
 //! value.
 
+use crate::draft::Draft;
 use crate::{Entry, Error};
+use everleaf_index::Listed;
 use std::fmt;
 use std::sync::Arc;
 
@@ -64,21 +66,33 @@ impl Merge {
 }
 
 /// What a write makes of a key.
-#[derive(Clone, Debug)]
-pub(crate) enum Goal {
+pub(crate) enum Goal<M: Listed> {
     /// This, whatever it holds; `None`: absent.
     Be(Option<Entry>),
+    /// What a transaction has written to the pool, whatever it holds.
+    BeDraft(Arc<Draft<M>>),
     /// What these make of what it holds, one after the other.
     Become(Vec<Merge>),
 }
 
-impl Goal {
-    /// Does `next` after it.
-    pub(crate) fn then(&mut self, next: Goal) -> Result<(), String> {
+impl<M: Listed> Clone for Goal<M> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Be(entry) => Self::Be(entry.clone()),
+            Self::BeDraft(draft) => Self::BeDraft(draft.clone()),
+            Self::Become(merges) => Self::Become(merges.clone()),
+        }
+    }
+}
+
+impl<M: Listed> Goal<M> {
+    /// Does `next` after it; `failed` makes an error of why a merge failed.
+    pub(crate) fn then(&mut self, next: Self, failed: impl FnOnce(String) -> Error) -> Result<(), Error> {
         match (&mut *self, next) {
-            (_, next @ Goal::Be(_)) => *self = next,
-            (Goal::Be(entry), Goal::Become(merges)) => *entry = apply(entry.clone(), &merges)?,
-            (Goal::Become(merges), Goal::Become(more)) => {
+            (_, next @ (Self::Be(_) | Self::BeDraft(_))) => *self = next,
+            (Self::Be(entry), Self::Become(merges)) => *entry = apply(entry.clone(), &merges).map_err(failed)?,
+            (Self::BeDraft(draft), Self::Become(merges)) => *self = Self::Be(apply(Some(draft.entry()?), &merges).map_err(failed)?),
+            (Self::Become(merges), Self::Become(more)) => {
                 for merge in more {
                     if !merges.last_mut().is_some_and(|last| last.absorb(&merge)) {
                         merges.push(merge);
@@ -108,6 +122,13 @@ pub(crate) fn failed(namespace: &str, key: &[u8]) -> impl FnOnce(String) -> Erro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use everleaf_pmem::Hardware;
+
+    type Goal = super::Goal<Hardware>;
+
+    fn then(goal: &mut Goal, merges: &[Merge]) {
+        goal.then(Goal::Become(merges.to_vec()), failed("space", b"key")).unwrap();
+    }
 
     fn value(entry: Option<Entry>) -> Option<Vec<u8>> {
         entry.map(|entry| entry.value)
@@ -122,14 +143,14 @@ mod tests {
             [append(b"a"), append(b"b"), Merge::With(double.clone()), append(b"c"), Merge::With(vanish), Merge::With(double), append(b"d"), append(b"")];
         for end in 0..=merges.len() {
             let mut goal = Goal::Become(Vec::new());
-            merges[..end].iter().for_each(|merge| goal.then(Goal::Become(vec![merge.clone()])).unwrap());
-            let Goal::Become(together) = &goal else { panic!("{goal:?}") };
+            merges[..end].iter().for_each(|merge| then(&mut goal, std::slice::from_ref(merge)));
+            let Goal::Become(together) = &goal else { panic!("merges make a value of nothing") };
             assert!(together.len() < end || end < 2);
             for start in [None, Some(Entry { value: b"0".to_vec(), expiry_ms: Some(7) })] {
                 let expected = apply(start.clone(), &merges[..end]).unwrap();
                 assert_eq!(apply(start.clone(), together).unwrap(), expected);
                 let mut known = Goal::Be(start);
-                known.then(goal.clone()).unwrap();
+                then(&mut known, together);
                 assert!(matches!(known, Goal::Be(entry) if entry == expected));
             }
         }
@@ -145,7 +166,7 @@ mod tests {
         assert!(apply(Some(Entry { value: b"seven".to_vec(), expiry_ms: None }), &[Merge::Add(1)]).unwrap_err().contains("eight bytes"));
         // What would overflow on the way does so one by one only.
         let mut goal = Goal::Become(vec![Merge::Add(i64::MAX)]);
-        goal.then(Goal::Become(vec![Merge::Add(1), Merge::Add(-2)])).unwrap();
+        then(&mut goal, &[Merge::Add(1), Merge::Add(-2)]);
         let Goal::Become(merges) = goal else { panic!() };
         assert_eq!(merges.len(), 2);
         assert_eq!(apply(counter(-9), &merges), Ok(counter(i64::MAX - 10)));

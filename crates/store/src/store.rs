@@ -2,6 +2,7 @@
 
 use crate::block::Header;
 use crate::clock::{Clock, Stamp, Tick};
+use crate::draft::Drafts;
 use crate::error::{NAMESPACE_SIZE_MAX, STORE_ROOT};
 use crate::garbage::{Garbage, STEPS_PER_CLEAR};
 use crate::house::Housekeeper;
@@ -82,6 +83,7 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) slots: Slots,
     pub(crate) snapshots: Snapshots,
     pub(crate) garbage: Garbage,
+    pub(crate) drafts: Drafts,
     pub(crate) wall: Wall,
     pub(crate) sweeper: Sweeper,
     /// Whether any key has ever been set to expire, in this life, or may have been before. Set before such a key can be seen.
@@ -223,6 +225,7 @@ impl<M: Listed> Store<M> {
             slots: Slots::new(),
             snapshots: Snapshots::new(),
             garbage: Garbage::default(),
+            drafts: Drafts::default(),
             wall: Wall::new(options.times),
             sweeper: Sweeper::default(),
             may_expire: AtomicBool::new(false),
@@ -309,7 +312,7 @@ impl<M: Listed> Store<M> {
             let _paused = self.shared.garbage.pause();
             let _all = self.shared.stripes.lock_all();
             // What is held back is reachable by nothing in the pool, and must not seem to be in use at the next open.
-            let count = if self.shared.garbage.is_empty() { 0 } else { self.shared.snapshots.count() };
+            let count = if self.shared.garbage.is_empty() && self.shared.drafts.is_empty() { 0 } else { self.shared.snapshots.count() };
             if count > 0 {
                 return Err(Error::SnapshotsOpen { count });
             }

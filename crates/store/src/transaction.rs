@@ -1,6 +1,7 @@
 //! Transactions: reads as of one moment, and writes that happen together, if nobody was in the way.
 //!
-//! A transaction reads from a snapshot and keeps what it writes to itself, in DRAM. To commit, it
+//! A transaction reads from a snapshot and keeps what it writes to itself: keys and small values in DRAM, others in the pool, where nobody else finds them
+//! (`draft.rs`). To commit, it
 //! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
 //! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see, or whether one that it has read
 //!    has expired since. Then somebody else, or time, was faster, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells
@@ -8,7 +9,7 @@
 //!    there now;
 //! 3. ends its snapshot, and runs what it has to write as a batch (`batch.rs` has the protocol and the commit point).
 //!
-//! Until 3 it has left nothing in the pool, so dropping it is all there is to aborting it, and a crash aborts it.
+//! Until 3 nothing in the pool leads to what it has written, so dropping it is all there is to aborting it, and a crash aborts it.
 //!
 //! **What is promised.** In both modes: no dirty reads or writes, no reads that differ the second time, no phantoms within the transaction, no lost updates, no
 //! read skew. With [`Isolation::Snapshot`], write skew is possible: two transactions may each read what the other writes. With [`Isolation::Serializable`] it
@@ -16,9 +17,12 @@
 //! nothing might have done everything when it began. These moments lie within the calls, so transactions are linearizable, among each other and with single
 //! operations.
 //!
-//! **What it costs.** DRAM for keys and values written, and in serializable mode for keys read, about 150 bytes each besides their own.
+//! **What it costs.** DRAM for each key that it writes, and in serializable mode for each that it reads: the key, about 150 bytes, and a value of less than 512
+//! bytes; of what merges append to a value that the transaction has not set, all. The pool has room for values of 512 bytes and more from the moment when they
+//! are set, or refuses them. Those that the transaction may go back to, by a savepoint, are kept.
 
 use crate::batch::{Item, Quiet};
+use crate::draft::{self, Draft};
 use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Entry, Namespace, copy_value};
 use crate::snapshot::Snapshot;
@@ -49,7 +53,7 @@ pub enum Isolation {
 /// The number of a namespace, and a key.
 type At = (u32, Vec<u8>);
 /// Keys that a transaction has written, and what they are to be.
-type Own<'t> = Box<dyn Iterator<Item = (&'t [u8], &'t Goal)> + 't>;
+type Own<'t, M> = Box<dyn Iterator<Item = (&'t [u8], &'t Goal<M>)> + 't>;
 
 /// The value that a transaction sees.
 enum Shown<'a, 'p> {
@@ -74,7 +78,6 @@ pub struct Savepoint {
 
 /// A transaction. Dropping it is aborting it.
 pub struct Transaction<M: Listed = Hardware> {
-    snapshot: Snapshot<M>,
     isolation: Isolation,
     writes: BTreeMap<At, Write<M>>,
     /// What `writes` had before each write since the first savepoint; the writes are numbered from 1 on, those that were taken back, too.
@@ -83,12 +86,14 @@ pub struct Transaction<M: Listed = Hardware> {
     last: u64,
     has_savepoint: bool,
     reads: Mutex<Reads>,
+    /// Ends after all that was written to the pool is given back: as long as there is a snapshot, the store is not closed.
+    snapshot: Snapshot<M>,
 }
 
 /// What a key is to be.
 struct Write<M: Listed> {
     namespace: Namespace<M>,
-    to: Goal,
+    to: Goal<M>,
 }
 
 /// What must not change until a transaction commits: what it has read, if it is serializable, and what it has read and merged, in any mode.
@@ -120,7 +125,7 @@ impl<M: Listed> Store<M> {
     /// See [`Store::snapshot`].
     pub fn begin(&self, isolation: Isolation) -> Result<Transaction<M>, Error> {
         let snapshot = self.snapshot()?;
-        Ok(Transaction { snapshot, isolation, writes: BTreeMap::new(), undo: Vec::new(), last: 0, has_savepoint: false, reads: Mutex::default() })
+        Ok(Transaction { isolation, writes: BTreeMap::new(), undo: Vec::new(), last: 0, has_savepoint: false, reads: Mutex::default(), snapshot })
     }
 
     /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
@@ -160,6 +165,7 @@ impl<M: Listed> Transaction<M> {
         {
             return match &write.to {
                 Goal::Be(entry) => Ok(entry.as_ref().map(|entry| entry.value.clone())),
+                Goal::BeDraft(draft) => Ok(Some(draft.entry()?.value)),
                 Goal::Become(merges) => {
                     self.rely_on(namespace, key);
                     merged(namespace, key, self.snapshot.get(namespace, key)?, merges)
@@ -180,6 +186,7 @@ impl<M: Listed> Transaction<M> {
     pub fn entry(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Entry>, Error> {
         match self.writes.get(&place(namespace, key)) {
             Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.clone()),
+            Some(Write { to: Goal::BeDraft(draft), .. }) => draft.entry().map(Some),
             Some(_) => {
                 let expiry_ms = self.snapshot.entry(namespace, key)?.and_then(|entry| entry.expiry_ms);
                 Ok(self.get(namespace, key)?.map(|value| Entry { value, expiry_ms }))
@@ -201,6 +208,7 @@ impl<M: Listed> Transaction<M> {
     pub fn value_size(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<usize>, Error> {
         match self.writes.get(&place(namespace, key)) {
             Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.as_ref().map(|entry| entry.value.len())),
+            Some(Write { to: Goal::BeDraft(draft), .. }) => Ok(Some(draft.record()?.value_size())),
             Some(_) => Ok(self.get(namespace, key)?.map(|value| value.len())),
             None => {
                 self.note_key(namespace, key);
@@ -230,7 +238,8 @@ impl<M: Listed> Transaction<M> {
     /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// A key or value too long; [`Error::ReadOnly`].
+    /// A key or value too long; [`Error::ReadOnly`]; a full pool, which takes values of 512 bytes and more at once, and [`Error::Halted`]. The key is then as
+    /// before.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -241,20 +250,26 @@ impl<M: Listed> Transaction<M> {
     /// Sets `key` to `value`, until it expires, if it does. See [`Namespace::put_until`]. The transaction itself goes on to see it.
     ///
     /// # Errors
-    /// A key or value too long; [`Error::ReadOnly`].
+    /// See [`Transaction::put`].
     ///
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
         check_sizes(key, value)?;
-        self.write(namespace, key, Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms })))
+        self.check_may_write(namespace)?;
+        let to = match value.len() {
+            draft::SIZE_MIN.. => Goal::BeDraft(Draft::write(namespace, key, value, expiry_ms)?),
+            _ => Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms })),
+        };
+        self.write(namespace, key, to)
     }
 
     /// Has `merge` done with the value of `key`: with what the transaction has set it to, or with what it is when the transaction commits, whoever has written
     /// it meanwhile. Only if the transaction reads the key, too, after that, must it not have changed.
     ///
     /// # Errors
-    /// A key too long; [`Error::ReadOnly`]; [`Error::Merge`], at the latest when it commits.
+    /// A key too long; [`Error::ReadOnly`]; [`Error::Merge`], at the latest when it commits; for a value that the transaction has set, see
+    /// [`Transaction::put`], too.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -293,19 +308,27 @@ impl<M: Listed> Transaction<M> {
         Ok(keys.len() as u64)
     }
 
-    fn write(&mut self, namespace: &Namespace<M>, key: &[u8], to: Goal) -> Result<(), Error> {
+    fn check_may_write(&self, namespace: &Namespace<M>) -> Result<(), Error> {
         namespace.check_belongs_to(&self.snapshot.shared);
-        if self.isolation == Isolation::ReadOnly {
-            return Err(Error::ReadOnly);
-        }
+        if self.isolation == Isolation::ReadOnly { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    fn write(&mut self, namespace: &Namespace<M>, key: &[u8], mut to: Goal<M>) -> Result<(), Error> {
+        self.check_may_write(namespace)?;
         let at = place(namespace, key);
+        let failed = merge::failed(namespace.name(), key);
+        if let Goal::Become(_) = to
+            && let Some(Write { to: value @ (Goal::Be(_) | Goal::BeDraft(_)), .. }) = self.writes.get(&at)
+        {
+            to = merged_goal(namespace, key, value.clone(), to)?;
+        }
         let before = match (self.writes.get_mut(&at), to) {
-            (Some(write), to @ Goal::Be(_)) => Some(std::mem::replace(&mut write.to, to)),
-            (Some(write), to) => {
+            (Some(write), to @ Goal::Become(_)) => {
                 let before = self.has_savepoint.then(|| write.to.clone());
-                write.to.then(to).map_err(merge::failed(namespace.name(), key))?;
+                write.to.then(to, failed)?;
                 before
             }
+            (Some(write), to) => Some(std::mem::replace(&mut write.to, to)),
             (None, to) => {
                 self.writes.insert(at.clone(), Write { namespace: namespace.clone(), to });
                 None
@@ -415,10 +438,11 @@ impl<M: Listed> Transaction<M> {
     }
 
     /// Shows what the transaction has written itself, over the record that its snapshot has.
-    fn show_own(&self, namespace: &Namespace<M>, key: &[u8], to: &Goal, record: Option<&Record<'_>>, show: &mut Show<'_>) -> Result<ControlFlow<()>, Error> {
+    fn show_own(&self, namespace: &Namespace<M>, key: &[u8], to: &Goal<M>, record: Option<&Record<'_>>, show: &mut Show<'_>) -> Result<ControlFlow<()>, Error> {
         let mut show = |value: Option<&[u8]>| value.map_or(Ok(ControlFlow::Continue(())), |value| show(key, Shown::Own(value)));
         match to {
             Goal::Be(entry) => show(entry.as_ref().map(|entry| entry.value.as_slice())),
+            Goal::BeDraft(draft) => show(Some(&draft.entry()?.value)),
             Goal::Become(merges) => {
                 self.rely_on(namespace, key);
                 let mut value = Vec::new();
@@ -429,13 +453,13 @@ impl<M: Listed> Transaction<M> {
     }
 
     /// What the transaction itself has written, of the range that is left to `cursor`.
-    fn own<'t>(&'t self, namespace: &Namespace<M>, cursor: &'t Cursor) -> Own<'t> {
+    fn own<'t>(&'t self, namespace: &Namespace<M>, cursor: &'t Cursor) -> Own<'t, M> {
         let space = namespace.space.number;
         let at = cursor.position().map(|key| (space, key.to_vec()));
         // The empty key is the first of all.
         let (first, end) = (Bound::Included((space, Vec::new())), Bound::Excluded((space + 1, Vec::new())));
         let entry = |((_, key), write): (&'t At, &'t Write<M>)| (key.as_slice(), &write.to);
-        let is_within = |(key, _): &(&[u8], &Goal)| !cursor.is_beyond(key);
+        let is_within = |(key, _): &(&[u8], &Goal<M>)| !cursor.is_beyond(key);
         match (cursor.direction(), at) {
             _ if cursor.is_over() => Box::new(std::iter::empty()),
             (Direction::Forward, Bound::Unbounded) => Box::new(self.writes.range((first, end)).map(entry).take_while(is_within)),
@@ -480,7 +504,8 @@ impl<M: Listed> Transaction<M> {
     /// # Errors
     /// [`Error::Conflict`] when somebody else was faster; [`Error::Merge`]; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
     pub fn commit(self) -> Result<(), Error> {
-        let Self { mut snapshot, writes, reads, .. } = self;
+        let Self { mut snapshot, writes, undo, reads, .. } = self;
+        drop(undo);
         if writes.is_empty() {
             return Ok(());
         }
@@ -492,7 +517,7 @@ impl<M: Listed> Transaction<M> {
             false => Quiet::Everything,
         };
         let check = || {
-            let mut set = changes.iter().filter(|item| matches!(item.to, Goal::Be(_)));
+            let mut set = changes.iter().filter(|item| !matches!(item.to, Goal::Become(_)));
             set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, moment.at, None))?;
             reads.check(&shared, moment)
         };
@@ -592,6 +617,18 @@ impl<M: Listed> Shared<M> {
     }
 }
 
+/// What a merge makes of what a transaction has set a key to.
+fn merged_goal<M: Listed>(namespace: &Namespace<M>, key: &[u8], mut value: Goal<M>, merge: Goal<M>) -> Result<Goal<M>, Error> {
+    value.then(merge, merge::failed(namespace.name(), key))?;
+    match value {
+        Goal::Be(Some(Entry { value, expiry_ms })) if value.len() >= draft::SIZE_MIN => {
+            check_sizes(key, &value)?;
+            Draft::write(namespace, key, &value, expiry_ms).map(Goal::BeDraft)
+        }
+        value => Ok(value),
+    }
+}
+
 /// What a transaction sees of a value of its snapshot that it has merged.
 fn merged<M: Listed>(namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>>, merges: &[Merge]) -> Result<Option<Vec<u8>>, Error> {
     let entry = value.map(|value| Entry { value, expiry_ms: None });
@@ -605,4 +642,37 @@ fn conflict(space: &Space, key: &[u8]) -> Error {
 
 fn place<M: Listed>(namespace: &Namespace<M>, key: &[u8]) -> At {
     (namespace.space.number, key.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    /// However many there are, however often they are written, and whatever is kept for savepoints.
+    #[test]
+    fn no_value_of_any_size_is_kept_in_memory() {
+        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+        for turn in 0..3u8 {
+            transaction.savepoint();
+            for n in 0..200u8 {
+                transaction.put(&space, &[n], &vec![turn; 10_000]).unwrap();
+                transaction.merge(&space, &[n], Merge::Append(vec![turn; 20_000])).unwrap();
+                transaction.put(&space, &[n, n], &[turn; draft::SIZE_MIN - 1]).unwrap();
+            }
+        }
+        let goals = transaction.writes.values().chain(transaction.undo.iter().filter_map(|(_, _, before)| before.as_ref())).map(|write| &write.to);
+        let sizes = goals.map(|goal| match goal {
+            Goal::Be(entry) => entry.as_ref().map_or(0, |entry| entry.value.len()),
+            Goal::BeDraft(draft) => draft.entry().map_or(usize::MAX, |_| 0),
+            Goal::Become(_) => usize::MAX,
+        });
+        assert_eq!(sizes.max(), Some(draft::SIZE_MIN - 1));
+        // Of each key three values of each size, of which savepoints keep all.
+        assert!(store.held_back().draft_bytes > 3 * 200 * (10_000 + 30_000), "{:?}", store.held_back());
+        drop(transaction);
+        assert_eq!(store.held_back().draft_bytes, 0);
+    }
 }

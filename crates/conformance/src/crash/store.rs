@@ -144,6 +144,9 @@ const BATCH: [(usize, &str, Option<&str>); 7] = [
     (1, "a", Some("batch")),
 ];
 
+/// A value that a transaction writes to the pool before it commits.
+const DRAFT: &str = "a value of so many bytes that a transaction does not keep it in memory, at least where it is to be checked";
+
 /// Others, for a start with keys that expire.
 const OTHERS: [StoreChange; 14] = [
     PutUntil(0, "t", "1", Expiry::Past),
@@ -157,7 +160,7 @@ const OTHERS: [StoreChange; 14] = [
     Load(1, &[("b", "1"), ("c", "2"), ("d", "3"), ("e", "4")]),
     Clear(1),
     Write(&[(0, "t", None), (1, "c", None), (0, "u", Some("batch"))]),
-    Transact(1, "c", &[(0, "t", None), (1, "c", Some("there"))]),
+    Transact(1, "c", &[(0, "t", None), (1, "c", Some(DRAFT)), (0, "u", Some(DRAFT))]),
     Look,
     Compact,
 ];
@@ -403,7 +406,7 @@ fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Optio
     let mut transaction = store.begin(Isolation::Serializable)?;
     let read = transaction.get(&spaces[space], key.as_bytes())?;
     let savepoint = transaction.savepoint();
-    transaction.put(&spaces[space], key.as_bytes(), b"taken back")?;
+    transaction.put(&spaces[space], key.as_bytes(), DRAFT.as_bytes())?;
     transaction.rollback_to(&savepoint);
     for (space, key, value) in changes {
         match value {

@@ -43,6 +43,30 @@ fn a_million_writes_in_one_transaction_take_bounded_memory() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// A transaction of large values takes no more than that either, whatever their size: they are in the pool from the start.
+#[test]
+#[ignore = "a gigabyte and a half; alone, for it looks at the memory of the process"]
+fn large_values_in_one_transaction_take_bounded_memory() {
+    const KEYS: u64 = 100_000;
+    const SIZE: usize = 10_000;
+    let store = Store::anonymous(Options { size_max: 2 << 30, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    space.put(b"first", b"first").unwrap();
+    let before = memory("VmRSS");
+    let mut transaction = store.begin(Isolation::Serializable).unwrap();
+    for n in 0..KEYS {
+        transaction.put(&space, &n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), &[n as u8; SIZE]).unwrap();
+    }
+    assert!(store.held_back().draft_bytes > KEYS * SIZE as u64);
+    transaction.commit().unwrap();
+    let used = store.fill().used;
+    let most = (memory("VmHWM") - before).saturating_sub(used);
+    println!("{} MiB of values: at most {} MiB besides the pool's {} MiB", (KEYS as usize * SIZE) >> 20, most >> 20, used >> 20);
+    assert_eq!(space.count(), KEYS + 1);
+    assert!(used > KEYS as usize * SIZE && most < KEYS as usize * 700, "{most} bytes");
+    assert!(store.verify().unwrap().is_sound());
+}
+
 /// Snapshots of ten million keys, taken while two threads write, each scanned while they go on writing: what they show is what a model was at that moment.
 #[test]
 #[ignore = "two gigabytes, and a minute"]

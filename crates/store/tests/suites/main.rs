@@ -5,6 +5,7 @@ mod churn;
 mod clearing;
 mod closing;
 mod damage;
+mod drafts;
 mod expiry;
 mod full;
 mod histories;
