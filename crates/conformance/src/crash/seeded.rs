@@ -9,7 +9,7 @@ use super::mutate::profile;
 use super::printed;
 use super::published::Published;
 use super::source::Source;
-use super::{Index, Options, Report, Suite, every_crash, list, suites};
+use super::{Index, Options, Report, Suite, every_crash, list, more_suites, suites};
 use crate::threads;
 use everleaf_index::registry;
 use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Site, Verb, schedule};
@@ -200,7 +200,7 @@ pub fn seeds() -> Vec<Seed> {
 
 /// Sows every mistake whose name `chosen` agrees to, and tells `progress` what became of it.
 pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Sown)) {
-    let suites = suites();
+    let suites: Vec<_> = suites().into_iter().chain(more_suites()).collect();
     let find = |world: &str| &**suites.iter().find(|suite| suite.name() == world).expect("worlds of seeds are in the registry");
     let mut profiles = HashMap::new();
     let mut source = Source::of_this_build();
