@@ -154,8 +154,9 @@ fn large_values_are_written_back_once_and_share_the_fences() {
         (totals.lines_flushed, totals.fences)
     };
     let mut cost = (0, 0);
-    // The first time slabs are taken, and leaves divided.
-    for _ in 0..2 {
+    // The first times slabs are taken, and leaves divided.
+    for _ in 0..3 {
+        pool.collect();
         let before = counts();
         let mut transaction = store.begin(Isolation::Snapshot).unwrap();
         for n in 0..COUNT {

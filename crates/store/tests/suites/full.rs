@@ -83,7 +83,8 @@ fn a_transaction_without_room_leaves_no_trace() {
         let mut transaction = store.begin(isolation).unwrap();
         transaction.put(&space, &key(1), b"changed").unwrap();
         transaction.delete(&space, &key(2)).unwrap();
-        transaction.put(&space, b"large", &[4; 2 * LARGE]).unwrap();
+        assert!(!fits(transaction.put(&space, b"large", &[4; 2 * LARGE])));
+        (0..40_000).for_each(|n| transaction.put(&space, &key(3 << 20 | n), &[4; 40]).unwrap());
         assert!(!fits(transaction.commit()));
         assert_eq!(space.get(&key(1)).unwrap(), Some(vec![2; 100]));
         assert_eq!((keys(&space).len(), store.held_back().snapshots), (before.len(), 0));
