@@ -42,7 +42,7 @@ use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write}
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
-use router::{FANOUT, Fences, GROUP, Neighbours, Router, Target};
+use router::{Fences, GROUP, Neighbours, Router, Target};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -52,17 +52,6 @@ use std::sync::Arc;
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
 pub use router::{AnyRouter, Htm, Olc, Packed};
 use structure::{Room, Structure};
-
-/// Isle-Tree with leaves of 64 (LINES + 1) bytes and the default router.
-pub type IsleTree<K, M, const LINES: usize = 7> = Selective<K, IsleLeaf<LINES>, Olc<K, FANOUT>, M>;
-/// FPTree with leaves of 512 bytes and its own router.
-pub type FpTree<K, M> = Selective<K, FpLeaf<8, 4, 0>, Htm<K, FANOUT>, M>;
-/// wB+-Tree with leaves of 512 bytes, a slot array in each, and the default router.
-pub type WbTree<K, M> = Selective<K, WbLeaf<8, 2>, Olc<K, FANOUT>, M>;
-/// LB+-Tree with leaves of 256 BLOCKS bytes and its own router.
-pub type LbTree<K, M, const BLOCKS: usize = 1> = Selective<K, LbLeaf<4, BLOCKS>, Htm<K, FANOUT>, M>;
-/// NV-Tree with leaves of 64 LINES bytes and its own router.
-pub type NvTree<K, M, const LINES: usize = 8> = Selective<K, NvLeaf<LINES>, Packed<K, FANOUT>, M>;
 
 resident! {
     /// The root block of a tree.
