@@ -173,7 +173,7 @@ impl Divisible<u64> for Printed {
 resident! {
     /// An FPTree leaf of 192 bytes that is divided as printed.
     pub struct Stale {
-        leaf: FpLeaf<3, 4, 0>,
+        leaf: FpLeaf<3, 4, 0, 2>,
     }
 }
 

@@ -20,7 +20,8 @@
 //! Insert, 2 flushes and 2 fences:
 //! 1. the entry, into a slot whose bit is not set; persist. A crash: the slot is free.
 //! 2. its fingerprint, which means nothing yet; then the bitmap with the bit, one word; persist: the commit point. The paper flushes and fences between the
-//!    two. They are in one line, which keeps a prefix of its stores, so that a crash leaves no bit without its fingerprint.
+//!    two, 3 and 3, as it does here with `FENCES` = 3. They are in one line, which keeps a prefix of its stores, so that a crash leaves no bit without its
+//!    fingerprint without that, too.
 //!
 //! Update, 2 flushes and 2 fences: as an insert into another slot; the one store to the bitmap sets the bit of that and clears that of the old one. So a full
 //! leaf is split first. Remove, 1 flush and 1 fence: the bitmap without the bit.
@@ -50,8 +51,9 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 resident! {
-    /// An FPTree leaf of `LINES` lines: `HEADER` units before the slots, `TAIL` behind them. See the module documentation.
-    pub struct FpLeaf<const LINES: usize, const HEADER: usize, const TAIL: usize> {
+    /// An FPTree leaf of `LINES` lines: `HEADER` units before the slots, `TAIL` behind them; and how often an insert fences, 2 times or, as published, 3. See
+    /// the module documentation.
+    pub struct FpLeaf<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: usize> {
         lines: [[Unit; UNITS]; LINES],
     }
 }
@@ -64,7 +66,7 @@ const UNITS: usize = 4;
 const HEAD: usize = 0;
 const VALUE: usize = 1;
 
-impl<const LINES: usize, const HEADER: usize, const TAIL: usize> FpLeaf<LINES, HEADER, TAIL> {
+impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: usize> FpLeaf<LINES, HEADER, TAIL, FENCES> {
     const SLOTS: usize = UNITS * LINES - HEADER - TAIL;
     /// A bit for each slot.
     const ALL: u64 = (1 << Self::SLOTS) - 1;
@@ -75,6 +77,7 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize> FpLeaf<LINES, H
     /// The unit whose first word links the next leaf.
     const NEXT: usize = if TAIL > 0 { UNITS * LINES - 1 } else { HEADER - 1 };
     const CHECKED: () = {
+        assert!(FENCES == 2 || FENCES == 3, "no other protocol is known");
         assert!(HEADER <= UNITS && Self::SLOTS <= Self::FINGERPRINTS * 8, "bitmap and fingerprints are in one line, and there is a bit for each slot");
         assert!(Self::SEARCHED <= HEADER && (TAIL > 0 || Self::SEARCHED < HEADER), "the header holds fingerprints, and the link if nothing else does");
     };
@@ -129,6 +132,10 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize> FpLeaf<LINES, H
         pm.persist(entry);
         let (word, shift) = self.place(slot);
         pm.store(word, word.get() & !(0xff << shift) | u64::from(fingerprint) << shift, Release);
+        if FENCES == 3 {
+            // persist-equivalent: the bitmap is stored to the same line, and after it.
+            pm.persist(word);
+        }
     }
 
     /// Says which slots count. The caller flushes the line.
@@ -158,7 +165,7 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize> FpLeaf<LINES, H
     }
 }
 
-impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize> LeafLayout<K> for FpLeaf<LINES, HEADER, TAIL> {
+impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: usize> LeafLayout<K> for FpLeaf<LINES, HEADER, TAIL, FENCES> {
     const CAPACITY: usize = Self::SLOTS;
 
     type Structure = Divided;
@@ -278,7 +285,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
     }
 }
 
-impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize> Divisible<K> for FpLeaf<LINES, HEADER, TAIL> {
+impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: usize> Divisible<K> for FpLeaf<LINES, HEADER, TAIL, FENCES> {
     const LOGGED: bool = true;
 
     fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room) {
