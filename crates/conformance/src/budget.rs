@@ -79,11 +79,11 @@ impl Budget {
         }
         if entry.name.starts_with("isle") {
             // A leaf is its line of header and four entries a line. A split builds two leaves, and for byte strings the record of a fence; links them. It may
-            // take a new slab for each of these.
+            // take a new slab for each of these, and make a leaf a waypoint, as any split of the trees below may.
             let leaf = 1 + entry.leaf_capacity as u64 / 4;
             let (fence, slabs) = (if K::WHOLE { 0 } else { 1 }, if K::WHOLE { 1 } else { 2 });
             let cheapest_split = cost(2 * leaf + fence + 1, 1 + 1);
-            let split = cost(cheapest_split.lines + fence + slabs, cheapest_split.fences + slabs);
+            let split = cost(cheapest_split.lines + fence + slabs + 1, cheapest_split.fences + slabs);
             let merge = cost(2 + leaf + 1 + slabs, 1 + 1 + 1 + slabs);
             let (insert, insert_lines, without_room) = (vec![cost(2, 1)], 2.0, None);
             return Self { insert, insert_lines, update: vec![cost(1, 1)], remove: vec![cost(2, 1)], without_room, cheapest_split, split, merge };
@@ -95,7 +95,7 @@ impl Budget {
             let lines = |elements: u64| (2 + elements).div_ceil(4);
             let (fence, slabs) = (if K::WHOLE { 0 } else { 1 }, if K::WHOLE { 1 } else { 2 });
             let halves = lines(capacity.div_ceil(2)) + lines(capacity / 2 + 1);
-            let split = cost(halves + 2 * fence + 1 + slabs, 1 + 1 + slabs);
+            let split = cost(halves + 2 * fence + 1 + slabs + 1, 1 + 1 + slabs);
             let change = vec![cost(1, 1), cost(2, 2)];
             return Self {
                 insert: change.clone(),
@@ -115,7 +115,7 @@ impl Budget {
             let (lines, blocks) =
                 if entry.leaf_capacity.is_multiple_of(14) { (4, entry.leaf_capacity as u64 / 14) } else { (2, entry.leaf_capacity as u64 / 6) };
             let cheapest_split = cost(lines * blocks + (blocks - 1) + 1 + 1, 2);
-            let split = cost(cheapest_split.lines + 2 + 1, cheapest_split.fences + 2 + 1);
+            let split = cost(cheapest_split.lines + 2 + 1 + 1, cheapest_split.fences + 2 + 1);
             // Theorems 3.5 and 3.6, whose proof counts three near slots of 14.
             let insert_lines = if lines == 4 { 1.31 } else { 2.0 };
             return Self {
@@ -141,7 +141,7 @@ impl Budget {
             // As published, fingerprint and bitmap are made durable one after the other.
             let write = if entry.name.ends_with("published") { cost(3, 3) } else { cost(2, 2) };
             let cheapest_split = cost(lines + 1 + (1 + apart) + 1 + write.lines, 4 + write.fences);
-            let split = cost(cheapest_split.lines + 2 + 2, cheapest_split.fences + 2 + 2);
+            let split = cost(cheapest_split.lines + 2 + 2 + 1, cheapest_split.fences + 2 + 2);
             return Self {
                 insert: vec![write],
                 insert_lines: write.lines as f64,
@@ -158,7 +158,7 @@ impl Budget {
             let lines = (entry.leaf_capacity as u64 + 1).div_ceil(4).next_power_of_two();
             let (array, write, remove) = if entry.name.starts_with("wb-bitmap") { (0, cost(2, 2), cost(1, 1)) } else { (1, cost(4, 3), cost(3, 3)) };
             let cheapest_split = cost(lines + 1 + (1 + array) + 1 + write.lines, 4 + write.fences);
-            let split = cost(cheapest_split.lines + 2 + 2, cheapest_split.fences + 2 + 2);
+            let split = cost(cheapest_split.lines + 2 + 2 + 1, cheapest_split.fences + 2 + 2);
             let merge = cost(remove.lines + 1, remove.fences + 1);
             return Self {
                 insert: vec![write],

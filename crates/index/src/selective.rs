@@ -4,6 +4,7 @@
 //!                 router (DRAM): ranges of keys -> leaves               latches (DRAM): one a leaf
 //!      root block: first -> leaf -> leaf -> leaf -> ... (PM)            low fences of byte strings: one record a leaf (PM)
 //!                  logs -> log -> log -> ... (PM), of leaves that need them to be divided
+//!                  waypoints -> links of leaves here and there in the list (PM): hints
 //! ```
 //!
 //! A paper contributes a [`LeafLayout`] (bytes, write order, recovery of one leaf) and perhaps a [`Router`]. The tree owns routing, latching, split and merge
@@ -20,9 +21,9 @@
 //! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree, NV-Tree), or divided in their place (LB+-Tree,
 //! FPTree, wB+-Tree).
 //!
-//! Recovery walks the list, repairs each leaf on its own, and builds the router from the low fences or, where leaves keep none, from the keys that are there.
-//! All reads of the list are bounded by the number of leaves that the pool could hold, so a cycle ends in an error. A tree that was closed (`image.rs`) before
-//! its pool was is opened without reading a leaf.
+//! Recovery walks the list, from many of its leaves at once (`waypoints.rs`), then repairs each leaf on its own, by several threads, and builds the router from
+//! the low fences or, where leaves keep none, from the keys that are there. All reads of the list are bounded by the number of leaves that the pool could hold,
+//! so a cycle ends in an error. A tree that was closed (`image.rs`) before its pool was is opened without reading a leaf.
 
 pub mod leaf;
 pub mod log;
@@ -33,6 +34,7 @@ mod image;
 mod open;
 mod relocate;
 mod scan;
+mod waypoints;
 
 use crate::arena::Arena;
 use crate::counter::Counter;
@@ -52,6 +54,7 @@ use std::sync::Arc;
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
 pub use router::{AnyRouter, Htm, Olc, Packed};
 use structure::{Room, Structure};
+use waypoints::Waypoints;
 
 resident! {
     /// The root block of a tree.
@@ -62,7 +65,9 @@ resident! {
         logs: Word,
         /// Link of the [image]; 0 while the tree is open.
         image: Word,
-        reserved: [Word; 5],
+        /// Link of the [waypoints]; 0 in a tree that was made when there were none.
+        waypoints: Word,
+        reserved: [Word; 4],
     }
 }
 
@@ -70,6 +75,7 @@ resident! {
 pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> {
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
+    waypoints: Waypoints,
     latches: Latches<L>,
     logs: Logs,
     router: R,

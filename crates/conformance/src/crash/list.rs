@@ -1,11 +1,11 @@
 //! A sorted linked list in a pool, right or wrong on purpose: small enough to know which rule each mistake breaks.
 //!
 //! ```text
-//! root: | first | intent | ...        node: | next | head | value | ... |   one line each
+//! root: | first | intent | waypoint | ...        node: | next | head | value | ... |   one line each
 //! ```
 //!
 //! Insert seals a node and links it: the commit point is the link. Remove unlinks and retires. Update stores the value word. With [`REPAIR_NOT_DURABLE`] a node
-//! is linked by way of the intent, which recovery completes.
+//! is linked by way of the intent, which recovery completes. With [`WAYPOINT_DANGLES`] the node that was added last is the waypoint.
 
 use crate::Class;
 use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit};
@@ -42,6 +42,8 @@ pub const UPDATE_LEAVES_TWO: u8 = 9;
 pub const NODE_NOT_MARKED: u8 = 10;
 /// A new node does not link the next.
 pub const NEXT_NOT_COPIED: u8 = 11;
+/// Recovery goes from the head to the node that was added last, and from there on, as two threads would; which node that is, nobody corrects when it goes.
+pub const WAYPOINT_DANGLES: u8 = 12;
 
 everleaf_pmem::resident! {
     struct Line {
@@ -71,8 +73,7 @@ pub fn entry<K: Class + ?Sized, M: Medium, const MISTAKE: u8>() -> Entry<K, M> {
         leaf_capacity: 2,
         creator: |_, pool, name| {
             let root = pool.alloc::<Line>()?;
-            pool.store(&root.first, 0, Ordering::Relaxed);
-            pool.store(&root.second, 0, Ordering::Relaxed);
+            [&root.first, &root.second, &root.third].iter().for_each(|word| pool.store(word, 0, Ordering::Relaxed));
             let root = pool.link_root(name, 1, pool.seal(root))?;
             Ok(Box::new(List::<K, M, MISTAKE> { pool: Arc::clone(pool), root, latch: Mutex::new(()), key: PhantomData }))
         },
@@ -93,14 +94,17 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
         }
         if let Some(reach) = recovery.reach {
             reach.mark(list.root, size_of::<Line>())?;
-            list.walk(&mut |off, node| {
+            let mut mark = |off, node: &Line| {
                 if MISTAKE != NODE_NOT_MARKED {
                     reach.mark(off, size_of::<Line>())?;
                 }
                 let value = value(node)?;
                 recovery.trace.map_or(Ok(()), |trace| trace(value))?;
                 Ok(ControlFlow::Continue(()))
-            })?;
+            };
+            let root = list.line(list.root)?;
+            list.walk_between(&root.first, root.third.get(), &mut mark)?;
+            list.walk_between(&root.third, 0, &mut mark)?;
         }
         Ok(list)
     }
@@ -136,9 +140,13 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
     }
 
     fn walk(&self, visit: &mut VisitLine<'_>) -> Result<(), Error> {
-        let mut slot = &self.line(self.root)?.first;
+        self.walk_between(&self.line(self.root)?.first, 0, visit)
+    }
+
+    /// Visits the nodes that come by way of `slot`, up to the one that `end` links, or the last.
+    fn walk_between<'a>(&'a self, mut slot: &'a Word, end: u64, visit: &mut VisitLine<'_>) -> Result<(), Error> {
         for _ in 0..self.pool.length() / size_of::<Line>() {
-            if slot.get() == 0 {
+            if slot.get() == 0 || slot.get() == end {
                 return Ok(());
             }
             let off = Off::from_link(slot.get())?;
@@ -186,7 +194,10 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
             self.pool.link(intent, node);
             return self.complete();
         }
-        self.pool.link(slot, node);
+        let node = self.pool.link(slot, node);
+        if MISTAKE == WAYPOINT_DANGLES {
+            self.set(&self.line(self.root)?.third, node.link());
+        }
         Ok(())
     }
 

@@ -176,6 +176,8 @@ pub fn seeds() -> Vec<Seed> {
             At("wb-128/u64", "leaf/wb.rs", "pm.|persist(bitmap);", Flush, Drop)),
         seed("p8", "NV-Tree: an update counts its two elements one by one", "Yang et al.", Wrong(flagged::<{ flagged::COUNTED_ONE_BY_ONE }>)),
         seed("p9", "NV-Tree: a negative takes back its key and value, wherever they stand", "Yang et al.", Wrong(flagged::<{ flagged::MATCHED_BY_VALUE }>)),
+        seed("p10", "LB+-Tree: a waypoint names a leaf that was freed and used again, and recovery believes it", "Liu, Chen and Wang",
+            Wrong(wrong::<{ list::WAYPOINT_DANGLES }>)),
         seed("e1", "Ever: a new key beside an old value", "its design", At(EVER, "src/ever.rs", "leaf.|write(&self.pool, slot, Slot {", Store, Early)),
         seed("e2", "Ever: a leaf lives before its range begins", "its design",
             At(EVER, "ever/structure.rs", "right.number).|commit(&self.pool, word, 1);", Store, Early)),

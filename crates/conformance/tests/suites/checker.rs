@@ -59,6 +59,11 @@ fn a_block_used_twice_is_noticed() {
 }
 
 #[test]
+fn a_waypoint_that_is_believed_when_its_node_has_gone_is_noticed() {
+    broken::<{ list::WAYPOINT_DANGLES }>(&["allocated is what is reachable", "opening after a crash succeeds"]);
+}
+
+#[test]
 fn a_recovery_through_a_bad_state_is_noticed() {
     broken::<{ list::RECOVERY_THROUGH_A_BAD_STATE }>(&[CONTENT, "a second recovery has nothing to repair"]);
 }

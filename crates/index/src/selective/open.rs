@@ -5,12 +5,13 @@ use super::leaf::{self, Birth, Entry, LeafLayout};
 use super::log::{self, Log, Logs};
 use super::router::{Build, Router, Target};
 use super::structure::Structure;
+use super::waypoints::{Waypoints, list};
 use super::{Latches, Selective, TreeRoot};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
 use crate::registry::{Recovery, kind_of};
 use crate::{Error, Key, Stats};
-use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word};
+use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, probe};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -19,10 +20,11 @@ use std::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, Release},
 };
-use std::sync::mpsc;
 
-/// Leaves that one recovery thread takes at a time.
-const BATCH: usize = 256;
+/// Fewer leaves than so many are not worth a thread.
+const SHARE_MIN: usize = 256;
+/// How many leaves ahead of the one that is recovered are asked for.
+const AHEAD: usize = 8;
 
 /// A leaf as recovery has found it.
 struct Found<K: Key + ?Sized> {
@@ -43,29 +45,35 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     pub fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str, build: Build<K, R>) -> Result<Self, Error> {
         let leaf = pool.alloc::<L>()?;
         leaf.build(pool, &Birth { next: 0, low: 0, skip: 0 }, &[])?;
-        let root = pool.alloc::<TreeRoot>()?;
+        let (root, block) = (pool.alloc::<TreeRoot>()?, Waypoints::alloc::<K, L, M>(pool)?);
         let first = leaf.off();
         pool.store(&root.first, first.link(), Relaxed);
         pool.store(&root.logs, 0, Relaxed);
         pool.store(&root.image, 0, Relaxed);
+        pool.store(&root.waypoints, block.off().link(), Relaxed);
+        let waypoints = Waypoints::at::<K, L, M>(pool, &root.waypoints)?;
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
-        let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
-        // Released before the root is linked: a crash in between leaves both unreachable, which is free.
-        let leaf = leaf.release();
-        // Where that fails, nobody reaches the leaf; or its root is there after all, in a pool that allocates no more.
-        let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
-        Ok(Self::assemble(pool, root, build, Vec::new(), Image { keys: 0, leaves: vec![(K::Owned::default(), leaf.bytes())] }))
+        let (leaf, root, block) = pool.fence_all((leaf.flush(), root.flush(), block.flush()));
+        // Released before the root is linked: a crash in between leaves all of them unreachable, which is free.
+        let (leaf, block) = (leaf.release(), block.release());
+        // Where that fails, nobody reaches them; or their root is there after all, in a pool that allocates no more.
+        let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| {
+            pool.retire(leaf, &pool.pin());
+            pool.retire(block, &pool.pin());
+        })?;
+        let image = Image { keys: 0, leaves: vec![(K::Owned::default(), leaf.bytes())] };
+        Ok(Self::assemble(pool, root, waypoints, build, Vec::new(), image))
     }
 
-    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, build: Build<K, R>, logs: Vec<Off<Log>>, image: Image<K>) -> Self {
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, waypoints: Waypoints, build: Build<K, R>, logs: Vec<Off<Log>>, image: Image<K>) -> Self {
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
         keys.add(image.keys as i64);
         leaves.add(image.leaves.len() as i64);
         let places: Vec<u64> = image.leaves.iter().map(|(_, place)| *place).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
         let router = build(&image.leaves);
-        Self { pool: pool.clone(), root, latches, logs: Logs::new(logs), router, keys, leaves, gate: Gate::default(), _key: PhantomData }
+        Self { pool: pool.clone(), root, waypoints, latches, logs: Logs::new(logs), router, keys, leaves, gate: Gate::default(), _key: PhantomData }
     }
 
     /// See [`OrderedIndex::close`](crate::OrderedIndex::close).
@@ -89,8 +97,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
         let root = Off::<TreeRoot>::new(root.off);
         let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
+        let waypoints = Waypoints::at::<K, L, M>(pool, &block.waypoints)?;
         if let Some(reach) = recovery.reach {
             reach.mark(root, size_of::<TreeRoot>())?;
+            waypoints.block().map_or(Ok(()), |(off, size)| reach.mark(off, size))?;
         }
         let mut logs = Vec::new();
         log::follow(pool, block.logs.get(), |off, log| {
@@ -103,12 +113,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if let Some(image) = image::take(pool, &block.image, recovery.reach.is_none()).and_then(|content| Image::<K>::decode(&content))
             && image.leaves.iter().all(|(_, leaf)| pool.get(Off::<L>::new(*leaf)).is_some())
             && block.first.get() == Off::<L>::new(image.leaves[0].1).link()
-            && check_apart::<L>(root, &logs, image.leaves.iter().map(|(_, leaf)| *leaf)).is_ok()
+            && check_apart::<L>(root, waypoints, &logs, image.leaves.iter().map(|(_, leaf)| *leaf)).is_ok()
         {
-            return Ok(Self::assemble(pool, root, build, logs, image));
+            return Ok(Self::assemble(pool, root, waypoints, build, logs, image));
         }
-        let mut found = walk::<K, L, M>(pool, block.first.get(), recovery)?;
-        check_apart::<L>(root, &logs, found.iter().map(|leaf| leaf.off))?;
+        let mut found = recover_all::<K, L, M>(pool, block.first.get(), waypoints, recovery)?;
+        check_apart::<L>(root, waypoints, &logs, found.iter().map(|leaf| leaf.off))?;
         if !L::Structure::FENCED {
             found = leave_out_empty::<K, L, M>(pool, found)?;
             find_ranges(&mut found)?;
@@ -130,7 +140,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
         let keys = found.iter().map(|leaf| leaf.count as u64).sum();
         let leaves = found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect();
-        Ok(Self::assemble(pool, root, build, logs, Image { keys, leaves }))
+        Ok(Self::assemble(pool, root, waypoints, build, logs, Image { keys, leaves }))
     }
 
     /// Reads the list of leaves in order, while nobody writes.
@@ -149,6 +159,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<TreeRoot>())?;
+        self.waypoints.block().map_or(Ok(()), |(off, size)| visit(off.bytes(), size))?;
         log::follow(&self.pool, self.root().logs.get(), |off, _| visit(off.bytes(), size_of::<Log>()))?;
         self.for_each_leaf(|off, leaf| {
             visit(off.bytes(), size_of::<L>())?;
@@ -260,7 +271,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let first = leaves.next().expect("a chain that is not empty");
         let rest: Vec<Off<L>> = leaves.map(Durable::release).collect();
         let first = self.pool.link(&self.root().first, first).bytes();
-        self.leaves.add(rest.len() as i64);
+        for leaf in &rest {
+            self.leaves.add(1);
+            self.pass_by(leaf.bytes());
+        }
         let rest = chain.lows.into_iter().zip(rest.into_iter().map(Off::bytes));
         self.router.populate(held.off, std::iter::once((K::LOWEST.to_owned(), first)).chain(rest).collect());
         held.lock.release_obsolete();
@@ -373,60 +387,40 @@ fn find_ranges<K: Key + ?Sized>(found: &mut [Found<K>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Walks the list of leaves from `first` and recovers each.
-fn walk<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64, recovery: &Recovery<'_, M>) -> Result<Vec<Found<K>>, Error> {
+/// Recovers all leaves of the list, each thread an equal share of them.
+fn recover_all<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(
+    pool: &Pool<M>,
+    first: u64,
+    waypoints: Waypoints,
+    recovery: &Recovery<'_, M>,
+) -> Result<Vec<Found<K>>, Error> {
+    let leaves = list::<K, L, M>(pool, first, waypoints.words(pool))?;
     let fences = AtomicUsize::new(0);
-    if recovery.threads <= 1 {
-        let mut found = Vec::new();
-        follow::<K, L, M>(pool, first, &mut |off| {
-            found.push(recover::<K, L, M>(pool, off, first, recovery, &fences)?);
-            Ok(())
-        })?;
-        return Ok(found);
-    }
-    // One thread follows the list and the others recover what it has passed.
-    let (batches, work) = mpsc::channel::<(usize, Vec<Off<L>>)>();
-    let work = parking_lot::Mutex::new(work);
-    let worker = || {
-        let mut done = Vec::new();
-        loop {
-            let batch = work.lock().recv();
-            let Ok((number, batch)) = batch else { return Ok::<_, Error>(done) };
-            let found = batch.into_iter().map(|off| recover::<K, L, M>(pool, off, first, recovery, &fences)).collect::<Result<Vec<_>, Error>>()?;
-            done.push((number, found));
-        }
+    let recover_share = |share: &[Off<L>]| {
+        let mut entries = Vec::with_capacity(L::CAPACITY);
+        let recover_at = |(at, &off): (usize, &Off<L>)| {
+            share.get(at + AHEAD).and_then(|ahead| pool.get(*ahead)).into_iter().for_each(probe::prefetch_lines);
+            recover::<K, L, M>(pool, off, first, recovery, &fences, &mut entries)
+        };
+        share.iter().enumerate().map(recover_at).collect::<Result<Vec<_>, Error>>()
     };
+    let share = leaves.len().div_ceil(recovery.threads.max(1)).max(SHARE_MIN).min(leaves.len());
+    let (mine, others) = leaves.split_at(share);
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..recovery.threads).map(|_| scope.spawn(worker)).collect();
-        let (mut batch, mut number) = (Vec::with_capacity(BATCH), 0);
-        let followed = follow::<K, L, M>(pool, first, &mut |off| {
-            batch.push(off);
-            if batch.len() == BATCH {
-                // A worker that has failed says so itself.
-                let _ = batches.send((number, std::mem::replace(&mut batch, Vec::with_capacity(BATCH))));
-                number += 1;
-            }
-            Ok(())
-        });
-        let _ = batches.send((number, batch));
-        drop(batches);
-        let mut done = Vec::new();
+        let workers: Vec<_> = others.chunks(share).map(|share| scope.spawn(move || recover_share(share))).collect();
+        let mut found = recover_share(mine)?;
         for worker in workers {
-            match worker.join() {
-                Ok(result) => done.extend(result?),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            found.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
         }
-        followed?;
-        done.sort_unstable_by_key(|(number, _)| *number);
-        Ok(done.into_iter().flat_map(|(_, found)| found).collect())
+        Ok(found)
     })
 }
 
 /// Checks that the blocks of a tree do not overlap: not each other's entries would be the worst of it, but a latch that two leaves share is waited for without
 /// an end.
-fn check_apart<L>(root: Off<TreeRoot>, logs: &[Off<Log>], leaves: impl Iterator<Item = u64>) -> Result<(), Error> {
+fn check_apart<L>(root: Off<TreeRoot>, waypoints: Waypoints, logs: &[Off<Log>], leaves: impl Iterator<Item = u64>) -> Result<(), Error> {
     let others = logs.iter().map(|log| (log.bytes(), size_of::<Log>())).chain([(root.bytes(), size_of::<TreeRoot>())]);
+    let others = others.chain(waypoints.block().map(|(off, size)| (off.bytes(), size)));
     let mut blocks: Vec<(u64, usize)> = leaves.map(|leaf| (leaf, size_of::<L>())).chain(others).collect();
     blocks.sort_unstable();
     match blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
@@ -435,25 +429,15 @@ fn check_apart<L>(root: Off<TreeRoot>, logs: &[Off<Log>], leaves: impl Iterator<
     }
 }
 
-/// Calls `visit` with each leaf of the list from `first`, before its successor is looked up.
-fn follow<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, first: u64, visit: &mut dyn FnMut(Off<L>) -> Result<(), Error>) -> Result<(), Error> {
-    let mut next = Off::<L>::from_link(first)?;
-    if next.is_null() {
-        return Err(everleaf_pmem::Error::corrupt(first, "a tree without leaves").into());
-    }
-    for _ in 0..=pool.length() / size_of::<L>() {
-        if next.is_null() {
-            return Ok(());
-        }
-        let leaf = pool.at(next, "a leaf does not lie in the pool")?;
-        visit(next)?;
-        next = Off::from_link(leaf.next().get())?;
-    }
-    Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of leaves that does not end").into())
-}
-
-/// Recovers one leaf of the list that begins with `first`. `fences` is the size in bytes of all copies of keys so far.
-fn recover<K, L, M>(pool: &Pool<M>, off: Off<L>, first: u64, recovery: &Recovery<'_, M>, fences: &AtomicUsize) -> Result<Found<K>, Error>
+/// Recovers one leaf of the list that begins with `first`. `fences` is the size in bytes of all copies of keys so far; `entries` is for those of the leaf.
+fn recover<K, L, M>(
+    pool: &Pool<M>,
+    off: Off<L>,
+    first: u64,
+    recovery: &Recovery<'_, M>,
+    fences: &AtomicUsize,
+    entries: &mut Vec<Entry>,
+) -> Result<Found<K>, Error>
 where
     K: Key + ?Sized,
     L: LeafLayout<K>,
@@ -476,14 +460,14 @@ where
         }
     }
     leaf.recover(pool)?;
-    let mut entries = Vec::with_capacity(L::CAPACITY);
-    leaf.entries(&mut entries);
-    for entry in &entries {
+    entries.clear();
+    leaf.entries(entries);
+    for entry in &*entries {
         recovery.trace.map_or(Ok(()), |trace| trace(entry.value))?;
     }
     let mut found = Found { low, highest: None, off: off.bytes(), skip: leaf.skip(), count: entries.len() };
     if !L::Structure::FENCED {
-        leaf::sort::<K, M>(pool, &mut entries)?;
+        leaf::sort::<K, M>(pool, entries)?;
         if let (Some(lowest), Some(highest)) = (entries.first(), entries.last()) {
             let (lowest, highest) = (leaf::read::<K, M>(pool, lowest)?, leaf::read::<K, M>(pool, highest)?);
             keep(lowest.borrow().bytes().len() + if entries.len() > 1 { highest.borrow().bytes().len() } else { 0 })?;

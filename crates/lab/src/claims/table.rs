@@ -448,7 +448,7 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["lb"],
         lacks: &[],
         rule: Rule::By(&["lb-rebuild"], rebuild_by_threads),
-        why: "Two threads here, on fewer keys; and one of them follows the list of leaves for both. Waypoints, by which each could take a part, are missing.",
+        why: "Two threads here, on fewer keys; and the list of leaves is followed by one of them, from all waypoints at once, before both recover the leaves.",
     },
     Row {
         paper: "lb",

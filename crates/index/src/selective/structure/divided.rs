@@ -41,6 +41,7 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
         tree.router.split(off, off, halved.fences.low.borrow(), halved.separator.borrow(), right.bytes());
         drop(lock);
         tree.leaves.add(1);
+        tree.pass_by(right.bytes());
         Ok(room)
     }
 

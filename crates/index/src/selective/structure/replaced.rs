@@ -39,7 +39,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             lock.release_unchanged();
             return Ok(Room::Prevented);
         };
-        let built = tree.check_link(slot, off).and_then(|()| tree.build_successors(pending, leaf));
+        let built = tree.check_link(slot, off).and_then(|()| tree.build_successors(&pending, leaf));
         let Successors { left, right } = match built {
             Ok(successors) => successors,
             Err(error) => {
@@ -54,6 +54,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             Some((separator, right)) => {
                 tree.router.split(off, left, low.borrow(), separator.borrow(), right.bytes());
                 tree.leaves.add(1);
+                // Where keys ascend, or descend, the half that this one does not belong to stays.
+                tree.pass_by(if *pending.key < *separator.borrow() { right.bytes() } else { left });
             }
             None => tree.router.replace(off, left, low.borrow()),
         }
@@ -118,14 +120,14 @@ struct Successors<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
 
 impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
     /// Builds what takes the place of a latched leaf when a change has been made, durable but not linked.
-    fn build_successors(&self, pending: Pending<'_, K>, leaf: &L) -> Result<Successors<'_, K, L, M>, Error> {
-        let entries = self.changed(&pending, leaf)?;
+    fn build_successors(&self, pending: &Pending<'_, K>, leaf: &L) -> Result<Successors<'_, K, L, M>, Error> {
+        let entries = self.changed(pending, leaf)?;
         if entries.len() <= L::CAPACITY / 2 {
             return self.build_only(pending.key, leaf, &entries);
         }
         let fit_in_one = entries.len() <= L::CAPACITY;
         match self.build_halves(pending.key, leaf, entries) {
-            Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) if fit_in_one => self.build_only(pending.key, leaf, &self.changed(&pending, leaf)?),
+            Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) if fit_in_one => self.build_only(pending.key, leaf, &self.changed(pending, leaf)?),
             built => built,
         }
     }
