@@ -9,34 +9,30 @@ use std::sync::OnceLock;
 
 /// Grows by chunks: the first has `FIRST` things, a power of two, each other one twice as many as the one before it.
 pub(crate) struct Arena<T, const FIRST: usize> {
-    chunks: [OnceLock<Zeroes<T>>; CHUNKS],
+    /// By the number's highest bit, when `FIRST` has been added: that chunk has so many things. Those below that of `FIRST` are never made.
+    chunks: [OnceLock<Zeroes<T>>; usize::BITS as usize],
 }
 
-const CHUNKS: usize = 32;
-
 impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
-    const SHIFT: u32 = {
-        assert!(FIRST.is_power_of_two());
-        FIRST.ilog2()
-    };
-
     pub(crate) fn new() -> Self {
-        Self { chunks: [const { OnceLock::new() }; CHUNKS] }
+        const { assert!(FIRST.is_power_of_two()) };
+        Self { chunks: [const { OnceLock::new() }; usize::BITS as usize] }
     }
 
-    /// The chunk of a number, and the place in it: with `FIRST` added, its highest bit tells the chunk, and the others are the place.
+    /// The chunk of a number, and the place in it: with `FIRST` added, its highest bit tells the chunk, and the others are the place. Numbers that are too
+    /// large have a chunk that is never made.
     #[inline(always)]
-    fn place(number: usize) -> Option<(usize, usize)> {
-        let number = number.checked_add(FIRST)?;
-        let highest = number.ilog2();
-        Some(((highest - Self::SHIFT) as usize, number ^ 1 << highest))
+    fn place(number: usize) -> (usize, usize) {
+        let number = number.wrapping_add(FIRST);
+        let highest = (number | 1).ilog2();
+        (highest as usize, number ^ 1 << highest)
     }
 
     /// The chunk of a number, if it was ever made, and the place in it.
     #[inline(always)]
     fn find(&self, number: usize) -> Option<(&[T], usize)> {
-        let (chunk, at) = Self::place(number)?;
-        Some((self.chunks.get(chunk)?.get()?, at))
+        let (chunk, at) = Self::place(number);
+        Some((self.chunks[chunk].get()?, at))
     }
 
     /// The thing of that number, if its chunk was ever made.
@@ -48,8 +44,9 @@ impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
 
     /// The thing of that number, all zeroes at first.
     pub(crate) fn get_or_make(&self, number: usize) -> &T {
-        let (chunk, at) = Self::place(number).expect("a number that is no address");
-        &self.chunks[chunk].get_or_init(|| Zeroes::new(FIRST << chunk))[at]
+        let (chunk, at) = Self::place(number);
+        assert!(1 << chunk >= FIRST, "a number that is no address");
+        &self.chunks[chunk].get_or_init(|| Zeroes::new(1 << chunk))[at]
     }
 
     /// The things from `number` to the end of its chunk.
@@ -61,7 +58,8 @@ impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
 
     /// Number of things from `number` to the end of its chunk, made or not.
     pub(crate) fn left_in_chunk(&self, number: usize) -> usize {
-        Self::place(number).map_or(0, |(chunk, at)| (FIRST << chunk) - at)
+        let (chunk, at) = Self::place(number);
+        (1 << chunk) - at
     }
 }
 

@@ -44,7 +44,7 @@ use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write}
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
-use router::{Fences, GROUP, Neighbours, Router, Target};
+use router::{Fences, GROUP, Neighbours, Route, Router, Target, Way};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -152,7 +152,7 @@ impl Write {
 
 /// A leaf and the version at which it was found.
 struct Reached<'a, L> {
-    route: router::Route,
+    way: Way<'a>,
     leaf: &'a L,
     latch: &'a Latch,
     version: u64,
@@ -176,24 +176,24 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Finds the leaf of `target`, at a version at which the router knew it. `start` is a way there that was found before, if it has not been used up.
     #[inline(always)]
-    fn reach(&self, target: Target<'_, K>, start: &mut Option<router::Route>) -> Result<Reached<'_, L>, Restart> {
-        let route = match start.take() {
-            Some(route) => route,
-            None => self.router.find(target)?,
+    fn reach(&self, target: Target<'_, K>, start: &mut Option<Route>) -> Result<Reached<'_, L>, Restart> {
+        let way = match start.take() {
+            Some(route) => self.router.take_up(&route)?,
+            None => self.router.way(target)?,
         };
-        let (leaf, latch) = self.leaf(route.leaf)?;
+        let (leaf, latch) = self.leaf(way.leaf)?;
         probe::prefetch_lines(leaf);
         let version = latch.read()?;
-        self.router.validate(&route)?;
-        Ok(Reached { route, leaf, latch, version })
+        way.validate()?;
+        Ok(Reached { way, leaf, latch, version })
     }
 
     /// Reads the leaf of `target` until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
     #[inline(always)]
-    fn read<T>(&self, target: Target<'_, K>, mut start: Option<router::Route>, mut read: impl FnMut(&L, &router::Route) -> Result<T, Restart>) -> T {
+    fn read<T>(&self, target: Target<'_, K>, mut start: Option<Route>, mut read: impl FnMut(&L, &Way<'_>) -> Result<T, Restart>) -> T {
         loop {
             let attempt = self.reach(target, &mut start).and_then(|reached| {
-                let result = read(reached.leaf, &reached.route)?;
+                let result = read(reached.leaf, &reached.way)?;
                 reached.latch.validate(reached.version)?;
                 Ok(result)
             });
@@ -205,7 +205,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     #[inline(always)]
-    fn look_up(&self, key: &K, start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn look_up(&self, key: &K, start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         if start.is_none()
             && let Some(found) = self.router.transaction(|| self.look_up_within(key))
         {
@@ -233,7 +233,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Latches the leaf of `key`. Once for all that write: a descent is much code.
     #[inline(never)]
-    fn hold(&self, key: &K, mut start: Option<router::Route>) -> Held<'_, L> {
+    fn hold(&self, key: &K, mut start: Option<Route>) -> Held<'_, L> {
         if start.is_none()
             && let Some(held) = self.router.transaction(|| self.hold_within(key))
         {
@@ -242,7 +242,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         loop {
             let attempt = self
                 .reach(Target::At(key), &mut start)
-                .and_then(|Reached { route, leaf, latch, version }| Ok(Held { off: route.leaf, leaf, lock: latch.lock_from(version)? }));
+                .and_then(|Reached { way, leaf, latch, version }| Ok(Held { off: way.leaf, leaf, lock: latch.lock_from(version)? }));
             match attempt {
                 Ok(held) => return held,
                 Err(Restart) => schedule::spin(),
@@ -251,7 +251,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     /// Finds the ways to several keys, and asks for all the memory on them. Nothing is promised: a way may be missing, or out of date.
-    fn approach(&self, keys: &[&K], routes: &mut [Option<router::Route>]) {
+    fn approach(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         self.router.find_many(keys, routes);
         for route in routes.iter().flatten() {
             if let Ok((leaf, latch)) = self.leaf(route.leaf) {
@@ -269,7 +269,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     #[inline(always)]
-    fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {
             let held = self.hold(key, start.take());
             let found = match held.leaf.find(&self.pool, key) {
@@ -320,7 +320,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         self.gate.acknowledged(&self.pool, write)
     }
 
-    fn take(&self, key: &K, mut start: Option<router::Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {
             let held = self.hold(key, start.take());
             let (slot, old) = match held.leaf.find(&self.pool, key) {
@@ -330,17 +330,23 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                     return absent.map(|_| None);
                 }
             };
+            let left = held.leaf.count().saturating_sub(1);
+            let is_sparse = L::Structure::is_sparse(left, L::CAPACITY);
+            if is_sparse {
+                // The merge looks at them, behind the fence.
+                for (beside, latch) in self.router.approach(key).into_iter().flatten().filter_map(|beside| self.leaf(beside).ok()) {
+                    probe::prefetch(latch);
+                    probe::prefetch_lines(beside);
+                }
+            }
             let written = held.leaf.remove(&self.pool, slot)?;
-            let mut count = held.leaf.count();
             if written == Written::Done {
                 drop(held.lock);
-            } else if self.make_room(Pending { key, change: Change::Remove }, held)? {
-                count = count.saturating_sub(1);
-            } else {
+            } else if !self.make_room(Pending { key, change: Change::Remove }, held)? {
                 continue;
             }
             self.keys.add(-1);
-            if L::Structure::is_sparse(count, L::CAPACITY) {
+            if is_sparse {
                 // Somebody in the way is no reason to wait.
                 let _ = L::Structure::merge(self, key);
                 if self.router.is_sparse() {
@@ -356,11 +362,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if *low == *K::LOWEST {
             return Ok((Before(None), &self.root().first));
         }
-        let route = self.router.find(Target::Below(low))?;
-        let (before, latch) = self.leaf(route.leaf)?;
-        // From a version at which the router knew the leaf: an older route may lead to a block that is being made a leaf again, and is not in the list yet.
+        let way = self.router.way(Target::Below(low))?;
+        let (before, latch) = self.leaf(way.leaf)?;
+        // From a version at which the router knew the leaf: an older way may lead to a block that is being made a leaf again, and is not in the list yet.
         let version = latch.try_read()?;
-        self.router.validate(&route)?;
+        way.validate()?;
         Ok((Before(Some(latch.lock_from(version)?)), before.next()))
     }
 

@@ -10,10 +10,10 @@ mod siblings;
 pub use any::AnyRouter;
 pub use htm::Htm;
 pub use olc::Olc;
-pub(crate) use olc::Way;
 pub use packed::Packed;
 pub use siblings::Siblings;
 
+use crate::latch::Latch;
 pub use crate::latch::Restart;
 use crate::{Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
@@ -44,7 +44,31 @@ impl<K: ?Sized> Clone for Target<'_, K> {
 }
 impl<K: ?Sized> Copy for Target<'_, K> {}
 
-/// Where a search has ended, and by which version of which node.
+/// Where a search has ended, and by which version of which node. It holds if [`Way::validate`] says so when what it leads to has been read.
+pub struct Way<'a> {
+    pub(crate) leaf: u64,
+    latch: &'a Latch,
+    version: u64,
+    node: u32,
+    slot: usize,
+}
+
+impl Way<'_> {
+    /// Whether nothing has changed on the way since it was found.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn validate(&self) -> Result<(), Restart> {
+        self.latch.validate_unappended(self.version)
+    }
+
+    /// To be taken up later.
+    #[inline(always)]
+    pub(crate) fn route(&self) -> Route {
+        Route { leaf: self.leaf, node: self.node, version: self.version, slot: self.slot }
+    }
+}
+
+/// A [`Way`] that is kept.
 #[derive(Default)]
 pub struct Route {
     /// The leaf.
@@ -73,8 +97,17 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     where
         Self: 'a;
 
+    /// Finds a leaf.
+    fn way(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart>;
+
+    /// Takes up a way again.
+    fn take_up(&self, route: &Route) -> Result<Way<'_>, Restart>;
+
     /// Finds a leaf. What comes back holds only if [`Router::validate`] says so afterwards.
-    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart>;
+    #[inline(always)]
+    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        self.way(target).map(|way| way.route())
+    }
 
     /// Runs `act` as one transaction of the processor, in which the router is asked by [`Router::find_within`]. `None` if that has not taken place: then
     /// nothing has happened.
@@ -103,8 +136,16 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     }
 
     /// Whether nothing has changed on the way since the route was found.
+    #[inline(always)]
     #[track_caller]
-    fn validate(&self, route: &Route) -> Result<(), Restart>;
+    fn validate(&self, route: &Route) -> Result<(), Restart> {
+        self.take_up(route)?.validate()
+    }
+
+    /// Asks for the memory that changes when the leaf of `key` is split, or becomes one with another. The leaves beside it that are at hand. A hint.
+    fn approach(&self, _key: &K) -> [Option<u64>; 2] {
+        [None; 2]
+    }
 
     /// The range of the leaf, validated.
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart>;

@@ -15,7 +15,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     pub(super) fn scan_leaves(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
         let mut start = None;
         let read = |from: &Bound<K::Owned>, entries: &mut Vec<leaf::Entry>| {
-            let fences = self.read(scan_target(from, direction), start.take(), |leaf, route| {
+            let fences = self.read(scan_target(from, direction), start.take(), |leaf, way| {
                 entries.clear();
                 leaf.entries(entries);
                 if !K::WHOLE {
@@ -23,7 +23,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 }
                 // The sort reads records by heads that are equal; what it says of a disturbed leaf does not count.
                 let sorted = leaf::sort::<K, M>(&self.pool, entries);
-                let fences = self.router.fences(route)?;
+                let fences = self.router.fences(&way.route())?;
                 Ok::<_, Restart>(sorted.map(|()| fences))
             })?;
             let next = next_bound(fences, direction);

@@ -1,7 +1,7 @@
 //! A router that is chosen when a tree is created or opened: every leaf runs on every router, and is compiled once.
 
 use super::siblings::Siblings;
-use super::{Fences, Htm, Olc, Packed, Route, Router, Target};
+use super::{Fences, Htm, Olc, Packed, Route, Router, Target, Way};
 use crate::latch::Restart;
 use crate::{Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
@@ -64,18 +64,21 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
     }
 
     #[inline(always)]
-    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
-        whichever!(self, router => router.find(target))
+    fn way(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
+        whichever!(self, router => router.way(target))
+    }
+
+    #[inline(always)]
+    fn take_up(&self, route: &Route) -> Result<Way<'_>, Restart> {
+        whichever!(self, router => router.take_up(route))
     }
 
     fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         whichever!(self, router => router.find_many(keys, routes));
     }
 
-    #[inline(always)]
-    #[track_caller]
-    fn validate(&self, route: &Route) -> Result<(), Restart> {
-        whichever!(self, router => router.validate(route))
+    fn approach(&self, key: &K) -> [Option<u64>; 2] {
+        whichever!(self, router => router.approach(key))
     }
 
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {

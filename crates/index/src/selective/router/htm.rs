@@ -11,7 +11,7 @@
 
 use super::node::Entry;
 use super::siblings::Siblings;
-use super::{Fences, Olc, Route, Router, Target};
+use super::{Fences, Olc, Route, Router, Target, Way};
 use crate::Key;
 use crate::latch::Restart;
 use everleaf_pmem::htm::{Statistics, Transactions};
@@ -48,18 +48,21 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Htm<K, FANOUT> {
     }
 
     #[inline(always)]
-    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
-        self.nodes.find(target)
+    fn way(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
+        self.nodes.way(target)
+    }
+
+    #[inline(always)]
+    fn take_up(&self, route: &Route) -> Result<Way<'_>, Restart> {
+        self.nodes.take_up(route)
     }
 
     fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         self.nodes.find_many(keys, routes);
     }
 
-    #[inline(always)]
-    #[track_caller]
-    fn validate(&self, route: &Route) -> Result<(), Restart> {
-        self.nodes.validate(route)
+    fn approach(&self, key: &K) -> [Option<u64>; 2] {
+        self.nodes.approach(key)
     }
 
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {

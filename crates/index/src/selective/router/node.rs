@@ -175,10 +175,12 @@ impl<const FANOUT: usize> Node<FANOUT> {
         head.checked_sub(1).map_or(0, |before| self.not_above(before))
     }
 
-    fn copy_slot(&self, from: usize, to: usize) {
-        self.set_head(to, self.head(from));
-        self.tails[to].store(self.tails[from].load(Relaxed), Relaxed);
-        self.children[to].store(self.children[from].load(Relaxed), Relaxed);
+    /// Brings what moves closer when an entry comes or goes behind `slot`.
+    pub(super) fn approach_behind(&self, slot: usize) {
+        for slot in (slot..self.shape().count).step_by(8) {
+            probe::prefetch_one(&self.heads.words, slot);
+            probe::prefetch_one(&self.children, slot);
+        }
     }
 
     fn set_count(&self, count: usize) {
@@ -304,6 +306,14 @@ impl<K: Key + ?Sized> Separators<K> {
         node.children[slot].store(child, Relaxed);
     }
 
+    fn copy_slot<const FANOUT: usize>(&self, node: &Node<FANOUT>, from: usize, to: usize) {
+        node.set_head(to, node.head(from));
+        if !K::WHOLE {
+            node.tails[to].store(node.tails[from].load(Relaxed), Relaxed);
+        }
+        node.children[to].store(node.children[from].load(Relaxed), Relaxed);
+    }
+
     /// Adds an entry behind `slot` of a locked node that is not full.
     pub(super) fn insert_behind<const FANOUT: usize>(&self, node: &Node<FANOUT>, slot: usize, low: &K, child: u64) {
         let shape = node.shape();
@@ -317,7 +327,7 @@ impl<K: Key + ?Sized> Separators<K> {
             return;
         }
         for from in (slot + 1..shape.count).rev() {
-            node.copy_slot(from, from + 1);
+            self.copy_slot(node, from, from + 1);
         }
         self.put(node, shape, slot + 1, low, child);
         node.set_count(shape.count + 1);
@@ -328,7 +338,7 @@ impl<K: Key + ?Sized> Separators<K> {
         let count = node.shape().count;
         self.strings.remove(node.tails[slot].load(Relaxed));
         for from in slot + 1..count {
-            node.copy_slot(from, from - 1);
+            self.copy_slot(node, from, from - 1);
         }
         // The last slot's tail now belongs to the slot before it.
         node.tails[count - 1].store(0, Relaxed);

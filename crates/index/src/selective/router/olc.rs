@@ -15,7 +15,7 @@ mod shortcut;
 
 use super::node::{Entry, Node, Separators, Shape};
 use super::siblings::{Join, Siblings};
-use super::{Fences, GROUP, Route, Router, Target};
+use super::{Fences, GROUP, Route, Router, Target, Way};
 use crate::latch::{Latch, Restart};
 use crate::{Direction, Key};
 use crossbeam_utils::CachePadded;
@@ -113,7 +113,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Ok(Descent { above: &self.root_latch, version, node: self.node(number), number })
     }
 
-    /// [`Router::find`] for a key, for few instructions where keys are integers and a shortcut leads to the node.
+    /// [`Router::way`] for a key, for few instructions where keys are integers and a shortcut leads to the node.
     #[inline(always)]
     pub(crate) fn seek(&self, wide: Option<Wide>, key: &K) -> Result<Way<'_>, Restart> {
         if !K::WHOLE {
@@ -180,13 +180,13 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         }
     }
 
-    /// [`Router::find`] for a key. A descent is much code and the same for all leaves and media: it is compiled once, as are the two behind it.
+    /// [`Router::way`] for a key. A descent is much code and the same for all leaves and media: it is compiled once, as are the two behind it.
     #[inline(never)]
     fn find_at(&self, key: &K) -> Result<Way<'_>, Restart> {
         self.walk(Target::At(key))
     }
 
-    /// [`Router::find`] for anything else.
+    /// [`Router::way`] for anything else.
     #[inline(never)]
     fn find_beside(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
         self.walk(target)
@@ -248,29 +248,6 @@ fn begin<const FANOUT: usize>(node: &Node<FANOUT>) {
     assert!(node.latch().revive(), "a number serves one node at a time");
 }
 
-/// A [`Route`] that knows its node.
-pub(crate) struct Way<'a> {
-    pub(crate) leaf: u64,
-    latch: &'a Latch,
-    version: u64,
-    node: u32,
-    slot: usize,
-}
-
-impl Way<'_> {
-    /// As [`Router::validate`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn validate(&self) -> Result<(), Restart> {
-        self.latch.validate_unappended(self.version)
-    }
-
-    #[inline(always)]
-    pub(crate) fn route(&self) -> Route {
-        Route { leaf: self.leaf, node: self.node, version: self.version, slot: self.slot }
-    }
-}
-
 /// Where a descent has come to: a node that is not looked at yet, found by way of what `above` guarded at `version`.
 #[derive(Clone, Copy)]
 struct Descent<'a, const FANOUT: usize> {
@@ -302,12 +279,16 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     type Neighbours<'a> = Siblings<'a, K, FANOUT>;
 
     #[inline(always)]
-    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+    fn way(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
         match target {
             Target::At(key) => self.seek(Wide::get(), key),
             beside => self.find_beside(beside),
         }
-        .map(|way| way.route())
+    }
+
+    #[inline(always)]
+    fn take_up(&self, route: &Route) -> Result<Way<'_>, Restart> {
+        Ok(self.along(route))
     }
 
     fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
@@ -343,10 +324,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
         }
     }
 
-    #[inline(always)]
-    #[track_caller]
-    fn validate(&self, route: &Route) -> Result<(), Restart> {
-        self.node(route.node).latch().validate_unappended(route.version)
+    fn approach(&self, key: &K) -> [Option<u64>; 2] {
+        let Ok(Way { node, slot, .. }) = self.way(Target::At(key)) else { return [None; 2] };
+        let node = self.node(node);
+        node.approach_behind(slot);
+        let beside = [slot.checked_sub(1), Some(slot + 1).filter(|&next| next < node.shape().count)];
+        beside.map(|slot| Some(node.children.get(slot?)?.load(Relaxed)))
     }
 
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {

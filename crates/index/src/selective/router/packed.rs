@@ -32,7 +32,7 @@
 
 use super::node::{Entry, Node, Separators};
 use super::siblings::{Join, Siblings};
-use super::{Fences, Route, Router, Target};
+use super::{Fences, Route, Router, Target, Way};
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
@@ -299,7 +299,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
     }
 
     #[inline(never)]
-    fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+    fn way(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
         let version = self.latch.read()?;
         let top = self.top();
         let mut number = 0;
@@ -311,12 +311,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
         node.prefetch();
         let version = node.latch().read_below(&self.latch, version)?;
         let slot = self.separators.search(node, node.shape(), target);
-        Ok(Route { leaf: node.children[slot].load(Relaxed), node: (number << 1 | top.array) as u32, version, slot })
+        Ok(Way { leaf: node.children[slot].load(Relaxed), latch: node.latch(), version, node: (number << 1 | top.array) as u32, slot })
     }
 
-    #[track_caller]
-    fn validate(&self, route: &Route) -> Result<(), Restart> {
-        self.parent(route)?.latch().validate(route.version)
+    fn take_up(&self, route: &Route) -> Result<Way<'_>, Restart> {
+        let Route { leaf, node, version, slot } = *route;
+        Ok(Way { leaf, latch: self.parent(route)?.latch(), version, node, slot })
     }
 
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart> {

@@ -25,6 +25,8 @@ pub(super) trait Join<K: ?Sized> {
 
 impl<'a, K: Key + ?Sized, const FANOUT: usize> Siblings<'a, K, FANOUT> {
     pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, lock: Locked<'a>, slot: usize) -> Self {
+        // Joining comes behind a fence.
+        node.approach_behind(slot);
         Self { router, separators, node, lock, slot }
     }
 }

@@ -17,7 +17,7 @@ use super::super::router::{Neighbours, Restart, Router};
 use super::super::{Halved, Held, Selective};
 use super::{Room, Structure};
 use crate::{Error, Key};
-use everleaf_pmem::{Medium, Off};
+use everleaf_pmem::{Medium, Off, probe};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Release;
 
@@ -96,6 +96,10 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
     fn plan_division<'a>(&'a self, pending: Pending<'a, K>, leaf: &L) -> Result<Plan<'a, K, L, M>, Error> {
         const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
         let damaged = |what| everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what);
+        // What will be written comes closer meanwhile.
+        let right = self.pool.alloc::<L>()?;
+        probe::prefetch_lines(&*right);
+        self.router.approach(pending.key);
         let mut entries: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
         // So its entries fill the slots from the first on.
@@ -109,7 +113,6 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         let upper = halved.entries.split_off(L::CAPACITY / 2);
         let moved = placed[L::CAPACITY / 2..].iter().map(|placed| 1 << placed.slot).sum();
         let log = if L::LOGGED { Some(self.logs.take(&self.pool, &self.root().logs)?) } else { None };
-        let right = self.pool.alloc::<L>()?;
         self.latches.begin(&[right.off().bytes()])?;
         let goes_right = *pending.key >= *halved.separator.borrow();
         Ok((halved, Division { pool: &self.pool, right, moved, upper, pending, goes_right, log }))
