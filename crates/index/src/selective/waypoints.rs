@@ -89,8 +89,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
         let slot = (u128::from(chance) * u128::from(self.leaves.get().div_ceil(share))) >> 64;
         if let Some(word) = self.waypoints.words(&self.pool).get(slot as usize) {
+            // persist-equivalent(store late): a waypoint from before is as good.
             self.pool.store(word, Off::<L>::new(leaf).link(), Relaxed);
-            // persist-equivalent: a waypoint from before is as good.
+            // persist-equivalent: as for the store.
             self.pool.flush(word);
         }
     }
