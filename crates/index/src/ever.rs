@@ -16,7 +16,8 @@
 //!    equal versions of the latch cannot be taken back by a crash; but for what was written without a fence, which is the caller's (`batch.rs`);
 //! 3. a slot that counts for nothing is written value first (0), then key, then value, in one line: whatever prefix of that a crash leaves, an old value never
 //!    comes to stand beside a new key;
-//! 4. where the key is in a record, a slot that counts for nothing holds 0 when the latch is free: its record may be freed and used again.
+//! 4. a slot with a key below the range, or, where the key is in a record, beyond it, holds 0 when the latch is free: the range may come to reach down, and the
+//!    record may be freed and used again.
 //!
 //! # Protocol
 //! *Insert* into a leaf with room, 1 line and 1 fence. 1. Find the leaf; see in its fingerprints that the key is absent, and choose a slot. 2. Begin to append,
@@ -36,13 +37,13 @@
 //!    keys from N: the records are not freed before this step is over, since the epoch is pinned from before step 3.
 //! 5. let go. An entry that belongs in X is inserted now, over what has moved at most after step 2 is durable.
 //!
-//! *Merge* of X and the next leaf N, latched, under one node of the router (see `are_worth_merging`):
-//! 1. write Y with the entries of both, as N in a split, flush, fence. Y is dead.
-//! 2. the directory entry of Y: low := that of X, state := the generation of X + 1, flush, fence. From here on Y stands for X; what it has of N is beyond its
-//!    range, for N lives.
-//! 3. the states of N and X := 0, flush, fence: the commit point is N's, from which on the range of Y reaches over N's. X, which was as good as dead before,
-//!    must be dead before its place is used again, and before Y is.
-//! 4. the router; both latches say obsolete for ever, or until the leaves are used again. Volatile.
+//! *Merge* of X into the next leaf N, latched, under one node of the router (see `are_worth_merging`):
+//! 1. write the entries of X into vacant slots of N, flush, fence. Their keys are below the low of N: they count there for nothing. A crash leaves some of
+//!    them, which must not be there when N reaches down again, by then with other entries: whoever reads the leaf next clears them (invariant 4).
+//! 2. the directory entry of N: state := the generation of N, or that of X + 1 if that is higher; low := that of X; flush, fence: the commit point, which is the
+//!    low. Before: X and N as they were. After: N stands for the range of both, since X, with an equal low, has the lower generation.
+//! 3. the state of X := 0, flush, fence. X, which was as good as dead before, must be dead before its place is used again, and before N is.
+//! 4. fingerprints of N; the router; the latch of X says obsolete for ever, or until the leaf is used again. Volatile.
 //!
 //! *Several writes at once* share a fence, or leave it to the caller (`batch.rs`).
 //!
@@ -50,9 +51,9 @@
 //! is the commit point of all of them.
 //!
 //! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, and builds the router. Then all leaves are read, by
-//! several threads, for their descriptors, and what does not count is cleared where keys are in records. It repairs by the same stores as above, so a crash
-//! within is one of the same states. Where neither keys nor values are in records there is nothing to repair in a leaf; the index serves at once, and leaves
-//! are read when they are touched, or behind its back (`behind.rs`).
+//! several threads, for their descriptors, and what invariant 4 says is cleared. It repairs by the same stores as above, so a crash within is one of the same
+//! states. Where neither keys nor values are in records, the index serves at once, and leaves are read, and cleared, when they are touched, or behind its back
+//! (`behind.rs`).
 
 mod batch;
 mod behind;

@@ -120,7 +120,7 @@ impl Known {
             count += 1;
             trace.map_or(Ok(()), |trace| trace(value))
         })?;
-        super::structure::scrub::<K, M, LINES>(pm, leaf, counted.beyond);
+        super::structure::scrub(pm, leaf, if K::WHOLE { counted.below } else { counted.below | counted.beyond });
         descriptor.fill(&counted.fingerprints);
         self.keys.add(count);
         Ok(())
@@ -207,7 +207,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 /// What counts in a leaf, as its range says.
 pub(super) struct Counted {
     pub(super) fingerprints: Fingerprints,
-    /// A bit for each slot with a value whose key is beyond the range.
+    /// A bit for each slot with a value whose key is below the range, and beyond it.
+    pub(super) below: u64,
     pub(super) beyond: u64,
 }
 
@@ -221,7 +222,7 @@ pub(super) fn count_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
     insists: bool,
     visit: &mut dyn FnMut(NonZeroU64) -> Result<(), Error>,
 ) -> Result<Counted, Error> {
-    let mut counted = Counted { fingerprints: Fingerprints::default(), beyond: 0 };
+    let mut counted = Counted { fingerprints: Fingerprints::default(), below: 0, beyond: 0 };
     let mut key = K::Owned::default();
     for slot in 0..Leaf::<LINES>::CAPACITY {
         let Some(Slot { token, value }) = leaf.read(slot) else { continue };
@@ -230,14 +231,13 @@ pub(super) fn count_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
         let found: &K = key.borrow();
         match read {
             Err(error) if insists => return Err(error),
-            Ok(()) if found < low || high.is_some_and(|high| found >= high) => {
-                counted.beyond |= 1 << slot;
-                continue;
+            Ok(()) if found < low => counted.below |= 1 << slot,
+            Ok(()) if high.is_some_and(|high| found >= high) => counted.beyond |= 1 << slot,
+            _ => {
+                visit(value)?;
+                counted.fingerprints.0[slot] = Place::of::<LINES>(token).fingerprint_at(slot);
             }
-            _ => {}
         }
-        visit(value)?;
-        counted.fingerprints.0[slot] = Place::of::<LINES>(token).fingerprint_at(slot);
     }
     Ok(counted)
 }

@@ -59,6 +59,15 @@ impl Entry {
         pm.persist(self);
     }
 
+    /// Lets a leaf that lives begin further down, where another one does, durably: the commit point, from which on this one has the higher generation. That must
+    /// not be said later, or neither of the two would stand for the range.
+    #[track_caller]
+    pub(super) fn reach_down<M: Medium>(&self, pm: &Pm<M>, low: u64, generation: u64) {
+        pm.store(&self.state, generation, Release);
+        pm.store(&self.low, low, Release);
+        pm.persist(self);
+    }
+
     /// Ends the life of a leaf. The caller fences.
     #[track_caller]
     pub(super) fn kill<M: Medium>(&self, pm: &Pm<M>) {

@@ -179,8 +179,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             if (0..Leaf::<LINES>::CAPACITY).any(|slot| found.fingerprints.0[slot] != descriptor.fingerprint(slot)) {
                 return Err(corrupt(off, "a leaf whose fingerprints are not those of what counts"));
             }
-            if found.beyond != 0 && !K::WHOLE {
-                return Err(corrupt(off, "a leaf with a record that belongs to another"));
+            if found.below != 0 || found.beyond != 0 && !K::WHOLE {
+                return Err(corrupt(off, "a leaf with a key that belongs to another, and must not be there"));
             }
             self.sort(leaf, occupied, fences, &mut placed)?;
             let mut previous = None;

@@ -1,7 +1,7 @@
 //! Splits and merges. See `ever.rs` for the protocol, whose steps the comments count.
 
 use super::directory::{Dead, Directory, Number};
-use super::leaf::{Built, Fingerprints, Leaf, Slot};
+use super::leaf::{Built, Fingerprints, Leaf, Place, Slot};
 use super::{Ever, Reached};
 use crate::latch::{Appending, Locked, Restart};
 use crate::record::Record;
@@ -105,7 +105,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         descriptor.clear(moved);
         // Step 4.
         let _appending = lock.append();
-        scrub::<K, M, LINES>(&self.pool, leaf, moved);
+        if !K::WHOLE {
+            scrub(&self.pool, leaf, moved);
+        }
         Ok(goes_right)
     }
 
@@ -132,22 +134,24 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 Err(Restart)
             }
         });
-        let Ok(locks) = locks else {
+        let Ok([lock_of_left, lock_of_right]) = locks else {
             pair.release();
             // For next time.
             self.wake(left);
             return Err(self.wake(right));
         };
-        // Not worth it, or no space: nothing has changed.
-        let Some(joined) = self.join([left, right]) else {
-            locks.into_iter().for_each(Locked::release_unchanged);
+        if self.join([left, right]).is_none() {
+            // Not worth it: nothing has changed.
+            lock_of_left.release_unchanged();
+            lock_of_right.release_unchanged();
             pair.release();
             return Ok(());
-        };
+        }
         // Step 4.
-        pair.join(joined);
-        locks.into_iter().for_each(Locked::release_obsolete);
-        self.directory.give_back([left, right], true);
+        pair.join(right);
+        lock_of_left.release_obsolete();
+        drop(lock_of_right);
+        self.directory.give_back([left], true);
         self.leaves.add(-1);
         Ok(())
     }
@@ -157,32 +161,44 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.leaf(number)?.1.latch().try_lock()
     }
 
-    /// Puts one leaf in the place of two, which are latched, in persistent memory; its number.
-    fn join(&self, [left, right]: [Number; 2]) -> Option<Number> {
-        let of = |number| self.leaf(number).ok().map(|(leaf, descriptor)| (leaf, descriptor.occupied::<LINES>(Wide::get())));
-        let leaves = [of(left)?, of(right)?];
-        let counts = leaves.map(|(_, slots)| slots.count_ones() as usize);
+    /// Lets one of two leaves, which are latched, take over what is in the other; `None`, and nothing, if that is not worth it.
+    fn join(&self, [left, right]: [Number; 2]) -> Option<()> {
+        let wide = Wide::get();
+        let [(from, moved), (into, descriptor)] = [self.leaf(left).ok()?, self.leaf(right).ok()?];
+        let moved = moved.occupied::<LINES>(wide);
+        let counts = [moved, descriptor.occupied::<LINES>(wide)].map(|slots| slots.count_ones() as usize);
         if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::MERGED) {
             return None;
         }
-        let entries: Vec<Slot> = leaves.iter().flat_map(|(leaf, slots)| each(*slots).filter_map(|slot| leaf.read(slot))).collect();
-        let joined = self.directory.take(&self.pool, &self.root().first).ok()?;
-        let Ok(descriptor) = self.begin(joined.number) else { return None };
         // Step 1.
-        descriptor.fill(&self.write(joined, &entries));
-        self.pool.fence();
+        let (mut written, mut fingerprints) = (0, Vec::with_capacity(counts[0]));
+        for entry in each(moved).filter_map(|slot| from.read(slot)) {
+            let place = Place::of::<LINES>(entry.token);
+            let slot = descriptor.room::<LINES>(wide, place, written).expect("two leaves fill no more than one");
+            into.write(&self.pool, slot, entry);
+            written |= 1 << slot;
+            fingerprints.push((slot, place.fingerprint_at(slot)));
+        }
+        if written != 0 {
+            for line in into.lines_of(written) {
+                self.pool.flush(line);
+            }
+            self.pool.fence();
+        }
         // Step 2.
         let [left, right] = [left, right].map(|number| self.directory.entry(&self.pool, number));
-        self.directory.entry(&self.pool, joined.number).commit(&self.pool, left.low.get(), left.state.get() + 1);
-        // Step 3.
         let fence = K::read_fence(&self.pool, right.low.get());
-        right.kill(&self.pool);
+        right.reach_down(&self.pool, left.low.get(), right.state.get().max(left.state.get() + 1));
+        // Step 3.
         left.kill(&self.pool);
         self.pool.fence();
         if let Ok((_, Some((fence, _)))) = fence {
             self.pool.retire(fence, &self.pool.pin());
         }
-        Some(joined.number)
+        for (slot, fingerprint) in fingerprints {
+            descriptor.set(slot, fingerprint);
+        }
+        Some(())
     }
 }
 
@@ -206,9 +222,9 @@ fn sort_by_rank<const LINES: usize>(leaf: &Leaf<LINES>, slots: u64, placed: &mut
     taken.count_ones() as usize == count
 }
 
-/// Makes the values of slots that no longer count 0, durably, where they link records.
-pub(super) fn scrub<K: Key + ?Sized, M: Medium, const LINES: usize>(pm: &Pm<M>, leaf: &Leaf<LINES>, slots: u64) {
-    if K::WHOLE || slots == 0 {
+/// Makes the values of slots that do not count 0, durably.
+pub(super) fn scrub<M: Medium, const LINES: usize>(pm: &Pm<M>, leaf: &Leaf<LINES>, slots: u64) {
+    if slots == 0 {
         return;
     }
     each(slots).for_each(|slot| leaf.set_value(pm, slot, None));
