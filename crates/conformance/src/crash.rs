@@ -46,7 +46,7 @@ pub use report::{Report, Violation};
 pub use seeded::{Seed, Sown, seeds, sow};
 pub use store::{StoreChange, Stores};
 pub use story::Crashed;
-pub use world::{Start, Step, World};
+pub use world::{Applied, Start, Step, World};
 
 use checker::Checker;
 use everleaf_index::{Key, registry};
@@ -222,9 +222,9 @@ pub fn suites() -> Vec<Box<dyn Suite>> {
     suites
 }
 
-/// The store on other indexes. Most of what there is to find there is found by the indexes' own worlds.
+/// The store on other indexes, of which most that there is to find is found by the indexes' own worlds; and stores in full pools.
 pub fn more_suites() -> impl Iterator<Item = Box<dyn Suite>> {
-    Stores::OTHERS.into_iter().map(|stores| Box::new(Arc::new(stores)) as Box<dyn Suite>)
+    Stores::OTHERS.into_iter().chain(Stores::FULL).map(|stores| Box::new(Arc::new(stores)) as Box<dyn Suite>)
 }
 
 fn indexes<K: crate::Class + Key + ?Sized>() -> impl Iterator<Item = Box<dyn Suite>> {

@@ -2,7 +2,7 @@
 
 use super::report::{Report, Violation};
 use super::story::Crashed;
-use super::world::{Start, Step, World};
+use super::world::{Applied, Start, Step, World};
 use super::{Case, Options};
 use crate::Broken;
 use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Image, Life, Memory, Points, Pool, PoolOptions, Seen, WORD};
@@ -317,12 +317,12 @@ impl<W: World> Checker<W> {
             life.begin();
             return self.take(live, &life.medium(), model, step);
         };
-        let mut after = model.clone();
         let mut allowed = vec![model.clone()];
         if let Step::Change(change) = step {
-            self.world.model(&mut after, change);
             allowed.extend(self.world.between(model, change));
-            allowed.push(after.clone());
+            let mut after = model.clone();
+            self.world.model(&mut after, change);
+            allowed.push(after);
         }
         let allowed = Expected::new(allowed);
         self.watch(life, &allowed, extent);
@@ -336,7 +336,7 @@ impl<W: World> Checker<W> {
             self.watch(life, &allowed, extent);
         }
         let taken = self.take(live, &life.medium(), model, step);
-        self.watch(life, &Expected::new(vec![after]), extent);
+        self.watch(life, &Expected::new(vec![model.clone()]), extent);
         life.end();
         life.look_away();
         taken
@@ -347,11 +347,7 @@ impl<W: World> Checker<W> {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.say(|| step.to_string());
         match step {
-            Step::Change(change) => {
-                let before = model.clone();
-                self.world.model(model, change);
-                self.world.apply(live.as_mut().expect("open between steps"), &before, change)
-            }
+            Step::Change(change) => self.apply(live.as_mut().expect("open between steps"), model, change),
             Step::Close => {
                 if live.is_some() {
                     self.close(live)?;
@@ -360,6 +356,15 @@ impl<W: World> Checker<W> {
                 Ok(())
             }
         }
+    }
+
+    /// Does an operation, in the world and, unless it is refused, in the model.
+    fn apply(&self, live: &mut W::Live, model: &mut W::Content, change: &W::Change) -> Result<(), Broken> {
+        match self.world.apply(live, model, change)? {
+            Applied::Done => self.world.model(model, change),
+            Applied::Refused => self.notes.lock().report.refused += 1,
+        }
+        Ok(())
     }
 
     fn close(&self, live: &mut Option<W::Live>) -> Result<(), Broken> {
@@ -507,10 +512,8 @@ impl<W: World> Checker<W> {
         const RULE: &str = "what was recovered works";
         let mut model = found;
         for change in self.world.follow_up(&self.start, &model) {
-            let before = model.clone();
-            self.world.model(&mut model, &change);
             self.say(|| format!("it is used: {change}"));
-            self.world.apply(live, &before, &change).map_err(|broken| Broken::new(RULE, broken))?;
+            self.apply(live, &mut model, &change).map_err(|broken| Broken::new(RULE, broken))?;
         }
         let used = self.world.content(live, self.limit()).map_err(|broken| Broken::new(RULE, broken))?;
         if used != model {

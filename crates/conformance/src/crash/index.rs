@@ -1,6 +1,6 @@
 //! An index of the registry in a crash run.
 
-use super::world::{Start, World};
+use super::world::{Applied, Start, World};
 use crate::subject::{Model, apply_to_model};
 use crate::{Broken, Change, Class, ROOT, Subject};
 use everleaf_index::{Entry, FILL, Write};
@@ -190,7 +190,7 @@ impl<K: Class + ?Sized> World for Index<K> {
         (0..1 << MANY).map(subset).collect()
     }
 
-    fn apply(&self, live: &mut Live<K>, before: &Option<Model<K>>, change: &IndexChange) -> Result<(), Broken> {
+    fn apply(&self, live: &mut Live<K>, before: &Option<Model<K>>, change: &IndexChange) -> Result<Applied, Broken> {
         const RULE: &str = "an operation succeeds";
         match *change {
             IndexChange::Create => live.subject = Some(Subject::create(&self.entry, Arc::clone(&live.pool)).map_err(Broken::by(RULE))?),
@@ -224,7 +224,7 @@ impl<K: Class + ?Sized> World for Index<K> {
                 }
             }
         }
-        Ok(())
+        Ok(Applied::Done)
     }
 
     fn content(&self, live: &Live<K>, limit: usize) -> Result<Option<Model<K>>, Broken> {

@@ -3,7 +3,7 @@
 //! A root links a block of its own size, whose first and last word hold a payload: small blocks, blocks of nearly a slab, runs of slabs.
 
 use super::checker::SLAB;
-use super::world::{Start, World};
+use super::world::{Applied, Start, World};
 use crate::Broken;
 use everleaf_pmem::{Crash, Error, Fresh, Off, Pool, Reach, Word};
 use rand::Rng;
@@ -131,7 +131,7 @@ impl World for Pools {
         };
     }
 
-    fn apply(&self, pool: &mut Arc<Pool<Crash>>, _before: &BTreeMap<u32, u64>, change: &PoolChange) -> Result<(), Broken> {
+    fn apply(&self, pool: &mut Arc<Pool<Crash>>, _before: &BTreeMap<u32, u64>, change: &PoolChange) -> Result<Applied, Broken> {
         let apply = || {
             match *change {
                 PoolChange::Link(root, payload) => drop(pool.link_root(&name(root), size(root) as u64, pool.seal(block(pool, root, payload)?))?),
@@ -144,7 +144,7 @@ impl World for Pools {
                     pool.retire(Off::<Word>::new(old.off), &pool.pin());
                 }
             }
-            Ok::<_, Error>(())
+            Ok::<_, Error>(Applied::Done)
         };
         apply().map_err(|error| Broken::new("an operation succeeds", format_args!("{change}: {error}")))
     }

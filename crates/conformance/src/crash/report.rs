@@ -20,6 +20,8 @@ pub struct Report {
     pub nested: u64,
     /// Times that what was recovered was used on, and crashed again.
     pub second_lives: u64,
+    /// Operations that were refused.
+    pub refused: u64,
     /// Crash points of which every image was shown.
     pub eager_points: u64,
     /// Crash points that were shown undecided, in every way that they can be read.
@@ -65,6 +67,7 @@ impl Report {
         self.checked += other.checked;
         self.nested += other.nested;
         self.second_lives += other.second_lives;
+        self.refused += other.refused;
         self.eager_points += other.eager_points;
         self.lazy_points += other.lazy_points;
         self.sampled_points += other.sampled_points;
@@ -94,9 +97,12 @@ impl Violation {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sequences, images, checked, nested, second_lives, eager_points, lazy_points, sampled_points, is_cut, took, violation } = self;
+        let Self { sequences, images, checked, nested, second_lives, refused, eager_points, lazy_points, sampled_points, is_cut, took, violation } = self;
         let rate = |count: u64| count as f64 / took.as_secs_f64() * 60.0 / 1e6;
         write!(f, "{sequences} sequences, {images} images, {checked} checked ({nested} in recoveries), {second_lives} second lives, ")?;
+        if *refused > 0 {
+            write!(f, "{refused} operations refused, ")?;
+        }
         write!(f, "{} crash points ({lazy_points} undecided, {sampled_points} sampled), ", eager_points + lazy_points + sampled_points)?;
         write!(
             f,

@@ -1,7 +1,11 @@
 //! The store in a crash run: a write happens as a whole or not at all, batches and transactions over several namespaces too. A snapshot shows the same as long
 //! as it lives, whatever is written; so what it holds back takes part.
+//!
+//! A store in a full pool ([`Stores::FULL`]) refuses what it has no room for. That has then not happened, not in part either, whenever the crash comes; what
+//! removes something, or moves it, is never refused, but in a batch; and every image opens. The pool is filled with values of many sizes, in a namespace of their own, until
+//! not even the smallest fits: with that, and with a value of each size gone again, so that a write finds room for one of its blocks and not for the next.
 
-use super::world::{Start, World};
+use super::world::{Applied, Start, World};
 use crate::Broken;
 use everleaf::{Batch, Direction, Error, Evacuation, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
 use everleaf_pmem::{Crash, Pool};
@@ -17,15 +21,27 @@ use std::sync::Arc;
 pub struct Stores {
     /// Name of their index.
     pub index: &'static str,
+    /// Whether their pools are full.
+    pub is_full: bool,
 }
 
 impl Stores {
     /// On the index with the smallest leaves.
-    pub const SMALLEST: Self = Self { index: "isle-128" };
+    pub const SMALLEST: Self = Self::on("isle-128");
 
     /// On others: each way to split leaves, and to lay them out.
-    pub const OTHERS: [Self; 5] =
-        [Self { index: "lb-128" }, Self { index: "fp-192" }, Self { index: "nv-128" }, Self { index: "wb-128" }, Self { index: "ever-64" }];
+    pub const OTHERS: [Self; 5] = [Self::on("lb-128"), Self::on("fp-192"), Self::on("nv-128"), Self::on("wb-128"), Self::on("ever-64")];
+
+    /// In full pools: on the default, on one that needs room to remove something, and on one whose leaves are replaced.
+    pub const FULL: [Self; 3] = [Self::full("ever-64"), Self::full("nv-128"), Self::full("isle-128")];
+
+    const fn on(index: &'static str) -> Self {
+        Self { index, is_full: false }
+    }
+
+    const fn full(index: &'static str) -> Self {
+        Self { index, is_full: true }
+    }
 }
 
 /// What can happen to a store. Namespaces by number.
@@ -59,6 +75,10 @@ pub enum StoreChange {
     Look,
     /// Puts whatever can be moved elsewhere, and gives back what is free.
     Compact,
+    /// Fills the pool with values that nobody asks for.
+    Fill,
+    /// Removes one of each size of those.
+    Relieve,
 }
 
 use StoreChange::*;
@@ -88,6 +108,13 @@ fn times() -> Times {
     Times { wall_ms: NOW_MS, passed_ms: 1 }
 }
 
+impl StoreChange {
+    /// Whether a full pool may have no room for it. What only removes something, or moves it, must not fail, but in a batch, which has a log.
+    fn may_be_refused(&self) -> bool {
+        !matches!(self, Delete(..) | DeleteRange(..) | Clear(_) | Compact | Sweep | Fill | Relieve)
+    }
+}
+
 impl fmt::Display for StoreChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,6 +132,8 @@ impl fmt::Display for StoreChange {
             Transact(space, key, changes) => write!(f, "transact, reading {space}/{key}: {changes:?}"),
             Look => write!(f, "take a snapshot, or drop it"),
             Compact => write!(f, "compact"),
+            Fill => write!(f, "fill the pool"),
+            Relieve => write!(f, "make a little room"),
         }
     }
 }
@@ -113,6 +142,10 @@ impl fmt::Display for StoreChange {
 const EXPIRING: &str = "expiring";
 
 const SPACES: [&str; 2] = ["first", "second"];
+/// The namespace of what fills a pool.
+const BALLAST: &str = "ballast";
+/// Sizes of the values there, the larger ones first: in the end no block of any class is left.
+const BALLAST_SIZES: [usize; 4] = [2000, 500, 100, 0];
 
 /// With a close they are as many as a case can number.
 const CHANGES: [StoreChange; 15] = [
@@ -165,6 +198,29 @@ const OTHERS: [StoreChange; 14] = [
     Compact,
 ];
 
+/// Others, for full pools: of what is written in them, all has happened or nothing, if it is refused.
+const TIGHT: [StoreChange; 15] = [
+    Put(0, "a", "new"),
+    Put(1, "a key of more than eight bytes", LONG),
+    Put(0, "ab", ""),
+    PutUntil(0, "b", LONG, Expiry::Future),
+    Append(0, "a", LONG),
+    Delete(0, "a"),
+    DeleteRange(0, "a", "b"),
+    Write(&[(0, "aa", Some("batch")), (1, "a", Some(LONG)), (0, "b", None), (1, "d", Some("batch"))]),
+    Write(&[(1, "c", Some("small")), (1, "b", Some("small"))]),
+    Write(&[(0, "a", None), (0, "aa", None), (1, "b", None)]),
+    Swap(0, "a", Some("older"), Some("swapped")),
+    Transact(0, "a", &[(0, "a", Some(LONG)), (1, "c", None), (1, "d", Some("there"))]),
+    Clear(0),
+    Compact,
+    Relieve,
+];
+
+/// A value of more than one line.
+const LONG: &str =
+    "a value that takes more than one line of a cache, so that it needs another block than the small ones do, and a crash can tear it in the middle";
+
 /// What a recovered store is used for.
 const AFTERWARDS: [StoreChange; 4] =
     [Write(&[(0, "a", Some("x")), (1, "c", None), (1, "e", Some("y"))]), Delete(0, "a"), Put(0, "z", "z"), Append(1, "e", "!")];
@@ -192,17 +248,27 @@ impl World for Stores {
 
     fn name(&self) -> String {
         match self.index {
+            index if self.is_full => format!("store-full-{index}"),
             "isle-128" => "store".to_owned(),
             index => format!("store-{index}"),
         }
     }
 
     fn memory(&self) -> usize {
-        512 << 10
+        // The least of which a reserve is kept is half of that.
+        if self.is_full { 256 << 10 } else { 512 << 10 }
     }
 
     fn starts(&self) -> Vec<Start<StoreChange>> {
         let filled = || FILLED.to_vec();
+        if self.is_full {
+            let relieved = [filled(), vec![Fill, Relieve]].concat();
+            return vec![
+                Start::new("full", [filled(), vec![Fill]].concat(), [0; 4]),
+                Start::new("relieved", relieved.clone(), [0; 4]),
+                Start { closed: true, ..Start::new("closed", relieved, [0; 4]) },
+            ];
+        }
         vec![
             Start::new("empty", vec![Clear(0)], [0; 4]),
             Start::new("filled", filled(), [0; 4]),
@@ -235,10 +301,18 @@ impl World for Stores {
     }
 
     fn changes(&self, start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
-        if start.name == EXPIRING { OTHERS.to_vec() } else { CHANGES.to_vec() }
+        match start.name {
+            _ if self.is_full => TIGHT.to_vec(),
+            EXPIRING => OTHERS.to_vec(),
+            _ => CHANGES.to_vec(),
+        }
     }
 
     fn random(&self, _step: u64, _content: &Content, choice: &mut StdRng) -> StoreChange {
+        if self.is_full {
+            // What was removed is made up for: the pool stays full.
+            return if choice.random_ratio(1, 4) { Fill } else { TIGHT.choose(choice).expect("there are some").clone() };
+        }
         if choice.random_ratio(1, 3) { OTHERS.choose(choice) } else { CHANGES.choose(choice) }.expect("there are some").clone()
     }
 
@@ -276,7 +350,7 @@ impl World for Stores {
             DeleteRange(space, from, to) => content.retain(|(at, key), _| *at != space || !is_within(key, from, to)),
             Clear(space) => content.retain(|(at, _), _| *at != space),
             Transact(_, _, changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
-            Look | Sweep | Load(..) | Compact => {}
+            Look | Sweep | Load(..) | Compact | Fill | Relieve => {}
         }
     }
 
@@ -302,15 +376,22 @@ impl World for Stores {
         (0..1 << writes.len()).map(subset).collect()
     }
 
-    fn apply(&self, live: &mut Live, before: &Content, change: &StoreChange) -> Result<(), Broken> {
+    fn apply(&self, live: &mut Live, before: &Content, change: &StoreChange) -> Result<Applied, Broken> {
         const RULE: &str = "an operation succeeds";
+        let outcome = |error: Error| match self.is_full && change.may_be_refused() && error.is_no_space() {
+            true => Ok(Applied::Refused),
+            false => Err(Broken::new(RULE, format_args!("{change}: {error}"))),
+        };
         match (change, live.look.take()) {
             (Look, None) => live.look = Some((live.store.snapshot().map_err(Broken::by(RULE))?, before.clone())),
             (Look, Some(_)) => {}
             (_, look) => live.look = look,
         }
         if let Transact(space, key, changes) = *change {
-            let read = transact(live, space, key, changes).map_err(Broken::by(RULE))?;
+            let read = match transact(live, space, key, changes) {
+                Ok(read) => read,
+                Err(error) => return outcome(error),
+            };
             if read.as_ref() != before.get(&(space, key.into())).map(|(value, _)| value) {
                 return Err(Broken::new("a transaction reads what there is", format_args!("{key}: {read:?}")));
             }
@@ -322,7 +403,7 @@ impl World for Stores {
                 return Err(Broken::new("what is loaded was empty", format_args!("{change}: {loaded}")));
             }
         }
-        apply(live, change).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))
+        apply(live, change).map_or_else(outcome, |()| Ok(Applied::Done))
     }
 
     fn content(&self, live: &Live, limit: usize) -> Result<Content, Broken> {
@@ -383,8 +464,26 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
         DeleteRange(space, from, to) => spaces[space].delete_range(Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes())).map(drop),
         Clear(space) => spaces[space].clear(),
         Compact => store.compact(Evacuation::All, |_| ControlFlow::Continue(())).map(drop),
+        Fill => fill(store),
+        Relieve => BALLAST_SIZES.iter().try_for_each(|size| store.namespace(BALLAST)?.delete(&ballast(*size, 0)).map(drop)),
         Transact(..) | Load(..) | Look => Ok(()),
     }
+}
+
+fn ballast(size: usize, number: usize) -> Vec<u8> {
+    format!("{size} {number}").into_bytes()
+}
+
+/// Puts values of each size until one finds no room.
+fn fill(store: &Store<Crash>) -> Result<(), Error> {
+    let space = store.namespace(BALLAST)?;
+    for size in BALLAST_SIZES {
+        let refused = (0..).map(|number| space.put(&ballast(size, number), &vec![b'.'; size])).find_map(Result::err);
+        if let Some(error) = refused.filter(|error| !error.is_no_space()) {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 fn is_within(key: &[u8], from: &str, to: &str) -> bool {

@@ -70,7 +70,7 @@ pub trait World: Send + Sync + 'static {
     ///
     /// # Errors
     /// A rule that breaks.
-    fn apply(&self, live: &mut Self::Live, before: &Self::Content, change: &Self::Change) -> Result<(), Broken>;
+    fn apply(&self, live: &mut Self::Live, before: &Self::Content, change: &Self::Change) -> Result<Applied, Broken>;
 
     /// What it holds, by all ways of reading, which must agree; more than `limit` entries are too many.
     ///
@@ -91,6 +91,15 @@ pub trait World: Send + Sync + 'static {
     fn blocks(&self, _live: &Self::Live, _visit: &mut dyn FnMut(usize, usize)) -> Result<(), Broken> {
         Ok(())
     }
+}
+
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It has happened.
+    Done,
+    /// It was refused, as in a full pool: it has not happened, and never will have.
+    Refused,
 }
 
 /// A state to start from.

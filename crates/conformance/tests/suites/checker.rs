@@ -1,6 +1,6 @@
 //! The crash checker, checked: it passes a structure known to be right and fails each one known to be wrong.
 
-use everleaf_conformance::crash::{Case, Index, Options, Report, Start, Violation, World, every_crash, list, profile, suites};
+use everleaf_conformance::crash::{Applied, Case, Index, Options, Report, Start, Violation, World, every_crash, list, profile, suites};
 use everleaf_conformance::{Broken, Class};
 use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Pool, Profile, Verb, schedule};
 use rand::rngs::StdRng;
@@ -196,7 +196,7 @@ impl<W: World> World for Noted<W> {
     fn between(&self, before: &W::Content, change: &W::Change) -> Vec<W::Content> {
         self.world.between(before, change)
     }
-    fn apply(&self, live: &mut W::Live, before: &W::Content, change: &W::Change) -> Result<(), Broken> {
+    fn apply(&self, live: &mut W::Live, before: &W::Content, change: &W::Change) -> Result<Applied, Broken> {
         self.world.apply(live, before, change)
     }
     fn content(&self, live: &W::Live, limit: usize) -> Result<W::Content, Broken> {

@@ -1,6 +1,6 @@
 //! Every crash of every world, in sizes for a test run; `cargo xtask crash` runs more.
 
-use everleaf_conformance::crash::{Options, Suite, dependences, suites};
+use everleaf_conformance::crash::{Options, Suite, dependences, more_suites, suites};
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site};
 use std::sync::Arc;
 
@@ -68,6 +68,21 @@ fn every_crash_of_three_writes_to_a_store() {
     let report = store.every(&options);
     println!("store, filled: {report}");
     report.assert_clean();
+}
+
+/// What a full pool refuses has not happened in part, removals go on, and every image opens.
+#[test]
+fn every_crash_of_stores_in_full_pools() {
+    for suite in more_suites().filter(|suite| suite.name().starts_with("store-full")) {
+        let report = suite.every(&Options { operations: 1, closes: true, ..Options::default() });
+        println!("{}: {report}", suite.name());
+        report.assert_clean();
+        let options = Options { random: 20, sequences: 3, follow_up_every: 8, second_life_every: 256, closes: true, seed: 0x5eed, ..Options::default() };
+        let long = suite.sampled(&options);
+        println!("{}, seed {:#x}: {long}", suite.name(), options.seed);
+        long.assert_clean();
+        assert!(report.refused > 100 && long.refused > 20, "{}: hardly anything was refused", suite.name());
+    }
 }
 
 #[test]
