@@ -158,8 +158,8 @@ impl Database<'_> {
         Ok(())
     }
 
-    /// Whether what is to expire then is over from the start. It is not left to the sweep, nor to a transaction, which goes on to see what it has written: the key
-    /// is removed instead.
+    /// Whether what is to expire then is over from the start. It is not left to the sweep, nor to a transaction, which goes on to see what it has written: the
+    /// key is removed instead.
     fn is_over(&self, expiry_ms: Option<u64>) -> bool {
         expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.store.time_ms())
     }

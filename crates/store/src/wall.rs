@@ -33,8 +33,8 @@ impl Times {
         Self::read(wall, || STARTED.elapsed().as_millis() as u64)
     }
 
-    /// Reads the wall first. Who is held up before he has read the other clock, too, claims a beginning that is too early, which is nothing but an old claim: the
-    /// latest counts. After the other clock, it would be too late, and all keys would expire early by so much for as long as the store is open.
+    /// Reads the wall first. Who is held up before he has read the other clock, too, claims a beginning that is too early, which is nothing but an old claim:
+    /// the latest counts. After the other clock, it would be too late, and all keys would expire early by so much for as long as the store is open.
     fn read(wall: impl FnOnce() -> u64, passed: impl FnOnce() -> u64) -> Self {
         let wall_ms = wall();
         Self { wall_ms, passed_ms: passed() }

@@ -2,8 +2,9 @@
 //! as it lives, whatever is written; so what it holds back takes part.
 //!
 //! A store in a full pool ([`Stores::FULL`]) refuses what it has no room for. That has then not happened, not in part either, whenever the crash comes; what
-//! removes something, or moves it, is never refused, but in a batch; and every image opens. The pool is filled with values of many sizes, in a namespace of their own, until
-//! not even the smallest fits: with that, and with a value of each size gone again, so that a write finds room for one of its blocks and not for the next.
+//! removes something, or moves it, is never refused, but in a batch; and every image opens. The pool is filled with values of many sizes, in a namespace of
+//! their own, until not even the smallest fits: with that, and with a value of each size gone again, so that a write finds room for one of its blocks and not
+//! for the next.
 
 use super::world::{Applied, Start, World};
 use crate::Broken;

@@ -10,8 +10,8 @@
 //! Cerone and Gotsman). A circle without is one in the graph of pairs of a transaction and whether it was entered by an rw edge, which may not be left by
 //! another one.
 //!
-//! At the same moment, and in another namespace, the writer does something to what the key *shows*: sets it, also for a time, appends to it, or removes it. So a
-//! list says what is shown, and whoever reads both must find that, whatever expires, or is swept away, meanwhile.
+//! At the same moment, and in another namespace, the writer does something to what the key *shows*: sets it, also for a time, appends to it, or removes it. So
+//! a list says what is shown, and whoever reads both must find that, whatever expires, or is swept away, meanwhile.
 //!
 //! Batches, and in serializable histories some transactions, append to lists by merging, without having read them. Not so in the others: that merges do not
 //! conflict is more than snapshot isolation allows.
