@@ -295,7 +295,6 @@ fn a_backup_does_not_take_the_place_of_its_pool() {
     }
     let expected = content(&source);
     source.close().unwrap();
-    drop(source);
     assert!(content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
