@@ -304,22 +304,16 @@ impl Conversation {
     }
 
     fn run_sets(&mut self, database: &Namespace, counters: &Counters, pairs: &[(&[u8], &[u8])]) {
-        if database.put_many(pairs).is_ok() {
-            counters.changes.add(pairs.len() as u64);
-            pairs.iter().for_each(|_| self.reply.ok());
-            return;
-        }
-        // Some may be written: to set them again, one by one, finds out which cannot be.
-        for (key, value) in pairs {
-            match database.put(key, value) {
-                Ok(()) => {
-                    counters.changes.add(1);
-                    self.reply.ok();
-                }
-                Err(error) => {
-                    counters.errors.add(1);
-                    Failure::from(error).write(&mut self.reply);
-                }
+        let mut rest = pairs;
+        while !rest.is_empty() {
+            let (done, outcome) = database.put_first(rest);
+            counters.changes.add(done as u64);
+            (0..done).for_each(|_| self.reply.ok());
+            rest = &rest[done..];
+            if let Err(error) = outcome {
+                counters.errors.add(1);
+                Failure::from(error).write(&mut self.reply);
+                rest = rest.get(1..).unwrap_or_default();
             }
         }
     }

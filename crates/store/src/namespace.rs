@@ -276,20 +276,28 @@ impl<M: Listed> Namespace<M> {
     /// Sets several keys, each on its own (a crash or an error may leave some), sharing the cost of making them durable. Later ones win.
     ///
     /// # Errors
-    /// See [`Namespace::put`]. Pairs before the one that failed, in groups, have been set.
+    /// See [`Namespace::put`]. Some of the pairs have been set then: [`Namespace::put_first`] tells which.
     pub fn put_many(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        if let [(key, value)] = pairs {
-            return self.put(key, value);
-        }
-        pairs.iter().try_for_each(|(key, value)| check_sizes(key, value))?;
-        pairs.chunks(GROUP).try_for_each(|group| {
+        self.put_first(pairs).1
+    }
+
+    /// [`Namespace::put_many`], up to a pair that cannot be set, if there is one: how many have been, each once, and why the next one has not.
+    pub fn put_first(&self, pairs: &[(&[u8], &[u8])]) -> (usize, Result<(), Error>) {
+        let mut done = 0;
+        let sizes = pairs.iter().map(|(key, value)| check_sizes(key, value)).enumerate().find(|(_, checked)| checked.is_err());
+        let (count, too_long) = sizes.unwrap_or((pairs.len(), Ok(())));
+        let outcome = pairs[..count].chunks(GROUP).try_for_each(|group| {
+            let (start, end) = (done, done + group.len());
             let way = self.shared.with_room(|| {
-                let stripes = self.shared.stripes.lock_many(group.iter().map(|(key, _)| (self.space.number, *key)));
-                self.put_group(&stripes, group)
+                // Those that have been set before the pool was full are not set again: somebody else may have set them since.
+                let rest = &pairs[done..end];
+                let stripes = self.shared.stripes.lock_many(rest.iter().map(|(key, _)| (self.space.number, *key)));
+                self.put_group(&stripes, rest, &mut done)
             })?;
-            self.tidy(way, group.len());
+            self.tidy(way, end - start);
             Ok(())
-        })
+        });
+        (done, outcome.and(too_long))
     }
 
     /// Sets `key` if it is absent; whether it was.
@@ -583,7 +591,7 @@ impl<M: Listed> Namespace<M> {
         self.settle_versions(&[(key, link)], replaced.as_slice(), outcome)
     }
 
-    fn put_group(&self, stripes: &[Locked<'_>], pairs: &[(&[u8], &[u8])]) -> Result<Way, Error> {
+    fn put_group(&self, stripes: &[Locked<'_>], pairs: &[(&[u8], &[u8])], done: &mut usize) -> Result<Way, Error> {
         self.shared.writable()?;
         let Some(stripe) = stripes.first() else { return Ok(Way::Plain) };
         let index = self.shared.index_or_create(&self.space)?;
@@ -593,6 +601,7 @@ impl<M: Listed> Namespace<M> {
                 let version = Version { commit: at, ..Version::default() };
                 let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
                 let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
+                *done += replaced.len();
                 self.settle(&links, &replaced, at, outcome)?;
                 Ok(Way::Plain)
             }
@@ -602,7 +611,7 @@ impl<M: Listed> Namespace<M> {
                 while !rest.is_empty() {
                     let (part, after) = rest.split_at(count_distinct(rest));
                     self.shared.tick();
-                    self.put_versions(&index, part)?;
+                    self.put_versions(&index, part, done)?;
                     rest = after;
                 }
                 Ok(Way::Versioned)
@@ -611,7 +620,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Writes versions of keys, none of which comes twice.
-    fn put_versions(&self, index: &Index, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
+    fn put_versions(&self, index: &Index, pairs: &[(&[u8], &[u8])], done: &mut usize) -> Result<(), Error> {
         let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
         let (previous, mut replaced) = (self.links_of(index, &keys)?, Vec::with_capacity(keys.len()));
         let commit = self.shared.unstamped();
@@ -621,6 +630,7 @@ impl<M: Listed> Namespace<M> {
             .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
         let links = self.write_group(versions)?;
         let outcome = self.shared.upsert_many(index, &links, &mut replaced);
+        *done += replaced.len();
         self.settle_versions(&links, &replaced, outcome)
     }
 
