@@ -185,7 +185,6 @@ pub fn seeds() -> Vec<Seed> {
             At(EVER, "ever/structure.rs", "right.number).|commit(&self.pool, word, 1);", Fence, Drop)),
         seed("e4", "Ever: a leaf is used again with lines of its former life", "its design",
             At(EVER, "ever/structure.rs", "self.pool.|flush(line);", Flush, Drop)),
-        seed("e5", "Ever: a leaf that was merged does not die", "its design", At(EVER, "ever/structure.rs", "left.|kill(&self.pool);", Flush, Drop)),
         seed("e6", "Ever: a batch does not look again at the node above the leaf", "its design",
             Careless("ever-64", "crates/index/src/ever/batch.rs", "fn stage<", "self.router.validate")),
         seed("e7", "Ever: a leaf reaches down before it has the higher generation", "its design",

@@ -186,6 +186,8 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         Self::begin(pool, &extent, first.load(Acquire));
         // Leaves mean nothing before they live.
         let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
+        // persist-equivalent(fence drop): whoever takes a leaf here fences before that leaf lives. Others, who may take leaves of the extent at once, do not wait
+        // for this flush.
         let extent = pool.link(first, extent);
         // From the last to the first, so that they are taken in the order of memory.
         let leaves = self.add(&mut state, extent)?.rev();
