@@ -40,8 +40,8 @@
 //! *Merge* of X into the next leaf N, latched, under one node of the router (see `are_worth_merging`):
 //! 1. write the entries of X into vacant slots of N, flush, fence. Their keys are below the low of N: they count there for nothing. A crash leaves some of
 //!    them, which must not be there when N reaches down again, by then with other entries: whoever reads the leaf next clears them (invariant 4).
-//! 2. the directory entry of N: state := the generation of N, or that of X + 1 if that is higher; low := that of X; flush, fence: the commit point, which is the
-//!    low. Before: X and N as they were. After: N stands for the range of both, since X, with an equal low, has the lower generation.
+//! 2. the directory entry of N: state := the generation of N, or that of X + 1 if that is higher; low := that of X; flush, fence: the commit point, which is
+//!    the low. Before: X and N as they were. After: N stands for the range of both, since X, with an equal low, has the lower generation.
 //! 3. the state of X := 0, flush, fence. X, which was as good as dead before, must be dead before its place is used again, and before N is.
 //! 4. fingerprints of N; the router; the latch of X says obsolete for ever, or until the leaf is used again. Volatile.
 //!

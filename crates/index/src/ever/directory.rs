@@ -12,9 +12,9 @@
 //! The low fence is stored before the state, in one line, so the state of a leaf that comes to life is the commit point of whatever it is born for. A leaf is
 //! written only when its death is durable.
 //!
-//! What a dead leaf holds counts for nothing, but is *known* to be durable: of a leaf that has lived, since all that is stored to one is flushed and fenced before
-//! its latch is free; of one that an opening has found; and of one in an extent that nobody had stored to when it was made. So a line of it in which every
-//! value is 0 already need not be written to be empty. Of other leaves that is not known before they have been written whole.
+//! What a dead leaf holds counts for nothing, but is *known* to be durable: of a leaf that has lived, since all that is stored to one is flushed and fenced
+//! before its latch is free; of one that an opening has found; and of one in an extent that nobody had stored to when it was made. So a line of it in which
+//! every value is 0 already need not be written to be empty. Of other leaves that is not known before they have been written whole.
 //!
 //! Extents form a list from the root block on. A new one goes to its front: durable as a whole, all its leaves dead; then one link. Extents are never given
 //! back while the index lives; their leaves are used again.
@@ -59,8 +59,8 @@ impl Entry {
         pm.persist(self);
     }
 
-    /// Lets a leaf that lives begin further down, where another one does, durably: the commit point, from which on this one has the higher generation. That must
-    /// not be said later, or neither of the two would stand for the range.
+    /// Lets a leaf that lives begin further down, where another one does, durably: the commit point, from which on this one has the higher generation. That
+    /// must not be said later, or neither of the two would stand for the range.
     #[track_caller]
     pub(super) fn reach_down<M: Medium>(&self, pm: &Pm<M>, low: u64, generation: u64) {
         pm.store(&self.state, generation, Release);
@@ -186,8 +186,8 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         Self::begin(pool, &extent, first.load(Acquire));
         // Leaves mean nothing before they live.
         let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
-        // persist-equivalent(fence drop): whoever takes a leaf here fences before that leaf lives. Others, who may take leaves of the extent at once, do not wait
-        // for this flush.
+        // persist-equivalent(fence drop): whoever takes a leaf here fences before that leaf lives. Others, who may take leaves of the extent at once, do not
+        // wait for this flush.
         let extent = pool.link(first, extent);
         // From the last to the first, so that they are taken in the order of memory.
         let leaves = self.add(&mut state, extent)?.rev();
