@@ -1,0 +1,191 @@
+//! Changes words of a store's pool; opens, reads, verifies and uses what is left of it, or repairs it.
+//!
+//! The first byte chooses which of these, the index, whether the pool was closed or its process killed, and whether the target mends the checksums of the
+//! superblocks and of the allocator's snapshot, which whoever changes them rarely guesses. Each 11 bytes after it change one of the words that are not zero,
+//! or the one behind it: how, which, and a number. There must be an error or an answer, and no panic, no endless loop, and not more memory than the pool is
+//! worth. What `verify` finds sound can be read, forward and backward alike, and what `repair` makes is sound.
+//!
+//! Run it with `cargo +nightly fuzz run open_store`.
+
+#![no_main]
+
+use everleaf::{Batch, Direction, Error, Namespace, Options, Store, repair};
+use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use libfuzzer_sys::fuzz_target;
+use std::ops::{Bound, ControlFlow};
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+
+const SIZE: usize = 128 << 10;
+const INDEXES: [&str; 6] = ["ever-64", "isle-128", "lb-128", "fp-192", "wb-128", "nv-128"];
+/// More entries than the pool has room for are a loop.
+const ENTRIES_MAX: usize = SIZE / 8;
+
+fn options(index: &str) -> Options {
+    Options { index: index.into(), size_max: SIZE, recovery_threads: 1, ..Options::default() }
+}
+
+fn pool_options() -> PoolOptions {
+    PoolOptions { size_max: SIZE, slab_size: 4096, ..PoolOptions::default() }
+}
+
+/// A pool.
+struct Seed {
+    words: Vec<u64>,
+    /// Numbers of the words that are not zero.
+    used: Vec<usize>,
+}
+
+/// For each index, a pool that was closed, and one whose process was killed.
+static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| INDEXES.iter().flat_map(|index| [build(index, true), build(index, false)]).collect());
+
+/// Two namespaces, batches, deletes, keys that expire, and versions that a snapshot holds back.
+fn build(index: &str, is_closed: bool) -> Seed {
+    let memory = Memory::new(SIZE).expect("128 KiB");
+    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).expect("new memory");
+    let store = Store::on(pool, &options(index)).expect("an empty pool");
+    let fill = || {
+        let (one, other) = (store.namespace("one")?, store.namespace("other")?);
+        for number in 0..40_u8 {
+            one.put(&[number], &vec![number; usize::from(number)])?;
+            let mut batch = Batch::default();
+            batch.put_until(&other, format!("a longer key {number}").as_bytes(), b"value", (number % 2 == 0).then_some(u64::MAX >> 4));
+            batch.delete(&one, &[number / 2]);
+            store.write(batch)?;
+        }
+        let snapshot = store.snapshot()?;
+        (20..30).try_for_each(|number| one.put(&[number], b"over"))?;
+        other.delete(b"a longer key 7")?;
+        Ok::<_, Error>(snapshot)
+    };
+    let snapshot = fill().expect("a pool with room");
+    let words = || memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    let words: Vec<u64> = if is_closed {
+        drop(snapshot);
+        store.close().expect("nothing fails in memory");
+        words()
+    } else {
+        words()
+    };
+    let used = (0..words.len()).filter(|at| words[*at] != 0).collect();
+    Seed { words, used }
+}
+
+fn change(words: &mut [u64], used: &[usize], change: &[u8]) {
+    let at = used[usize::from(u16::from_le_bytes([change[1], change[2]])) % used.len()];
+    let number = u64::from_le_bytes(change[3..].try_into().expect("8 of 11 bytes"));
+    match change[0] % 5 {
+        0 => words[at] = number,
+        1 => words[at] ^= number,
+        2 => words[at] = words[at].wrapping_add(number as i8 as u64),
+        3 => words[at] = words[used[number as usize % used.len()]],
+        _ => words[(at + 1) % (SIZE / 8)] = number,
+    }
+}
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Both superblocks, each with the snapshot that it names.
+fn mend(words: &mut [u64]) {
+    for slot in [64, 128] {
+        let (start, size) = (words[slot + 12] as usize / 8, words[slot + 13] as usize / 8);
+        if let Some(snapshot) = start.checked_add(size).and_then(|end| words.get(start..end)) {
+            words[slot + 14] = crc32c::crc32c(&bytes_of(snapshot)).into();
+        }
+        words[slot + 15] = crc32c::crc32c(&bytes_of(&words[slot..slot + 15])).into();
+    }
+}
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// All that a scan shows, and a lookup of each.
+fn read(namespace: &Namespace, direction: Direction) -> Result<Entries, Error> {
+    let mut entries = Entries::new();
+    namespace.scan(Bound::Unbounded, direction, |key, value| {
+        entries.push((key.to_vec(), value.to_vec()));
+        assert!(entries.len() < ENTRIES_MAX, "a scan without an end");
+        ControlFlow::Continue(())
+    })?;
+    for (key, value) in &entries {
+        assert!(namespace.get(key)?.is_some_and(|found| found == *value), "a lookup does not find what a scan shows");
+    }
+    Ok(entries)
+}
+
+/// What all of its namespaces show.
+fn read_all(store: &Store) -> Result<Vec<Entries>, Error> {
+    let mut all = Vec::new();
+    for name in store.namespaces() {
+        let namespace = store.namespace(&name)?;
+        let (entries, mut reverse) = (read(&namespace, Direction::Forward)?, read(&namespace, Direction::Reverse)?);
+        reverse.reverse();
+        assert_eq!(entries, reverse);
+        all.push(entries);
+    }
+    Ok(all)
+}
+
+fn write(store: &Store) -> Result<(), Error> {
+    let (one, other) = (store.namespace("one")?, store.namespace("other")?);
+    for number in 0..20_u8 {
+        one.put(&[2 * number], &[7; 100])?;
+        other.delete(format!("a longer key {number}").as_bytes())?;
+        let mut batch = Batch::default();
+        batch.put(&one, &[number], b"both");
+        batch.put(&other, &[number], b"both");
+        store.write(batch)?;
+    }
+    store.sweep(1000)?;
+    other.clear()
+}
+
+fn open(words: &[u64], index: &str) -> Result<Store, Error> {
+    let memory = Memory::new(SIZE).expect("128 KiB");
+    memory.words().iter().zip(words).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+    Store::on(Pool::open_in(memory, Hardware::page_cache(), pool_options())?, &options(index))
+}
+
+/// A file in memory: `repair` waits for the disk.
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/everleaf-fuzz-{}.{name}", std::process::id()))
+}
+
+/// Reads it, verifies it, uses it.
+fn live(words: &[u64], index: &str) {
+    let Ok(store) = open(words, index) else { return };
+    let read = read_all(&store);
+    if store.verify().is_ok_and(|report| report.is_sound()) {
+        read.expect("what is sound can be read");
+    }
+    let _ = (write(&store), store.verify(), store.close());
+}
+
+/// Writes what can be read of it to another pool, which is sound.
+fn salvage(words: &[u64]) {
+    let (damaged, repaired) = (file("pool"), file("repaired"));
+    std::fs::write(&damaged, bytes_of(words)).expect("room in memory");
+    let roomy = || Options { size_max: 8 << 20, ..options("ever") };
+    if repair(&damaged, &repaired, roomy(), |_| ()).is_ok() {
+        let store = Store::open(&repaired, roomy()).expect("a repaired pool opens");
+        assert!(store.verify().expect("a report").is_sound());
+        read_all(&store).expect("a repaired pool can be read");
+        drop(store);
+        std::fs::remove_file(&repaired).expect("it is there");
+    }
+    std::fs::remove_file(&damaged).expect("it is there");
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&mode, changes)) = bytes.split_first() else { return };
+    let number = usize::from(mode >> 1) % SEEDS.len();
+    let (seed, index) = (&SEEDS[number], INDEXES[number / 2]);
+    let mut words = seed.words.clone();
+    changes.chunks_exact(11).for_each(|bytes| change(&mut words, &seed.used, bytes));
+    if mode & 1 == 1 {
+        mend(&mut words);
+    }
+    if mode < 128 { live(&words, index) } else { salvage(&words) }
+});
