@@ -178,29 +178,3 @@ impl Saving {
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use everleaf::Options;
-
-    /// The next could begin before the file of one that had failed was removed, and lost its own.
-    #[test]
-    fn a_backup_that_fails_takes_no_file_from_the_next() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
-        store.namespace("0").unwrap().put(b"k", b"v").unwrap();
-        let backups = Arc::new(Backups::new(directory.path().join("backup"), |_| ()));
-        for round in 0..300 {
-            let failing = backups.begin(&store, Ground::Back, 0).unwrap().unwrap();
-            backups.continue_in_background(failing, || true).unwrap();
-            let next = loop {
-                if let Some(begun) = backups.begin(&store, Ground::Fore, 0) {
-                    break begun.unwrap();
-                }
-            };
-            backups.join();
-            assert!(next.finish().is_ok(), "round {round}");
-        }
-    }
-}
