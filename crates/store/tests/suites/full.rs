@@ -362,3 +362,33 @@ fn a_full_pool_with_a_snapshot_takes_some_deletes() {
         check(&store);
     }
 }
+
+/// They were set again, after somebody else might have written them, or said to have failed although they were there.
+#[test]
+fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
+    for index in ["ever", "isle", "nv"] {
+        let store = Store::anonymous(Options { size_max: 2 << 20, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        space.prefer_index(index);
+        let mut is_full = false;
+        for group in 0_u64.. {
+            let keys: Vec<_> = (0..100).map(|n| (group * 100 + n).to_be_bytes()).collect();
+            let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_slice(), key.as_slice())).collect();
+            let (done, outcome) = space.put_first(&pairs);
+            for (at, key) in keys.iter().enumerate() {
+                assert_eq!(space.get(key).unwrap().is_some(), at < done, "{index}: {at} of group {group}, of which {done} are done");
+            }
+            assert_eq!(outcome.is_ok(), done == pairs.len(), "{index}");
+            is_full = outcome.is_err_and(|error| error.is_no_space());
+            if is_full {
+                break;
+            }
+        }
+        assert!(is_full, "{index}");
+    }
+    let store = Store::anonymous(Options::default()).unwrap();
+    let (space, long) = (store.namespace("space").unwrap(), vec![0; (64 << 10) + 1]);
+    let (done, outcome) = space.put_first(&[(b"a", b"1"), (b"b", b"2"), (&long, b"3"), (b"d", b"4")]);
+    assert!(done == 2 && outcome.is_err());
+    assert_eq!(space.count(), 2);
+}
