@@ -586,10 +586,13 @@ pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> 
     if context.stopped() {
         return Ok(None);
     }
+    // The list of the keys is the lab's, not the system's.
+    let key_count = population.count();
+    drop(population);
     let after = crate::machine::private_bytes();
     let space = instance.space()?;
     let private_bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-    Ok(Some(child::Used { keys: population.count(), private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves }))
+    Ok(Some(child::Used { keys: key_count, private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves }))
 }
 
 /// Instructions of each phase: in the calls of the system, in the process that does it, less those in one that does all before it.
