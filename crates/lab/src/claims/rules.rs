@@ -11,6 +11,8 @@ use everleaf_pmem::Hardware;
 const NV_SIZES: [&str; 4] = ["nv", "nv-1k", "nv-2k", "nv-4k"];
 /// LB+-Tree's sizes of leaves.
 const LB_SIZES: [&str; 4] = ["lb", "lb-512", "lb-768", "lb-1k"];
+/// Its rivals, each with the LB+-Tree whose leaves are as large.
+const LB_RIVALS: [(&str, &str); 4] = [("wb-256", "lb"), ("wb-1k", "lb-1k"), ("fp-256", "lb"), ("fp-1k", "lb-1k")];
 /// Those of LB+-Tree's study, and the ways in which leaves are filled.
 const LB_STUDY: [&str; 3] = ["lb", "wb-256", "fp-256"];
 const LB_FILLS: [&str; 3] = ["70 %", "100 %", "dense"];
@@ -176,13 +178,14 @@ pub(super) fn two_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
 pub(super) fn leaf_sizes(evidence: &Evidence<'_>) -> Option<Judgement> {
     let mut parts = Vec::new();
     for (workload, best) in [("70 %", "lb-512"), ("100 %", "lb"), ("dense", "lb")] {
-        let ratio = |system| evidence.ratio(["lb-nodes", workload, "insert", metric::MEAN], system, best);
+        let ratio = |system, base| evidence.ratio(["lb-nodes", workload, "insert", metric::MEAN], system, base);
         for size in LB_SIZES.into_iter().filter(|size| *size != best) {
-            parts.push(Part::ratio(format!("{workload}: {size}"), best, ratio(size)?, Wanted::ABOVE));
+            parts.push(Part::ratio(format!("{workload}: {size}"), best, ratio(size, best)?, Wanted::ABOVE));
         }
-        let others = ["wb-256", "wb-1k", "fp-256", "fp-1k"].into_iter().map(|system| Some((system, ratio(system)?))).collect::<Option<Vec<_>>>()?;
-        let (nearest, figure) = others.into_iter().min_by(|one, other| one.1.median.total_cmp(&other.1.median))?;
-        parts.push(Part::ratio(format!("{workload}: {nearest}"), best, figure, Wanted::ABOVE));
+        let beside = |(rival, own)| Some((rival, own, ratio(rival, own)?));
+        let rivals = LB_RIVALS.into_iter().map(beside).collect::<Option<Vec<_>>>()?;
+        let (nearest, own, figure) = rivals.into_iter().min_by(|(.., one), (.., other)| one.median.total_cmp(&other.median))?;
+        parts.push(Part::ratio(format!("{workload}: {nearest}"), own, figure, Wanted::ABOVE));
     }
     Some(Judgement::of(&parts))
 }
@@ -344,4 +347,41 @@ pub(super) fn slower_media(evidence: &Evidence<'_>) -> Option<Judgement> {
 
 pub(super) fn write_back_threshold() -> Judgement {
     Judgement::new(true, format!("{} B", Hardware::EADR_LINES_KEPT * everleaf_pmem::LINE)).cannot_compare()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{KeyKind, Measure, Memory, Parameters, Plan};
+    use crate::result::{FORMAT, Header, Machine, Metric, Results, Verdict};
+
+    /// A rival with leaves of 1 KiB is faster than LB+-Tree's smallest here, but not than the LB+-Tree that has leaves of 1 KiB, too.
+    #[test]
+    fn rivals_are_compared_at_equal_sizes_of_leaves() {
+        let ours = [("lb", 100.0), ("lb-512", 95.0), ("lb-768", 105.0), ("lb-1k", 80.0)];
+        let rivals = [("wb-256", 160.0), ("wb-1k", 92.0), ("fp-256", 150.0), ("fp-1k", 120.0)];
+        let times = ours.into_iter().chain(rivals);
+        let domain = "adr".to_owned();
+        let (key, memory, measure) = (KeyKind::Integer, Memory::Anonymous, Measure::Time);
+        let parameters = Parameters { keys: 1000, key, value_bytes: 8, threads: 1, write_latency_ns: 0, domain, memory, scan_length: 1, measure };
+        let measured = LB_FILLS.into_iter().flat_map(|workload| times.clone().map(move |(system, time)| (workload, system, time)));
+        let measurements = measured.map(|(workload, system, value)| Measurement {
+            experiment: "lb-nodes".into(),
+            system: system.into(),
+            durability: "none".into(),
+            leaf_bytes: None,
+            workload: workload.into(),
+            phase: "insert".into(),
+            parameters: parameters.clone(),
+            round: 0,
+            metrics: [(metric::MEAN.to_owned(), Metric { value, unit: "ns".into() })].into(),
+        });
+        let plan = Plan { experiments: Vec::new(), claims: Vec::new(), rounds: 1, seed: 1 };
+        let header = Header { format: FORMAT, version: String::new(), command: Vec::new(), started: 0, machine: Machine::default(), plan };
+        let (measurements, memory, skipped, claims) = (measurements.collect(), Vec::new(), Vec::new(), Vec::new());
+        let results = Results { header, memory, measurements, skipped, claims, end: None };
+        let Judgement { ours, verdict, why } = leaf_sizes(&Evidence(&results)).unwrap();
+        assert!(ours.contains("100 %: wb-1k 1.15 x lb-1k, "), "{ours}");
+        assert!(verdict == Verdict::Differ && !why.contains("wb"), "{why}");
+    }
 }

@@ -395,10 +395,10 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["lb", "lb-512", "lb-768", "lb-1k", "wb-256", "wb-1k", "fp-256", "fp-1k"],
         lacks: &[],
         rule: Rule::By(&["lb-nodes"], leaf_sizes),
-        why: "LB+-Tree is the best of the three at all sizes. Its own sizes lie closer together than the rounds in part. What larger leaves save is divisions, \
-               which come four times as rarely at 1 KiB, and of 21 lines instead of 6: for each entry that is 0.75 lines instead of 0.86, and a quarter of \
-               the allocations. The paper finds them slower on 3DXP, where the 4 m lines of a new leaf are written to the device; here they are written to \
-               DRAM.",
+        why: "LB+-Tree is the best of the three at equal sizes. Its own sizes lie closer together than the rounds in part. What larger leaves save is \
+               divisions, which come four times as rarely at 1 KiB, and of 21 lines instead of 6: for each entry that is 0.75 lines instead of 0.86, and a \
+               quarter of the allocations. The paper finds them slower on 3DXP, where the 4 m lines of a new leaf are written to the device; here they are \
+               written to DRAM.",
     },
     Row {
         paper: "lb",
