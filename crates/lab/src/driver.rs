@@ -521,18 +521,17 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
     if let Some(leaves) = instance.space()?.leaves {
         put(&mut metrics, metric::LEAVES, leaves as f64, "");
     }
-    for (shutdown, name) in [(Shutdown::Crash, metric::RECOVERY), (Shutdown::Close, metric::REOPENING)] {
+    let ways = [(Shutdown::Crash, metric::RECOVERY, metric::RECOVERY_IN_FULL), (Shutdown::Close, metric::REOPENING, metric::REOPENING_IN_FULL)];
+    for (shutdown, name, in_full) in ways {
         if context.stopped() {
             return Ok(Vec::new());
         }
         let reopened = instance.reopen(shutdown, case.parameters.threads)?;
         put(&mut metrics, name, reopened.time.as_secs_f64(), "s");
         instance = reopened.instance;
-        if shutdown == Shutdown::Crash {
-            let start = Instant::now();
-            instance.settle();
-            put(&mut metrics, metric::RECOVERY_IN_FULL, (reopened.time + start.elapsed()).as_secs_f64(), "s");
-        }
+        let start = Instant::now();
+        instance.settle();
+        put(&mut metrics, in_full, (reopened.time + start.elapsed()).as_secs_f64(), "s");
         // Every thousandth key, and at least one.
         let (mut handle, step) = (instance.handle()?, (population.count() / 1000).max(1));
         let (mut value, mut wrong) = (Vec::new(), 0);

@@ -163,6 +163,8 @@ pub mod metric {
     pub const RECOVERY_IN_FULL: &str = "recovery in full";
     /// From the call that opens it to the first operation, after a clean shutdown: `s`.
     pub const REOPENING: &str = "reopening";
+    /// From the same call until nothing is left to be read behind operations: `s`.
+    pub const REOPENING_IN_FULL: &str = "reopening in full";
     /// Instructions of the phase: `1/op`.
     pub const INSTRUCTIONS: &str = "instructions";
 

@@ -7,7 +7,7 @@ use crate::result::{Measurement, Results, metric};
 use std::fmt::Write;
 
 /// Columns, by metric: the name above, the factor by which figures are divided, digits behind the point. The first that is there is what ratios are of.
-const COLUMNS: [(&str, &str, f64, usize); 22] = [
+const COLUMNS: [(&str, &str, f64, usize); 23] = [
     (metric::MEAN, "mean ns", 1.0, 1),
     (metric::THROUGHPUT, "Mop/s", 1e6, 3),
     (metric::P50, "p50 ns", 1.0, 0),
@@ -30,6 +30,7 @@ const COLUMNS: [(&str, &str, f64, usize); 22] = [
     (metric::RECOVERY, "crash ms", 1e-3, 1),
     (metric::RECOVERY_IN_FULL, "in full ms", 1e-3, 1),
     (metric::REOPENING, "closed ms", 1e-3, 1),
+    (metric::REOPENING_IN_FULL, "in full ms", 1e-3, 1),
 ];
 
 /// Costs of memory that times are told in multiples of, and the names above.
