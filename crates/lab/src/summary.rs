@@ -4,6 +4,7 @@ use crate::Samples;
 use crate::plan::{Experiment, KeyKind, Measure, Memory, Parameters};
 use crate::raw::{DEPENDENT_READ, FLUSHED_LINE};
 use crate::result::{Measurement, Results, metric};
+use everleaf_pmem::Domain;
 use std::fmt::Write;
 
 /// Columns, by metric: the name above, the factor by which figures are divided, digits behind the point. The first that is there is what ratios are of.
@@ -35,6 +36,11 @@ const COLUMNS: [(&str, &str, f64, usize); 23] = [
 
 /// Costs of memory that times are told in multiples of, and the names above.
 const FLOORS: [(&str, &str); 2] = [(FLUSHED_LINE, "flushes"), (DEPENDENT_READ, "reads")];
+
+/// Whether a cost of memory is one of those that an operation has under these parameters. Write-backs were measured in domain adr, and without latency.
+fn is_floor(name: &str, parameters: &Parameters) -> bool {
+    name != FLUSHED_LINE || parameters.domain == Domain::Adr.name() && parameters.write_latency_ns == 0
+}
 
 /// Metrics of which more is better: a ratio of 2 is twice as good then.
 const MORE_IS_BETTER: [&str; 2] = [metric::THROUGHPUT, metric::ENTRIES];
@@ -129,9 +135,10 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
     let baseline = experiment.baseline.as_ref().or(experiment.systems.first());
     let names = groups.iter().map(|group| group.first.system.len() + 1).max().unwrap_or(0).max(14);
     let heads: String = columns.iter().map(|(_, head, ..)| format!("{head:>13}")).collect();
+    let is_told = |name: &str| *main == metric::MEAN && groups.iter().any(|group| is_floor(name, &group.first.parameters));
     let cost = |name| results.memory_cost(&experiment.id, name);
-    let floors: Vec<(f64, &str)> = FLOORS.iter().filter(|_| *main == metric::MEAN).filter_map(|(name, head)| Some((cost(name)?, *head))).collect();
-    let floor_heads: String = floors.iter().map(|(_, head)| format!("{head:>9}")).collect();
+    let floors: Vec<(&str, &str, f64)> = FLOORS.iter().filter(|(name, _)| is_told(name)).filter_map(|(name, head)| Some((*name, *head, cost(name)?))).collect();
+    let floor_heads: String = floors.iter().map(|(_, head, _)| format!("{head:>9}")).collect();
     let _ = writeln!(text, "{:14}{:names$}{heads}{:>9}{:>9}{floor_heads}", "", "", "spread", "ratio");
     let mut above = None;
     for group in groups {
@@ -154,7 +161,9 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
         let ratio = if MORE_IS_BETTER.contains(main) { 1.0 / ratio } else { ratio };
         let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
         let (width, ratio) = (cell(width, format!("{width:.0} %")), cell(ratio, format!("{ratio:.2}")));
-        let floors: String = floors.iter().map(|(floor, _)| format!("{:>9}", cell(spread.median, format!("{:.2}", spread.median / floor)))).collect();
+        let in_floors = |name: &str, cost: f64| if is_floor(name, &group.first.parameters) { spread.median / cost } else { f64::NAN };
+        let floors = floors.iter().map(|(name, _, cost)| in_floors(name, *cost));
+        let floors: String = floors.map(|times| format!("{:>9}", cell(times, format!("{times:.2}")))).collect();
         let _ = writeln!(text, "    {:10}{:names$}{cells}{width:>9}{ratio:>9}{floors}", group.first.phase, group.first.system);
     }
 }

@@ -183,6 +183,24 @@ fn every_measure_of_a_run_has_its_rows() {
     }
 }
 
+/// What a write-back costs was measured in domain adr, and without latency: it is no unit for others.
+#[test]
+fn times_are_told_in_write_backs_of_their_own_kind_alone() {
+    let case = |domain: &str, write_latency_ns| {
+        let parameters = Parameters { domain: domain.into(), write_latency_ns, ..parameters(Measure::Time) };
+        Case { workload: workload::find("load").unwrap(), parameters }
+    };
+    let cells = |cases: Vec<Case>| -> Vec<usize> {
+        let text = summary::text(&run(plan(&["isle"], cases)));
+        let rows = text.lines().filter(|line| line.contains(" isle ") || line.contains("mean ns"));
+        rows.map(|row| row.split(" isle ").last().unwrap().split_whitespace().count()).collect()
+    };
+    let [head, plain, slow, cached]: [usize; 4] = cells(vec![case("adr", 0), case("adr", 300), case("page-cache", 0)]).try_into().unwrap();
+    assert!(slow == plain - 1 && cached == plain - 1, "{head}, {plain}, {slow}, {cached} cells");
+    let [without, only]: [usize; 2] = cells(vec![case("adr", 300)]).try_into().unwrap();
+    assert!(without == head - 1 && only == plain - 1, "a column of nothing has no name: {without}, {only} cells");
+}
+
 #[test]
 fn counts_are_those_of_the_structure() {
     let micro = Case { workload: workload::find("micro").unwrap(), parameters: parameters(Measure::Counts) };
