@@ -4,11 +4,12 @@ use everleaf_lab::claims::{self, Scale};
 use everleaf_lab::plan::{Access, Case, Distribution, Experiment, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Workload};
 use everleaf_lab::result::{Results, Verdict, metric};
 use everleaf_lab::run::Run;
-use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, summary, workload};
+use everleaf_lab::{Capabilities, Error, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, summary, workload};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 const KEYS: u64 = 2000;
 
@@ -330,6 +331,8 @@ enum Lie {
     Keeps,
     /// Keeps a key that it has removed.
     Stays,
+    /// Tells the truth, but takes three milliseconds to tell what has happened.
+    Dawdles,
 }
 
 type Entry = (Vec<u8>, Vec<u8>);
@@ -379,6 +382,13 @@ impl Instance for MapInstance {
 
     fn space(&self) -> Result<Space, Error> {
         Ok(Space::default())
+    }
+
+    fn marks(&self) -> Option<Marks> {
+        (self.lie == Lie::Dawdles).then(|| {
+            std::thread::sleep(Duration::from_millis(3));
+            Marks::default()
+        })
     }
 
     fn reopen(self: Box<Self>, _: Shutdown, _: u16) -> Result<Reopened, Error> {
@@ -446,6 +456,14 @@ fn figures_of_systems_that_answer_wrongly_are_refused() {
             other => panic!("{:?}", other.map(|results| results.measurements.len())),
         }
     }
+}
+
+/// Two looks at each insert, of three milliseconds, would leave 166 inserts a second.
+#[test]
+fn a_look_at_what_has_happened_takes_no_time_of_an_operation() {
+    let load = Case { workload: workload::find("load").unwrap(), parameters: Parameters { keys: 100, ..parameters(Measure::Latency) } };
+    let results = run_with(vec![Box::new(Map { lie: Lie::Dawdles })], plan(&["map"], vec![load]), false).unwrap();
+    assert!(figure(&results, "map", "insert", metric::THROUGHPUT) > 200.0 && figure(&results, "map", "insert", "common share") == 1.0);
 }
 
 #[test]

@@ -11,11 +11,11 @@ use super::{Kind, Outcome, Work, shares};
 use crate::choice::Chooser;
 use crate::keys::{ABSENT, DENSE, append_value, belongs, version_of, word_of};
 use crate::plan::{Access, Distribution, Lengths, Measure};
-use crate::{Error, Handle, Instance, Marks};
+use crate::{Error, Handle, Instance};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::ops::{ControlFlow, Range};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Operations of a block at most, and bytes of their keys and values, which are to stay in the nearest cache.
 const BLOCK: usize = 256;
@@ -185,6 +185,8 @@ struct Player<'a> {
     cursor: Option<Vec<u8>>,
     /// The key that a scan visited last.
     last: Vec<u8>,
+    /// Time in which the system was asked what has happened, of operations that are timed: it is not that of an operation.
+    aside: Duration,
     outcome: Outcome,
 }
 
@@ -200,15 +202,23 @@ impl Player<'_> {
         for (at, Operation { kind, number, length }) in block.operations.iter().enumerate() {
             let key = &block.keys[(at + self.bend) * key_size..][..key_size];
             let value = &block.values[at * value_size..][..value_size];
-            let before = self.marks(*kind);
+            // Two looks at the clock for each operation, besides those for what is set aside.
+            let marked = self.work.marked && *kind == Kind::Insert;
+            let came = (timed && marked).then(Instant::now);
+            let before = if marked { self.instance.marks() } else { None };
             let start = timed.then(Instant::now);
             let right = self.operate(*kind, *number, *length, key, value)?;
-            let nanoseconds = start.map_or(0, |start| start.elapsed().as_nanos() as u64);
+            let end = timed.then(Instant::now);
+            let after = if marked { self.instance.marks() } else { None };
+            if let (Some(came), Some(start), Some(end)) = (came, start, end) {
+                self.aside += start - came + end.elapsed();
+            }
+            let nanoseconds = start.zip(end).map_or(0, |(start, end)| (end - start).as_nanos() as u64);
             self.outcome.wrong += u64::from(!right);
             if timed {
                 self.outcome.record(*kind, nanoseconds, 1);
             }
-            if let (Some(before), Some(after)) = (before, self.marks(*kind)) {
+            if let (Some(before), Some(after)) = (before, after) {
                 let group = if after.leaves > before.leaves { &mut self.outcome.dividing } else { &mut self.outcome.common };
                 let (lines, fences) = (after.lines_flushed - before.lines_flushed, after.fences - before.fences);
                 group.add(super::Group { count: 1, lines, fences, nanoseconds });
@@ -258,10 +268,6 @@ impl Player<'_> {
             self.outcome.record(kind, start.elapsed().as_nanos() as u64 / count as u64, count as u64);
         }
         Ok(())
-    }
-
-    fn marks(&self, kind: Kind) -> Option<Marks> {
-        if self.work.marked && kind == Kind::Insert { self.instance.marks() } else { None }
     }
 
     /// Does one operation; whether the answer was right.
@@ -347,8 +353,8 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// A law for the choice of keys that is none.
     pub(super) fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
-        let (value, last, outcome) = (Vec::new(), Vec::new(), Outcome::default());
-        let player = Player { work, instance, handle, bend: 0, value, cursor: None, last, outcome };
+        let (value, last, aside, outcome) = (Vec::new(), Vec::new(), Duration::ZERO, Outcome::default());
+        let player = Player { work, instance, handle, bend: 0, value, cursor: None, last, aside, outcome };
         Ok(Self { script: Script::new(work, thread, part)?, player })
     }
 
@@ -361,7 +367,7 @@ impl<'a> Worker<'a> {
         while !script.work.context.stopped() && script.write(&mut block)? {
             let start = Instant::now();
             player.play(&block)?;
-            player.outcome.busy += start.elapsed();
+            player.outcome.busy += start.elapsed() - std::mem::take(&mut player.aside);
             player.outcome.operations += block.operations.len() as u64;
             player.look_back(&block)?;
         }
