@@ -245,6 +245,8 @@ struct Work<'a> {
     parameters: &'a Parameters,
     keys: Keys,
     population: &'a Population,
+    /// The numbers of all keys, in the order of these, of a phase with scans in which that does not change.
+    sorted: Option<Vec<u64>>,
     operations: u64,
     /// The number of the first key that is inserted.
     insert_base: u64,
@@ -273,7 +275,12 @@ fn run_phase(
     }
     let marked = parameters.threads == 1 && parameters.measure != Measure::Time && mix.insert > 0.0 && phase.access == Access::Independent;
     let insert_base = if mix.insert > 0.0 { population.reserve(phase.order, operations) } else { 0 };
-    let work = Work { phase, parameters, keys, population, operations, insert_base, marked, context };
+    let sorted = (mix.scan > 0.0 && mix.insert + mix.delete == 0.0).then(|| {
+        let mut numbers: Vec<u64> = (0..population.count()).map(|place| population.number(place)).collect();
+        numbers.sort_unstable_by_key(|number| keys.integer(*number));
+        numbers
+    });
+    let work = Work { phase, parameters, keys, population, sorted, operations, insert_base, marked, context };
     instance.reset_counts();
     let before = instance.marks();
     let outcome = run_threads(instance, &work)?;

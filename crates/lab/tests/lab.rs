@@ -327,6 +327,10 @@ enum Lie {
     Reverses,
     /// Scans from the key behind the one that was asked for.
     Skips,
+    /// Ends a scan after one entry.
+    Stops,
+    /// Leaves every second entry out of a scan.
+    Omits,
     /// Keeps the value that a key has.
     Keeps,
     /// Keeps a key that it has removed.
@@ -432,8 +436,11 @@ impl Handle for MapHandle<'_> {
         let from = if self.0.lie == Lie::Skips { Bound::Excluded(from) } else { Bound::Included(from) };
         let entries = map.range::<[u8], _>((from, Bound::Unbounded));
         let mut entries: Vec<Entry> = entries.map(|(key, value)| (key.clone(), value.clone())).collect();
-        if self.0.lie == Lie::Reverses {
-            entries.reverse();
+        match self.0.lie {
+            Lie::Reverses => entries.reverse(),
+            Lie::Stops => entries.truncate(1),
+            Lie::Omits => entries = entries.into_iter().step_by(2).collect(),
+            _ => {}
         }
         let _ = entries.iter().try_for_each(|(key, value)| match visit(key, value) {
             ControlFlow::Continue(()) => Ok(()),
@@ -448,8 +455,16 @@ fn figures_of_systems_that_answer_wrongly_are_refused() {
     let micro = || Case { workload: workload::find("micro").unwrap(), parameters: Parameters { keys: 1000, ..parameters(Measure::Time) } };
     let run = |lie| run_with(vec![Box::new(Map { lie })], plan(&["map"], vec![micro()]), false);
     assert_eq!(run(Lie::None).unwrap().measurements.len(), 5);
-    let lies =
-        [(Lie::Forgets, "search"), (Lie::Mixes, "search"), (Lie::Reverses, "scan"), (Lie::Skips, "scan"), (Lie::Keeps, "update"), (Lie::Stays, "delete")];
+    let lies = [
+        (Lie::Forgets, "search"),
+        (Lie::Mixes, "search"),
+        (Lie::Reverses, "scan"),
+        (Lie::Skips, "scan"),
+        (Lie::Stops, "scan"),
+        (Lie::Omits, "scan"),
+        (Lie::Keeps, "update"),
+        (Lie::Stays, "delete"),
+    ];
     for (lie, wrong) in lies {
         match run(lie) {
             Err(Error::WrongAnswers { phase, count, .. }) => assert!(phase == wrong && count > 0, "{phase}: {count}"),

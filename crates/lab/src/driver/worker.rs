@@ -228,7 +228,8 @@ impl Player<'_> {
     }
 
     /// Whether the last update of a block is there: no value that was inserted has its version. Others may have set one since, but none of version 0. And
-    /// whether the key that was removed last is not there. Only this thread may have brought that back, or removed what it had updated.
+    /// whether the key that was removed last is not there. Only this thread may have brought that back, or removed what it had updated. And whether the last
+    /// scan, done again, visits exactly what there is, where no key comes or goes.
     fn look_back(&mut self, block: &Block) -> Result<(), Error> {
         let (key_size, operations) = (self.work.keys.size(), &block.operations);
         let last = |kind, undone: Kind| {
@@ -245,7 +246,27 @@ impl Player<'_> {
             self.value.clear();
             self.outcome.wrong += u64::from(self.handle.get(key, &mut self.value)?);
         }
+        if let (Some(sorted), Some(at)) = (&self.work.sorted, operations.iter().rposition(|operation| operation.kind == Kind::Scan)) {
+            let key = &block.keys[at * key_size..][..key_size];
+            self.outcome.wrong += u64::from(!self.scans_all(sorted, &operations[at], key)?);
+        }
         Ok(())
+    }
+
+    /// Whether a scan visits all that it should, of the keys in this order, and nothing else.
+    fn scans_all(&mut self, sorted: &[u64], scan: &Operation, from: &[u8]) -> Result<bool, Error> {
+        let (keys, size) = (self.work.keys, self.work.parameters.value_bytes as usize);
+        let first = sorted.partition_point(|number| keys.integer(*number) < keys.integer(scan.number));
+        let (mut left, mut right, mut expected) = (sorted[first..].iter().take(scan.length.max(1) as usize), true, Vec::new());
+        self.handle.scan(from, &mut |key, value| {
+            right &= left.next().is_some_and(|number| {
+                expected.clear();
+                keys.append(*number, &mut expected);
+                key == expected && value.len() == size && belongs(word_of(value), *number)
+            });
+            if right && left.len() > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(right && left.len() == 0)
     }
 
     /// Does a block by one call.
