@@ -2,9 +2,10 @@
 //!
 //! The papers emulate slow persistent memory by a delay after every line that is written back. So does [`Hardware`](super::Hardware) if it is asked to. What a
 //! thread has flushed it owes the delay for, and pays at its next fence, when the write-backs themselves are over (they go on while other instructions run, and
-//! a delay beside them would hide in them). So n lines that share a fence take n delays, and no more besides. Reads are not slowed. It is data, like the
-//! domain, so that the indexes need not be compiled once more for it; who asks for none pays for one comparison in each flush and each fence, beside which
-//! these take hundreds of times as long.
+//! a delay beside them would hide in them). So n lines that share a fence take n delays, and what the write-backs take, in full: two latencies differ by their
+//! delays alone, but any latency and none by 100 to 140 ns a fence besides, which write-backs otherwise take beside the instructions that follow. Reads are not
+//! slowed. It is data, like the domain, so that the indexes need not be compiled once more for it; who asks for none pays for one comparison in each flush and
+//! each fence, beside which these take hundreds of times as long.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
