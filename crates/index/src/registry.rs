@@ -5,7 +5,7 @@ use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
 use crate::selective::{AnyRouter, FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Selective, WbLeaf};
 use crate::{Error, Key, OrderedIndex, volatile};
-use everleaf_pmem::{Medium, Pool, Reach};
+use everleaf_pmem::{Medium, Pool, Reach, schedule};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -20,6 +20,9 @@ pub struct Recovery<'a, M: Medium> {
     /// Number of threads to use, with the caller's. Those that go on when the index serves already end when it is dropped, or sooner.
     pub threads: usize,
 }
+
+/// Fewer leaves than so many are not worth a thread. In builds that check, two are: there several threads recover trees of a few leaves, too.
+pub(crate) const SHARE_MIN: usize = if schedule::IS_BUILT_IN { 2 } else { 256 };
 
 /// What [`Recovery`] calls for each value word.
 pub type Trace<'a> = dyn Fn(NonZeroU64) -> Result<(), Error> + Sync + 'a;

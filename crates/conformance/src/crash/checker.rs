@@ -44,12 +44,16 @@ struct Extent {
 
 /// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
 const REPAIRED: u64 = 8;
+/// Every how many images several threads recover it, too.
+const BY_THREADS_EVERY: u64 = 16;
+/// How many those are.
+pub(crate) const THREADS: usize = 2;
 /// Images remembered; then all are forgotten, and examined again if they come again.
 const SEEN_MAX: usize = 1 << 23;
 /// Operations of another life.
 const LIFE_STEPS: usize = 3;
 /// Size of a slab: small, so that they fill up.
-pub(super) const SLAB: usize = 4 << 10;
+pub(crate) const SLAB: usize = 4 << 10;
 
 /// A worker, its memory, and the state it starts from.
 pub(super) struct Checker<W: World> {
@@ -138,7 +142,7 @@ impl<W: World> Checker<W> {
         soil(&pool, self.options.seed);
         // A start without changes is a pool in which nothing was ever opened.
         if !self.start.changes.is_empty() || !setup.is_empty() {
-            let mut live = Some(self.world.open(pool)?);
+            let mut live = Some(self.world.open(pool, 1)?);
             let mut model = self.model.clone();
             let made: Vec<_> = self.start.changes.iter().cloned().map(Step::Change).collect();
             for step in made.iter().chain(setup) {
@@ -209,7 +213,7 @@ impl<W: World> Checker<W> {
             if steps.is_empty() {
                 self.watch(&life, &Expected::new(vec![self.model.clone()]), self.extent());
             }
-            let mut live = Some(self.open(&life)?);
+            let mut live = Some(self.open(&life, 1)?);
             if steps.is_empty() {
                 life.end();
             }
@@ -233,7 +237,7 @@ impl<W: World> Checker<W> {
         self.begin(case);
         self.guarded(|| {
             let life = self.ground.live(self.life_options(self.options.seed));
-            let mut live = Some(self.open(&life)?);
+            let mut live = Some(self.open(&life, 1)?);
             let mut model = self.model.clone();
             let mut number = 0;
             while let Some(step) = next(number, &model) {
@@ -352,7 +356,7 @@ impl<W: World> Checker<W> {
                 if live.is_some() {
                     self.close(live)?;
                 }
-                *live = Some(self.world.open(self.open_pool(medium.clone())?)?);
+                *live = Some(self.world.open(self.open_pool(medium.clone())?, 1)?);
                 Ok(())
             }
         }
@@ -453,7 +457,7 @@ impl<W: World> Checker<W> {
         if extent.closed && pool.needs_recovery() {
             return Err(Broken::new("a pool that was closed needs no recovery", format_args!("{:?}", pool.info())));
         }
-        let mut live = self.world.open(pool)?;
+        let mut live = self.world.open(pool, 1)?;
         self.say(|| "it is read".to_owned());
         let content = self.world.content(&live, self.limit())?;
         if !expected.allowed.contains(&content) {
@@ -471,11 +475,15 @@ impl<W: World> Checker<W> {
         let repaired = life.changes().into_iter().any(|at| at >= SLAB);
         let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &live)?, is_broken: false };
         self.recover_again(&life, &content)?;
+        // Who reads an image that is undecided must be one thread, and what comes of one that no crash leaves says nothing.
+        let by_threads = image.is_in_order && self.options.life.lazy_runs_max == 0 && image.hash().rotate_left(16).is_multiple_of(BY_THREADS_EVERY);
+        let wanted = by_threads.then(|| content.clone());
         if image.hash().is_multiple_of(self.options.follow_up_every) {
             self.use_on(&mut live, content)?;
         }
         drop(live);
         drop(life);
+        wanted.map_or(Ok(()), |content| self.recover_by_threads(image, &content))?;
         let every = if repaired { self.options.second_life_every.div_ceil(REPAIRED) } else { self.options.second_life_every };
         if !extent.nested && extent.lives > 0 && image.hash().rotate_left(32).is_multiple_of(every) {
             self.forget(told);
@@ -496,7 +504,7 @@ impl<W: World> Checker<W> {
         let life = below.live(CrashOptions { trace: self.options.life.trace.clone(), ..CrashOptions::default() });
         life.unwatch();
         self.say(|| "the pool is opened and recovered once more".to_owned());
-        let live = self.open(&life)?;
+        let live = self.open(&life, 1)?;
         let again = self.world.content(&live, self.limit())?;
         if again != *content {
             return Err(Broken::new("a second recovery finds the same", format_args!("{again:?} after {content:?}")));
@@ -505,6 +513,20 @@ impl<W: World> Checker<W> {
             Some(at) => Err(Broken::new("a second recovery has nothing to repair", format_args!("it changed the word at {at:#x}"))),
             None => Ok(()),
         }
+    }
+
+    /// Several threads find what one has found, and leave nothing to repair either.
+    fn recover_by_threads(&self, image: &Image<'_>, content: &W::Content) -> Result<(), Broken> {
+        let life = image.live(self.life_options(image.hash()));
+        life.unwatch();
+        self.say(|| format!("the pool is opened and recovered by {THREADS} threads"));
+        let live = self.open(&life, THREADS)?;
+        let found = self.world.content(&live, self.limit())?;
+        if found != *content {
+            return Err(Broken::new("several threads recover what one does", format_args!("{found:?} instead of {content:?}")));
+        }
+        self.world.audit(&live)?;
+        self.recover_again(&life, content)
     }
 
     /// What was recovered works, and all is as the model says.
@@ -527,7 +549,7 @@ impl<W: World> Checker<W> {
         self.notes.lock().report.second_lives += 1;
         let life = image.live(self.life_options(image.hash()));
         self.say(|| "the pool is opened and recovered, for another life".to_owned());
-        let mut live = Some(self.open(&life)?);
+        let mut live = Some(self.open(&life, 1)?);
         let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
         let mut random = image.hash() ^ self.options.seed;
         for _ in 0..LIFE_STEPS {
@@ -542,8 +564,8 @@ impl<W: World> Checker<W> {
         Ok(())
     }
 
-    fn open(&self, life: &Life) -> Result<W::Live, Broken> {
-        self.world.open(self.open_pool(life.medium())?)
+    fn open(&self, life: &Life, threads: usize) -> Result<W::Live, Broken> {
+        self.world.open(self.open_pool(life.medium())?, threads)
     }
 
     /// Opens the pool; creates it where a crash has left none.

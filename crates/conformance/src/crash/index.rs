@@ -97,10 +97,10 @@ impl<K: Class + ?Sized> World for Index<K> {
         None
     }
 
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live<K>, Broken> {
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Live<K>, Broken> {
         const RULE: &str = "opening after a crash succeeds";
         if pool.root(ROOT).map_err(Broken::by("the root directory is sound"))?.is_some() {
-            return Ok(Live { subject: Some(Subject::open(&self.entry, Arc::clone(&pool), 1).map_err(Broken::by(RULE))?), pool });
+            return Ok(Live { subject: Some(Subject::open(&self.entry, Arc::clone(&pool), threads).map_err(Broken::by(RULE))?), pool });
         }
         if pool.needs_recovery() {
             pool.adopt(pool.reach()).map_err(Broken::by(RULE))?;

@@ -87,7 +87,7 @@ impl World for Pools {
         BTreeMap::new()
     }
 
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Arc<Pool<Crash>>, Broken> {
+    fn open(&self, pool: Arc<Pool<Crash>>, _threads: usize) -> Result<Arc<Pool<Crash>>, Broken> {
         if pool.needs_recovery() {
             let reach = mark(&pool)?;
             pool.adopt(reach).map_err(Broken::by("opening after a crash succeeds"))?;

@@ -276,9 +276,9 @@ impl World for Stores {
         Content::new()
     }
 
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Live, Broken> {
         const RULE: &str = "opening after a crash succeeds";
-        let options = Options { index: self.index.into(), recovery_threads: 1, times, ..Options::default() };
+        let options = Options { index: self.index.into(), recovery_threads: threads, times, ..Options::default() };
         let store = Store::on(pool, &options).map_err(Broken::by(RULE))?;
         let spaces = SPACES.iter().map(|name| store.namespace(name)).collect::<Result<_, _>>().map_err(Broken::by(RULE))?;
         Ok(Live { store, spaces, look: None })

@@ -32,11 +32,11 @@ pub trait World: Send + Sync + 'static {
     /// What a new pool holds.
     fn nothing(&self) -> Self::Content;
 
-    /// Opens it, recovers it, creates it if that is how it comes to be.
+    /// Opens it, recovers it by so many threads, creates it if that is how it comes to be.
     ///
     /// # Errors
     /// A rule that breaks.
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken>;
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Self::Live, Broken>;
 
     /// Its pool.
     fn pool<'a>(&self, live: &'a Self::Live) -> &'a Arc<Pool<Crash>>;

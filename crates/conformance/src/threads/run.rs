@@ -509,7 +509,7 @@ impl<T: Target> Ground<T> {
     fn open(&self, life: &Life) -> Result<T::Live, Broken> {
         if self.target.is_persistent() {
             let pool = Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
-            return self.target.open(pool.map_err(Broken::by("opening after a crash succeeds"))?);
+            return self.target.open(pool.map_err(Broken::by("opening after a crash succeeds"))?, 1);
         }
         let pool = Pool::create_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
         let live = self.target.create(pool.map_err(Broken::by("building the world"))?)?;

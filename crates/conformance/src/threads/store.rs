@@ -26,8 +26,8 @@ pub struct Live {
 }
 
 impl Store {
-    fn on(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
-        let options = Options { index: self.index.to_owned(), recovery_threads: 1, ..Options::default() };
+    fn on(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Live, Broken> {
+        let options = Options { index: self.index.to_owned(), recovery_threads: threads, ..Options::default() };
         let open = || {
             let store = Everleaf::on(pool, &options)?;
             let space = store.namespace("space")?;
@@ -274,11 +274,11 @@ impl Target for Store {
     }
 
     fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
-        self.on(pool)
+        self.on(pool, 1)
     }
 
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
-        self.on(pool)
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Live, Broken> {
+        self.on(pool, threads)
     }
 
     fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {

@@ -149,7 +149,7 @@ impl Target for Table {
         create().map_err(Broken::by("creating succeeds"))
     }
 
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {
+    fn open(&self, pool: Arc<Pool<Crash>>, _threads: usize) -> Result<Live, Broken> {
         let open = || {
             let root = pool.root(ROOT)?.ok_or_else(|| Error::NoSuchRoot { name: ROOT.to_owned() })?;
             let live = Live::new(Arc::clone(&pool), Off::new(root.off))?;

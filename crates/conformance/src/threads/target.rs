@@ -96,11 +96,11 @@ pub trait Target: Send + Sync + 'static {
     /// Why it cannot be made.
     fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken>;
 
-    /// Opens it again, recovering it if need be.
+    /// Opens it again, recovering it by so many threads if need be.
     ///
     /// # Errors
     /// Why it cannot be opened.
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken>;
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Self::Live, Broken>;
 
     /// Closes it, and its pool.
     ///
@@ -361,8 +361,8 @@ impl<K: Class + ?Sized> Target for Index<K> {
         Subject::create(&self.entry, pool).map_err(Broken::by("creating succeeds"))
     }
 
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
-        Subject::open(&self.entry, pool, 1).map_err(Broken::by("opening after a crash succeeds"))
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Self::Live, Broken> {
+        Subject::open(&self.entry, pool, threads).map_err(Broken::by("opening after a crash succeeds"))
     }
 
     fn close(&self, live: Self::Live, _pool: &Pool<Crash>) -> Result<(), Broken> {

@@ -175,8 +175,8 @@ impl<W: World> World for Noted<W> {
     fn nothing(&self) -> W::Content {
         self.world.nothing()
     }
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<W::Live, Broken> {
-        self.world.open(pool)
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<W::Live, Broken> {
+        self.world.open(pool, threads)
     }
     fn pool<'a>(&self, live: &'a W::Live) -> &'a Arc<Pool<Crash>> {
         self.world.pool(live)

@@ -77,8 +77,8 @@ impl<T: Target> Target for Narrowed<T> {
         self.target.create(pool)
     }
 
-    fn open(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken> {
-        self.target.open(pool)
+    fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Self::Live, Broken> {
+        self.target.open(pool, threads)
     }
 
     fn draw(&self, _world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {

@@ -15,7 +15,7 @@ use super::directory::{Directory, Number, handle};
 use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
 use super::{Ever, Known};
 use crate::latch::Restart;
-use crate::registry::Trace;
+use crate::registry::{SHARE_MIN, Trace};
 use crate::selective::router::{Fences, Router};
 use crate::{Error, Key};
 use everleaf_pmem::{Medium, Pm, Pool, probe, schedule};
@@ -25,9 +25,6 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::thread::JoinHandle;
-
-/// Leaves that one thread takes at a time.
-const BATCH: usize = 256;
 
 /// By how many leaves a thread asks for memory before it reads it.
 const AHEAD: usize = 2;
@@ -59,8 +56,8 @@ impl<K: Key + ?Sized> Unread<K> {
     /// A damaged leaf, which there is only where keys or values are in records.
     fn read<M: Medium, const LINES: usize, const LEAVES: usize>(&self, pm: &Pm<M>, known: &Known, trace: Option<&Trace<'_>>) -> Result<(), Error> {
         loop {
-            let start = self.next.fetch_add(BATCH, Relaxed);
-            let end = self.leaves.len().min(start + BATCH);
+            let start = self.next.fetch_add(SHARE_MIN, Relaxed);
+            let end = self.leaves.len().min(start + SHARE_MIN);
             if start >= end || self.is_over.load(Relaxed) {
                 return Ok(());
             }
@@ -95,7 +92,7 @@ impl<K: Key + ?Sized> Unread<K> {
         trace: Option<&Trace<'_>>,
         threads: usize,
     ) -> Result<(), Error> {
-        let threads = if self.leaves.len() <= BATCH { 1 } else { threads };
+        let threads = if self.leaves.len() <= SHARE_MIN { 1 } else { threads };
         std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.read::<M, LINES, LEAVES>(pm, known, trace))).collect();
             let own = self.read::<M, LINES, LEAVES>(pm, known, trace);
@@ -148,7 +145,7 @@ impl<K: Key + ?Sized> Behind<K> {
         threads: usize,
     ) -> Self {
         let unread = Arc::new(unread);
-        let threads = if unread.leaves.len() <= BATCH { 0 } else { threads };
+        let threads = if unread.leaves.len() <= SHARE_MIN { 0 } else { threads };
         let place = Arc::new(Mutex::new(Some(unread.clone())));
         let begin = |_| {
             let (place, unread, pool, known) = (place.clone(), unread.clone(), pool.clone(), known.clone());

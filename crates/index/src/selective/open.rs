@@ -9,7 +9,7 @@ use super::waypoints::{Waypoints, list};
 use super::{Latches, Selective, TreeRoot};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
-use crate::registry::{Recovery, kind_of};
+use crate::registry::{Recovery, SHARE_MIN, kind_of};
 use crate::{Error, Key, Stats};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, probe};
 use std::borrow::Borrow;
@@ -21,8 +21,6 @@ use std::sync::atomic::{
     Ordering::{Relaxed, Release},
 };
 
-/// Fewer leaves than so many are not worth a thread.
-const SHARE_MIN: usize = 256;
 /// How many leaves ahead of the one that is recovered are asked for.
 const AHEAD: usize = 8;
 
