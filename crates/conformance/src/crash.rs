@@ -18,7 +18,7 @@
 //!
 //! Two images that are equal byte for byte, with the same promises, are examined once.
 
-mod checker;
+pub(crate) mod checker;
 mod dependence;
 mod field;
 mod flagged;

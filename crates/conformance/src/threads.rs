@@ -6,8 +6,8 @@
 //! then. For each of them:
 //! 1. what was opened holds what some order of the calls explains (`threads/history.rs`), so nothing that was returned is taken back: durable linearizability;
 //! 2. scans, lookups and the structure's own check agree, and what is reachable is what is allocated;
-//! 3. a second recovery finds the same;
-//! 4. now and then, it is used on.
+//! 3. a second recovery finds the same, and has nothing to repair;
+//! 4. now and then, it is used on, recovered by several threads, and, where there was something to repair, crashed in the middle of that.
 //!
 //! When all threads are done, the same is asked of what they leave behind without a crash.
 //!

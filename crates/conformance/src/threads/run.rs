@@ -8,6 +8,7 @@ use super::story::{Event, Place, Violation};
 use super::target::{Mood, Target, World};
 use super::{Counts, Options};
 use crate::Broken;
+use crate::crash::checker::{SLAB, THREADS};
 use everleaf_pmem::schedule::{self, Step};
 use everleaf_pmem::{Crash, CrashOptions, Debt, Image, Life, Medium, Memory, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
@@ -25,6 +26,10 @@ pub(super) const THREADS_MAX: usize = 4;
 const PRELUDE: usize = 7;
 /// Images remembered as examined; then all are forgotten.
 const SEEN_MAX: usize = 1 << 20;
+/// Every how many images several threads recover it, too.
+const BY_THREADS_EVERY: u64 = 8;
+/// Every how many images of which recovery repairs something that repair is crashed.
+const CRASHED_EVERY: u64 = 2;
 
 /// A worker: its threads, and a memory for each world.
 pub(super) struct Worker<T: Target> {
@@ -114,6 +119,18 @@ struct Finding {
     broken: Broken,
     image: Option<String>,
 }
+
+/// What was recovered, in a life of its own.
+struct Recovered<T: Target> {
+    live: T::Live,
+    content: Vec<u64>,
+    /// Whether there was anything to repair.
+    repairs: bool,
+    life: Life,
+}
+
+/// Says what is wrong with what was found.
+type Judge = dyn Fn(&[u64]) -> Result<(), Broken> + Send;
 
 impl<T: Target> Worker<T> {
     /// Builds every world.
@@ -242,7 +259,7 @@ impl<T: Target> Worker<T> {
             ground.seen.lock().clear();
         }
         let life = Arc::new(ground.crash.live(self.options.life(schedule.order)));
-        let opened = ground.open(&life);
+        let opened = ground.open(&life, 1);
         let finding = match opened {
             Err(broken) => Some(Finding { broken, image: None }),
             Ok(live) => {
@@ -506,10 +523,10 @@ impl<T: Target> Ground<T> {
         words.start.addr()..words.end.addr()
     }
 
-    fn open(&self, life: &Life) -> Result<T::Live, Broken> {
+    fn open(&self, life: &Life, threads: usize) -> Result<T::Live, Broken> {
         if self.target.is_persistent() {
             let pool = Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
-            return self.target.open(pool.map_err(Broken::by("opening after a crash succeeds"))?, 1);
+            return self.target.open(pool.map_err(Broken::by("opening after a crash succeeds"))?, threads);
         }
         let pool = Pool::create_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
         let live = self.target.create(pool.map_err(Broken::by("building the world"))?)?;
@@ -534,7 +551,7 @@ impl<T: Target> Ground<T> {
     }
 
     /// Examines one image, if the like of it was not examined before. `Seen` says nothing: unreachable blocks are shown in three states only.
-    fn examine(&self, image: &Image<'_>, notes: &Notes, traced: bool) -> Seen {
+    fn examine(self: &Arc<Self>, image: &Image<'_>, notes: &Notes, traced: bool) -> Seen {
         if notes.finding.lock().is_some() {
             return Seen::default();
         }
@@ -559,23 +576,63 @@ impl<T: Target> Ground<T> {
     }
 
     /// The oracle.
-    fn recover(&self, image: &Image<'_>, outcomes: &Outcomes) -> Result<(), Broken> {
+    fn recover(self: &Arc<Self>, image: &Image<'_>, outcomes: &Arc<Outcomes>) -> Result<(), Broken> {
+        let hash = image.hash();
+        let Recovered { live, content, repairs, life } = self.recovered(image, 1, &explained_by(outcomes))?;
+        if hash.is_multiple_of(self.options.follow_up_every) {
+            self.use_on(&live, content.clone(), hash)?;
+        }
+        drop(live);
+        drop(life);
+        if hash.rotate_left(16).is_multiple_of(BY_THREADS_EVERY) {
+            self.recovered(image, THREADS, &the_same_as(content))?;
+        }
+        if repairs && hash.rotate_left(32).is_multiple_of(CRASHED_EVERY) { self.crash_recovery(image, outcomes) } else { Ok(()) }
+    }
+
+    /// Recovers an image by so many threads: what is there is sound and as `judge` would have it, and a second recovery finds the same and has nothing to do.
+    fn recovered(&self, image: &Image<'_>, threads: usize, judge: &Judge) -> Result<Recovered<T>, Broken> {
         let life = image.live(CrashOptions::default());
         life.unwatch();
-        let live = self.open(&life)?;
+        let live = self.open(&life, threads)?;
+        let repairs = has_changed(&life).is_some();
         let content = self.target.content(&live, &self.world)?;
-        if let Some(refused) = outcomes.refuse(&content) {
-            return Err(Broken::new("a crash leaves what some order of the calls explains", refused));
-        }
+        judge(&content)?;
         self.target.audit(&live)?;
         let again = life.live(CrashOptions::default());
         again.unwatch();
-        let second = self.target.content(&self.open(&again)?, &self.world)?;
-        if second != content {
-            return Err(Broken::new("a second recovery finds the same", format_args!("{second:x?} after {content:x?}")));
+        let second = self.open(&again, 1)?;
+        if let Some(at) = has_changed(&again) {
+            return Err(Broken::new("a second recovery has nothing to repair", format_args!("it changed the word at {at:#x}")));
         }
+        the_same_as(content.clone())(&self.target.content(&second, &self.world)?)?;
+        drop(second);
         drop(again);
-        if image.hash().is_multiple_of(self.options.follow_up_every) { self.use_on(&live, content, image.hash()) } else { Ok(()) }
+        Ok(Recovered { live, content, repairs, life })
+    }
+
+    /// Crashes the recovery of an image. Images that this leaves are explained by the same calls; those of its end hold what it has found.
+    fn crash_recovery(self: &Arc<Self>, image: &Image<'_>, outcomes: &Arc<Outcomes>) -> Result<(), Broken> {
+        let life = image.live(CrashOptions { fault: None, ..self.options.life(image.hash()) });
+        let broken = Arc::new(Mutex::new(None));
+        let watch = |judge: Box<Judge>| {
+            let (ground, broken) = (Arc::clone(self), Arc::clone(&broken));
+            life.observe(move |image| {
+                let result = catch_unwind(AssertUnwindSafe(|| ground.recovered(image, 1, &*judge).map(drop))).unwrap_or_else(|panic| Err(panicked(&*panic)));
+                if let Err(Broken { rule, seen }) = result {
+                    broken.lock().get_or_insert(Broken::new(rule, format_args!("after a crash of the recovery as well, {image}: {seen}")));
+                }
+                Seen::default()
+            });
+        };
+        watch(Box::new(explained_by(outcomes)));
+        let live = self.open(&life, 1)?;
+        let content = self.target.content(&live, &self.world)?;
+        watch(Box::new(the_same_as(content)));
+        life.end();
+        life.look_away();
+        drop(live);
+        broken.lock().take().map_or(Ok(()), Err)
     }
 
     /// What was recovered works.
@@ -598,8 +655,26 @@ impl<T: Target> Ground<T> {
     }
 }
 
+/// Whether some order of the calls explains it.
+fn explained_by(outcomes: &Arc<Outcomes>) -> impl Fn(&[u64]) -> Result<(), Broken> + use<> {
+    const RULE: &str = "a crash leaves what some order of the calls explains";
+    let outcomes = Arc::clone(outcomes);
+    move |found| outcomes.refuse(found).map_or(Ok(()), |refused| Err(Broken::new(RULE, refused)))
+}
+
+/// Whether an earlier recovery has found that.
+fn the_same_as(content: Vec<u64>) -> impl Fn(&[u64]) -> Result<(), Broken> {
+    const RULE: &str = "a second recovery finds the same";
+    move |found| if found == content { Ok(()) } else { Err(Broken::new(RULE, format_args!("{found:x?} after {content:x?}"))) }
+}
+
+/// A word that a life has changed, but for those of the pool itself, in the first slab.
+fn has_changed(life: &Life) -> Option<usize> {
+    life.changes().into_iter().find(|at| *at >= SLAB)
+}
+
 fn pool_options<T: Target>(target: &T) -> PoolOptions {
-    PoolOptions { size_max: target.memory(), slab_size: 4 << 10, ..PoolOptions::default() }
+    PoolOptions { size_max: target.memory(), slab_size: SLAB, ..PoolOptions::default() }
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Broken {
