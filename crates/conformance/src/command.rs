@@ -174,6 +174,9 @@ pub struct Extent {
     /// Stores are durable at once, as with a cache in the persistence domain
     #[arg(long)]
     durable_cache: bool,
+    /// Large values go into the caches, as where the kernel writes pages back
+    #[arg(long)]
+    cached_streams: bool,
     /// Flushes do nothing, as is right with a cache in the persistence domain
     #[arg(long)]
     no_flushes: bool,
@@ -208,6 +211,7 @@ impl Extent {
                 sample_count: self.sample_count,
                 lazy_runs_max: self.lazy,
                 hidden_in_full: self.hidden_in_full,
+                streams_are_cached: self.cached_streams,
                 drops_flushes: self.no_flushes,
                 ..CrashOptions::default()
             },

@@ -381,6 +381,9 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
     if options.life.stores_are_durable {
         command += " --durable-cache";
     }
+    if options.life.streams_are_cached {
+        command += " --cached-streams";
+    }
     if options.life.drops_flushes {
         command += " --no-flushes";
     }

@@ -121,6 +121,7 @@ impl fmt::Display for StoreChange {
         match self {
             Put(space, key, value) => write!(f, "put {space}/{key}={value}"),
             PutMany(space, pairs) => write!(f, "put many in {space}: {pairs:?}"),
+            PutUntil(space, key, STREAMED, expiry) => write!(f, "put {space}/{key}, {} bytes, until {expiry:?}", STREAMED.len()),
             PutUntil(space, key, value, expiry) => write!(f, "put {space}/{key}={value} until {expiry:?}"),
             Sweep => write!(f, "sweep"),
             Load(space, pairs) => write!(f, "load {space}: {pairs:?}"),
@@ -174,9 +175,10 @@ const BATCH: [(usize, &str, Option<&str>); 4] = [(0, "a", Some("batch")), (0, "a
 const DRAFT: &str = "a value of so many bytes that a transaction does not keep it in memory, at least where it is to be checked";
 
 /// Others, for a start with keys that expire.
-const OTHERS: [StoreChange; 14] = [
+const OTHERS: [StoreChange; 15] = [
     PutUntil(0, "t", "1", Expiry::Past),
     PutUntil(0, "t", "2", Expiry::Future),
+    PutUntil(0, "t", STREAMED, Expiry::Future),
     PutUntil(0, "u", "a value that has expired already and takes more than one line of a cache, as others do", Expiry::Past),
     Put(0, "u", "for good"),
     Append(0, "t", "+"),
@@ -190,6 +192,12 @@ const OTHERS: [StoreChange; 14] = [
     Look,
     Compact,
 ];
+
+/// A value so large that it goes past the caches. Its last word is padded, and when it expires lies behind that in the same line, stored in the ordinary way.
+const STREAMED: &str = match std::str::from_utf8(&[b's'; (4 << 10) + 1]) {
+    Ok(value) => value,
+    Err(_) => panic!("ASCII"),
+};
 
 /// Others, for full pools: of what is written in them, all has happened or nothing, if it is refused.
 const TIGHT: [StoreChange; 15] = [

@@ -85,6 +85,17 @@ fn every_crash_of_stores_in_full_pools() {
     }
 }
 
+/// Where the kernel writes pages back, large values need a flush as all others do.
+#[test]
+fn every_crash_of_a_store_whose_large_values_go_into_the_caches() {
+    for suite in suites().into_iter().chain(more_suites()).filter(|suite| ["store", "store-ever-64"].contains(&&*suite.name())) {
+        let life = CrashOptions { streams_are_cached: true, ..CrashOptions::default() };
+        let report = suite.every(&Options { operations: 1, start: Some("expiring".to_owned()), life, ..Options::default() });
+        println!("{}: {report}", suite.name());
+        report.assert_clean();
+    }
+}
+
 #[test]
 fn every_crash_with_a_cache_that_needs_no_flush() {
     every(|_, options| {

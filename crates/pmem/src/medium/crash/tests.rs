@@ -228,6 +228,21 @@ fn what_is_streamed_is_there_or_not_until_a_fence_whatever_is_flushed() {
 }
 
 #[test]
+fn what_is_streamed_into_the_caches_needs_a_flush() {
+    let memory = Memory::new(SIZE).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { streams_are_cached: true, ..CrashOptions::default() });
+    let pm = pm(&memory, life.medium());
+    let words = pm.words(Off::<u64>::new(64), 16).unwrap();
+    pm.stream(&words[7..9], &[1; 16]);
+    pm.flush(&words[8..]);
+    pm.fence();
+    let shown = watch(&memory, &life);
+    life.end();
+    let (unflushed, flushed) = ((15, 0x0101_0101_0101_0101), (16, 0x0101_0101_0101_0101));
+    assert_eq!(images(&shown, life.points()), BTreeSet::from([vec![flushed], vec![unflushed, flushed]]));
+}
+
+#[test]
 fn an_exchange_completes_what_was_streamed() {
     let memory = Memory::new(SIZE).unwrap();
     let life = Crash::new(&memory).live(CrashOptions::default());
