@@ -13,8 +13,8 @@ use crate::map::Mapping;
 use crate::{Word, local};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::{Arc, OnceLock};
 
 /// Page runs a thread remembers between two fences; more are synchronised early, which is always allowed.
 const RUNS_MAX: usize = 64;
@@ -339,10 +339,18 @@ mod tests {
         let (pm, other) = unsafe {
             (Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()), Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()))
         };
-        let runs = |pm: &Pm<Hardware>| PENDING.with_borrow(|pending| pending.iter().find(|(id, _)| *id == pm.medium().id).map_or(0, |(_, runs)| runs.len()));
+        let all = |pm: &Pm<Hardware>| {
+            let base = memory.base().addr().get();
+            let within = |runs: &Vec<Range<usize>>| runs.iter().map(|run| run.start - base..run.end - base).collect::<Vec<_>>();
+            PENDING.with_borrow(|pending| pending.iter().find(|(id, _)| *id == pm.medium().id).map_or(Vec::new(), |(_, runs)| within(runs)))
+        };
+        let runs = |pm: &Pm<Hardware>| all(pm).len();
         for at in [4096u64, 4160, 8192, 40960] {
             pm.flush(&pm.words(crate::Off::<u64>::new(at), 1).unwrap()[0]);
         }
+        assert_eq!(all(&pm), [4096..12288, 40960..45056], "whole pages, each once");
+        pm.flush(pm.words(crate::Off::<u64>::new(45048), 1026).unwrap());
+        assert_eq!(all(&pm), [4096..12288, 40960..57344], "to the page of the last word");
         other.flush(&other.words(crate::Off::<u64>::new(4096), 1).unwrap()[0]);
         assert_eq!((runs(&pm), runs(&other)), (2, 1));
         pm.fence();

@@ -179,6 +179,8 @@ impl Backing {
     }
 
     pub(super) fn synchronise(&self) -> Result<(), Error> {
+        #[cfg(test)]
+        synchronised::note("file", self);
         match self {
             Self::Memory(_) => Ok(()),
             Self::File(mapping) => mapping.synchronise(),
@@ -199,6 +201,8 @@ impl Backing {
     }
 
     pub(super) fn synchronise_header(&self) -> Result<(), Error> {
+        #[cfg(test)]
+        synchronised::note("header", self);
         match self {
             Self::Memory(_) => Ok(()),
             Self::File(mapping) => mapping.synchronise_head(size_of::<Header>()),
@@ -207,6 +211,8 @@ impl Backing {
 
     /// Makes the file's name durable.
     pub(super) fn synchronise_directory(&self) -> Result<(), Error> {
+        #[cfg(test)]
+        synchronised::note("directory", self);
         let Self::File(mapping) = self else { return Ok(()) };
         let parent = mapping.path().parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent).and_then(|directory| directory.sync_all()).map_err(|error| mapping.error("synchronise the directory of", error))
@@ -322,4 +328,25 @@ fn owner_of_lock(file: &File) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let line = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line.len() > 5 && line[1] == "FLOCK" && line[5] == place)?;
     line[4].parse().ok()
+}
+
+/// What is synchronised, for tests: what of it got to the device without, a test cannot see.
+#[cfg(test)]
+pub(super) mod synchronised {
+    use super::{Backing, FileExt, Header};
+    use std::cell::RefCell;
+
+    thread_local!(static NOTES: RefCell<Vec<(&'static str, Vec<u8>)>> = const { RefCell::new(Vec::new()) });
+
+    pub(super) fn note(what: &'static str, backing: &Backing) {
+        let Backing::File(mapping) = backing else { return };
+        let mut header = vec![0; size_of::<Header>()];
+        mapping.file().read_exact_at(&mut header, 0).expect("a pool has a header");
+        NOTES.with_borrow_mut(|notes| notes.push((what, header)));
+    }
+
+    /// What this thread has synchronised since it was asked last, and the header that the file had just before.
+    pub(in crate::pool) fn take() -> Vec<(&'static str, Vec<u8>)> {
+        NOTES.take()
+    }
 }

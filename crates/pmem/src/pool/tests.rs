@@ -314,6 +314,46 @@ fn a_file_that_could_not_be_synchronised_accepts_no_more() {
     }
 }
 
+/// Names of what is synchronised, each with the size and the cleanliness that the header of the file says just before.
+#[cfg(not(miri))]
+fn synchronised() -> Vec<(&'static str, Option<(u64, bool)>)> {
+    let said = |bytes: Vec<u8>| {
+        let memory = Memory::new(256 << 10).unwrap();
+        for (word, bytes) in memory.words().iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        // SAFETY: the memory outlives `pm`, which is dropped first, at the end of the closure.
+        let pm = unsafe { Pm::new(Hardware::page_cache(), memory.base(), memory.size()) };
+        pm.head::<Header>().read(Path::new("test"), u64::MAX).ok().map(|superblock| (superblock.size, superblock.clean))
+    };
+    backing::synchronised::take().into_iter().map(|(what, header)| (what, said(header))).collect()
+}
+
+/// The device has a file, and its length, before the header knows of it, and all of a pool before the header says that it was closed. No image shows that: the
+/// crash checker's worlds lie in memory.
+#[test]
+#[cfg(not(miri))]
+fn the_device_has_what_a_header_says() {
+    const STEP: u64 = 16 << 20;
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pool");
+        let options = PoolOptions { size_max: 4 * STEP as usize, domain: Some(domain), ..small() };
+        let (open, closed, grown) = (Some((STEP, false)), Some((2 * STEP, true)), Some((2 * STEP, false)));
+        let survives = |said| if domain == Domain::Msync { vec![("file", said)] } else { Vec::new() };
+        synchronised();
+        let pool = Pool::create(&path, &options).unwrap();
+        assert_eq!(synchronised(), [("file", None), ("header", None), ("header", open), ("directory", open)], "created, {domain:?}");
+        pool.grow(1).unwrap();
+        assert_eq!(synchronised(), survives(open), "grown, {domain:?}");
+        pool.close().unwrap();
+        assert_eq!(synchronised(), [("file", grown), ("header", grown), ("header", closed)], "closed, {domain:?}");
+        drop(pool);
+        let _pool = Pool::open(&path, &options).unwrap();
+        assert_eq!(synchronised(), [survives(closed), vec![("header", closed), ("header", grown)]].concat(), "opened, {domain:?}");
+    }
+}
+
 /// Whoever was in the middle of an operation goes on to its commit point, which must not outlive what it says is there.
 #[test]
 #[cfg(not(miri))]
