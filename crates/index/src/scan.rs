@@ -39,11 +39,17 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
         let (mut start, mut end, mut middle) = (0, entries.len(), 0);
         while start < end {
             read(middle, &mut key)?;
-            if is_beyond(&key, &from, direction) { end = middle } else { start = middle + 1 }
+            if is_beyond(&key, &from, direction) {
+                end = middle
+            } else {
+                start = middle + 1
+            }
             middle = start + (end - start) / 2;
         }
         let prefetch = |at: usize| {
-            if !K::WHOLE && let Some(found) = entries.get(at) {
+            if !K::WHOLE
+                && let Some(found) = entries.get(at)
+            {
                 Record::prefetch(pool, entry(found).value.get());
             }
         };
