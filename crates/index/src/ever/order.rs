@@ -1,7 +1,7 @@
 //! The order of a leaf's keys, in DRAM, once a scan has found it out.
 //!
-//! Leaves are not sorted. Where keys are in records, to sort a leaf is to read all of them, which is most of what a scan costs. So who has sorted one leaves the
-//! order here, with the version of the leaf's latch that it is of; whoever scans the leaf at that version follows it, and reads no record that he does not
+//! Leaves are not sorted. Where keys are in records, to sort a leaf is to read all of them, which is most of what a scan costs. So who has sorted one leaves
+//! its order here, with the version of the leaf's latch that it is of; whoever scans the leaf at that version follows it, and reads no record that he does not
 //! visit. A line a leaf, touched by scans only: writers do not know of it, and make it old by raising the version.
 //!
 //! ```text

@@ -95,7 +95,7 @@ fn a_batch_has_four_fences_however_long_it_is() {
                 let (lines, _) = bench.put();
                 let log_lines = (3 + 2 * count).div_ceil(8) + 1;
                 let write = || bench.write(isolation, 0..count);
-                // The first needs leaves for its keys and a slab for its log, the second one for its records, while those that it replaces are on their way back.
+                // The first needs leaves for its keys and a slab for its log, the second a slab for records, while those replaced are on their way back.
                 (0..2).for_each(|_| write());
                 bench.pool.collect();
                 let cost = bench.cost(write);
