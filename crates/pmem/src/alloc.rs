@@ -200,8 +200,9 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// See [`Fresh::is_untouched`](crate::Fresh::is_untouched).
-    pub(crate) fn is_untouched<T: ?Sized>(&self, block: Off<T>) -> bool {
+    /// Whether nobody but who has the block now has stored to it since the pool was opened: what is there that the owner has not changed is durable, as opening
+    /// makes it. Known of blocks that take whole slabs; of others it is not, nor before the pool is recovered.
+    pub fn is_untouched<T: ?Sized>(&self, block: Off<T>) -> bool {
         self.alloc.heap.is_untouched(block.bytes())
     }
 

@@ -65,13 +65,14 @@ struct Input {
 impl Input {
     /// Room for the next read. The buffer at most doubles, whatever size a header promised, and never beyond what the frame needs.
     fn room(&mut self) -> &mut [u8] {
-        if self.end == self.bytes.len() && self.start > 0 {
+        // What is moved is no more than what was understood since it was moved before.
+        if self.end == self.bytes.len() && self.start >= self.size() && self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
         if self.end == self.bytes.len() {
-            let size = (self.bytes.len() * 2).min(self.end + self.missing.max(INPUT_SIZE));
+            let size = (self.bytes.len() * 2).min(self.end + self.missing.max(INPUT_SIZE).max(self.size() / 2));
             self.bytes.reserve_exact(size - self.bytes.len());
             self.bytes.resize(size, 0);
         }
@@ -171,7 +172,7 @@ impl Connection {
         }
         if is_held_up {
             // The socket takes nothing now, and will say when it does.
-            return Ok(Turn::Wait);
+            return Ok(if self.conversation.go_on_unread(server, counters) { Turn::Again } else { Turn::Wait });
         }
         if self.input.size() > 0 || self.busy {
             let (done, pause) = self.conversation.advance(server, counters, &mut self.input.bytes[self.input.start..self.input.end]);

@@ -94,6 +94,16 @@ impl Conversation {
         self.reply.waiting() > self.output_size()
     }
 
+    /// Goes on with a command whose reply is short, though replies wait: a backup that nobody finishes stands in the way of others. Whether there is more to do.
+    pub(crate) fn go_on_unread(&mut self, server: &Shared, counters: &Counters) -> bool {
+        if !self.session.unfinished.as_ref().is_some_and(|unfinished| unfinished.is_awaited_by_others()) {
+            return false;
+        }
+        let _working = server.gate.enter(self.session.client.thread);
+        self.go_on(server, counters);
+        self.session.unfinished.is_some()
+    }
+
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
     pub(crate) fn advance(&mut self, server: &Shared, counters: &Counters, input: &mut [u8]) -> (usize, Pause) {
         let _working = server.gate.enter(self.session.client.thread);
@@ -105,7 +115,9 @@ impl Conversation {
             (done, pause) = (rest, Pause::Turn);
         }
         let waiting = self.reply.waiting() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
-        (done, if waiting > server.config.limits.output_buffer_size_max { Pause::Overflow } else { pause })
+        // The longest reply may stand behind what waited when the slice began, and what the slice has made before.
+        let waiting_max = server.config.limits.output_buffer_size_max.saturating_add(2 * self.output_size());
+        (done, if waiting > waiting_max { Pause::Overflow } else { pause })
     }
 
     /// Runs whole frames, until something says that the slice is over; a group may be left to be run.
@@ -310,10 +322,10 @@ impl Conversation {
             counters.changes.add(done as u64);
             (0..done).for_each(|_| self.reply.ok());
             rest = &rest[done..];
-            if let Err(error) = outcome {
+            if let (Err(error), Some((_, after))) = (outcome, rest.split_first()) {
                 counters.errors.add(1);
                 Failure::from(error).write(&mut self.reply);
-                rest = rest.get(1..).unwrap_or_default();
+                rest = after;
             }
         }
     }

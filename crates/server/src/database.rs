@@ -252,8 +252,10 @@ impl Database<'_> {
 
     /// Sets all of `pairs`.
     pub(crate) fn put_all<'k>(&self, pairs: impl Iterator<Item = (&'k [u8], &'k [u8])>) -> Result<(), Error> {
-        if self.transaction.is_some() {
-            return pairs.into_iter().try_for_each(|(key, value)| self.put(key, value));
+        if let Some(transaction) = self.transaction {
+            let before = transaction.borrow_mut().savepoint();
+            let outcome = pairs.into_iter().try_for_each(|(key, value)| self.put(key, value));
+            return outcome.inspect_err(|_| transaction.borrow_mut().rollback_to(&before));
         }
         let (mut batch, mut count) = (Batch::default(), 0);
         pairs.for_each(|(key, value)| {
@@ -292,6 +294,9 @@ impl Database<'_> {
     }
 
     /// Gives what `from` holds to `to`, unless that is `to_be_absent` and is not; whether it was done. `None` if `from` is absent.
+    ///
+    /// # Errors
+    /// Besides others [`Error::Conflict`], when somebody else was faster.
     pub(crate) fn rename(&self, from: &[u8], to: &[u8], to_be_absent: bool) -> Result<Option<bool>, Error> {
         let act = |transaction: &mut Transaction| -> Result<_, Error> {
             let Some(entry) = transaction.entry(self.namespace, from)? else { return Ok(None) };
@@ -299,14 +304,20 @@ impl Database<'_> {
             if from == to || (to_be_absent && transaction.value_size(self.namespace, to)?.is_some()) {
                 return Ok(Some(!to_be_absent));
             }
-            transaction.delete(self.namespace, from)?;
+            // In this order: if one of them is refused, it is the first.
             transaction.put_until(self.namespace, to, &entry.value, entry.expiry_ms)?;
+            transaction.delete(self.namespace, from)?;
             Ok(Some(true))
         };
         let renamed = match self.transaction {
             Some(transaction) => act(&mut transaction.borrow_mut())?,
             // Not a batch: that expects values, and not that they expire as they did.
-            None => self.store.transact(Isolation::Serializable, act)?,
+            None => {
+                let mut transaction = self.store.begin(Isolation::Serializable)?;
+                let renamed = act(&mut transaction)?;
+                transaction.commit()?;
+                renamed
+            }
         };
         self.changes.add((from != to && renamed == Some(true)).into());
         Ok(renamed)

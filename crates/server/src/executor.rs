@@ -78,6 +78,11 @@ pub(crate) trait Unfinished: Send {
 
     /// Bytes gathered for the reply so far; the limit on output counts them.
     fn size(&self) -> usize;
+
+    /// Whether it stands in the way of other clients until it is done: then it goes on, though its client takes no replies.
+    fn is_awaited_by_others(&self) -> bool {
+        false
+    }
 }
 
 /// Keys that a slice visits at most.
@@ -94,7 +99,11 @@ pub(crate) enum Slice {
 
 /// Why a command failed: the error line for the client, its code first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure(Cow<'static, [u8]>);
+pub(crate) struct Failure {
+    text: Cow<'static, [u8]>,
+    /// Whether the store cannot take what is written: then a transaction fails as a whole.
+    pub(crate) is_refusal: bool,
+}
 
 impl Failure {
     pub(crate) const SYNTAX: Self = Self::fixed("ERR syntax error");
@@ -106,20 +115,20 @@ impl Failure {
     pub(crate) const NO_AUTH: Self = Self::fixed("NOAUTH Authentication required.");
 
     pub(crate) const fn fixed(text: &'static str) -> Self {
-        Self(Cow::Borrowed(text.as_bytes()))
+        Self { text: Cow::Borrowed(text.as_bytes()), is_refusal: false }
     }
 
     pub(crate) fn text(text: fmt::Arguments<'_>) -> Self {
-        Self(Cow::Owned(text.to_string().into_bytes()))
+        Self::bytes(text.to_string().into_bytes())
     }
 
     pub(crate) fn bytes(text: Vec<u8>) -> Self {
-        Self(Cow::Owned(text))
+        Self { text: Cow::Owned(text), is_refusal: false }
     }
 
     /// What EXEC says that could not even be called.
     pub(crate) fn of_exec(&self) -> Self {
-        let why = self.0.strip_prefix(b"ERR ").unwrap_or(&self.0);
+        let why = self.text.strip_prefix(b"ERR ").unwrap_or(&self.text);
         Self::bytes([b"EXECABORT Transaction discarded because of: ", why].concat())
     }
 
@@ -129,13 +138,14 @@ impl Failure {
     }
 
     pub(crate) fn write(&self, reply: &mut Reply) {
-        reply.error(&self.0);
+        reply.error(&self.text);
     }
 }
 
 impl From<everleaf::Error> for Failure {
     fn from(error: everleaf::Error) -> Self {
-        Self::text(format_args!("ERR {error}"))
+        let is_refusal = error.is_no_space() || matches!(error, everleaf::Error::Halted { .. });
+        Self { is_refusal, ..Self::text(format_args!("ERR {error}")) }
     }
 }
 
@@ -159,14 +169,20 @@ pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session) -> Result<&'s
 
 /// Runs a command.
 pub(crate) fn execute(call: &mut Call<'_>) {
+    if let Err(failure) = try_execute(call) {
+        failure.write(call.reply);
+    }
+}
+
+/// The same, but that it leaves the failure to the caller.
+fn try_execute(call: &mut Call<'_>) -> Result<(), Failure> {
     let start = call.reply.out.len();
     call.session.command = Some(call.spec);
     call.counters.commands.add(1);
-    if let Err(failure) = (call.spec.run)(call) {
+    (call.spec.run)(call).inspect_err(|_| {
         call.reply.out.truncate(start);
         call.counters.errors.add(1);
-        failure.write(call.reply);
-    }
+    })
 }
 
 /// As much of the name and of the arguments as Redis shows.

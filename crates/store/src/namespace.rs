@@ -601,8 +601,7 @@ impl<M: Listed> Namespace<M> {
                 let version = Version { commit: at, ..Version::default() };
                 let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
                 let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
-                *done += replaced.len();
-                self.settle(&links, &replaced, at, outcome)?;
+                count_done(done, replaced.len(), self.settle(&links, &replaced, at, outcome))?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
@@ -630,8 +629,7 @@ impl<M: Listed> Namespace<M> {
             .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
         let links = self.write_group(versions)?;
         let outcome = self.shared.upsert_many(index, &links, &mut replaced);
-        *done += replaced.len();
-        self.settle_versions(&links, &replaced, outcome)
+        count_done(done, replaced.len(), self.settle_versions(&links, &replaced, outcome))
     }
 
     /// Writes records, and makes them durable together.
@@ -688,8 +686,9 @@ impl<M: Listed> Namespace<M> {
                 self.shared.retire(link.get(), &guard)?;
             }
         }
-        outcome?;
-        self.shared.writable()
+        // Only now is it known whether what was fenced is durable.
+        self.shared.writable()?;
+        outcome
     }
 
     /// # Panics
@@ -697,6 +696,14 @@ impl<M: Listed> Namespace<M> {
     pub(crate) fn check_belongs_to(&self, shared: &Arc<Shared<M>>) {
         assert!(Arc::ptr_eq(&self.shared, shared), "namespace {:?} belongs to another store", self.name());
     }
+}
+
+/// Counts what was published as done, unless it is not known whether it is durable: so if all of it was settled, or the rest has found no room.
+fn count_done(done: &mut usize, count: usize, settled: Result<(), Error>) -> Result<(), Error> {
+    if settled.as_ref().err().is_none_or(Error::is_no_space) {
+        *done += count;
+    }
+    settled
 }
 
 /// How many pairs there are before a key comes again.

@@ -21,7 +21,8 @@
 //! crashes; each holds nonetheless:
 //!
 //! - *Ranges and slots.* A crash before the caller's fence leaves of each line what it leaves of single writes to it, in the order in which they were made,
-//!   whoever made them: an old value never stands beside a new token (invariant 3), and a key has one slot that counts.
+//!   whoever made them: an old value never stands beside a new token (invariant 3), and a key has one slot that counts, as nobody writes a key again that was
+//!   removed, before the fence.
 //! - *Other threads* that write to such a line flush it, so their fence makes durable what was there before, too, which does no harm. One that splits or merges
 //!   the leaf copies what it sees to a leaf that is durable before it lives, and makes durable what it clears. So a write is never lost behind the caller's
 //!   fence: it is in the line that he has flushed, or in a leaf that was durable before it took its place.

@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             reach.mark(root, size_of::<Root>())?;
         }
         let (directory, known) = (Directory::new(), Arc::<Known>::default());
-        let (mut blocks, mut live, mut free) = (vec![(root.bytes(), size_of::<Root>())], Vec::new(), Vec::new());
+        let (mut blocks, mut live, mut free, mut unknown) = (vec![(root.bytes(), size_of::<Root>())], Vec::new(), Vec::new(), Vec::new());
         // Copies of fences are kept until the end; damage must not make them fill the memory.
         let mut kept = 0;
         Directory::<LINES, LEAVES>::follow(pool, block.first.get(), &mut |off, entries| {
@@ -98,10 +98,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 reach.mark(off, size_of::<Extent<LINES, LEAVES>>())?;
             }
             blocks.push((off.bytes(), size_of::<Extent<LINES, LEAVES>>()));
+            // If the pool has been open for a while, this may be memory that others had before.
+            let is_known = recovery.reach.is_some() || pool.is_untouched(off);
             for (leaf, [low, state]) in directory.adopt(off)?.zip(entries) {
                 known.descriptors.get_or_make(handle(leaf));
                 if *state == 0 {
-                    free.push(leaf);
+                    if is_known {
+                        free.push(leaf)
+                    } else {
+                        unknown.push(leaf)
+                    }
                     continue;
                 }
                 if *state > GENERATION_MAX {
@@ -124,6 +130,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // From the last to the first, so that they are taken in the order of memory.
         free.reverse();
         directory.give_back(free, true);
+        directory.give_back(unknown, false);
         if let Some(reach) = recovery.reach.filter(|_| !K::WHOLE) {
             for (_, leaf) in &live {
                 if let (_, Some((fence, size))) = K::read_fence(pool, directory.entry(pool, *leaf).low.get())? {

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The version is taken away, with an exchange that one thread wins, before the slots are stored, and stored behind them; who reads looks at it before and
-//! behind. A version of a latch never comes again, so neither does an order that was of another.
+//! behind. Versions of a latch ascend, and those of a line too, for an older order never takes the place of a newer one: so the version that is found behind
+//! the slots is that of all of them.
 
 use super::leaf::SLOTS_MAX;
 use crate::arena::Arena;
@@ -29,7 +30,7 @@ struct Order {
     slots: [AtomicU64; SLOTS_MAX / WORD],
 }
 
-/// No version of a latch that can be read.
+/// Above all versions of a latch that can be read.
 const BEING_WRITTEN: u64 = u64::MAX;
 
 impl Default for Orders {
@@ -57,7 +58,7 @@ impl Orders {
     pub(super) fn leave(&self, leaf: usize, version: u64, slots: impl Iterator<Item = usize>) {
         let order = self.0.get_or_make(leaf);
         let old = order.version.load(Relaxed);
-        if old == BEING_WRITTEN || order.version.compare_exchange(old, BEING_WRITTEN, Acquire, Relaxed).is_err() {
+        if old >= version || order.version.compare_exchange(old, BEING_WRITTEN, Acquire, Relaxed).is_err() {
             return;
         }
         // Who sees one of the slots sees that the version is gone.
@@ -86,6 +87,8 @@ mod tests {
             assert_eq!(at(3, version).as_deref(), Some(slots));
             assert_eq!((at(3, version - 8), at(2, version)), (None, None));
         }
+        orders.leave(3, 17, std::iter::once(4));
+        assert_eq!((at(3, 17), at(3, 25)), (None, Some(vec![])), "somebody slow has left an older one");
     }
 
     /// The order at each version is made of that version, so that a torn one shows.

@@ -248,7 +248,7 @@ impl Heap {
         self.uses.set(slab, Use::Run { count, is_untouched: self.uses.get(slab) == Use::Untouched });
     }
 
-    /// Whether nobody had stored to what was handed out at `off`, a run of slabs, since the pool was opened.
+    /// Whether nobody had stored to what was handed out at `off`, a run of slabs, between the pool's opening and then.
     pub(super) fn is_untouched(&self, off: u64) -> bool {
         self.split(off).is_some_and(|(slab, _)| matches!(self.uses.get(slab), Use::Run { is_untouched: true, .. }))
     }
@@ -256,7 +256,7 @@ impl Heap {
     /// Frees a run of slabs; what is not there, as a damaged pool may ask, is left alone.
     pub(super) fn free_run(&self, slab: u32, count: u32) {
         if [false, true].into_iter().any(|is_untouched| self.uses.clear(slab, Use::Run { count, is_untouched })) {
-            self.give_slabs(slab, count);
+            self.runs.lock().give_used(slab, count);
         }
     }
 
@@ -353,7 +353,7 @@ impl Heap {
             // One that leaves is in nobody's way, nor of use to anybody, until it is empty.
             if is_empty && (leaves || bin.partial.len() > 1) {
                 bin.remove(&self.uses, place);
-                self.give_slabs(number, 1);
+                self.runs.lock().give_used(number, 1);
             }
         }
     }
@@ -367,7 +367,7 @@ impl Heap {
             for place in empty {
                 let number = bin.slabs[place as usize].number;
                 bin.remove(&self.uses, place);
-                self.give_slabs(number, 1);
+                self.runs.lock().give_used(number, 1);
             }
         }
     }
@@ -386,7 +386,7 @@ impl Heap {
             next = slab + 1;
             match found {
                 Found::Run { count } => {
-                    self.add_run(slab, count);
+                    self.uses.set(slab, Use::Run { count, is_untouched: true });
                     next = slab + count;
                 }
                 Found::Blocks { class, mut used } => {

@@ -21,7 +21,7 @@ pub(super) struct Runs {
     total: u32,
     /// Number of slabs in the pool.
     end: u32,
-    /// Nobody has taken a slab from here on.
+    /// Nobody has had a slab from here on since the pool was opened.
     untaken: u32,
 }
 
@@ -96,6 +96,13 @@ impl Runs {
             count += length;
         }
         self.insert(start, count);
+    }
+
+    /// The same, of slabs that somebody has used.
+    pub(super) fn give_used(&mut self, start: u32, count: u32) {
+        // They were others' before they came here, if they were bare, or in use when the pool was opened.
+        self.untaken = self.untaken.max(start + count);
+        self.give(start, count);
     }
 
     /// The runs in order: first slab and length.

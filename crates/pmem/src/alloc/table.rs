@@ -18,7 +18,7 @@ pub(super) enum Use {
     Blocks { class: u8, place: u32, leaves: bool },
     /// It was taken, with those behind it, and is about to be used: nobody has had any of them since the pool was opened.
     Untouched,
-    /// It is the first of a run of `count` slabs, which were taken as [`Use::Untouched`] or not.
+    /// It is the first of a run of `count` slabs, which were taken as [`Use::Untouched`] or not; those that were in use when the pool was opened were.
     Run { count: u32, is_untouched: bool },
 }
 

@@ -481,7 +481,20 @@ fn a_run_is_untouched_once() {
 
     let pool = reopened(pool, Start::Unclean);
     pool.adopt(pool.reach()).unwrap();
-    assert!(untouched(&pool, 3 << 12).1);
+    let (last, is_untouched) = untouched(&pool, 3 << 12);
+    assert!(is_untouched);
+
+    // What was in use then is its owner's, and the next one's no more.
+    let pool = reopened(pool, Start::Unclean);
+    let reach = pool.reach();
+    reach.mark(last, 3 << 12).unwrap();
+    pool.adopt(reach).unwrap();
+    assert!(pool.is_untouched(last));
+    let rest = std::iter::from_fn(|| pool.allocate(5000).ok()).count();
+    assert!(rest > 0);
+    pool.free(last);
+    let (again, is_untouched) = untouched(&pool, 5000);
+    assert!(again.bytes() == last.bytes() && !is_untouched);
 }
 
 #[test]

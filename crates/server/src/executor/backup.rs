@@ -40,6 +40,10 @@ impl Unfinished for Save {
     fn size(&self) -> usize {
         0
     }
+
+    fn is_awaited_by_others(&self) -> bool {
+        true
+    }
 }
 
 pub(crate) fn save(call: &mut Call<'_>) -> Result<(), Failure> {

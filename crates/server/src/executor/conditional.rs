@@ -1,6 +1,7 @@
 //! Commands that write several keys at once, some on a condition. Unless they are part of a transaction, MSET and MSETNX are one batch of the store, which
 //! expects of each key that it is absent, if that is the condition; RENAME and RENAMENX, which write what they have read, are a transaction of their own.
 
+use super::transaction::insist;
 use super::{Call, Failure};
 
 /// Keys and values in turn, as MSET takes them.
@@ -25,13 +26,18 @@ pub(crate) fn msetnx(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn rename(call: &mut Call<'_>) -> Result<(), Failure> {
-    call.database().rename(call.argument(1), call.argument(2), false)?.ok_or(Failure::NO_SUCH_KEY)?;
+    rename_entry(call, false)?;
     call.reply.ok();
     Ok(())
 }
 
 pub(crate) fn renamenx(call: &mut Call<'_>) -> Result<(), Failure> {
-    let renamed = call.database().rename(call.argument(1), call.argument(2), true)?.ok_or(Failure::NO_SUCH_KEY)?;
+    let renamed = rename_entry(call, true)?;
     call.reply.flag(renamed);
     Ok(())
+}
+
+/// Whether it was done.
+fn rename_entry(call: &mut Call<'_>, to_be_absent: bool) -> Result<bool, Failure> {
+    insist(call, |call| Ok(call.database().rename(call.argument(1), call.argument(2), to_be_absent).into()))??.ok_or(Failure::NO_SUCH_KEY)
 }

@@ -44,7 +44,7 @@ pub(crate) fn flushall(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// ASYNC and SYNC are the same here: the store unlinks the tree at once, and then gives its blocks back, which takes a quarter of a second for a million keys.
+/// ASYNC and SYNC are the same here: the store unlinks the tree at once, and gives its blocks back in steps, later.
 /// Within a transaction every key is removed on its own, so that it happens with the rest or not at all.
 fn check_flush_mode(call: &Call<'_>) -> Result<(), Failure> {
     match call.arguments.len() {

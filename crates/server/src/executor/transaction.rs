@@ -2,14 +2,14 @@
 //!
 //! Between MULTI and EXEC commands are queued (`queue.rs`). EXEC runs them in a serializable transaction of the store, one after the other, each with a reply
 //! of its own, and commits it: what they have written becomes visible and durable at once, or, with a crash, not at all. A command that fails leaves an error
-//! among the replies, and the others are run all the same, as in Redis. When the commit fails because another client has changed something that the commands
+//! among the replies, and the others are run all the same, as in Redis; but when the store takes no more writes, nothing is done at all. When the commit fails because another client has changed something that the commands
 //! have read or written, all of it is done once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works
 //! (`gate.rs`).
 //!
 //! WATCH takes a snapshot of the store. At EXEC, the transaction asks of each watched key whether it is as the snapshot shows it, and the commit fails if it
 //! does not stay so. The snapshot holds back what was replaced since, so a client that watches and does nothing costs space, until it is gone.
 
-use super::{Call, Failure, Slice, execute};
+use super::{Call, Failure, Slice, try_execute};
 use crate::client::Watched;
 use crate::database::Databases;
 use crate::queue::Queue;
@@ -84,46 +84,62 @@ pub(crate) fn exec(call: &mut Call<'_>) -> Result<(), Failure> {
     if queue.is_broken() {
         return Err(ABORTED);
     }
+    insist(call, |call| attempt(call, &queue, &watched))
+}
+
+/// Attempts something until nobody overtakes it; after some turns, while no other event loop works.
+pub(super) fn insist<T>(call: &mut Call<'_>, mut attempt: impl FnMut(&mut Call<'_>) -> Result<Attempt<T>, Failure>) -> Result<T, Failure> {
     for _ in 0..ATTEMPTS {
-        if attempt(call, &queue, &watched)? == Attempt::Done {
-            return Ok(());
+        if let Attempt::Done(outcome) = attempt(call)? {
+            return Ok(outcome);
         }
     }
     let (gate, number) = (&call.server.gate, call.session.client.thread);
     gate.alone(number, || {
-        // Only the sweep is left to overtake it, which removes a key once.
-        while attempt(call, &queue, &watched)? == Attempt::Overtaken {}
-        Ok(())
+        // What the store does by itself is left to overtake it: an expired key that is removed, once.
+        loop {
+            if let Attempt::Done(outcome) = attempt(call)? {
+                return Ok(outcome);
+            }
+        }
     })
 }
 
 /// How an attempt ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Attempt {
-    /// With its replies.
-    Done,
+pub(super) enum Attempt<T> {
+    /// What came of it.
+    Done(T),
     /// Without a trace.
     Overtaken,
 }
 
+impl<T> From<Result<T, Error>> for Attempt<Result<T, Error>> {
+    fn from(outcome: Result<T, Error>) -> Self {
+        match outcome {
+            Err(Error::Conflict { .. }) => Self::Overtaken,
+            outcome => Self::Done(outcome),
+        }
+    }
+}
+
 /// Runs the commands and commits what they have written. Unless that is done, the session is as before.
-fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt, Failure> {
+fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt<()>, Failure> {
     let start = call.reply.out.len();
     let before = (call.session.database, call.session.replies, call.reply.protocol);
     let outcome = run_and_commit(call, queue, watched);
-    if !matches!(outcome, Ok(Attempt::Done)) {
+    if !matches!(outcome, Ok(Attempt::Done(()))) {
         call.reply.out.truncate(start);
         (call.session.database, call.session.replies, call.reply.protocol) = before;
     }
     outcome
 }
 
-fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt, Failure> {
+fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt<()>, Failure> {
     let transaction = call.server.store.begin(Isolation::Serializable)?;
     for ((database, key), since) in &watched.keys {
         if !transaction.is_unchanged_since(since, &call.server.databases[*database], key)? {
             call.reply.null_array();
-            return Ok(Attempt::Done);
+            return Ok(Attempt::Done(()));
         }
     }
     let (transaction, changes) = (RefCell::new(transaction), Counter::default());
@@ -139,15 +155,18 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
         committed => {
             committed?;
             call.counters.changes.add(changes.get());
-            Ok(Attempt::Done)
+            Ok(Attempt::Done(()))
         }
     }
 }
 
-/// Runs a command with all its slices, unless there comes to be more for the client than may wait: within a transaction nobody else has a turn.
+/// Runs a command with all its slices, unless the store takes no more writes, or there comes to be more for the client than may wait: within a transaction
+/// nobody else has a turn.
 fn run_to_end(call: &mut Call<'_>) -> Result<(), Failure> {
     let start = call.reply.out.len();
-    execute(call);
+    if let Err(failure) = try_execute(call) {
+        answer_or_refuse(call, failure)?;
+    }
     loop {
         let unfinished = call.session.unfinished.take();
         let gathered = unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
@@ -161,8 +180,17 @@ fn run_to_end(call: &mut Call<'_>) -> Result<(), Failure> {
             Err(failure) => {
                 call.reply.out.truncate(start);
                 call.counters.errors.add(1);
-                failure.write(call.reply);
+                answer_or_refuse(call, failure)?;
             }
         }
     }
+}
+
+/// Takes a failure for the reply of a command, unless the transaction fails by it.
+fn answer_or_refuse(call: &mut Call<'_>, failure: Failure) -> Result<(), Failure> {
+    if failure.is_refusal {
+        return Err(failure);
+    }
+    failure.write(call.reply);
+    Ok(())
 }
