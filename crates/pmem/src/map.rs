@@ -21,8 +21,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 /// The page size that layouts rely on; the machine's own may be larger.
 const PAGE: usize = 4096;
@@ -126,6 +126,7 @@ pub(crate) struct Mapping {
     sharing: Sharing,
     file: File,
     path: PathBuf,
+    detached: OnceLock<()>,
 }
 
 // SAFETY: the mapping only hands out its address; what lies there is accessed as atomic words.
@@ -142,7 +143,7 @@ impl Mapping {
         let mut error = io::Error::from(io::ErrorKind::Unsupported);
         for &sharing in sharings {
             match map(&file, size, sharing) {
-                Ok(base) => return Ok(Self { base, size, sharing, file, path: path.to_owned() }),
+                Ok(base) => return Ok(Self { base, size, sharing, file, path: path.to_owned(), detached: OnceLock::new() }),
                 Err(refusal) => error = refusal,
             }
         }
@@ -187,10 +188,19 @@ impl Mapping {
     }
 
     /// Keeps from the file whatever is stored from now on, in memory of this process's own that begins as a copy; what was stored before may still get there.
-    /// For when the device has refused to write something, so that nothing that came after it may be found there.
+    /// For when the device has refused to write something, so that nothing that came after it may be found there. The first call does it: another copy would be
+    /// without what was stored since.
     ///
     /// Ends the process if the system does not do it.
     pub(crate) fn detach(&self) {
+        self.detached.get_or_init(|| self.exchange_for_copy());
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.get().is_some()
+    }
+
+    fn exchange_for_copy(&self) {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: it takes the place of our own mapping at once, and every byte in it is what the file has, which is what was stored there, atomically.

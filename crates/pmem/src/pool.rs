@@ -156,7 +156,8 @@ impl<M: Medium> Deref for Pool<M> {
 impl<M: Medium> Drop for Pool<M> {
     /// What was cut off goes when nobody can look at it any more.
     fn drop(&mut self) {
-        if *self.state.get_mut() != INSPECTED {
+        // If something was not written, that may be the superblock which says that the pool is shorter.
+        if *self.state.get_mut() != INSPECTED && self.failure().is_none() {
             self.backing.trim(self.superblock.get_mut().size as usize);
         }
     }
@@ -347,8 +348,9 @@ impl<M: Medium> Pool<M> {
     fn latch(&self, synchronised: Result<(), Error>) -> Result<(), Error> {
         synchronised.inspect_err(|error| {
             _ = self.failure.set(error.to_string());
+            // First of all nothing more is acknowledged: what is stored from the next line on is lost.
+            _ = self.state.compare_exchange(OPEN, FAILED, Ordering::SeqCst, Ordering::Relaxed);
             self.backing.detach();
-            _ = self.state.compare_exchange(OPEN, FAILED, Ordering::Release, Ordering::Relaxed);
         })
     }
 
@@ -452,8 +454,9 @@ impl<M: Medium> Pool<M> {
         unsafe { self.pm.resize(size) };
         let shrunk = Superblock { sequence: superblock.next(), size: size as u64, ..*superblock };
         self.latch(commit_to_device(&self.pm, &self.backing, &shrunk))?;
+        self.durable()?;
         *superblock = shrunk;
-        self.durable()
+        Ok(())
     }
 
     /// Makes room for at least `wanted` more bytes, whole slabs, at the end of the pool.
@@ -505,7 +508,8 @@ fn open<M: Medium>(
     }
     backing.trim(found.size as usize);
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
-    if domain.is_some_and(Domain::survives_power_failure) {
+    let survives = domain.is_some_and(Domain::survives_power_failure);
+    if survives {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         backing.synchronise()?;
         // And what the device has refused to write, of which only the one who was told knows, lies there as if it had been written.
@@ -513,7 +517,8 @@ fn open<M: Medium>(
             backing.drop_cached()?;
         }
     }
-    if opened == found {
+    // The page of the header is mapped, and stays in the page cache. So it is written again if the device may not have it.
+    if opened == found && !survives {
         return Ok((opened, start, is_holey));
     }
     let opened = Superblock { sequence: found.next(), ..opened };

@@ -12,6 +12,7 @@ use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 
 /// Size of a lent input buffer.
 const INPUT_SIZE: usize = 32 * 1024;
@@ -112,6 +113,8 @@ pub(crate) struct Connection {
     ended: bool,
     /// The socket may take bytes.
     writable: bool,
+    /// The server stops, and the client, who has sent more than is answered, knows that.
+    parting: bool,
     /// Whether it is in the queue for another turn.
     pub(crate) queued: bool,
 }
@@ -127,6 +130,7 @@ impl Connection {
             read_closed: false,
             ended: false,
             writable: true,
+            parting: false,
             queued: false,
         }
     }
@@ -193,7 +197,11 @@ impl Connection {
             return Ok(Turn::Again);
         }
         if self.ended || stopping {
-            return Ok(if sent_all { Turn::Close } else { Turn::Wait });
+            return match sent_all {
+                true if self.ended => Ok(Turn::Close),
+                true => self.part(),
+                false => Ok(Turn::Wait),
+            };
         }
         Ok(if self.readable { Turn::Again } else { Turn::Wait })
     }
@@ -220,6 +228,27 @@ impl Connection {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Ends a conversation in which the client may have sent more than was read: a socket that is closed with bytes unread takes back what it has yet to
+    /// deliver.
+    /// So who has sent more is told that nothing follows, and listened to until he has ended, too.
+    fn part(&mut self) -> io::Result<Turn> {
+        let mut unheard = [0; 16 * 1024];
+        for _ in 0..READ_SIZE_MAX / unheard.len() {
+            match self.socket.read(&mut unheard) {
+                Ok(0) => return Ok(Turn::Close),
+                Ok(_) if self.parting => {}
+                Ok(_) => {
+                    self.parting = true;
+                    self.socket.shutdown(Shutdown::Write)?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(if self.parting { Turn::Wait } else { Turn::Close }),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Turn::Again)
     }
 
     fn write(&mut self, counters: &Counters) -> io::Result<()> {

@@ -94,7 +94,7 @@ impl Conversation {
         self.reply.waiting() > self.output_size()
     }
 
-    /// Goes on with a command whose reply is short, though replies wait: a backup that nobody finishes stands in the way of others. Whether there is more to do.
+    /// Goes on with a command whose reply is short, though replies wait: a backup that nobody finishes stands in the way of others. Whether more is to be done.
     pub(crate) fn go_on_unread(&mut self, server: &Shared, counters: &Counters) -> bool {
         if !self.session.unfinished.as_ref().is_some_and(|unfinished| unfinished.is_awaited_by_others()) {
             return false;

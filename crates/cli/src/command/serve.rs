@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// Longest request, and requests of a client that takes no replies; one that sends more is dropped
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     query_buffer_size_max: ByteSize,
-    /// Longest reply, or those of a transaction; a client that asks for more is dropped
+    /// Longest reply; a client that asks for more is dropped, a transaction whose replies are longer is refused
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     output_buffer_size_max: ByteSize,
     /// Say what there is to say at the start in one line of JSON

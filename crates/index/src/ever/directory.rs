@@ -13,9 +13,9 @@
 //! written only when its death is durable.
 //!
 //! What a dead leaf holds counts for nothing, but is *known* to be durable: of a leaf that has lived, since all that is stored to one is flushed and fenced
-//! before its latch is free (or by the caller of `apply_unfenced`, behind it); of one that the opening of the pool has found; and of one in an extent that nobody
-//! had stored to when it was made. So a line of it in which every value is 0 already need not be written to be empty. Of other leaves that is not known before
-//! they have been written whole.
+//! before its latch is free (or by the caller of `apply_unfenced`, behind it); of one that the opening of the pool has found; and of one in an extent that
+//! nobody had stored to when it was made. So a line of it in which every value is 0 already need not be written to be empty. Of other leaves that is not known
+//! before they have been written whole.
 //!
 //! Extents form a list from the root block on. A new one goes to its front: durable as a whole, all its leaves dead; then one link. Extents are never given
 //! back while the index lives; their leaves are used again.

@@ -8,11 +8,12 @@
 //! not look whether it is one. So a waypoint costs a line that is flushed when a leaf becomes one, and nobody waits for that: a crash leaves it as it was, or
 //! as it is to be, which is the same to [`list`].
 //!
-//! [`list`] follows the links from the head of the list and from all waypoints, a step of each in turn, until each comes to a place where another began. Then
-//! it puts together what was found from the head, from the place where that has ended, and so on; what was found from anywhere else is forgotten. Every piece
-//! is what the links say, so the whole is what a walk from the head alone would find, whatever waypoints say; and until it is known nothing is marked, repaired
-//! or believed that is on the way. (LB+-Tree's waypoints are believed: there, one that names a leaf which has been freed and used again spoils the tree that is
-//! rebuilt, and taking a leaf out of the list takes one write more, to be ordered before it.)
+//! [`list`] follows the links from the head of the list and from all waypoints, a step of each in turn, each until it comes to a place where another began. It
+//! puts together what was found from the head, from the place where that has ended, and so on, and is done when it comes to the end; what was found from
+//! anywhere else is forgotten. Every piece is what the links say, so the whole is what a walk from the head alone would find, whatever waypoints say; and until
+//! it is known nothing is marked, repaired or believed that is on the way. A waypoint that leads into another tree costs no more steps than there are leaves on
+//! the longest way between two that do not. (LB+-Tree's waypoints are believed: there, one that names a leaf which has been freed and used again spoils the tree
+//! that is rebuilt, and taking a leaf out of the list takes one write more, to be ordered before it.)
 //!
 //! All leaves are waypoints with the same chance, however the tree has grown: of the leaves that lie where one may be, the n-th becomes one with the chance
 //! that is its share, in the place of any other (Vitter, "Random Sampling with a Reservoir"). So the longest way between two of 64 is about a fourteenth of the
@@ -121,7 +122,21 @@ pub(super) fn list<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>,
     let mut ways: Vec<Way<L>> = starts.iter().map(|start| Way { leaves: vec![Off::new(*start)], end: None }).collect();
     let mut under_way: Vec<usize> = (0..ways.len()).collect();
     let mut left = pool.length() / size_of::<L>();
-    while !under_way.is_empty() {
+    let number_of = |start: Off<L>| starts.partition_point(|other| *other < start.bytes());
+    let (mut leaves, mut at) = (Vec::new(), number_of(first));
+    loop {
+        while let Some(end) = ways[at].end.take() {
+            leaves.append(&mut ways[at].leaves);
+            let next = end?;
+            if next.is_null() {
+                return Ok(leaves);
+            }
+            at = number_of(next);
+        }
+        // What has been gone once has neither end nor leaves any more: a list that comes there again runs in circles.
+        if ways[at].leaves.is_empty() {
+            return Err(everleaf_pmem::Error::corrupt(starts[at], "a list of leaves that does not end").into());
+        }
         if left < under_way.len() {
             // Perhaps it is a waypoint from which links run in circles.
             return match waypoints {
@@ -139,18 +154,6 @@ pub(super) fn list<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>,
             end.is_none()
         });
     }
-    let (mut leaves, mut next) = (Vec::new(), first);
-    // What has been gone once has no end any more: a list that comes there again runs in circles.
-    while let Some(way) = starts.binary_search(&next.bytes()).ok().map(|number| &mut ways[number])
-        && let Some(end) = way.end.take()
-    {
-        leaves.append(&mut way.leaves);
-        next = end?;
-        if next.is_null() {
-            return Ok(leaves);
-        }
-    }
-    Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of leaves that does not end").into())
 }
 
 /// The leaf behind `leaf`, which is asked for.

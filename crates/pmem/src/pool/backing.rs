@@ -45,7 +45,7 @@ impl Backing {
     /// [`Error::Io`].
     pub(super) fn read_past(&self, at: u64, words: &mut [u64]) -> Result<bool, Error> {
         match self {
-            Self::File(mapping) if mapping.sharing() == Sharing::PageCache => {
+            Self::File(mapping) if mapping.sharing() == Sharing::PageCache && !mapping.is_detached() => {
                 let read = mapping.file().read_exact_at(bytemuck::cast_slice_mut(words), at);
                 read.map_err(|error| mapping.error("read", error)).map(|()| true)
             }

@@ -349,8 +349,12 @@ fn the_device_has_what_a_header_says() {
         pool.close().unwrap();
         assert_eq!(synchronised(), [("file", grown), ("header", grown), ("header", closed)], "closed, {domain:?}");
         drop(pool);
-        let _pool = Pool::open(&path, &options).unwrap();
+        let pool = Pool::open(&path, &options).unwrap();
         assert_eq!(synchronised(), [survives(closed), vec![("header", closed), ("header", grown)]].concat(), "opened, {domain:?}");
+        drop(pool);
+        let _pool = Pool::open(&path, &options).unwrap();
+        let again = if domain == Domain::Msync { vec![("file", grown), ("header", grown), ("header", grown)] } else { Vec::new() };
+        assert_eq!(synchronised(), again, "opened, though it was not closed, {domain:?}");
     }
 }
 
@@ -379,7 +383,28 @@ fn nothing_that_is_stored_behind_a_failed_msync_gets_into_the_file() {
     store(3);
     assert_eq!((block[0].get(), in_file()), (3, 2), "what was stored before the failure may get there");
     assert!(matches!(pool.writable(), Err(Error::WriteBack { .. })));
+    // Nor does another failure take away what this process has stored meanwhile.
+    pool.medium().fail();
+    store(4);
+    assert_eq!((block[0].get(), in_file()), (4, 2));
     assert!(matches!(pool.close(), Err(Error::WriteBack { .. })));
+}
+
+/// The file was cut off, though the device might still say that the pool is longer.
+#[test]
+#[cfg(not(miri))]
+fn a_pool_whose_shrinking_fails_keeps_its_file() {
+    const STEP: usize = 16 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = PoolOptions { size_max: 4 * STEP, domain: Some(Domain::Msync), ..small() };
+    let pool = Pool::create(&path, &options).unwrap();
+    pool.grow(1).unwrap();
+    let size = pool.info().size;
+    pool.medium().fail();
+    assert!(matches!(pool.shrink(STEP), Err(Error::WriteBack { .. })));
+    drop(pool);
+    assert_eq!(Pool::open(&path, &options).unwrap().info().size, size);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What Redis does not have, and what a comparison with it cannot show.
 
 use crate::peer::{Client, Running, encode};
+use everleaf::Options;
 use everleaf_server::{Config, Limits};
 use std::collections::BTreeSet;
 
@@ -321,6 +322,44 @@ fn a_transaction_has_its_bounds() {
     (0..3).for_each(|_| client.replies("GET k", "+QUEUED\r\n"));
     client.replies("EXEC", "-ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up\r\n");
     client.replies("GET k", "$1\r\nv\r\n");
+}
+
+/// A large value is refused when it is set, not when the transaction commits: the rest was done then.
+#[test]
+fn a_transaction_that_finds_no_room_changes_nothing() {
+    let server = Running::over(Options { size_max: 8 << 20, ..Options::default() }, Config::default());
+    let mut client = server.client();
+    let value = "v".repeat(20_000);
+    client.says("SET old 1", "+OK\r\n");
+    let full = (0..1000).map(|number| client.call(&[b"SET", format!("k{number}").as_bytes(), value.as_bytes()])).find(|reply| reply != b"+OK\r\n");
+    assert!(full.is_some_and(|reply| reply.starts_with(b"-ERR ")));
+    for refused in [format!("SET new {value}"), format!("MSET old 2 new {value}"), "RENAME k0 new".to_owned()] {
+        client.replies("MULTI", "+OK\r\n");
+        client.replies("DEL old", "+QUEUED\r\n");
+        client.replies(&refused, "+QUEUED\r\n");
+        let reply = client.exchange(&[b"EXEC"]);
+        assert!(reply.starts_with(b"-ERR "), "{refused:.20}: {}", reply.escape_ascii());
+        client.says("MGET old new", "*2\r\n$1\r\n1\r\n$-1\r\n");
+    }
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("DEL k0", "+QUEUED\r\n");
+    client.replies("EXEC", "*1\r\n:1\r\n");
+}
+
+/// Other failures are those of their command, of which nothing remains.
+#[test]
+fn a_command_of_a_transaction_is_done_or_not() {
+    let server = Running::start();
+    let mut client = server.client();
+    let long = "k".repeat(100_000);
+    client.says("SET old 1", "+OK\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("SET new 2", "+QUEUED\r\n");
+    client.replies(&format!("MSET a 1 {long} 2"), "+QUEUED\r\n");
+    client.replies(&format!("RENAME old {long}"), "+QUEUED\r\n");
+    let reply = client.exchange(&[b"EXEC"]);
+    assert!(reply.starts_with(b"*3\r\n+OK\r\n-ERR ") && reply.windows(5).filter(|part| part == b"-ERR ").count() == 2, "{}", reply.escape_ascii());
+    client.says("MGET old new a", "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n");
 }
 
 /// The limit was looked at between commands only, so that each gathered whatever it named.

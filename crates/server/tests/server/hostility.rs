@@ -2,6 +2,7 @@
 
 use crate::peer::{Client, Running, encode};
 use everleaf_server::{Config, Limits};
+use std::io::Write;
 use std::time::Duration;
 
 #[test]
@@ -299,6 +300,26 @@ fn stop_answers_what_was_read() {
         assert!(replies.ends_with(b"\r\n"));
     }
     assert!(std::net::TcpStream::connect(server.address).is_err() || Client::connect(server.address).read_to_end().is_empty());
+    server.wait().unwrap();
+}
+
+/// The rest of the input lay unread in the kernel, which took that for a reason to throw away what it had not delivered.
+#[test]
+fn a_stop_delivers_the_replies_to_a_client_that_has_sent_more() {
+    let server = Running::with(Config { threads: 1, ..Config::default() });
+    let mut client = server.client();
+    client.call(&[b"SET", b"k", &[b'v'; 1000]]);
+    // More than is read before replies wait.
+    let gets = encode(&[b"GET", b"k"]).repeat(200_000);
+    let mut sender = client.socket.try_clone().unwrap();
+    let sending = std::thread::spawn(move || sender.write_all(&gets));
+    client.expect(b"$");
+    server.stop.stop();
+    let replies = [b"$".to_vec(), client.read_to_end()].concat();
+    let one = [b"$1000\r\n", &[b'v'; 1000][..], b"\r\n"].concat();
+    assert!(replies.len() > one.len() && replies.len().is_multiple_of(one.len()), "{} bytes", replies.len());
+    drop(client);
+    _ = sending.join().unwrap();
     server.wait().unwrap();
 }
 

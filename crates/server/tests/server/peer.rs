@@ -23,8 +23,13 @@ impl Running {
 
     /// With another configuration; address and port are ours.
     pub(crate) fn with(config: Config) -> Self {
+        Self::over(Options::default(), config)
+    }
+
+    /// With another pool, too.
+    pub(crate) fn over(options: Options, config: Config) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(&directory.path().join("test.pool"), Options::default()).unwrap());
+        let store = Arc::new(Store::open(&directory.path().join("test.pool"), options).unwrap());
         let server = Server::bind(Config { port: 0, ..config }, store).unwrap();
         let (address, stop) = (server.local_addr(), server.stop_handle());
         Self { address, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }
