@@ -12,7 +12,7 @@
 //! puts together what was found from the head, from the place where that has ended, and so on, and is done when it comes to the end; what was found from
 //! anywhere else is forgotten. Every piece is what the links say, so the whole is what a walk from the head alone would find, whatever waypoints say; and until
 //! it is known nothing is marked, repaired or believed that is on the way. A waypoint that leads into another tree costs no more steps than there are leaves on
-//! the longest way between two that do not. (LB+-Tree's waypoints are believed: there, one that names a leaf which has been freed and used again spoils the tree
+//! the longest way between two that do not. (Those of LB+-Tree are believed: there, one that names a leaf which has been freed and used again spoils the tree
 //! that is rebuilt, and taking a leaf out of the list takes one write more, to be ordered before it.)
 //!
 //! All leaves are waypoints with the same chance, however the tree has grown: of the leaves that lie where one may be, the n-th becomes one with the chance
