@@ -21,8 +21,8 @@ pub struct Recovery<'a, M: Medium> {
     pub threads: usize,
 }
 
-/// Fewer leaves than so many are not worth a thread. In builds that check, two are: there several threads recover trees of a few leaves, too.
-pub(crate) const SHARE_MIN: usize = if schedule::IS_BUILT_IN { 2 } else { 256 };
+/// Fewer leaves than so many are not worth a thread. In builds that check, one is: there several threads recover trees of two leaves, too.
+pub(crate) const SHARE_MIN: usize = if schedule::IS_BUILT_IN { 1 } else { 256 };
 
 /// What [`Recovery`] calls for each value word.
 pub type Trace<'a> = dyn Fn(NonZeroU64) -> Result<(), Error> + Sync + 'a;

@@ -34,8 +34,9 @@ fn three_leaves(pool: &Arc<Pool>) -> (Box<dyn OrderedIndex<u64>>, u64, Vec<u64>)
             Ok(())
         })
         .unwrap();
-    assert_eq!(blocks[1..].iter().map(|block| block.1).collect::<Vec<_>>(), [LEAF; 3]);
-    (index, blocks[0].0, blocks[1..].iter().map(|block| block.0).collect())
+    // The root block, that of the waypoints, which is as large as a leaf, and the leaves.
+    assert_eq!(blocks[1..].iter().map(|block| block.1).collect::<Vec<_>>(), [LEAF; 4]);
+    (index, blocks[0].0, blocks[2..].iter().map(|block| block.0).collect())
 }
 
 fn words(pool: &Pool, off: u64) -> &[Word] {

@@ -45,7 +45,7 @@ struct Extent {
 /// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
 const REPAIRED: u64 = 8;
 /// Every how many images several threads recover it, too.
-const BY_THREADS_EVERY: u64 = 16;
+const BY_THREADS_EVERY: u64 = 64;
 /// How many those are.
 pub(crate) const THREADS: usize = 2;
 /// Images remembered; then all are forgotten, and examined again if they come again.
@@ -333,8 +333,10 @@ impl<W: World> Checker<W> {
         life.begin();
         if *step == Step::Close {
             self.close(live)?;
-            // A pool that is full has no room for what the next opening would need.
             let closed = !self.open_pool(life.live(CrashOptions::default()).medium())?.needs_recovery();
+            if !closed && !self.world.may_need_recovery() {
+                return Err(Broken::new("a pool that was closed needs no recovery", "the next opening would recover it"));
+            }
             self.watch(life, &allowed, Extent { closed, ..extent });
             life.end();
             self.watch(life, &allowed, extent);
@@ -351,7 +353,12 @@ impl<W: World> Checker<W> {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.say(|| step.to_string());
         match step {
-            Step::Change(change) => self.apply(live.as_mut().expect("open between steps"), model, change),
+            Step::Change(change) => {
+                if self.apply(live.as_mut().expect("open between steps"), model, change)? == Applied::Refused {
+                    self.notes.lock().report.refused += 1;
+                }
+                Ok(())
+            }
             Step::Close => {
                 if live.is_some() {
                     self.close(live)?;
@@ -363,12 +370,12 @@ impl<W: World> Checker<W> {
     }
 
     /// Does an operation, in the world and, unless it is refused, in the model.
-    fn apply(&self, live: &mut W::Live, model: &mut W::Content, change: &W::Change) -> Result<(), Broken> {
-        match self.world.apply(live, model, change)? {
-            Applied::Done => self.world.model(model, change),
-            Applied::Refused => self.notes.lock().report.refused += 1,
+    fn apply(&self, live: &mut W::Live, model: &mut W::Content, change: &W::Change) -> Result<Applied, Broken> {
+        let applied = self.world.apply(live, model, change)?;
+        if applied == Applied::Done {
+            self.world.model(model, change);
         }
-        Ok(())
+        Ok(applied)
     }
 
     fn close(&self, live: &mut Option<W::Live>) -> Result<(), Broken> {

@@ -4,7 +4,7 @@
 //! A store in a full pool ([`Stores::FULL`]) refuses what it has no room for. That has then not happened, not in part either, whenever the crash comes; what
 //! removes something, or moves it, is never refused, but in a batch; and every image opens. The pool is filled with values of many sizes, in a namespace of
 //! their own, until not even the smallest fits: with that, and with a value of each size gone again, so that a write finds room for one of its blocks and not
-//! for the next.
+//! for the next. What fills it is neither in the model nor compared: of that a crash may take what it will, if the store is sound.
 
 use super::world::{Applied, Start, World};
 use crate::Broken;
@@ -301,6 +301,10 @@ impl World for Stores {
         live.store.close().map_err(Broken::by("a store can be closed"))
     }
 
+    fn may_need_recovery(&self) -> bool {
+        self.is_full
+    }
+
     fn changes(&self, start: &Start<StoreChange>, _content: &Content) -> Vec<StoreChange> {
         match start.name {
             _ if self.is_full => TIGHT.to_vec(),
@@ -514,7 +518,9 @@ fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Optio
             None => drop(transaction.delete(&spaces[*space], key.as_bytes())?),
         }
     }
-    transaction.commit()?;
+    // Another thread, whose flushes and fences are its own: what this one has written before is made durable by that one.
+    let committed = std::thread::scope(|scope| scope.spawn(|| transaction.commit()).join());
+    committed.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(read)
 }
 

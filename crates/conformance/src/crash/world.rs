@@ -49,6 +49,11 @@ pub trait World: Send + Sync + 'static {
         self.pool(&live).close().map_err(Broken::by("a pool can be closed"))
     }
 
+    /// Whether its pools may have no room for what the next opening would need, so that closing leaves that out.
+    fn may_need_recovery(&self) -> bool {
+        false
+    }
+
     /// The operations that exhaustive runs choose from, at most 16.
     fn changes(&self, start: &Start<Self::Change>, content: &Self::Content) -> Vec<Self::Change>;
 

@@ -595,17 +595,18 @@ impl<T: Target> Ground<T> {
         let life = image.live(CrashOptions::default());
         life.unwatch();
         let live = self.open(&life, threads)?;
-        let repairs = has_changed(&life).is_some();
         let content = self.target.content(&live, &self.world)?;
+        // Some repair what they read when they first read it.
+        let repairs = has_changed(&life).is_some();
         judge(&content)?;
         self.target.audit(&live)?;
         let again = life.live(CrashOptions::default());
         again.unwatch();
         let second = self.open(&again, 1)?;
+        the_same_as(content.clone())(&self.target.content(&second, &self.world)?)?;
         if let Some(at) = has_changed(&again) {
             return Err(Broken::new("a second recovery has nothing to repair", format_args!("it changed the word at {at:#x}")));
         }
-        the_same_as(content.clone())(&self.target.content(&second, &self.world)?)?;
         drop(second);
         drop(again);
         Ok(Recovered { live, content, repairs, life })

@@ -319,6 +319,8 @@ impl Log {
             line.stores.clear();
             line.is_loose = false;
         }
+        // Threads come and go, and never come again.
+        self.threads.retain(|thread| thread.number == this_thread());
         for thread in &mut self.threads {
             thread.flushed.clear();
             thread.unflushed.clear();
