@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 /// How to open a store.
 #[derive(Clone, Debug)]
@@ -54,6 +54,9 @@ impl Options {
     }
 }
 
+/// How many the process may use; to find out takes the system tens of microseconds.
+static PROCESSORS: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -61,7 +64,7 @@ impl Default for Options {
             size_max: 1 << 40,
             domain: None,
             accept_dirty_shutdown: false,
-            recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            recovery_threads: *PROCESSORS,
             keeps_house: false,
             times: Times::of_system,
         }
