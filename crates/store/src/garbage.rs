@@ -205,29 +205,45 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Tries again, once, what a full pool has refused, if there is garbage to make room of, or if a delete that kept versions need keep them no longer. The
-    /// caller holds no stripe and is not pinned.
+    /// Tries again, once, what a full pool has refused: garbage makes room, whoever gives it back, and a delete that kept versions may need keep them no
+    /// longer. The caller holds no stripe and is not pinned.
     pub(crate) fn with_room<T>(&self, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         match act() {
             Err(error) if error.is_no_space() => {
-                let collected = self.collect(usize::MAX)?;
-                let is_plain = self.garbage.is_empty() && self.snapshots.allow_plain(&self.clock);
-                if collected == 0 && !is_plain {
-                    return Err(error);
-                }
-                self.pool.collect();
+                self.make_room()?;
                 act()
             }
             outcome => outcome,
         }
     }
 
+    /// Gives back all that no snapshot wants any more, and waits for another thread that does. The caller holds no stripe and is not pinned.
+    pub(crate) fn make_room(&self) -> Result<(), Error> {
+        {
+            let _collecting = self.garbage.pause();
+            self.collect_alone(usize::MAX)?;
+        }
+        if self.garbage.is_empty() {
+            self.snapshots.allow_plain(&self.clock);
+        }
+        self.pool.collect();
+        Ok(())
+    }
+
     /// Gives back at most so much of what no snapshot wants any more; how much it was. Nothing while another thread does.
     pub(crate) fn collect(&self, steps_max: usize) -> Result<usize, Error> {
-        if self.garbage.is_empty() || self.writable().is_err() {
+        if self.garbage.is_empty() {
             return Ok(0);
         }
         let Some(_collecting) = self.garbage.collecting.try_lock() else { return Ok(0) };
+        self.collect_alone(steps_max)
+    }
+
+    /// [`Shared::collect`] for the one who keeps others from it.
+    fn collect_alone(&self, steps_max: usize) -> Result<usize, Error> {
+        if self.writable().is_err() {
+            return Ok(0);
+        }
         let (mut collected, mut rest, mut waiting) = (0, None, Vec::new());
         let outcome = loop {
             let next = if collected < steps_max { rest.take().or_else(|| self.garbage.pop(&self.snapshots, &self.clock)) } else { None };

@@ -355,8 +355,8 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, swap))
     }
 
-    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store. It is called again
-    /// if a full pool had no room for what it said, and room could be made.
+    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store. It is called
+    /// again, once, if a full pool had no room for what it said.
     ///
     /// # Errors
     /// See [`Namespace::put`].

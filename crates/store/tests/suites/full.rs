@@ -5,6 +5,8 @@ use everleaf::{Batch, Change, Error, Isolation, Namespace, Options, Store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
+use std::sync::{Barrier, mpsc};
+use std::time::Duration;
 
 const LARGE: usize = 150 << 10;
 
@@ -66,6 +68,48 @@ fn every_write_makes_room_of_what_nobody_wants() {
         assert_eq!(space.value_size(b"large").unwrap(), Some(LARGE), "{name}");
         check(&store);
     }
+}
+
+/// Another thread is about to give it back, and has still to wait for somebody.
+#[test]
+fn a_write_waits_for_room_that_another_thread_is_making() {
+    let store = Store::anonymous(Options { size_max: 8 << 20, ..Options::default() }).unwrap();
+    let (space, cleared) = (store.namespace("space").unwrap(), store.namespace("cleared").unwrap());
+    space.put(b"removed", b"1").unwrap();
+    let mut large = 0;
+    while fits(cleared.put(&key(large), &[1; LARGE])) {
+        large += 1;
+    }
+    let snapshot = store.snapshot().unwrap();
+    assert!(space.delete(b"removed").unwrap());
+    cleared.clear().unwrap();
+    assert_eq!(store.held_back().count, 3, "a version, a tombstone, and an index");
+    let (is_held, let_go) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let hold = |_: Option<&[u8]>| {
+                is_held.wait();
+                let_go.wait();
+                Change::Keep
+            };
+            space.modify(b"removed", hold).unwrap();
+        });
+        is_held.wait();
+        scope.spawn(|| drop(snapshot));
+        while store.held_back().count == 3 {
+            std::thread::yield_now();
+        }
+        let (told, outcome) = mpsc::channel();
+        let space = &space;
+        let writer = scope.spawn(move || told.send(space.put(b"large", &[2; LARGE])).unwrap());
+        // Time enough for a refusal, which would be one too many.
+        let refusal = outcome.recv_timeout(Duration::from_millis(300));
+        let_go.wait();
+        writer.join().unwrap();
+        refusal.expect_err("there is room to wait for");
+        outcome.recv().unwrap().unwrap();
+    });
+    check(&store);
 }
 
 /// A transaction that finds no room has changed nothing, and still finds out what others have changed since it began.
