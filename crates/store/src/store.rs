@@ -427,6 +427,8 @@ impl<M: Listed> Shared<M> {
             let at = former.ended.get(&self.clock);
             space.turned.store(at, Ordering::Release);
             space.count.store(0, Ordering::Relaxed);
+            // Whoever begins a snapshot from now on is above that, and holds nothing of it back.
+            self.tick();
             self.left_index(space, former, keys, at);
         }
         self.tidy(STEPS_PER_CLEAR);
