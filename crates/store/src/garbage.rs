@@ -259,7 +259,10 @@ impl<M: Listed> Shared<M> {
                 }
                 // An index may need room for a removal. What comes next may make some.
                 Err(error) if error.is_no_space() => waiting.push(held),
-                Err(error) => break Err(error),
+                Err(error) => {
+                    self.garbage.forget(held.size);
+                    break Err(error);
+                }
             }
         };
         rest.into_iter().chain(waiting.into_iter().rev()).for_each(|held| self.garbage.unpop(held));
@@ -278,13 +281,14 @@ impl<M: Listed> Shared<M> {
                 Ok(false)
             }
             Remains::Records(index, from) => {
-                let (keys, next) = self.give_back_leaf(index, from)?;
+                // Who does not find the next leaf does not find the rest, either: it leaks, and whoever verifies the store is told.
+                let Ok((keys, next)) = self.give_back_leaf(index, from) else { return Ok(true) };
                 let given_back = Size { bytes: 0, keys: keys.min(size.keys) };
                 size.keys -= given_back.keys;
                 self.garbage.forget(given_back);
                 match next {
                     Some(next) => *from = next,
-                    None => *remains = Remains::Blocks(blocks_of(index)?),
+                    None => *remains = Remains::Blocks(blocks_of(index).unwrap_or_default()),
                 }
                 Ok(false)
             }
@@ -297,21 +301,22 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Gives back the records of the leaf that begins with `from`, of an index that nobody sees any more: how many, and with what the next leaf begins.
+    /// Gives back the records of the leaf that begins with `from`, of an index that nobody sees any more: how many, and with what the next leaf begins. What is
+    /// damaged there leaks: nobody misses it, and nobody else is to be refused anything for it.
     fn give_back_leaf(&self, index: &Index, from: &[u8]) -> Result<(u64, Option<Vec<u8>>), Error> {
         // Nothing is to leave: it tells where the next leaf begins.
         let next = index.tree.relocate(from, 1, &|_| false)?.next;
         let guard = self.pool.pin();
-        let (mut keys, mut outcome) = (0, Ok(()));
-        index.tree.scan(Bound::Included(from), Direction::Forward, &mut |key, link| {
+        let mut keys = 0;
+        let _ = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |key, link| {
             if next.as_deref().is_some_and(|next| key >= next) {
                 return ControlFlow::Break(());
             }
             keys += 1;
-            outcome = self.retire(link.get(), &guard);
-            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        outcome.map(|()| (keys, next))
+            let _ = self.retire(link.get(), &guard);
+            ControlFlow::Continue(())
+        });
+        Ok((keys, next))
     }
 
     /// Takes a tombstone out of its index, if it is still there. All snapshots that are to come are above `until`, as those are that were there.

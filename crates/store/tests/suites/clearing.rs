@@ -1,7 +1,8 @@
 //! What a clear leaves, and how it is given back: in steps, by whoever comes by, or by a thread that keeps house.
 
+use crate::shown::break_links_to;
 use everleaf::{HeldBack, Namespace, Options, Store};
-use everleaf_pmem::Usage;
+use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions, Usage};
 use std::time::{Duration, Instant};
 
 const INDEXES: [&str; 6] = ["ever", "isle", "lb", "fp", "wb", "nv"];
@@ -17,6 +18,10 @@ fn store(index: &str) -> (Store, Namespace) {
 
 fn fill(space: &Namespace) {
     (0..KEYS).for_each(|n| space.put(&n.wrapping_mul(0x9e37_79b9).to_be_bytes(), &[1; 100]).unwrap());
+}
+
+fn key(n: u64) -> [u8; 8] {
+    (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
 fn usage(store: &Store) -> Usage {
@@ -128,6 +133,28 @@ fn a_snapshot_holds_back_nothing_of_what_was_cleared_before() {
         let _after = store.snapshot().unwrap();
         store.collect(usize::MAX).unwrap();
         assert_eq!((store.held_back().count, store.held_back().snapshots), (0, 1), "{index}");
+    }
+}
+
+/// A leaf that links a record no more, when it is cleared: what it has left is not given back, as is all else, and stands in nobody's way.
+#[test]
+fn of_what_is_cleared_only_damaged_leaves_leak() {
+    for index in INDEXES {
+        let memory = Memory::new(16 << 20).unwrap();
+        let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
+        let store = Store::on(pool, &Options { index: index.into(), ..Options::default() }).unwrap();
+        let (space, other) = (store.namespace("space").unwrap(), store.namespace("other").unwrap());
+        (0..u64::from(KEYS)).for_each(|n| space.put(&key(n), &[1; 100]).unwrap());
+        let damaged = [0, u64::from(KEYS) / 2, u64::from(KEYS) - 1].map(key);
+        damaged.iter().for_each(|key| break_links_to(&memory, *key, 100));
+        assert!(space.get(&damaged[0]).is_err());
+        space.clear().unwrap();
+        store.collect(usize::MAX).unwrap();
+        assert_eq!(store.held_back(), HeldBack::default(), "{index}");
+        other.put(b"key", b"value").unwrap();
+        let report = store.verify().unwrap();
+        let leaked_max = damaged.len() * LEAF_MAX as usize;
+        assert!((damaged.len()..=leaked_max).contains(&report.usage.leaked) && report.damage_count == 1, "{index}: {:?}", report.damages);
     }
 }
 
