@@ -215,6 +215,9 @@ impl Store<Hardware> {
 impl<M: Listed> Store<M> {
     /// Opens the store in `pool`, creating or recovering it.
     ///
+    /// A pool that stays open after the store was dropped keeps the blocks of whatever that had still to give back ([`Store::held_back`]): nobody else knows
+    /// them until the pool is opened again. [`Store::collect`] gives them back before.
+    ///
     /// # Errors
     /// A damaged pool, an index or a format that this version does not know, no space.
     pub fn on(pool: Arc<Pool<M>>, options: &Options) -> Result<Self, Error> {
