@@ -86,8 +86,8 @@ impl<'p> Record<'p> {
     ///
     /// # Panics
     /// As [`Record::write`].
-    pub fn draft<M: Medium>(pool: &Pool<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<Off<[Word]>, Error> {
-        let block = Self::lay_out(pool, key, value, Version { expiry_ms, ..Version::default() }, false)?;
+    pub fn draft<M: Medium>(pool: &Pool<M>, key: &[u8], value: &[u8], version: Version) -> Result<Off<[Word]>, Error> {
+        let block = Self::lay_out(pool, key, value, version, false)?;
         let off = block.off();
         std::mem::forget(block);
         Ok(off)

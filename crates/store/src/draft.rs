@@ -1,9 +1,9 @@
 //! Drafts: values that a transaction has set, in the pool before it commits.
 //!
 //! A value that is not small is written where it is to stay, as the record that it becomes, when the transaction is given it: so a transaction takes DRAM for
-//! keys and small values only, and a pool that is full says so at once. Nobody but the transaction reaches a draft. It has no commit word and no previous
-//! version, and may be durable or not. When the transaction commits (`batch.rs`), it gets both, is written back and is linked as any other record of a batch;
-//! the value is not copied again. Whatever else becomes of it, be it that another value takes its place, that the transaction goes back to a savepoint or
+//! keys and small values only, and a pool that is full says so at once. Nobody but the transaction reaches a draft. It has the token of no batch and no
+//! previous version, and may be durable or not. When the transaction commits (`batch.rs`), it gets both, is written back and is linked as any other record of a
+//! batch; the value is not copied again. Whatever else becomes of it, be it that another value takes its place, that the transaction goes back to a savepoint or
 //! ends, its block is given back: when the last one who may want it lets go of the [`Draft`].
 //!
 //! # Invariants
@@ -16,9 +16,10 @@
 
 use crate::Error;
 use crate::namespace::{Entry, Namespace, copy_value};
+use crate::slots::DRAFT;
 use crate::store::Shared;
 use everleaf_index::Listed;
-use everleaf_index::record::Record;
+use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Off, Word, schedule};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -68,7 +69,7 @@ impl<M: Listed> Draft<M> {
         shared.with_room(|| {
             let _stripe = shared.stripes.lock(namespace.space.number, key);
             shared.writable()?;
-            let off = Record::draft(&shared.pool, key, value, expiry_ms)?;
+            let off = Record::draft(&shared.pool, key, value, Version { commit: DRAFT, expiry_ms, ..Version::default() })?;
             let size = Record::read(&shared.pool, off.link())?.size();
             shared.drafts.0.lock().insert(off.link(), size);
             Ok(Arc::new(Self { shared: shared.clone(), off, size, is_record: AtomicBool::new(false) }))

@@ -16,7 +16,7 @@ use crate::block::{SlotState, StoreBlock, read_log};
 use crate::check::Damage;
 use crate::error::STORE_ROOT;
 use crate::recovery::entry_of;
-use crate::slots::{PENDING, UNSTAMPED, generation};
+use crate::slots::{DRAFT, PENDING, UNSTAMPED, generation};
 use crate::{Direction, Error, Namespace, Store};
 use everleaf_index::record::Record;
 use everleaf_index::{Listed, OrderedIndex, Recovery};
@@ -219,6 +219,8 @@ impl<M: Listed> Salvage<'_, M> {
         let age = match record.commit().get() {
             // An index keeps keys of its own like that, of leaves that are empty or were divided. So does a load keep keys without values: they are not found.
             0 if record.value_size() == 0 => return None,
+            // A value that no transaction has committed.
+            DRAFT => return None,
             token if token & PENDING != 0 => generation(token),
             word => word & !UNSTAMPED,
         };

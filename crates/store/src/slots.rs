@@ -28,6 +28,8 @@ use std::sync::atomic::Ordering;
 
 /// Bit that tells a token from a timestamp.
 pub(crate) const PENDING: u64 = 1 << 63;
+/// The token of no batch, which a draft carries before it is of one: no generation is 0.
+pub(crate) const DRAFT: u64 = PENDING;
 /// Bit that tells what is still to be stamped from a timestamp.
 pub(crate) const UNSTAMPED: u64 = 1 << 62;
 const SLOT_BITS: u32 = 8;

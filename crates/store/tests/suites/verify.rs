@@ -5,7 +5,8 @@
 //! of a leaf says which entries there are, a byte of it may take some away, or bring some back, without a sign. More than that must not happen: whatever is
 //! read was written, under that key.
 
-use everleaf::{Batch, Direction, LOST_AND_FOUND, Options, Store, repair};
+use crate::shown::break_links_to;
+use everleaf::{Batch, Direction, Isolation, LOST_AND_FOUND, Options, Store, repair};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -76,7 +77,7 @@ fn build(index: &str, end: End) -> (Vec<u8>, Content, Written) {
     if end == End::Closed {
         store.close().unwrap();
     }
-    let bytes = memory.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+    let bytes = bytes_of(&memory);
     drop(snapshot);
     (bytes, content, written)
 }
@@ -235,6 +236,30 @@ fn what_is_salvaged_is_what_was_written() {
         println!("{with_losses} of {ROUNDS} had losses, in {hidden} an index hid something");
         assert!(with_losses > ROUNDS / 10 && hidden > 0, "{with_losses} of {ROUNDS} had losses, in {hidden} an index hid something");
     }
+}
+
+/// What a transaction has set is a whole record, too, and here it lies behind the one that was loaded: neither is linked, and none has a timestamp.
+#[test]
+fn what_was_never_committed_is_not_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let memory = Memory::new(SIZE).unwrap();
+    let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options("isle-128")).unwrap();
+    let one = store.namespace("one").unwrap();
+    let keys: Vec<_> = (1..20_u64).map(u64::to_be_bytes).collect();
+    one.load(keys.iter().map(|key| (key, [1; 600]))).unwrap();
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    keys.iter().for_each(|key| transaction.put(&one, key, &[2; 608]).unwrap());
+    keys.iter().for_each(|key| break_links_to(&memory, *key, 600));
+    std::fs::write(&path, bytes_of(&memory)).unwrap();
+    let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap();
+    assert!(salvaged.found == keys.len() as u64 && salvaged.loss_count > 0, "{salvaged:?}");
+    let committed = keys.iter().map(|key| ((LOST_AND_FOUND.into(), key.to_vec()), (vec![1; 600], None)));
+    assert!(salvaged_content(&to) == committed.collect());
+}
+
+fn bytes_of(memory: &Memory) -> Vec<u8> {
+    memory.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
 }
 
 fn salvaged_content(path: &std::path::Path) -> Content {
