@@ -19,7 +19,7 @@
 //! 3. the block is given back; where the pool is recovered, it is free because nobody reaches it.
 
 use crate::Error;
-use everleaf_pmem::{Medium, Off, Pool, Word};
+use everleaf_pmem::{Medium, Off, Pool, WORD, Word};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const CHECK: usize = 0;
@@ -83,6 +83,13 @@ pub(crate) fn take<M: Medium>(pool: &Pool<M>, slot: &Word, has_been_closed: bool
     // Of one that is damaged nobody knows where it ends, or whether it is a block at all: the next recovery finds it free.
     pool.retire(block.filter(|_| content.is_some())?, &pool.pin());
     content
+}
+
+/// Where the image lies that `slot` links, and its size in bytes, if there is one and it is sound: before whoever only looks at a pool, who does not take it.
+pub(crate) fn block<M: Medium>(pool: &Pool<M>, slot: &Word) -> Option<(u64, usize)> {
+    let block = Off::<Word>::from_link(slot.get()).ok()?;
+    let content = read(pool, block)?;
+    Some((block.bytes(), (HEADER + content.len()) * WORD))
 }
 
 fn seal(content: &[u64]) -> Vec<u64> {

@@ -8,9 +8,11 @@
 //!    like others. If the pool was not closed, or the list is damaged, nobody knows which blocks were in use, and a record that no index leads to may well have
 //!    been replaced or removed. Then all of the pool is searched, but only if something else was lost. So in such a pool, and in no other, an entry that an
 //!    index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`, for whom such a block is a free one.
+//! 3. A record whose key is damaged may be hidden by its index, which takes it for one that a division has left in a leaf that is not its own any more, and is
+//!    not found in step 2. So of a pool that was closed, where nothing else was lost, the blocks are counted that nothing leads to.
 //!
 //! The pool is only looked at: what opening an index may store goes to pages of this process. Memory: a link for each record taken, and the keys of those that
-//! are found in the last step.
+//! are found in step 2.
 
 use crate::block::{SlotState, StoreBlock, read_log};
 use crate::check::Damage;
@@ -20,7 +22,7 @@ use crate::slots::{DRAFT, PENDING, UNSTAMPED, generation};
 use crate::{Direction, Error, Namespace, Store};
 use everleaf_index::record::Record;
 use everleaf_index::{Listed, OrderedIndex, Recovery};
-use everleaf_pmem::{Off, Pool, Root, WORD, Word};
+use everleaf_pmem::{Off, Pool, Reach, Root, Usage, WORD, Word};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -63,13 +65,16 @@ struct Salvage<'s, M: Listed> {
     undecided: HashSet<u64>,
     /// Offsets of records that walks have come by.
     seen: HashSet<u64>,
+    /// What else of a pool that was closed is known to be in use.
+    reach: Option<Reach<'s, M>>,
     salvaged: Salvaged,
     taken: u64,
 }
 
 /// See the head of this module. `watch` hears how many entries have been taken.
 pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64)) -> Result<Salvaged, Error> {
-    let mut salvage = Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), salvaged: Salvaged::default(), taken: 0 };
+    let mut salvage = Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: None, salvaged: Salvaged::default(), taken: 0 };
+    salvage.reach = (!pool.needs_recovery()).then(|| pool.reach());
     let roots = pool.roots()?;
     salvage.read_slots(&roots);
     for (name, root) in roots.iter().filter(|(name, _)| name != STORE_ROOT) {
@@ -89,6 +94,7 @@ impl<M: Listed> Salvage<'_, M> {
             Ok(block) => block,
             Err(error) => return self.salvaged.lose(None, format!("{error}: batches that were under way may show in part")),
         };
+        self.mark(root.off, size_of::<StoreBlock>());
         for slot in &block.slots {
             let SlotState::Undecided(link) = slot.state() else { continue };
             match read_log(self.pool, link) {
@@ -126,8 +132,20 @@ impl<M: Listed> Salvage<'_, M> {
                 self.salvaged.lose(Some(name), format!("before the key \"{}\": {error}", start.unwrap_or_default().escape_ascii()));
             }
         }
+        // What is not marked, since damage is in the way, is found in step 3.
+        let _ = index.blocks(&mut |off, size| {
+            self.mark(off, size);
+            Ok(())
+        });
         self.salvaged.namespaces.push((name.to_owned(), self.taken - before));
         Ok(())
+    }
+
+    /// Notes a block that is in use. Damage may have it noted twice, or one that is none; then there is another that is not noted.
+    fn mark(&self, off: u64, size: usize) {
+        if let Some(reach) = &self.reach {
+            let _ = reach.mark(Off::<Word>::new(off), size);
+        }
     }
 
     /// Takes what an index has, up to `until`; the last key it came by, and whether it came through.
@@ -249,6 +267,9 @@ impl<M: Listed> Salvage<'_, M> {
             }
         };
         if self.pool.visit_blocks(&mut note).is_ok_and(|are_known| are_known) {
+            if found.is_empty() {
+                self.find_leaks();
+            }
             for (key, (_, at)) in &found {
                 self.salvaged.lose(None, format!("key \"{}\": no index leads to its record at {at:#x}", key.escape_ascii()));
             }
@@ -269,5 +290,20 @@ impl<M: Listed> Salvage<'_, M> {
             }
         }
         Ok(())
+    }
+
+    /// Step 3.
+    fn find_leaks(&mut self) {
+        let Some(reach) = self.reach.as_ref().filter(|_| self.salvaged.loss_count == 0) else { return };
+        let records = self.seen.iter().filter_map(|at| Record::read(self.pool, Off::<Word>::new(*at).link()).ok());
+        records.for_each(|record| self.mark(record.off.bytes(), record.size()));
+        match self.pool.audit(reach) {
+            Ok(Usage { leaked: 0, .. }) => {}
+            Ok(Usage { leaked, leaked_at, .. }) => {
+                let at = leaked_at.unwrap_or(0);
+                self.salvaged.lose(None, format!("{leaked} blocks are in use, yet nothing leads to them, and none is a sound record, one at {at:#x}"));
+            }
+            Err(error) => self.salvaged.lose(None, error),
+        }
     }
 }

@@ -155,6 +155,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<Root>())?;
+        image::block(&self.pool, &self.root().image).map_or(Ok(()), |(off, size)| visit(off, size))?;
         Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |off, entries| {
             visit(off.bytes(), size_of::<Extent<LINES, LEAVES>>())?;
             for [low, _] in entries.iter().filter(|[_, state]| *state != 0) {

@@ -157,6 +157,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<TreeRoot>())?;
+        image::block(&self.pool, &self.root().image).map_or(Ok(()), |(off, size)| visit(off, size))?;
         self.waypoints.block().map_or(Ok(()), |(off, size)| visit(off.bytes(), size))?;
         log::follow(&self.pool, self.root().logs.get(), |off, _| visit(off.bytes(), size_of::<Log>()))?;
         self.for_each_leaf(|off, leaf| {
