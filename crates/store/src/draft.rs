@@ -2,9 +2,9 @@
 //!
 //! A value that is not small is written where it is to stay, as the record that it becomes, when the transaction is given it: so a transaction takes DRAM for
 //! keys and small values only, and a pool that is full says so at once. Nobody but the transaction reaches a draft. It has the token of no batch and no
-//! previous version, and may be durable or not. When the transaction commits (`batch.rs`), it gets both, is written back and is linked as any other record of a
-//! batch; the value is not copied again. Whatever else becomes of it, be it that another value takes its place, that the transaction goes back to a savepoint or
-//! ends, its block is given back: when the last one who may want it lets go of the [`Draft`].
+//! previous version, and may be durable or not. When the transaction commits (`batch.rs`), it gets both, is written back and is linked as any other record of
+//! a batch; the value is not copied again. Whatever else becomes of it, be it that another value takes its place, that the transaction goes back to a savepoint
+//! or ends, its block is given back: when the last one who may want it lets go of the [`Draft`].
 //!
 //! # Invariants
 //!
