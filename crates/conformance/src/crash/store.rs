@@ -518,7 +518,11 @@ fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Optio
             None => drop(transaction.delete(&spaces[*space], key.as_bytes())?),
         }
     }
-    // Another thread, whose flushes and fences are its own: what this one has written before is made durable by that one.
+    // Another thread, whose flushes and fences are its own: what this one has written before is made durable by that one. But where caches are durable, so is
+    // what another thread can see.
+    if store.pool().medium().has_durable_caches() {
+        store.pool().fence();
+    }
     let committed = std::thread::scope(|scope| scope.spawn(|| transaction.commit()).join());
     committed.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(read)

@@ -293,6 +293,11 @@ impl Crash {
         Self { level: Arc::new(Level { memory: Arc::clone(memory), state: Mutex::new(state), spare: Arc::default() }) }
     }
 
+    /// Whether its caches are durable: [`CrashOptions::stores_are_durable`].
+    pub fn has_durable_caches(&self) -> bool {
+        self.level.state.lock().options.stores_are_durable
+    }
+
     /// Starts a life on what the memory holds now. The level below must rest until the life is dropped.
     pub fn live(&self, options: CrashOptions) -> Life {
         let (hash, lazy) = {
