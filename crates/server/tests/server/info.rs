@@ -121,25 +121,29 @@ fn a_compaction_tells_how_far_it_is() {
     let server = Running::start();
     let mut client = server.client();
     let keys: Vec<String> = (0..60_000).map(|number| format!("key {number:06}")).collect();
-    for keys in keys.chunks(1000) {
-        let words: Vec<&[u8]> = std::iter::once(&b"MSET"[..]).chain(keys.iter().flat_map(|key| [key.as_bytes(), &[b'v'; 100]])).collect();
-        client.send(&encode(&words));
-        client.expect(b"+OK\r\n");
-    }
-    let removed: Vec<&[u8]> =
-        std::iter::once(&b"DEL"[..]).chain(keys.iter().enumerate().filter(|(number, _)| number % 8 != 0).map(|(_, key)| key.as_bytes())).collect();
-    client.send(&encode(&removed));
-    client.expect(b":52500\r\n");
-    client.says("MEMORY PURGE", "+OK\r\n");
-    let mut seen = Vec::new();
-    loop {
-        let info = String::from_utf8(client.call(&[b"INFO", b"persistence"])).unwrap();
-        let number = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse::<u64>().ok()).unwrap();
-        seen.push(number("last_compaction_moved"));
-        if number("compaction_in_progress") == 0 {
-            break;
+    // One may be over before anybody asks.
+    let is_told = (0..50).any(|_| {
+        for keys in keys.chunks(1000) {
+            let words: Vec<&[u8]> = std::iter::once(&b"MSET"[..]).chain(keys.iter().flat_map(|key| [key.as_bytes(), &[b'v'; 100]])).collect();
+            client.send(&encode(&words));
+            client.expect(b"+OK\r\n");
         }
-    }
-    assert!(seen.is_sorted() && seen[seen.len() - 1] > 0, "{seen:?}");
-    assert!(seen.iter().any(|moved| (1..seen[seen.len() - 1]).contains(moved)), "{seen:?}");
+        let removed: Vec<&[u8]> =
+            std::iter::once(&b"DEL"[..]).chain(keys.iter().enumerate().filter(|(number, _)| number % 8 != 0).map(|(_, key)| key.as_bytes())).collect();
+        client.send(&encode(&removed));
+        client.expect(b":52500\r\n");
+        client.says("MEMORY PURGE", "+OK\r\n");
+        let mut seen = Vec::new();
+        loop {
+            let info = String::from_utf8(client.call(&[b"INFO", b"persistence"])).unwrap();
+            let number = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse::<u64>().ok()).unwrap();
+            seen.push(number("last_compaction_moved"));
+            if number("compaction_in_progress") == 0 {
+                break;
+            }
+        }
+        assert!(seen.is_sorted() && seen[seen.len() - 1] > 0, "{seen:?}");
+        seen.iter().any(|moved| (1..seen[seen.len() - 1]).contains(moved))
+    });
+    assert!(is_told);
 }
