@@ -37,12 +37,15 @@ impl Compactions {
 
     /// Begins one, unless there is one under way; whether it has. It ends early when `stopping` says that the server does.
     pub(crate) fn begin(self: &Arc<Self>, store: &Arc<Store>, stopping: &Arc<AtomicBool>) -> io::Result<bool> {
-        if std::mem::replace(&mut self.state.lock().is_running, true) {
-            return Ok(false);
+        {
+            let mut state = self.state.lock();
+            if std::mem::replace(&mut state.is_running, true) {
+                return Ok(false);
+            }
+            state.last = Shrunk::default();
         }
         let (this, store, stopping) = (self.clone(), store.clone(), stopping.clone());
         let work = move || {
-            this.state.lock().last = Shrunk::default();
             let outcome = store.compact(Evacuation::Sparse, |shrunk| {
                 this.state.lock().last = *shrunk;
                 if stopping.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
