@@ -73,9 +73,19 @@ impl Stripes {
 
     /// Locks the stripes of all `keys`.
     pub(crate) fn lock_many<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8])>) -> Vec<Locked<'_>> {
-        let mut wanted = vec![false; STRIPE_COUNT];
-        keys.for_each(|(space, key)| wanted[Self::number(space, key)] = true);
-        self.0.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
+        let mut wanted = [0u64; STRIPE_COUNT / 64];
+        for (space, key) in keys {
+            let number = Self::number(space, key);
+            wanted[number / 64] |= 1 << (number % 64);
+        }
+        let mut locked = Vec::with_capacity(wanted.iter().map(|bits| bits.count_ones() as usize).sum());
+        for (stripes, mut bits) in self.0.chunks_exact(64).zip(wanted) {
+            while bits != 0 {
+                locked.push(stripes[bits.trailing_zeros() as usize].lock());
+                bits &= bits - 1;
+            }
+        }
+        locked
     }
 
     /// Locks every stripe: no write is under way until the guards are dropped.

@@ -44,7 +44,7 @@ impl<K: ?Sized> Clone for Target<'_, K> {
 }
 impl<K: ?Sized> Copy for Target<'_, K> {}
 
-/// Where a search has ended, and by which version of which node. It holds if [`Way::validate`] says so when what it leads to has been read.
+/// Where a search has ended, and by which version of which node. It holds if `validate` says so when what it leads to has been read.
 pub struct Way<'a> {
     pub(crate) leaf: u64,
     latch: &'a Latch,
