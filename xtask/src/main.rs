@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Tasks around the code: `cargo xtask ci` does what CI does, the others are the long runs.
+//! Tasks around the code: `cargo xtask ci` does the quick part of what CI does, the others are the long runs.
 
 mod coverage;
 mod fuzz;

@@ -89,12 +89,6 @@ impl From<everleaf_pmem::Error> for Failure {
     }
 }
 
-impl From<everleaf_index::Error> for Failure {
-    fn from(error: everleaf_index::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 impl From<everleaf_server::Error> for Failure {
     fn from(error: everleaf_server::Error) -> Self {
         Self::Server(error)

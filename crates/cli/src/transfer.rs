@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text;
-use everleaf::{Passed, StreamError};
+use everleaf::{Passed, Store, StreamError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::fs::File;
@@ -61,6 +61,15 @@ pub(crate) fn print(done: &str, passed: Passed, time: Duration, as_json: bool) -
         ))?;
     }
     out.flush()
+}
+
+/// Writes some of the namespaces of a store, or all if none is named, into a file that gets its name when it is whole.
+pub(crate) fn back_up(store: &Store, only: &[&str], file: &Path, transfer: &Transfer) -> Result<Passed, Failure> {
+    let mut backup = store.snapshot()?.backup_of(only, file).map_err(failure(file))?;
+    while backup.advance().map_err(failure(file))? {
+        transfer.show(backup.passed(), backup.entries_expected());
+    }
+    backup.finish().map_err(failure(file))
 }
 
 /// The file of a stream; `-` is standard input.

@@ -14,7 +14,7 @@
 //! 6. it works: an index splits, merges and updates as the model says;
 //! 7. a crash at any moment of the recovery leads to all of the above;
 //! 8. after some more operations a crash at any moment of those, too;
-//! 9. of every 16th image, several threads recover what one does.
+//! 9. of every 64th image, several threads recover what one does.
 //!
 //! Two images that are equal byte for byte, with the same promises, are examined once.
 

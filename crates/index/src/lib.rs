@@ -37,8 +37,9 @@ pub const FILL: f64 = 0.75;
 /// Every write is durable, in the sense of the pool's persistence domain, when its call returns; and no call returns what a crash could still take back
 /// (durable linearizability). Readers take no lock.
 ///
-/// For byte strings, the value word must be the link of a [`record`] that holds the key: entries keep eight bytes of the key and find the rest in the record.
-/// The index never frees a record: whoever made it gets its word back from [`OrderedIndex::upsert`], [`OrderedIndex::update`] or [`OrderedIndex::remove`].
+/// For byte strings, the value word must be the link of a [`record`] that holds the key: entries keep eight bytes of the key, or a hash of
+/// it, and find the key in the record. The index never frees a record: whoever made it gets its word back from [`OrderedIndex::upsert`],
+/// [`OrderedIndex::update`] or [`OrderedIndex::remove`].
 pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// The value of `key`.
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error>;

@@ -6,7 +6,7 @@ use crate::latch::{Latch, Locked, Restart};
 use crate::scan::{next_bound, scan_leaves, scan_target};
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
-use crate::selective::structure::are_worth_merging;
+use crate::selective::structure::{are_worth_merging, is_getting_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
@@ -313,7 +313,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
         let count = leaf.count();
         drop(lock);
         self.keys.add(-1);
-        if count + 1 == CAPACITY / 2 || count < CAPACITY / 2 && count.is_multiple_of(4) {
+        if is_getting_sparse(count, CAPACITY) {
             // Somebody in the way is no reason to wait.
             let _ = self.merge(key);
         }

@@ -100,7 +100,7 @@ pub struct Work {
     /// Number of keys
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     keys: u64,
-    /// Operations of each phase; as many as there are keys if not given
+    /// Operations of each phase. If not given, as many as there are keys; of scans so many that they visit about as many, and at least 100
     #[arg(long, value_name = "N")]
     operations: Option<u64>,
     /// Keys: `integer`, or strings of so many bytes. If not given, those that the workload is known by, where all systems take them: 23 for YCSB, 16 for

@@ -82,7 +82,7 @@ pub struct Phase {
     pub distribution: Distribution,
     /// How the keys look that are inserted.
     pub order: Order,
-    /// Operations of all threads together; `None`: as many as there are keys.
+    /// Operations of all threads together; `None`: as many as there are keys, or, of scans, so many that they visit about as many.
     pub operations: Option<u64>,
     /// How operations follow each other.
     pub access: Access,

@@ -40,7 +40,7 @@ pub fn records(name: &str) -> Records {
 
 /// Every workload: its name, and one line for people.
 pub const WORKLOADS: [(&str, &str); 27] = [
-    ("micro", "insert random keys, then search, scan, update and delete all of them"),
+    ("micro", "insert random keys, search all of them, scan, update and delete all of them"),
     ("basic", "insert random keys, then search and delete all of them"),
     ("load", "fill an empty instance with random keys"),
     ("insert", "insert as many random keys as there are already"),

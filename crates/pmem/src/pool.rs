@@ -9,7 +9,7 @@
 //! - **Create**: see `header.rs`; the magic is the commit point. What a crash leaves before that holds nothing and is created anew.
 //! - **Open**: take the lock; read the superblock and check it; refuse a pool that a dead machine may have torn; mark it as not clean, durably, before anything
 //!   else is stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). A pool that was not clean stays as it
-//!   is, so opening it twice stores nothing the second time.
+//!   is, unless its domain outlives the machine, whose device may not have what the page cache shows of the header: then that is written again.
 //! - **Grow**: see [`Pool::grow`]. **Shrink**: see [`Pool::shrink`].
 //! - **Close**: the allocator writes its snapshot, everything is made durable, then the clean flag, by a change of superblock: the commit point. A crash before
 //!   leaves a pool that was not closed.
@@ -223,14 +223,6 @@ impl<M: Medium> Pool<M> {
     /// As [`Pool::open`].
     pub fn open_with(path: &Path, options: &PoolOptions, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
         Self::in_file(path, options, Mode::Open, decorate)
-    }
-
-    /// Like [`Pool::open_or_create`], on whatever medium `decorate` makes of the hardware.
-    ///
-    /// # Errors
-    /// As [`Pool::open_or_create`].
-    pub fn open_or_create_with(path: &Path, options: &PoolOptions, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
-        Self::in_file(path, options, Mode::OpenOrCreate, decorate)
     }
 
     /// A pool in memory of `options.size_max` bytes, gone with the process.
@@ -506,7 +498,6 @@ fn open<M: Medium>(
     if !found.clean && !options.accept_dirty_shutdown {
         check_survival(&found, &opened, backing.path())?;
     }
-    backing.trim(found.size as usize);
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     let survives = domain.is_some_and(Domain::survives_power_failure);
     if survives {
@@ -517,12 +508,19 @@ fn open<M: Medium>(
             backing.drop_cached()?;
         }
     }
-    // The page of the header is mapped, and stays in the page cache. So it is written again if the device may not have it.
-    if opened == found && !survives {
-        return Ok((opened, start, is_holey));
+    let mut opened = opened;
+    // The page of the header is mapped, and stays in the page cache. So it is written again if the device may not have it: first as it is, for the device may
+    // have the superblock before as the active one, which is the one that is written next.
+    if survives {
+        pm.head::<Header>().switch(pm, &found);
+        backing.synchronise_header()?;
     }
-    let opened = Superblock { sequence: found.next(), ..opened };
-    commit_to_device(pm, backing, &opened)?;
+    if opened != found || survives {
+        opened.sequence = found.next();
+        commit_to_device(pm, backing, &opened)?;
+    }
+    // Not before: the device may have said that the pool is longer.
+    backing.trim(opened.size as usize);
     Ok((opened, start, is_holey))
 }
 

@@ -4,7 +4,6 @@
 
 use crate::executor::{Call, Failure};
 use crate::resp::Span;
-use std::ops::{BitOr, Index};
 use std::sync::LazyLock;
 
 mod table;
@@ -48,14 +47,6 @@ impl<'a> Arguments<'a> {
     /// Whether the argument at `index` is there and is `word`, in whatever case.
     pub(crate) fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
-    }
-}
-
-impl Index<usize> for Arguments<'_> {
-    type Output = [u8];
-
-    fn index(&self, index: usize) -> &[u8] {
-        self.at(index)
     }
 }
 
@@ -112,14 +103,6 @@ impl Flags {
 
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         FLAG_NAMES.iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| *name)
-    }
-}
-
-impl BitOr for Flags {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        self.and(other)
     }
 }
 

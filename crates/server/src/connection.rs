@@ -231,8 +231,7 @@ impl Connection {
     }
 
     /// Ends a conversation in which the client may have sent more than was read: a socket that is closed with bytes unread takes back what it has yet to
-    /// deliver.
-    /// So who has sent more is told that nothing follows, and listened to until he has ended, too.
+    /// deliver. So who has sent more is told that nothing follows, and listened to until he has ended, too.
     fn part(&mut self) -> io::Result<Turn> {
         let mut unheard = [0; 16 * 1024];
         for _ in 0..READ_SIZE_MAX / unheard.len() {

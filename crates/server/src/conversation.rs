@@ -258,8 +258,8 @@ impl Conversation {
 
     /// Runs the commands that wait. If the slice has made its output before all are run: where in the input the rest begins.
     fn run_group(&mut self, work: &mut Work<'_>, input: &[u8]) -> Option<usize> {
-        let Work { server, counters, output_size_max, ref mut group } = *work;
-        let places = std::mem::take(&mut group.places);
+        let Work { server, counters, output_size_max, ref group } = *work;
+        let places = &group.places;
         if places.is_empty() {
             return None;
         }
@@ -276,7 +276,9 @@ impl Conversation {
             }
         };
         counters.commands.add(done as u64);
-        places.get(done).map(|place| place.frame)
+        let rest = places.get(done).map(|place| place.frame);
+        work.group.places.clear();
+        rest
     }
 
     /// Answers GETs, at least one, until there is enough output; how many.

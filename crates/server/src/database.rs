@@ -252,10 +252,8 @@ impl Database<'_> {
 
     /// Sets all of `pairs`.
     pub(crate) fn put_all<'k>(&self, pairs: impl Iterator<Item = (&'k [u8], &'k [u8])>) -> Result<(), Error> {
-        if let Some(transaction) = self.transaction {
-            let before = transaction.borrow_mut().savepoint();
-            let outcome = pairs.into_iter().try_for_each(|(key, value)| self.put(key, value));
-            return outcome.inspect_err(|_| transaction.borrow_mut().rollback_to(&before));
+        if self.transaction.is_some() {
+            return pairs.into_iter().try_for_each(|(key, value)| self.put(key, value));
         }
         let (mut batch, mut count) = (Batch::default(), 0);
         pairs.for_each(|(key, value)| {

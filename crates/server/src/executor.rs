@@ -101,7 +101,7 @@ pub(crate) enum Slice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     text: Cow<'static, [u8]>,
-    /// Whether the store cannot take what is written: then a transaction fails as a whole.
+    /// Whether a transaction fails as a whole by it: the store takes no more, or the replies are too many.
     pub(crate) is_refusal: bool,
 }
 
@@ -116,6 +116,11 @@ impl Failure {
 
     pub(crate) const fn fixed(text: &'static str) -> Self {
         Self { text: Cow::Borrowed(text.as_bytes()), is_refusal: false }
+    }
+
+    /// A transaction fails as a whole by it.
+    pub(crate) const fn refusal(text: &'static str) -> Self {
+        Self { text: Cow::Borrowed(text.as_bytes()), is_refusal: true }
     }
 
     pub(crate) fn text(text: fmt::Arguments<'_>) -> Self {

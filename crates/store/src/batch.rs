@@ -34,8 +34,8 @@
 //! 7. Clear the slot. Not flushed: cleared or not, it asks for nothing (invariant 4).
 //! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give slot and stripes back.
 //!
-//! So a batch costs four fences, however many keys it has, and one if it deletes any, besides those by which its indexes change their structure. Others
-//! than Ever fence for each entry, too. A batch that comes down to one write needs none of this: one publish is atomic.
+//! A batch costs four fences, however many keys it has, and a fifth if it deletes any; besides, those by which its indexes change their structure, and where
+//! they are others than Ever, those of each entry. A batch that comes down to one write needs none of this, unless its value is a draft: one publish is atomic.
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::draft::Draft;
@@ -44,8 +44,9 @@ use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Content, Entry, link_word};
 use crate::slots::Claim;
 use crate::snapshot::Snapshot;
-use crate::store::{Index, Shared, check_sizes};
+use crate::store::{Index, Shared, again, check_sizes};
 use crate::stripes::Locked;
+use crate::transaction::conflict;
 use crate::{Error, Namespace, Store};
 use everleaf_index::record::{Record, Version};
 use everleaf_index::{Listed, Write};
@@ -141,11 +142,6 @@ impl<M: Listed, T> Item<M, T> {
     fn place(&self) -> (u32, &[u8]) {
         (self.namespace.space.number, &self.key)
     }
-
-    /// That the key is not as it should be.
-    fn conflict(&self) -> Error {
-        Error::Conflict { namespace: self.namespace.space.name.clone(), key: self.key.clone() }
-    }
 }
 
 impl<M: Listed> Step<'_, M> {
@@ -188,17 +184,14 @@ impl<M: Listed> Store<M> {
             check_sizes(&item.key, item.to.as_deref().unwrap_or_default())?;
         }
         let changes = combine(changes)?;
-        let check = || match expectations.iter().map(|item| Ok((item, item.namespace.holds(&item.key, item.to.as_deref())?))).find(is_broken) {
-            Some(broken) => Err(broken?.0.conflict()),
-            None => Ok(()),
+        let check = || {
+            expectations.iter().try_for_each(|item| match item.namespace.holds(&item.key, item.to.as_deref())? {
+                true => Ok(()),
+                false => Err(conflict(&item.namespace.space, &item.key)),
+            })
         };
         self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(expectations.iter().map(Item::place).collect()), None, check))
     }
-}
-
-/// Whether an expectation does not hold, or could not be looked at.
-fn is_broken<T>(found: &Result<(T, bool), Error>) -> bool {
-    !matches!(found, Ok((_, true)))
 }
 
 impl<M: Listed> Shared<M> {
@@ -438,17 +431,10 @@ impl<M: Listed> Shared<M> {
 /// Has an index link the version before again, or nothing, if that is 0: whatever room the pool has is for that. The caller is not pinned.
 pub(crate) fn put_back<M: Medium>(pool: &Pool<M>, index: &Index, key: &[u8], previous: u64) -> Result<(), Error> {
     let act = || match NonZeroU64::new(previous) {
-        Some(previous) => index.tree.update(key, previous).map_err(Error::from),
-        None => index.tree.remove(key).map_err(Error::from),
+        Some(previous) => index.tree.update(key, previous),
+        None => index.tree.remove(key),
     };
-    let outcome = with_reserve(Reserve::All, || match act() {
-        Err(error) if error.is_no_space() => {
-            pool.collect();
-            act()
-        }
-        outcome => outcome,
-    });
-    outcome.map(drop)
+    with_reserve(Reserve::All, || again(pool, act)).map(drop)
 }
 
 /// Sorts by namespace and key, and makes one change of all those to one key.

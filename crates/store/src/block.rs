@@ -72,11 +72,7 @@ pub(crate) const CLOCK_START: u64 = 1;
 impl StoreBlock {
     /// Creates the block and links it as the store's root.
     pub(crate) fn create<M: Medium>(pool: &Pool<M>) -> Result<Off<Self>, Error> {
-        let block = pool.alloc::<Self>()?;
-        let words = pool.words(block.off(), size_of::<Self>() / everleaf_pmem::WORD).expect("the block was just allocated");
-        for word in words {
-            pool.store(word, 0, Ordering::Relaxed);
-        }
+        let block = pool.alloc_zeroed::<Self>()?;
         pool.store(&block.format, FORMAT, Ordering::Relaxed);
         pool.store(&block.clock_limit, CLOCK_START, Ordering::Relaxed);
         Ok(pool.link_root(crate::error::STORE_ROOT, FORMAT, pool.seal(block))?)

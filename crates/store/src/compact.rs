@@ -8,7 +8,7 @@ use crate::salvage::{Salvaged, salvage};
 use crate::stream::{Passed, StreamError};
 use crate::unfinished::Unfinished;
 use crate::{Options, Store};
-use everleaf_pmem::Pool;
+use everleaf_pmem::{Found, Pool};
 use std::path::Path;
 use std::thread;
 
@@ -73,6 +73,9 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
 pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64)) -> Result<Salvaged, StreamError> {
     expect_nothing_at(to)?;
     let damaged = Pool::inspect(path).map_err(crate::Error::from)?;
+    if let Found::InUse { owner } = damaged.info().found {
+        return Err(crate::Error::from(everleaf_pmem::Error::Locked { path: path.to_owned(), owner }).into());
+    }
     let new = NewPool::create(to, Some(path), options)?;
     let salvaged = salvage(&damaged, new.store(), watch)?;
     new.close_as(Unfinished::appear)?;

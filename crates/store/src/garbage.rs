@@ -281,14 +281,13 @@ impl<M: Listed> Shared<M> {
                 Ok(false)
             }
             Remains::Records(index, from) => {
-                // Who does not find the next leaf does not find the rest, either: it leaks, and whoever verifies the store is told.
-                let Ok((keys, next)) = self.give_back_leaf(index, from) else { return Ok(true) };
+                let (keys, next) = self.give_back_leaf(index, from);
                 let given_back = Size { bytes: 0, keys: keys.min(size.keys) };
                 size.keys -= given_back.keys;
                 self.garbage.forget(given_back);
                 match next {
                     Some(next) => *from = next,
-                    None => *remains = Remains::Blocks(blocks_of(index).unwrap_or_default()),
+                    None => *remains = Remains::Blocks(blocks_of(index).0),
                 }
                 Ok(false)
             }
@@ -302,10 +301,10 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Gives back the records of the leaf that begins with `from`, of an index that nobody sees any more: how many, and with what the next leaf begins. What is
-    /// damaged there leaks: nobody misses it, and nobody else is to be refused anything for it.
-    fn give_back_leaf(&self, index: &Index, from: &[u8]) -> Result<(u64, Option<Vec<u8>>), Error> {
-        // Nothing is to leave: it tells where the next leaf begins.
-        let next = index.tree.relocate(from, 1, &|_| false)?.next;
+    /// damaged there leaks, and whoever verifies the store is told: nobody misses it, and nobody else is to be refused anything for it.
+    fn give_back_leaf(&self, index: &Index, from: &[u8]) -> (u64, Option<Vec<u8>>) {
+        // Nothing is to leave: it tells where the next leaf begins. If damage hides that, this step goes on through all leaves that are left.
+        let next = index.tree.relocate(from, 1, &|_| false).map_or(None, |relocated| relocated.next);
         let guard = self.pool.pin();
         let mut keys = 0;
         let _ = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |key, link| {
@@ -316,7 +315,7 @@ impl<M: Listed> Shared<M> {
             let _ = self.retire(link.get(), &guard);
             ControlFlow::Continue(())
         });
-        Ok((keys, next))
+        (keys, next)
     }
 
     /// Takes a tombstone out of its index, if it is still there. All snapshots that are to come are above `until`, as those are that were there.
@@ -345,34 +344,40 @@ impl<M: Listed> Shared<M> {
 
     /// Visits what is held back and reachable by nothing else: links of records; indexes that are whole; and blocks, with their sizes. The caller has paused
     /// the collection and holds all stripes.
+    ///
+    /// # Errors
+    /// The first damage; what else can be visited is.
     pub(crate) fn visit_held(&self, mut record: impl FnMut(u64), mut whole: impl FnMut(&Arc<Index>), mut block: impl FnMut(u64, usize)) -> Result<(), Error> {
+        let mut outcome = Ok(());
         for Held { remains, .. } in &*self.garbage.held.lock() {
             match remains {
                 Remains::Version(link) => record(*link),
                 Remains::Tombstone(..) => {}
                 Remains::Index(_, former) => whole(&former.index),
                 Remains::Records(index, from) => {
-                    index.tree.scan(Bound::Included(from), Direction::Forward, &mut |_, link| {
+                    let scanned = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |_, link| {
                         record(link.get());
                         ControlFlow::Continue(())
-                    })?;
-                    blocks_of(index)?.into_iter().for_each(|(off, size)| block(off, size));
+                    });
+                    let (blocks, listed) = blocks_of(index);
+                    blocks.into_iter().for_each(|(off, size)| block(off, size));
+                    outcome = outcome.and(scanned).and(listed);
                 }
                 Remains::Blocks(blocks) => blocks.iter().for_each(|(off, size)| block(*off, *size)),
             }
         }
-        Ok(())
+        Ok(outcome?)
     }
 }
 
-/// The blocks that belong to an index itself.
-fn blocks_of(index: &Index) -> Result<Vec<(u64, usize)>, Error> {
+/// The blocks that belong to an index itself: all that are found, and why the others are not.
+fn blocks_of(index: &Index) -> (Vec<(u64, usize)>, Result<(), everleaf_index::Error>) {
     let mut blocks = Vec::new();
-    index.tree.blocks(&mut |off, size| {
+    let listed = index.tree.blocks(&mut |off, size| {
         blocks.push((off, size));
         Ok(())
-    })?;
-    Ok(blocks)
+    });
+    (blocks, listed)
 }
 
 impl<M: Listed> Store<M> {

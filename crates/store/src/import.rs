@@ -21,8 +21,7 @@ pub struct Import<'s, R, M: Listed = Hardware> {
 
 impl<M: Listed> Store<M> {
     /// Begins to write what the stream `input` holds into the store. Of a key that is there already, what the stream says wins, even if that has expired
-    /// meanwhile: then the key is removed. Namespaces that are not there
-    /// get the index that they had, if this version knows it.
+    /// meanwhile: then the key is removed. Namespaces that are not there get the index that they had, if this version knows it.
     ///
     /// # Errors
     /// It is no stream, or one of a later version, or damaged, or cannot be read.

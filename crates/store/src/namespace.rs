@@ -462,19 +462,28 @@ impl<M: Listed> Namespace<M> {
     /// [`Namespace::put`], with the stripe held.
     pub(crate) fn put_locked(&self, stripe: &Locked<'_>, key: &[u8], content: Content<'_>) -> Result<Way, Error> {
         self.shared.writable()?;
-        let index = self.shared.index_or_create(&self.space)?;
-        match self.course(stripe) {
+        self.with_index(|index| match self.course(stripe) {
             Course::Plain(at, _announced) => {
                 let expiry_ms = self.shared.note_expiry(&self.space, content.expiry_ms);
                 let record = Record::write(&self.shared.pool, key, content.value, Version { commit: at, expiry_ms, ..Version::default() })?;
-                self.publish(&index, key, self.shared.pool.seal(record), at)?;
+                self.publish(index, key, self.shared.pool.seal(record), at)?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
                 let previous = index.tree.get(key)?.map_or(0, NonZeroU64::get);
-                self.put_version(&index, key, Some(content), previous)?;
+                self.put_version(index, key, Some(content), previous)?;
                 Ok(Way::Versioned)
             }
+        })
+    }
+
+    /// Does something with the index, which is created now if need be. The caller holds a stripe. No reference is counted: the count lies beside what readers
+    /// look at.
+    #[inline]
+    fn with_index<T>(&self, act: impl FnOnce(&Index) -> Result<T, Error>) -> Result<T, Error> {
+        match self.space.index.load().as_deref() {
+            Some(index) => act(index),
+            None => act(&*self.shared.index_or_create(&self.space)?),
         }
     }
 
@@ -594,14 +603,13 @@ impl<M: Listed> Namespace<M> {
     fn put_group(&self, stripes: &[Locked<'_>], pairs: &[(&[u8], &[u8])], done: &mut usize) -> Result<Way, Error> {
         self.shared.writable()?;
         let Some(stripe) = stripes.first() else { return Ok(Way::Plain) };
-        let index = self.shared.index_or_create(&self.space)?;
-        match self.course(stripe) {
+        self.with_index(|index| match self.course(stripe) {
             Course::Plain(at, _announced) => {
                 let mut replaced = Vec::with_capacity(pairs.len());
                 let version = Version { commit: at, ..Version::default() };
                 let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
-                let outcome = self.shared.upsert_many(&index, &links, &mut replaced);
-                count_done(done, replaced.len(), self.settle(&links, &replaced, at, outcome))?;
+                let outcome = self.shared.upsert_many(index, &links, &mut replaced);
+                self.count_done(done, replaced.len(), self.settle(&links, &replaced, at, outcome))?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
@@ -610,12 +618,12 @@ impl<M: Listed> Namespace<M> {
                 while !rest.is_empty() {
                     let (part, after) = rest.split_at(count_distinct(rest));
                     self.shared.tick();
-                    self.put_versions(&index, part, done)?;
+                    self.put_versions(index, part, done)?;
                     rest = after;
                 }
                 Ok(Way::Versioned)
             }
-        }
+        })
     }
 
     /// Writes versions of keys, none of which comes twice.
@@ -629,7 +637,7 @@ impl<M: Listed> Namespace<M> {
             .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
         let links = self.write_group(versions)?;
         let outcome = self.shared.upsert_many(index, &links, &mut replaced);
-        count_done(done, replaced.len(), self.settle_versions(&links, &replaced, outcome))
+        self.count_done(done, replaced.len(), self.settle_versions(&links, &replaced, outcome))
     }
 
     /// Writes records, and makes them durable together.
@@ -691,19 +699,19 @@ impl<M: Listed> Namespace<M> {
         outcome
     }
 
+    /// Counts what was published as done, unless it is not known whether it is durable.
+    fn count_done(&self, done: &mut usize, count: usize, settled: Result<(), Error>) -> Result<(), Error> {
+        if settled.is_ok() || self.shared.writable().is_ok() {
+            *done += count;
+        }
+        settled
+    }
+
     /// # Panics
     /// When the namespace belongs to another store.
     pub(crate) fn check_belongs_to(&self, shared: &Arc<Shared<M>>) {
         assert!(Arc::ptr_eq(&self.shared, shared), "namespace {:?} belongs to another store", self.name());
     }
-}
-
-/// Counts what was published as done, unless it is not known whether it is durable: so if all of it was settled, or the rest has found no room.
-fn count_done(done: &mut usize, count: usize, settled: Result<(), Error>) -> Result<(), Error> {
-    if settled.as_ref().err().is_none_or(Error::is_no_space) {
-        *done += count;
-    }
-    settled
 }
 
 /// How many pairs there are before a key comes again.
@@ -724,7 +732,7 @@ pub(crate) fn copy_value(record: &Record<'_>, key: &[u8], out: &mut Vec<u8>) -> 
     record.copy_value(0, record.value_size(), out);
     if !record.matches(key, &out[start..]) {
         out.truncate(start);
-        return Err(everleaf_pmem::Error::corrupt(record.off.bytes(), "a record that does not match its checksum").into());
+        return Err(damaged(record, "a record that does not match its checksum"));
     }
     Ok(record.value_size())
 }
@@ -733,6 +741,6 @@ pub(crate) fn copy_value(record: &Record<'_>, key: &[u8], out: &mut Vec<u8>) -> 
 pub(crate) fn check_key(record: &Record<'_>, key: &[u8]) -> Result<(), Error> {
     match record.matches_key(key) {
         true => Ok(()),
-        false => Err(everleaf_pmem::Error::corrupt(record.off.bytes(), "a record whose key does not match its checksum").into()),
+        false => Err(damaged(record, "a record whose key does not match its checksum")),
     }
 }

@@ -6,8 +6,9 @@
 //!    namespace [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free
 //!    is intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
 //!    like others. If the pool was not closed, or the list is damaged, nobody knows which blocks were in use, and a record that no index leads to may well have
-//!    been replaced or removed. Then all of the pool is searched, but only if something else was lost. So in such a pool, and in no other, an entry that an
-//!    index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`, for whom such a block is a free one.
+//!    been replaced or removed, or be what a write would have set that was refused. Then all of the pool is searched, but only if something else was lost.
+//!    So in such a pool, and in no other, an entry that an index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`,
+//!    for whom such a block is a free one.
 //! 3. A record whose key is damaged may be hidden by its index, which takes it for one that a division has left in a leaf that is not its own any more, and is
 //!    not found in step 2. So of a pool that was closed, where nothing else was lost, the blocks are counted that nothing leads to.
 //!
@@ -237,7 +238,7 @@ impl<M: Listed> Salvage<'_, M> {
         let age = match record.commit().get() {
             // An index keeps keys of its own like that, of leaves that are empty or were divided. So does a load keep keys without values: they are not found.
             0 if record.value_size() == 0 => return None,
-            // A value that no transaction has committed.
+            // A value that a transaction has set, and has not tried to commit.
             DRAFT => return None,
             token if token & PENDING != 0 => generation(token),
             word => word & !UNSTAMPED,

@@ -232,20 +232,19 @@ impl Snapshots {
         }
     }
 
-    /// Allows plain writes, unless there is a snapshot; whether they were forbidden.
-    pub(crate) fn allow_plain(&self, clock: &Clock) -> bool {
+    /// Allows plain writes, unless there is a snapshot.
+    pub(crate) fn allow_plain(&self, clock: &Clock) {
         let mut registry = schedule::lock(&self.registry);
         if !registry.is_versioned {
-            return false;
+            return;
         }
         let was_settled = self.is_settled.swap(0, Ordering::SeqCst);
         if self.oldest().is_some() {
             self.is_settled.store(was_settled, Ordering::SeqCst);
-            return false;
+            return;
         }
         registry.is_versioned = false;
         clock.drop_versions();
-        true
     }
 }
 

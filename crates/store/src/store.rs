@@ -71,6 +71,17 @@ impl Default for Options {
     }
 }
 
+/// Does it once more if there was no room: an index is pinned while it works, so it cannot use what retired blocks make. The caller is not pinned.
+pub(crate) fn again<M: Medium, T>(pool: &Pool<M>, mut act: impl FnMut() -> Result<T, everleaf_index::Error>) -> Result<T, Error> {
+    match act().map_err(Error::from) {
+        Err(error) if error.is_no_space() => {
+            pool.collect();
+            Ok(act()?)
+        }
+        outcome => outcome,
+    }
+}
+
 /// A store: namespaces of keys and values in one pool.
 pub struct Store<M: Medium = Hardware> {
     pub(crate) shared: Arc<Shared<M>>,
@@ -473,40 +484,21 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Links a record in an index; what it had for the key before.
-    ///
-    /// An index is pinned while it works, so it cannot use room that retired blocks would make. When there is no other, that is made here. The caller is not
-    /// pinned.
+    /// Links a record in an index; what it had for the key before. The caller is not pinned, here and below.
     pub(crate) fn upsert(&self, index: &Index, key: &[u8], link: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        match index.tree.upsert(key, link).map_err(Error::from) {
-            Err(error) if error.is_no_space() => {
-                self.pool.collect();
-                Ok(index.tree.upsert(key, link)?)
-            }
-            outcome => outcome,
-        }
+        again(&self.pool, || index.tree.upsert(key, link))
     }
 
     /// [`Shared::upsert`] for several keys; see [`OrderedIndex::upsert_many`](everleaf_index::OrderedIndex::upsert_many).
     pub(crate) fn upsert_many(&self, index: &Index, links: &[(&[u8], NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        self.go_on(replaced, |done, replaced| index.tree.upsert_many(&links[done..], replaced))
+        let start = replaced.len();
+        again(&self.pool, || index.tree.upsert_many(&links[replaced.len() - start..], replaced))
     }
 
     /// Several writes of which nobody is told before the caller has fenced; see [`OrderedIndex::apply_unfenced`](everleaf_index::OrderedIndex::apply_unfenced).
     pub(crate) fn apply_unfenced(&self, index: &Index, writes: &[(&[u8], Write)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        self.go_on(replaced, |done, replaced| index.tree.apply_unfenced(&writes[done..], replaced))
-    }
-
-    /// Has an index make several writes, behind those that are done, and go on once where it finds no room; see [`Shared::upsert`].
-    fn go_on<T>(&self, made: &mut Vec<T>, mut act: impl FnMut(usize, &mut Vec<T>) -> Result<(), everleaf_index::Error>) -> Result<(), Error> {
-        let start = made.len();
-        match act(0, made).map_err(Error::from) {
-            Err(error) if error.is_no_space() => {
-                self.pool.collect();
-                Ok(act(made.len() - start, made)?)
-            }
-            outcome => outcome,
-        }
+        let start = replaced.len();
+        again(&self.pool, || index.tree.apply_unfenced(&writes[replaced.len() - start..], replaced))
     }
 
     /// Gives back the block of the record that `link` refers to, once no reader can hold it. It is unlinked durably.

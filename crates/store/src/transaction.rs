@@ -1,7 +1,9 @@
 //! Transactions: reads as of one moment, and writes that happen together, if nobody was in the way.
 //!
 //! A transaction reads from a snapshot and keeps what it writes to itself: keys and small values in DRAM, others in the pool, where nobody else finds them
-//! (`draft.rs`). To commit, it
+//! (`draft.rs`).
+//!
+//! To commit, it
 //! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
 //! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see, or whether one that it has read
 //!    has expired since. Then somebody else, or time, was faster, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells
@@ -72,18 +74,22 @@ pub struct Savepoint {
     transaction: u64,
     /// Number of writes to be taken back before it.
     length: usize,
-    /// The number of the last of them, 0 if there is none.
+    /// The number of the last of them; if there is none, that of the beginning.
     last: u64,
+    /// Whether there was none before.
+    is_first: bool,
 }
 
 /// A transaction. Dropping it is aborting it.
 pub struct Transaction<M: Listed = Hardware> {
     isolation: Isolation,
     writes: BTreeMap<At, Write<M>>,
-    /// What `writes` had before each write since the first savepoint; the writes are numbered from 1 on, those that were taken back, too.
+    /// What `writes` had before each write since the first savepoint; the writes are numbered upward from there on, those that were taken back, too.
     undo: Vec<(u64, At, Option<Write<M>>)>,
     /// The number of the last write since the first savepoint.
     last: u64,
+    /// The number of the beginning, before the first write: another one after each release.
+    beginning: u64,
     has_savepoint: bool,
     reads: Mutex<Reads>,
     /// Ends after all that was written to the pool is given back: as long as there is a snapshot, the store is not closed.
@@ -125,7 +131,7 @@ impl<M: Listed> Store<M> {
     /// See [`Store::snapshot`].
     pub fn begin(&self, isolation: Isolation) -> Result<Transaction<M>, Error> {
         let snapshot = self.snapshot()?;
-        Ok(Transaction { isolation, writes: BTreeMap::new(), undo: Vec::new(), last: 0, has_savepoint: false, reads: Mutex::default(), snapshot })
+        Ok(Transaction { isolation, writes: BTreeMap::new(), undo: Vec::new(), last: 0, beginning: 0, has_savepoint: false, reads: Mutex::default(), snapshot })
     }
 
     /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
@@ -160,9 +166,7 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn get(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        if !self.writes.is_empty()
-            && let Some(write) = self.writes.get(&place(namespace, key))
-        {
+        if let Some(write) = self.written(namespace, key) {
             return match &write.to {
                 Goal::Be(entry) => Ok(entry.as_ref().map(|entry| entry.value.clone())),
                 Goal::BeDraft(draft) => Ok(Some(draft.entry()?.value)),
@@ -176,6 +180,11 @@ impl<M: Listed> Transaction<M> {
         self.snapshot.get(namespace, key)
     }
 
+    /// What the transaction makes of `key`, if it has written it.
+    fn written(&self, namespace: &Namespace<M>, key: &[u8]) -> Option<&Write<M>> {
+        if self.writes.is_empty() { None } else { self.writes.get(&place(namespace, key)) }
+    }
+
     /// The value of `key`, and when it expires.
     ///
     /// # Errors
@@ -184,7 +193,7 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn entry(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Entry>, Error> {
-        match self.writes.get(&place(namespace, key)) {
+        match self.written(namespace, key) {
             Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.clone()),
             Some(Write { to: Goal::BeDraft(draft), .. }) => draft.entry().map(Some),
             Some(_) => {
@@ -206,7 +215,7 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn value_size(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<usize>, Error> {
-        match self.writes.get(&place(namespace, key)) {
+        match self.written(namespace, key) {
             Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.as_ref().map(|entry| entry.value.len())),
             Some(Write { to: Goal::BeDraft(draft), .. }) => Ok(Some(draft.record()?.value_size())),
             Some(_) => Ok(self.get(namespace, key)?.map(|value| value.len())),
@@ -228,7 +237,7 @@ impl<M: Listed> Transaction<M> {
         keys.iter().for_each(|key| self.note_key(namespace, key));
         let mut values = self.snapshot.get_many(namespace, keys)?;
         for (key, value) in keys.iter().zip(&mut values) {
-            if self.writes.contains_key(&place(namespace, key)) {
+            if self.written(namespace, key).is_some() {
                 *value = self.get(namespace, key)?;
             }
         }
@@ -460,27 +469,29 @@ impl<M: Listed> Transaction<M> {
         let (first, end) = (Bound::Included((space, Vec::new())), Bound::Excluded((space + 1, Vec::new())));
         let entry = |((_, key), write): (&'t At, &'t Write<M>)| (key.as_slice(), &write.to);
         let is_within = |(key, _): &(&[u8], &Goal<M>)| !cursor.is_beyond(key);
-        match (cursor.direction(), at) {
+        let or = |at, other| if matches!(at, Bound::Unbounded) { other } else { at };
+        match cursor.direction() {
             _ if cursor.is_over() => Box::new(std::iter::empty()),
-            (Direction::Forward, Bound::Unbounded) => Box::new(self.writes.range((first, end)).map(entry).take_while(is_within)),
-            (Direction::Forward, at) => Box::new(self.writes.range((at, end)).map(entry).take_while(is_within)),
-            (Direction::Reverse, Bound::Unbounded) => Box::new(self.writes.range((first, end)).rev().map(entry).take_while(is_within)),
-            // Nothing is below the first of all, and a range must not be turned around.
-            (Direction::Reverse, Bound::Excluded((_, key))) if key.is_empty() => Box::new(std::iter::empty()),
-            (Direction::Reverse, at) => Box::new(self.writes.range((first, at)).rev().map(entry).take_while(is_within)),
+            Direction::Forward => Box::new(self.writes.range((or(at, first), end)).map(entry).take_while(is_within)),
+            Direction::Reverse => Box::new(self.writes.range((first, or(at, end))).rev().map(entry).take_while(is_within)),
         }
     }
 
     /// A place to go back to with [`Transaction::rollback_to`].
     pub fn savepoint(&mut self) -> Savepoint {
+        let (length, is_first) = (self.undo.len(), !self.has_savepoint);
         self.has_savepoint = true;
-        let length = self.undo.len();
-        Savepoint { transaction: self.snapshot.timestamp(), length, last: self.last_before(length) }
+        Savepoint { transaction: self.snapshot.timestamp(), length, last: self.last_before(length), is_first }
     }
 
-    /// The number of the last of the first `length` writes since the first savepoint, 0 if there is none.
+    /// The number of the last of the first `length` writes since the first savepoint; if there is none, that of the beginning.
     fn last_before(&self, length: usize) -> u64 {
-        length.checked_sub(1).map_or(0, |last| self.undo[last].0)
+        length.checked_sub(1).map_or(self.beginning, |last| self.undo[last].0)
+    }
+
+    fn check(&self, &Savepoint { transaction, length, last, .. }: &Savepoint) {
+        assert!(transaction == self.snapshot.timestamp(), "a savepoint of another transaction");
+        assert!(length <= self.undo.len() && self.last_before(length) == last, "a savepoint of which nothing is left");
     }
 
     /// Takes back what was written since `savepoint`, which stays good. What was read since then stays read.
@@ -488,14 +499,27 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When `savepoint` is one of another transaction; when something that came before it has been taken back, even if other writes have followed.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
-        let Savepoint { transaction, length, last } = *savepoint;
-        assert!(transaction == self.snapshot.timestamp(), "a savepoint of another transaction");
-        assert!(length <= self.undo.len() && self.last_before(length) == last, "a savepoint of which nothing is left");
-        for (_, place, before) in self.undo.drain(length..).rev() {
+        self.check(savepoint);
+        for (_, place, before) in self.undo.drain(savepoint.length..).rev() {
             match before {
                 Some(write) => drop(self.writes.insert(place, write)),
                 None => drop(self.writes.remove(&place)),
             }
+        }
+    }
+
+    /// Gives `savepoint` up, and those that came after it: nobody will go back there. What has been replaced since is kept no longer, unless there is an
+    /// earlier one.
+    ///
+    /// # Panics
+    /// See [`Transaction::rollback_to`].
+    pub fn release(&mut self, savepoint: Savepoint) {
+        self.check(&savepoint);
+        if savepoint.is_first {
+            self.undo.clear();
+            self.last += 1;
+            self.beginning = self.last;
+            self.has_savepoint = false;
         }
     }
 
@@ -636,7 +660,8 @@ fn merged<M: Listed>(namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>
     Ok(merged.map(|entry| entry.value))
 }
 
-fn conflict(space: &Space, key: &[u8]) -> Error {
+/// That `key` is not as it should be.
+pub(crate) fn conflict(space: &Space, key: &[u8]) -> Error {
     Error::Conflict { namespace: space.name.clone(), key: key.to_vec() }
 }
 

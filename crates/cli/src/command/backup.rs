@@ -20,13 +20,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let transfer = Transfer::begin();
-        let passed = self.pool.with_store(|store| {
-            let mut backup = store.snapshot()?.backup(&self.file).map_err(transfer::failure(&self.file))?;
-            while backup.advance().map_err(transfer::failure(&self.file))? {
-                transfer.show(backup.passed(), backup.entries_expected());
-            }
-            backup.finish().map_err(transfer::failure(&self.file))
-        })?;
+        let passed = self.pool.with_store(|store| transfer::back_up(store, &[], &self.file, &transfer))?;
         transfer::print("backed up", passed, transfer.end(), self.json)
     }
 }

@@ -39,20 +39,11 @@ impl Arguments {
                 let file = File::options().write(true).open(&self.file).map_err(|source| Failure::io("open", &self.file, source))?;
                 return self.write(store, file, &transfer);
             }
-            self.replace(store, &transfer)
+            transfer::back_up(store, &self.only(), &self.file, &transfer)
         })?;
         let time = transfer.end();
         // Standard output has the stream.
         if transfer::is_standard(&self.file) { Ok(()) } else { transfer::print("exported", passed, time, self.json) }
-    }
-
-    /// Writes a file that gets its name when it is whole.
-    fn replace(&self, store: &Store, transfer: &Transfer) -> Result<Passed, Failure> {
-        let mut backup = store.snapshot()?.backup_of(&self.only(), &self.file).map_err(transfer::failure(&self.file))?;
-        while backup.advance().map_err(transfer::failure(&self.file))? {
-            transfer.show(backup.passed(), backup.entries_expected());
-        }
-        backup.finish().map_err(transfer::failure(&self.file))
     }
 
     fn only(&self) -> Vec<&str> {

@@ -11,11 +11,11 @@ use crate::failure::Failure;
 use crate::options::{IndexArgument, NamespaceArgument, PoolArguments};
 use crate::output::{Output, say};
 use crate::text;
+use crate::transfer;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use input::{Columns, Input, Line};
 use serde_json::json;
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -80,7 +80,7 @@ struct Tally {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let progress = progress_bar(&self.file);
-        let source = progress.wrap_read(open(&self.file)?);
+        let source = progress.wrap_read(transfer::open(&self.file)?);
         let mut input = self.input(source)?;
         let mut tally = Tally::default();
         let time = self.pool.with_store_or_new(&self.index, |store| {
@@ -153,13 +153,6 @@ impl Arguments {
         }
         out.flush()
     }
-}
-
-fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
-    if path.as_os_str() == "-" {
-        return Ok(Box::new(std::io::stdin().lock()));
-    }
-    Ok(Box::new(File::open(path).map_err(|source| Failure::io("open", path, source))?))
 }
 
 /// A bar for a file, whose length is known; a spinner for a stream. Neither shows when standard error is not a terminal.

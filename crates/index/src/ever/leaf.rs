@@ -86,8 +86,8 @@ impl<const LINES: usize> Leaf<LINES> {
         assert!(LINES * SLOTS <= SLOTS_MAX);
         LINES * SLOTS
     };
-    /// What takes the place of the capacity where it is about merging. A merge writes a whole leaf and three words elsewhere, with three fences, whatever is in
-    /// the leaves; so they merge late, when two have filled half of one.
+    /// What takes the place of the capacity where it is about merging. A merge fences as often however little it moves, and each
+    /// entry that it moves may take a line; so they merge late, when two have filled half of one.
     pub(super) const MERGED: usize = if LINES < 3 { Self::CAPACITY } else { Self::CAPACITY * 2 / 3 };
 
     #[inline(always)]

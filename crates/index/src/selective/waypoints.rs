@@ -38,7 +38,7 @@ pub(super) struct Waypoints {
 }
 
 impl Waypoints {
-    /// Few words in trees of small leaves, which are for exhaustive checking, and every leaf lies where a waypoint may be.
+    /// Few words in trees of small leaves, most of which are for exhaustive checking, and every leaf lies where a waypoint may be.
     const fn none<K: Key + ?Sized, L: LeafLayout<K>>() -> Self {
         let (count, share) = if L::CAPACITY < 14 { (8, 1) } else { (64, 16) };
         Self { off: Off::NULL, count, share }

@@ -17,14 +17,14 @@ pub(crate) const INVALID_NAME: Failure = Failure::fixed("ERR Client names cannot
 pub(crate) fn ping(call: &mut Call<'_>) -> Result<(), Failure> {
     match call.arguments.len() {
         1 => call.reply.simple("PONG"),
-        2 => call.reply.bulk(&call.arguments[1]),
+        2 => call.reply.bulk(call.argument(1)),
         _ => return Err(Failure::arity("ping")),
     }
     Ok(())
 }
 
 pub(crate) fn echo(call: &mut Call<'_>) -> Result<(), Failure> {
-    call.reply.bulk(&call.arguments[1]);
+    call.reply.bulk(call.argument(1));
     Ok(())
 }
 

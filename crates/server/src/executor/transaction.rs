@@ -2,9 +2,9 @@
 //!
 //! Between MULTI and EXEC commands are queued (`queue.rs`). EXEC runs them in a serializable transaction of the store, one after the other, each with a reply
 //! of its own, and commits it: what they have written becomes visible and durable at once, or, with a crash, not at all. A command that fails leaves an error
-//! among the replies, and the others are run all the same, as in Redis; but when the store takes no more writes, nothing is done at all. When the commit fails
-//! because another client has changed something that the commands have read or written, all of it is done once more, from the beginning, with the replies of
-//! that run; after some such turns, while no other event loop works (`gate.rs`).
+//! among the replies, and nothing else: what it had written is taken back, and the others are run all the same, as in Redis; but when the store takes no more
+//! writes, nothing is done at all. When the commit fails because another client has changed something that the commands have read or written, all of it is done
+//! once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works (`gate.rs`).
 //!
 //! WATCH takes a snapshot of the store. At EXEC, the transaction asks of each watched key whether it is as the snapshot shows it, and the commit fails if it
 //! does not stay so. The snapshot holds back what was replaced since, so a client that watches and does nothing costs space, until it is gone.
@@ -29,7 +29,7 @@ const WATCHED_SIZE_MAX: usize = 64 << 20;
 const ABORTED: Failure = Failure::fixed("EXECABORT Transaction discarded because of previous errors.");
 const TOO_MANY_WATCHED: Failure = Failure::fixed("ERR a client can watch 65536 keys of 64 MiB in all; none of these is watched, EXEC or UNWATCH first");
 const TOO_MANY_REPLIES: Failure =
-    Failure::fixed("ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up");
+    Failure::refusal("ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up");
 
 pub(crate) fn multi(call: &mut Call<'_>) -> Result<(), Failure> {
     if call.session.queue.is_some() {
@@ -143,11 +143,23 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
         }
     }
     let (transaction, changes) = (RefCell::new(transaction), Counter::default());
+    let start = call.reply.out.len();
     call.reply.array(queue.len());
     for (spec, arguments) in queue.iter() {
         let databases = Databases { transaction: Some(&transaction), changes: &changes, ..call.databases };
         let Call { server, counters, .. } = *call;
-        run_to_end(&mut Call { server, databases, counters, session: &mut *call.session, reply: &mut *call.reply, arguments, spec })?;
+        let mut call = Call { server, databases, counters, session: &mut *call.session, reply: &mut *call.reply, arguments, spec };
+        let (before, start_of_reply, changes_before) = (transaction.borrow_mut().savepoint(), call.reply.out.len(), changes.get());
+        if let Err(failure) = run_to_end(&mut call, start) {
+            if failure.is_refusal {
+                return Err(failure);
+            }
+            call.reply.out.truncate(start_of_reply);
+            transaction.borrow_mut().rollback_to(&before);
+            changes.set(changes_before);
+            failure.write(call.reply);
+        }
+        transaction.borrow_mut().release(before);
     }
     call.session.command = Some(call.spec);
     match transaction.into_inner().commit() {
@@ -160,37 +172,22 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
     }
 }
 
-/// Runs a command with all its slices, unless the store takes no more writes, or there comes to be more for the client than may wait: within a transaction
-/// nobody else has a turn.
-fn run_to_end(call: &mut Call<'_>) -> Result<(), Failure> {
-    let start = call.reply.out.len();
-    if let Err(failure) = try_execute(call) {
-        answer_or_refuse(call, failure)?;
-    }
+/// Runs a command with all its slices, since within a transaction nobody else has a turn. The replies of the transaction begin at `start`.
+///
+/// # Errors
+/// That of the command; a refusal when the store takes no more writes, or the replies come to be more than may wait for the client.
+fn run_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
+    try_execute(call)?;
     loop {
         let unfinished = call.session.unfinished.take();
         let gathered = unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
-        if call.reply.waiting() + gathered > call.server.config.limits.output_buffer_size_max {
+        if call.reply.out.len() - start + gathered > call.server.config.limits.output_buffer_size_max {
             return Err(TOO_MANY_REPLIES);
         }
         let Some(mut unfinished) = unfinished else { return Ok(()) };
-        match unfinished.advance(call.databases, call.counters) {
-            Ok(Slice::More) => call.session.unfinished = Some(unfinished),
-            Ok(Slice::Last) => unfinished.finish(call.reply),
-            Err(failure) => {
-                call.reply.out.truncate(start);
-                call.counters.errors.add(1);
-                answer_or_refuse(call, failure)?;
-            }
+        match unfinished.advance(call.databases, call.counters).inspect_err(|_| call.counters.errors.add(1))? {
+            Slice::More => call.session.unfinished = Some(unfinished),
+            Slice::Last => unfinished.finish(call.reply),
         }
     }
-}
-
-/// Takes a failure for the reply of a command, unless the transaction fails by it.
-fn answer_or_refuse(call: &mut Call<'_>, failure: Failure) -> Result<(), Failure> {
-    if failure.is_refusal {
-        return Err(failure);
-    }
-    failure.write(call.reply);
-    Ok(())
 }

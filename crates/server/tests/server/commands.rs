@@ -322,6 +322,11 @@ fn a_transaction_has_its_bounds() {
     (0..3).for_each(|_| client.replies("GET k", "+QUEUED\r\n"));
     client.replies("EXEC", "-ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up\r\n");
     client.replies("GET k", "$1\r\nv\r\n");
+    // What others have been answered is not its affair.
+    let value = "v".repeat(70_000);
+    client.replies(&format!("SET k {value}"), "+OK\r\n");
+    client.send(b"GET k\r\nMULTI\r\nGET k\r\nEXEC\r\n");
+    client.expect(format!("$70000\r\n{value}\r\n+OK\r\n+QUEUED\r\n*1\r\n$70000\r\n{value}\r\n").as_bytes());
 }
 
 /// A large value is refused when it is set, not when the transaction commits: the rest was done then.
@@ -344,6 +349,13 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
     client.replies("MULTI", "+OK\r\n");
     client.replies("DEL k0", "+QUEUED\r\n");
     client.replies("EXEC", "*1\r\n:1\r\n");
+    // What is set again takes room once, whatever commands do to be done or not.
+    client.says("FLUSHALL", "+OK\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("MSET a 1 b 2", "+QUEUED\r\n");
+    (0..1000).for_each(|_| client.replies(&format!("SET k {value}"), "+QUEUED\r\n"));
+    let reply = client.exchange(&[b"EXEC"]);
+    assert!(reply.starts_with(b"*1001\r\n+OK\r\n"), "{}", reply[..reply.len().min(100)].escape_ascii());
 }
 
 /// Other failures are those of their command, of which nothing remains.

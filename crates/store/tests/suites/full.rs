@@ -1,7 +1,8 @@
 //! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
 
-use crate::shown::keys;
+use crate::shown::{break_links_to, keys};
 use everleaf::{Batch, Change, Error, Isolation, Namespace, Options, Store};
+use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -435,4 +436,24 @@ fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
     let (done, outcome) = space.put_first(&[(b"a", b"1"), (b"b", b"2"), (&long, b"3"), (b"d", b"4")]);
     assert!(done == 2 && outcome.is_err());
     assert_eq!(space.count(), 2);
+}
+
+/// They were said to have failed, and set again.
+#[test]
+fn pairs_before_a_damaged_one_are_set_and_told() {
+    for index in ["ever", "isle", "lb", "fp", "wb", "nv"] {
+        let memory = Memory::new(16 << 20).unwrap();
+        let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
+        let store = Store::on(pool, &Options { index: index.into(), ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let keys: Vec<_> = (0_u64..5).map(u64::to_be_bytes).collect();
+        keys.iter().for_each(|key| space.put(key, &[1; 100]).unwrap());
+        break_links_to(&memory, keys[2], 100);
+        let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_slice(), &[2; 100][..])).collect();
+        let (done, outcome) = space.put_first(&pairs);
+        assert!(done == 2 && outcome.is_err(), "{index}: {done}, {outcome:?}");
+        for (at, key) in keys.iter().enumerate().filter(|(at, _)| *at != 2) {
+            assert_eq!(space.get(key).unwrap().unwrap(), [if at < 2 { 2 } else { 1 }; 100], "{index}: {at}");
+        }
+    }
 }

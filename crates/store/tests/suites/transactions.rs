@@ -428,6 +428,41 @@ fn savepoints_are_gone_back_to_more_than_once() {
 }
 
 #[test]
+fn what_a_savepoint_keeps_is_given_back_with_it() {
+    let (store, space) = store();
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    let large = vec![1; 10_000];
+    let [outer, inner] = std::array::from_fn(|_| {
+        transaction.put(&space, b"x", &large).unwrap();
+        transaction.savepoint()
+    });
+    transaction.put(&space, b"x", &large).unwrap();
+    let drafts = || store.held_back().draft_bytes as usize / large.len();
+    transaction.release(inner);
+    assert_eq!(drafts(), 3, "may be gone back to");
+    transaction.release(outer);
+    assert_eq!(drafts(), 1);
+    transaction.put(&space, b"x", b"11").unwrap();
+    assert_eq!(drafts(), 0);
+    let savepoint = transaction.savepoint();
+    transaction.put(&space, b"x", b"12").unwrap();
+    transaction.rollback_to(&savepoint);
+    transaction.commit().unwrap();
+    assert_eq!(values(&space), texts(["11", "20"]));
+}
+
+#[test]
+#[should_panic(expected = "a savepoint of which nothing is left")]
+fn a_savepoint_after_one_that_was_given_up_is_refused() {
+    let (store, space) = store();
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    let [first, second] = std::array::from_fn(|_| transaction.savepoint());
+    transaction.release(first);
+    transaction.put(&space, b"x", b"1").unwrap();
+    transaction.rollback_to(&second);
+}
+
+#[test]
 fn a_large_transaction_is_one_too() {
     const COUNT: u32 = 100_000;
     let store = Store::anonymous(Options { size_max: 512 << 20, ..Options::default() }).unwrap();

@@ -261,7 +261,7 @@ fn of_a_record_whose_key_is_damaged_repair_tells() {
 
 /// What a transaction has set is a whole record, too, and here it lies behind the one that was loaded: neither is linked, and none has a timestamp.
 #[test]
-fn what_was_never_committed_is_not_found() {
+fn what_a_transaction_has_only_set_is_not_found() {
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     let memory = Memory::new(SIZE).unwrap();
@@ -277,6 +277,19 @@ fn what_was_never_committed_is_not_found() {
     assert!(salvaged.found == keys.len() as u64 && salvaged.loss_count > 0, "{salvaged:?}");
     let committed = keys.iter().map(|key| ((LOST_AND_FOUND.into(), key.to_vec()), (vec![1; 600], None)));
     assert!(salvaged_content(&to) == committed.collect());
+}
+
+/// What others are changing looks like damage.
+#[test]
+fn a_pool_that_is_in_use_is_not_repaired() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let store = Store::open(&path, options("ever-64")).unwrap();
+    let refused = repair(&path, &to, Options::default(), |_| ()).unwrap_err();
+    assert!(refused.to_string().contains("is in use by process"), "{refused}");
+    assert!(!to.exists());
+    store.close().unwrap();
+    assert_eq!(repair(&path, &to, Options::default(), |_| ()).unwrap().loss_count, 0);
 }
 
 fn bytes_of(memory: &Memory) -> Vec<u8> {

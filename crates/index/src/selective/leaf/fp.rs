@@ -20,8 +20,8 @@
 //! Insert, 2 flushes and 2 fences:
 //! 1. the entry, into a slot whose bit is not set; persist. A crash: the slot is free.
 //! 2. its fingerprint, which means nothing yet; then the bitmap with the bit, one word; persist: the commit point. The paper flushes and fences between the
-//!    two, 3 and 3, as it does here with `FENCES` = 3. They are in one line, which keeps a prefix of its stores, so that a crash leaves no bit without its
-//!    fingerprint without that, too.
+//!    two, which makes 3 of each, as it does here with `FENCES` = 3. They are in one line, which keeps a prefix of its stores, so a crash leaves no bit without
+//!    its fingerprint without that, too.
 //!
 //! Update, 2 flushes and 2 fences: as an insert into another slot; the one store to the bitmap sets the bit of that and clears that of the old one. So a full
 //! leaf is split first. Remove, 1 flush and 1 fence: the bitmap without the bit.
