@@ -7,6 +7,7 @@
 //! The same word says whether writes keep versions ([`Tick::is_versioned`]): who changes that and who asks are in one order, that of the word.
 
 use crate::Error;
+use crossbeam_utils::CachePadded;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use everleaf_pmem::{Medium, Pm, Word};
 use parking_lot::Mutex;
@@ -20,7 +21,8 @@ const END: u64 = 1 << 54;
 const VERSIONED: u64 = 1 << 63;
 
 pub(crate) struct Clock {
-    next: AtomicU64,
+    /// Every write adds to it. What lies beside is read by everybody.
+    next: CachePadded<AtomicU64>,
     /// What the pool's bound is, durably.
     limit: AtomicU64,
     birth: u64,
@@ -72,7 +74,7 @@ impl Clock {
         if !(1..END).contains(&birth) {
             return Err(everleaf_pmem::Error::corrupt(pm.offset_of(limit).bytes(), "a clock out of range").into());
         }
-        Ok(Self { next: AtomicU64::new(birth), limit: AtomicU64::new(birth), birth, raising: Mutex::new(()) })
+        Ok(Self { next: AtomicU64::new(birth).into(), limit: AtomicU64::new(birth), birth, raising: Mutex::new(()) })
     }
 
     /// The first timestamp of this life of the store.

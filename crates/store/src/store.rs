@@ -15,6 +15,7 @@ use crate::version::Moment;
 use crate::wall::{Times, Wall};
 use crate::{Error, Namespace};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
+use crossbeam_utils::CachePadded;
 use everleaf_index::record::{KEY_SIZE_MAX, Record, VALUE_SIZE_MAX};
 use everleaf_index::{Entry, Listed, OrderedIndex, Write, registry};
 use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Watched};
@@ -130,7 +131,7 @@ pub(crate) struct Space {
     /// Whether a bulk load is making its index. Set while indexes are not created.
     pub(crate) is_loading: AtomicBool,
     /// Number of keys, those that have expired and are still there included. Changed with the key's stripe held.
-    pub(crate) count: AtomicU64,
+    pub(crate) count: CachePadded<AtomicU64>,
     /// Number of writes of keys that expire, and 1 more where the pool had some, or may have; 0 again when a sweep finds none.
     pub(crate) expiring: AtomicU64,
 }
@@ -358,7 +359,7 @@ impl<M: Listed> Shared<M> {
                 former: ArcSwap::default(),
                 turned: Watched::new(0),
                 is_loading: AtomicBool::new(false),
-                count: AtomicU64::new(count),
+                count: AtomicU64::new(count).into(),
                 expiring: AtomicU64::new(0),
             })
         };
