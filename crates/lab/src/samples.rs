@@ -1,6 +1,7 @@
-//! Samples of one figure, one of each round: what is compared is their median.
+//! Samples of one figure, one of each round: what is compared is their median, or that of their ratios.
 
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The samples of one figure, one of each round.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,9 +50,41 @@ impl FromIterator<f64> for Samples {
     }
 }
 
+/// The samples of one figure, by their rounds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Rounds(BTreeMap<u32, f64>);
+
+impl Rounds {
+    /// Without the rounds.
+    pub(crate) fn samples(&self) -> Samples {
+        self.0.values().copied().collect()
+    }
+
+    /// How many times `other` this is, in each round that has both: what disturbs a round disturbs both, and is not in their ratio.
+    pub(crate) fn by(&self, other: &Self) -> Samples {
+        self.0.iter().filter_map(|(round, value)| Some(value / other.0.get(round)?)).collect()
+    }
+}
+
+impl FromIterator<(u32, f64)> for Rounds {
+    fn from_iter<I: IntoIterator<Item = (u32, f64)>>(samples: I) -> Self {
+        Self(samples.into_iter().collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One takes a tenth longer than the other, whatever a round adds to both; the medians of all rounds would tell 1.07.
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let slow: Rounds = [(0, 110.0), (1, 220.0), (2, 165.0), (3, 160.0), (4, 1.0)].into_iter().collect();
+        let fast: Rounds = [(0, 100.0), (1, 200.0), (2, 150.0), (3, 160.0), (5, 1.0)].into_iter().collect();
+        assert_eq!(slow.by(&fast), Samples(vec![1.1, 1.1, 1.1, 1.0]));
+        assert_eq!(slow.by(&fast).median(), 1.1);
+        assert!(slow.by(&Rounds::default()).median().is_nan());
+    }
 
     #[test]
     fn the_median_is_in_the_middle() {

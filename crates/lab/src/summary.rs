@@ -1,9 +1,9 @@
 //! Results for people: medians, how far they spread, and ratios.
 
-use crate::Samples;
 use crate::plan::{Experiment, KeyKind, Measure, Memory, Parameters};
 use crate::raw::{DEPENDENT_READ, FLUSHED_LINE};
 use crate::result::{Measurement, Results, metric};
+use crate::samples::{Rounds, Samples};
 use everleaf_pmem::Domain;
 use std::fmt::Write;
 
@@ -53,9 +53,13 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
+    fn rounds(self, name: &str) -> Rounds {
+        let same = self.results.measurements.iter().filter(|other| is_same(self.first, other));
+        same.filter_map(|measurement| Some((measurement.round, measurement.metrics.get(name)?.value))).collect()
+    }
+
     fn samples(self, name: &str) -> Samples {
-        let same = |other: &&Measurement| is_same(self.first, other);
-        self.results.measurements.iter().filter(same).filter_map(|measurement| Some(measurement.metrics.get(name)?.value)).collect()
+        self.rounds(name).samples()
     }
 
     /// The same of another system, if it was measured.
@@ -157,7 +161,7 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
         let spread = group.samples(main).spread();
         // One round tells nothing of how far others would be from it.
         let width = if spread.rounds > 1 { 100.0 * (spread.max - spread.min) / spread.median } else { f64::NAN };
-        let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| spread.median / base.samples(main).median());
+        let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| group.rounds(main).by(&base.rounds(main)).median());
         let ratio = if MORE_IS_BETTER.contains(main) { 1.0 / ratio } else { ratio };
         let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
         let (width, ratio) = (cell(width, format!("{width:.0} %")), cell(ratio, format!("{ratio:.2}")));

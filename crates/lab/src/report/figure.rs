@@ -63,6 +63,8 @@ pub struct Row {
     pub kind: Kind,
     /// Its numbers, one for each of [`Rows::parts`].
     pub values: Vec<Spread>,
+    /// How many times that of [`Rows::baseline`] the first of them is, round by round; `None` if there is none, or that is nothing.
+    pub ratio: Option<f64>,
 }
 
 /// Lines over a parameter, in one panel for each thing that systems do.

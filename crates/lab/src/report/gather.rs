@@ -7,9 +7,9 @@
 
 use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series};
 use super::scale;
-use crate::Spread;
 use crate::plan::{self, Experiment, KeyKind, Measure, Memory, Parameters, Shape};
 use crate::result::{Measurement, Results, metric};
+use crate::samples::{Rounds, Spread};
 use std::collections::BTreeSet;
 
 /// Every figure that the results are enough for, in the order of the plan.
@@ -54,7 +54,7 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
     let chosen = with_metrics(&all, &percentiles);
     if !chosen.is_empty() {
         let view = View::new(&chosen, "phase");
-        let chart = Chart::Percentiles(view.rows(&percentiles, "latency of an operation".into(), "ns", 1.0));
+        let chart = Chart::Percentiles(view.rows(&percentiles, None, "latency of an operation".into(), "ns", 1.0));
         figures.push(Figure {
             name: format!("{}-latency", experiment.id),
             title: format!("{}: percentiles of latency", experiment.title),
@@ -66,7 +66,7 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
     let chosen = with_metrics(&all, &counted);
     if !chosen.is_empty() && planned.shape == Shape::Bars {
         let view = View::new(&chosen, "phase");
-        let chart = Chart::Stacks(view.rows(&counted, "instructions an operation that make writes durable".into(), "1/op", 1.0));
+        let chart = Chart::Stacks(view.rows(&counted, None, "instructions an operation that make writes durable".into(), "1/op", 1.0));
         figures.push(Figure {
             name: format!("{}-counts", experiment.id),
             title: format!("{}: what makes writes durable", experiment.title),
@@ -142,20 +142,23 @@ impl<'a> View<'a> {
     fn bars(&self, name: &str, experiment: &Experiment) -> Chart {
         let (axis, unit, factor) = self.axis(name);
         let baseline = experiment.baseline.clone().or_else(|| experiment.systems.first().cloned());
-        Chart::Bars(Rows { baseline, ..self.rows(&[name], axis, &unit, factor) })
+        Chart::Bars(self.rows(&[name], baseline, axis, &unit, factor))
     }
 
-    fn rows(&self, names: &[&str], axis: String, unit: &str, factor: f64) -> Rows {
+    fn rows(&self, names: &[&str], baseline: Option<String>, axis: String, unit: &str, factor: f64) -> Rows {
         let panels = self.panels(&self.varying).into_iter().map(|(title, members)| {
             let mut rows = Vec::new();
+            let compared = baseline.as_ref().map(|baseline| rounds(&members, baseline, names[0]));
             for system in systems(&members) {
                 let values = names.iter().map(|name| Some(spread(&members, system, name)?.per(factor))).collect::<Option<Vec<_>>>();
-                rows.extend(values.map(|values| Row { name: system.into(), kind: kind_of(&members, system), values }));
+                let ratio = compared.as_ref().and_then(|base| Spread::drawable([rounds(&members, system, names[0]).by(base).median()]));
+                let ratio = ratio.map(|ratio| ratio.median);
+                rows.extend(values.map(|values| Row { name: system.into(), kind: kind_of(&members, system), values, ratio }));
             }
             Panel { title, rows }
         });
         let parts = names.iter().map(|name| part_name(name)).collect();
-        Rows { axis, unit: unit.into(), parts, baseline: None, panels: panels.collect() }
+        Rows { axis, unit: unit.into(), parts, panels: panels.collect(), baseline }
     }
 
     fn lines(&self, name: &str) -> Chart {
@@ -276,7 +279,7 @@ impl<'a> View<'a> {
         };
         let has = |baseline: &&String| rows.panels.iter().flat_map(|panel| &panel.rows).any(|row| row.name == **baseline);
         if let Some(baseline) = rows.baseline.as_ref().filter(has) {
-            note.push_str(&format!(" \u{d7} is the ratio to {baseline}, at the dashed line."));
+            note.push_str(&format!(" \u{d7} is the ratio to {baseline}, at the dashed line: the median of those of the rounds."));
         }
         note
     }
@@ -336,6 +339,11 @@ fn systems<'a>(measurements: &[&'a Measurement]) -> Vec<&'a str> {
 fn spread(measurements: &[&Measurement], system: &str, name: &str) -> Option<Spread> {
     let own: Vec<&Measurement> = measurements.iter().filter(|measurement| measurement.system == system).copied().collect();
     Spread::drawable(numbers(&own, name))
+}
+
+fn rounds(measurements: &[&Measurement], system: &str, name: &str) -> Rounds {
+    let own = measurements.iter().filter(|measurement| measurement.system == system);
+    own.filter_map(|measurement| Some((measurement.round, measurement.metrics.get(name)?.value))).collect()
 }
 
 fn numbers<'a>(measurements: &'a [&Measurement], name: &'a str) -> impl Iterator<Item = f64> + 'a {

@@ -131,7 +131,7 @@ impl Painter<'_> {
                 None => svg.text("muted", [left + 5.0, middle + 4.0], Anchor::Start, "\u{2013}"),
                 Some(row) => {
                     match self.form {
-                        Form::Bars => self.paint_bar(svg, row, self.baseline(panel), middle, &place),
+                        Form::Bars => paint_bar(svg, row, middle, &place),
                         Form::Stacks => paint_stack(svg, row, middle, &place),
                         Form::Percentiles => {
                             if is_first {
@@ -146,19 +146,6 @@ impl Painter<'_> {
         }
     }
 
-    fn paint_bar(&self, svg: &mut Svg, row: &Row, baseline: Option<f64>, middle: f64, place: &dyn Fn(f64) -> f64) {
-        let Some(value) = row.values.first() else { return };
-        let zero = place(0.0);
-        svg.rect(class_of(row.kind), [zero, middle - BAR / 2.0, place(value.median) - zero, BAR]);
-        paint_whisker(svg, value, middle, place);
-        let text = short(value.median);
-        let x = place(value.max.max(value.median)) + 6.0;
-        svg.text("value halo", [x, middle + 4.0], Anchor::Start, &text);
-        if let Some(ratio) = baseline.and_then(|baseline| ratio_of(value.median, baseline)) {
-            svg.text("muted halo", [x + width(&text, 11.5, Weight::Regular) + 6.0, middle + 4.0], Anchor::Start, &ratio);
-        }
-    }
-
     /// The median of the row that others are compared with, if there is one and it is not zero.
     fn baseline(&self, panel: &Panel) -> Option<f64> {
         let row = find(panel, self.rows.baseline.as_deref()?)?;
@@ -167,16 +154,15 @@ impl Painter<'_> {
 
     /// How wide labels behind the bars can become.
     fn label_room(&self) -> f64 {
-        let room_of = |panel: &Panel, row: &Row| {
+        let room_of = |row: &Row| {
             let text = match self.form {
                 Form::Bars => short(row.values.first().map_or(0.0, |value| value.median)),
                 Form::Stacks => short(total(row)),
                 Form::Percentiles => time(row.values.last().map_or(0.0, |value| value.median)),
             };
-            let ratio = self.baseline(panel).zip(row.values.first()).and_then(|(baseline, value)| ratio_of(value.median, baseline));
-            width(&text, 11.5, Weight::Regular) + ratio.map_or(0.0, |ratio| 6.0 + width(&ratio, 11.0, Weight::Regular)) + 10.0
+            width(&text, 11.5, Weight::Regular) + row.ratio.map_or(0.0, |ratio| 6.0 + width(&times(ratio), 11.0, Weight::Regular)) + 10.0
         };
-        self.rows.panels.iter().flat_map(|panel| panel.rows.iter().map(move |row| room_of(panel, row))).fold(0.0, f64::max)
+        self.rows.panels.iter().flat_map(|panel| &panel.rows).map(room_of).fold(0.0, f64::max)
     }
 
     fn scale(&self, panel: &Panel, length: f64) -> Scale {
@@ -220,6 +206,19 @@ impl Painter<'_> {
             x += needed + 18.0;
         }
         y + KEY - top
+    }
+}
+
+fn paint_bar(svg: &mut Svg, row: &Row, middle: f64, place: &dyn Fn(f64) -> f64) {
+    let Some(value) = row.values.first() else { return };
+    let zero = place(0.0);
+    svg.rect(class_of(row.kind), [zero, middle - BAR / 2.0, place(value.median) - zero, BAR]);
+    paint_whisker(svg, value, middle, place);
+    let text = short(value.median);
+    let x = place(value.max.max(value.median)) + 6.0;
+    svg.text("value halo", [x, middle + 4.0], Anchor::Start, &text);
+    if let Some(ratio) = row.ratio {
+        svg.text("muted halo", [x + width(&text, 11.5, Weight::Regular) + 6.0, middle + 4.0], Anchor::Start, &times(ratio));
     }
 }
 
@@ -286,9 +285,8 @@ fn total(row: &Row) -> f64 {
     row.values.iter().map(|value| value.median).sum()
 }
 
-fn ratio_of(value: f64, baseline: f64) -> Option<String> {
-    let ratio = value / baseline;
-    ratio.is_finite().then(|| if ratio >= 9.95 { format!("{}\u{d7}", short(ratio.round())) } else { format!("{ratio:.2}\u{d7}") })
+fn times(ratio: f64) -> String {
+    if ratio >= 9.95 { format!("{}\u{d7}", short(ratio.round())) } else { format!("{ratio:.2}\u{d7}") }
 }
 
 fn class_of(kind: Kind) -> &'static str {
