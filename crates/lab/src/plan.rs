@@ -195,6 +195,13 @@ pub enum Measure {
     Instructions,
 }
 
+impl Measure {
+    /// Whether it is counted, not timed: one round is enough, as it hardly varies.
+    pub(crate) fn is_counted(self) -> bool {
+        matches!(self, Self::Counts | Self::Space | Self::Instructions)
+    }
+}
+
 /// The shape of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for each experiment
-//!     warm up                                   each system once, with a tenth of the keys; not recorded
+//!     warm up                                   each system once, with a tenth of the keys, or all where claims are judged; not recorded
 //!     for each round
 //!         measure memory                        what a store, a write-back, a read cost now
 //!         for each case
@@ -46,6 +46,8 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("EVERLEAF_COMMIT")
 const RAW_LINES_MAX: u64 = 8 << 20;
 /// Share of the keys with which systems are warmed up, and their least number.
 const WARM_UP: (u64, u64) = (10, 500);
+/// The least where claims are judged: there all keys of the default scale, so that the first round differs from the others by nothing.
+const WARM_UP_OF_CLAIMS: u64 = claims::Scale::DEFAULT.0;
 
 impl Run<'_> {
     /// Measures everything, and writes every line to `out`.
@@ -111,7 +113,7 @@ impl Run<'_> {
         }
         let style = ProgressStyle::with_template("{elapsed} [{bar:40}] {percent} %, {eta} left: {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
         let steps = |experiment: &Experiment| {
-            let rounds = |case: &Case| u64::from(if is_counted(case) { 1 } else { plan.rounds });
+            let rounds = |case: &Case| u64::from(if case.parameters.measure.is_counted() { 1 } else { plan.rounds });
             experiment.cases.iter().map(|case| rounds(case) * driver::effort(case)).sum::<u64>() * experiment.systems.len() as u64
         };
         ProgressBar::new(plan.experiments.iter().map(steps).sum()).with_style(style)
@@ -126,18 +128,25 @@ impl Run<'_> {
                 skip(experiment, case, *system, why.into(), results, out)?;
             }
         }
-        self.warm_up(experiment, &systems, seed)?;
+        let least = if results.header.plan.claims.is_empty() { WARM_UP.1 } else { WARM_UP_OF_CLAIMS };
+        if let Some(case) = warm_up(experiment, least) {
+            for system in &systems {
+                if driver::obstacle(&case, &system.capabilities()).is_none() && !self.context(seed).stopped() {
+                    driver::run(*system, &case, self.context(seed))?;
+                }
+            }
+        }
         // The same order would have each system follow the same other one in every round.
         let (mut turns, mut random) = (systems, SmallRng::seed_from_u64(seed));
         for round in 0..rounds {
-            let timed = experiment.cases.iter().filter(|case| !is_counted(case));
+            let timed = experiment.cases.iter().filter(|case| !case.parameters.measure.is_counted());
             if timed.clone().next().is_some() && !self.context(seed).stopped() {
                 let raw_ns = measure_memory(timed, seed + u64::from(round))?;
                 let costs = MemoryCosts { experiment: experiment.id.clone(), round, raw_ns };
                 Line::Memory(costs.clone()).write(out)?;
                 results.memory.push(costs);
             }
-            for case in experiment.cases.iter().filter(|case| round == 0 || !is_counted(case)) {
+            for case in experiment.cases.iter().filter(|case| round == 0 || !case.parameters.measure.is_counted()) {
                 turns.shuffle(&mut random);
                 for &system in &turns {
                     if self.context(seed).stopped() {
@@ -150,19 +159,6 @@ impl Run<'_> {
                     }
                     progress.inc(driver::effort(case));
                 }
-            }
-        }
-        Ok(())
-    }
-
-    /// The first of the timed cases, with fewer keys: code is in the caches, the processor at its speed, the allocator has its memory.
-    fn warm_up(&self, experiment: &Experiment, systems: &[&dyn System], seed: u64) -> Result<(), Error> {
-        let Some(mut case) = experiment.cases.iter().find(|case| !is_counted(case)).cloned() else { return Ok(()) };
-        let numbers = case.workload.phases.iter_mut().filter_map(|phase| phase.operations.as_mut()).chain([&mut case.parameters.keys]);
-        numbers.for_each(|number| *number = (*number / WARM_UP.0).max(WARM_UP.1).min(*number));
-        for system in systems {
-            if driver::obstacle(&case, &system.capabilities()).is_none() && !self.context(seed).stopped() {
-                driver::run(*system, &case, self.context(seed))?;
             }
         }
         Ok(())
@@ -204,6 +200,14 @@ impl Run<'_> {
     }
 }
 
+/// The first of the timed cases, with fewer keys, but not fewer than `least`: code is in the caches, the processor at its speed, the allocator has its memory.
+fn warm_up(experiment: &Experiment, least: u64) -> Option<Case> {
+    let mut case = experiment.cases.iter().find(|case| !case.parameters.measure.is_counted())?.clone();
+    let numbers = case.workload.phases.iter_mut().filter_map(|phase| phase.operations.as_mut()).chain([&mut case.parameters.keys]);
+    numbers.for_each(|number| *number = (*number / WARM_UP.0).max(least).min(*number));
+    Some(case)
+}
+
 /// Writes down that a case is not run on a system.
 fn skip(experiment: &Experiment, case: &Case, system: &dyn System, why: String, results: &mut Results, out: &mut dyn Write) -> Result<(), Error> {
     let (experiment, system, workload) = (experiment.id.clone(), system.name().to_owned(), case.workload.name.clone());
@@ -211,11 +215,6 @@ fn skip(experiment: &Experiment, case: &Case, system: &dyn System, why: String, 
     Line::Skipped(Box::new(skipped.clone())).write(out)?;
     results.skipped.push(skipped);
     Ok(())
-}
-
-/// Whether one round is enough for what is found out.
-fn is_counted(case: &Case) -> bool {
-    matches!(case.parameters.measure, Measure::Counts | Measure::Space | Measure::Instructions)
 }
 
 /// What memory costs where the largest index of these cases lies, as pages of files may be smaller than others, and on an area about as large as that index.
@@ -226,4 +225,23 @@ fn measure_memory<'a>(cases: impl Iterator<Item = &'a Case>, seed: u64) -> Resul
     let place = Place::new(memory, false)?;
     let pool = system::pool(2 * lines, Domain::Adr, place.path())?;
     raw::measure(&pool, lines as usize, keys.clamp(1000, 1_000_000) as usize, seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_warmed_up_with_all_keys_of_the_default_scale() {
+        let names: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let keys = |scale, least| {
+            let experiments = claims::plan("lb", scale, &names, 5, 1).unwrap().experiments;
+            let case = warm_up(&experiments[0], least).unwrap();
+            (case.parameters.keys, case.workload.phases[0].operations.unwrap())
+        };
+        assert_eq!(keys(claims::Scale::DEFAULT, WARM_UP_OF_CLAIMS), (1_000_000, 50_000));
+        assert_eq!(keys(claims::Scale::DEFAULT, WARM_UP.1), (100_000, 5_000));
+        assert_eq!(keys(claims::Scale(50_000_000), WARM_UP_OF_CLAIMS).0, 5_000_000);
+        assert_eq!(keys(claims::Scale::TINY, WARM_UP.1), (500, 100), "never more than are measured");
+    }
 }
