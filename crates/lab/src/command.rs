@@ -45,7 +45,7 @@ pub enum Command {
         /// Number of keys that stands for the papers' ten million: tiny, small, default (a million), large, or a number
         #[arg(long, default_value = "default", value_name = "SCALE")]
         scale: Scale,
-        /// Rounds, of which the median is told
+        /// Rounds, of which the median is told; by fewer than five no time is judged
         #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
         /// Seed of keys and choices
@@ -76,7 +76,7 @@ pub struct Work {
     /// Systems, as `lab list` has them; the first is what the others are compared with
     #[arg(long, default_value = "volatile,isle,lb", value_delimiter = ',', value_name = "NAME,...")]
     systems: Vec<String>,
-    /// What others are compared with, instead of the first
+    /// What others are compared with, instead of the first: one of the systems
     #[arg(long, value_name = "NAME")]
     baseline: Option<String>,
     /// Workloads of `lab list`
@@ -113,10 +113,10 @@ pub struct Work {
     /// Numbers of threads
     #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Vec<u16>,
-    /// Nanoseconds added to every line that is written back; papers use 0 to 600
+    /// Nanoseconds added to every line that is written back; papers use 0 to 600. For times and recovery
     #[arg(long, default_value = "0", value_delimiter = ',', value_name = "NS,...", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     write_latency: Vec<u64>,
-    /// Persistence domains
+    /// Persistence domains; msync needs a directory
     #[arg(long, default_value = "adr", value_delimiter = ',', value_name = "NAME,...")]
     domains: Vec<Domain>,
     /// Put pools into files of this directory instead of memory without a file
@@ -129,7 +129,7 @@ pub struct Work {
     #[arg(long, default_value = "time", value_delimiter = ',', value_name = "WHAT,...")]
     measure: Vec<What>,
     /// Count instructions, by callgrind; the same as --measure instructions
-    #[arg(long)]
+    #[arg(long, conflicts_with = "measure")]
     instructions: bool,
     /// Rounds, of which the median is told
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -278,6 +278,9 @@ impl Work {
         if self.instructions {
             measures = vec![Measure::Instructions];
         }
+        if self.write_latency.iter().any(|added| *added > 0) && !measures.iter().any(|measure| measure.is_slowed()) {
+            return Err(Error::Usage("--write-latency changes nothing that is counted; leave it out, or measure time, latency or recovery".into()));
+        }
         let memory = self.directory.clone().map_or(Memory::Anonymous, Memory::Directory);
         let mut cases = Vec::new();
         for (measure, name) in measures.iter().flat_map(|measure| self.workload.iter().map(move |name| (*measure, name))) {
@@ -395,14 +398,40 @@ mod tests {
         }
     }
 
-    /// The records of each workload of a run.
-    fn records(arguments: &str) -> Vec<workload::Records> {
-        let line = Line::try_parse_from(["lab", "run"].into_iter().chain(arguments.split_whitespace())).unwrap();
-        let Command::Run(work) = line.command else { panic!("it is a run") };
+    fn parse(arguments: &str) -> Result<Box<Work>, clap::Error> {
+        match Line::try_parse_from(["lab", "run"].into_iter().chain(arguments.split_whitespace()))?.command {
+            Command::Run(work) => Ok(work),
+            _ => panic!("it is a run"),
+        }
+    }
+
+    fn plan(arguments: &str) -> Result<Plan, Error> {
         let mut systems = crate::systems();
         systems.push(Box::new(Integers));
-        let plan = work.plan(&mut systems).unwrap();
-        plan.experiments[0].cases.iter().map(|Case { parameters, .. }| (parameters.key, parameters.value_bytes)).collect()
+        parse(arguments).unwrap().plan(&mut systems)
+    }
+
+    /// The records of each workload of a run.
+    fn records(arguments: &str) -> Vec<workload::Records> {
+        plan(arguments).unwrap().experiments[0].cases.iter().map(|Case { parameters, .. }| (parameters.key, parameters.value_bytes)).collect()
+    }
+
+    /// The one took the other's place, and nobody was told.
+    #[test]
+    fn instructions_and_other_measures_are_not_asked_for_at_once() {
+        assert!(parse("--instructions --measure time").is_err());
+        assert_eq!(plan("--instructions").unwrap().experiments[0].cases[0].parameters.measure, Measure::Instructions);
+    }
+
+    /// Counts were taken without the latency that stood above them.
+    #[test]
+    fn what_is_counted_is_not_slowed_down() {
+        for measure in ["counts", "space", "instructions", "counts,space"] {
+            let slow = plan(&format!("--measure {measure} --write-latency 0,300"));
+            assert!(matches!(slow, Err(Error::Usage(message)) if message.contains("--write-latency")), "{measure}");
+            assert!(plan(&format!("--measure {measure}")).is_ok());
+        }
+        assert!(plan("--measure time,counts --write-latency 300").is_ok());
     }
 
     #[test]

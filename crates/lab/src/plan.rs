@@ -200,6 +200,11 @@ impl Measure {
     pub(crate) fn is_counted(self) -> bool {
         matches!(self, Self::Counts | Self::Space | Self::Instructions)
     }
+
+    /// Whether a latency of writes changes what is found out; elsewhere none is added.
+    pub(crate) fn is_slowed(self) -> bool {
+        matches!(self, Self::Time | Self::Latency | Self::Recovery)
+    }
 }
 
 /// The shape of keys.

@@ -81,17 +81,23 @@ impl Run<'_> {
         Ok(results)
     }
 
-    /// Writes into the plan what will be done, so that it says the same when it is read again: names in full, and what instructions are counted with.
+    /// Writes into the plan what will be done, so that it says the same when it is read again: names in full, and what counts are taken with.
     fn spell_out(&mut self, plan: &mut Plan) -> Result<(), Error> {
         for experiment in &mut plan.experiments {
             for name in experiment.systems.iter_mut().chain(&mut experiment.baseline) {
                 *name = crate::find(self.systems, name)?.name().to_owned();
+            }
+            if let Some(name) = experiment.baseline.as_ref().filter(|name| !experiment.systems.contains(name)) {
+                let systems = experiment.systems.join(", ");
+                return Err(Error::Usage(format!("{name:?} is to be compared with, but not measured; add it to the systems: {systems}")));
             }
             let mut cases: Vec<Case> = Vec::new();
             for mut case in std::mem::take(&mut experiment.cases) {
                 if case.parameters.measure == Measure::Instructions {
                     // Valgrind does not know all instructions that write back.
                     case.parameters.domain = Domain::PageCache.name().into();
+                }
+                if !case.parameters.measure.is_slowed() {
                     case.parameters.write_latency_ns = 0;
                 }
                 if !cases.contains(&case) {

@@ -159,6 +159,10 @@ fn a_plan_says_what_was_done() {
     let counted = run_with(everleaf_lab::systems(), plan(&[], vec![of(Measure::Instructions, "adr"), of(Measure::Instructions, "eadr")]), false).unwrap();
     let cases = &counted.header.plan.experiments[0].cases;
     assert!(cases.len() == 1 && cases[0].parameters.domain == "page-cache", "nothing is written back under valgrind");
+    let slow = [Measure::Counts, Measure::Time]
+        .map(|measure| Case { parameters: Parameters { write_latency_ns: 300, ..of(measure, "adr").parameters }, ..of(measure, "adr") });
+    let slow = run(plan(&[], slow.into())).header.plan.experiments.remove(0).cases;
+    assert_eq!([slow[0].parameters.write_latency_ns, slow[1].parameters.write_latency_ns], [0, 300], "what is counted is not slowed down");
 }
 
 /// Each measure of a run has its own columns, and what was done in one round has no spread.
@@ -511,6 +515,17 @@ fn what_makes_no_sense_is_an_error() {
     let slow = Parameters { write_latency_ns: 300, domain: "page-cache".into(), ..parameters(Measure::Time) };
     let slow = plan(&["isle"], vec![Case { workload: workload::find("load").unwrap(), parameters: slow }]);
     assert!(matches!(run_with(everleaf_lab::systems(), slow, false), Err(Error::Usage(_))));
+    // It would write nothing, and be told to outlive a power failure.
+    let at = |memory| {
+        let case = Case {
+            workload: workload::find("load").unwrap(),
+            parameters: Parameters { keys: 10, domain: "msync".into(), memory, ..parameters(Measure::Time) },
+        };
+        run_with(everleaf_lab::systems(), plan(&["isle"], vec![case]), false)
+    };
+    let directory = tempfile::tempdir().unwrap();
+    assert!(matches!(at(Memory::Anonymous), Err(Error::Usage(message)) if message.contains("--directory")));
+    assert!(at(Memory::Directory(directory.path().to_owned())).is_ok());
     let unknown = run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["pear"], Vec::new()), false);
     assert!(matches!(unknown, Err(Error::Usage(message)) if message.contains("map")));
 }
