@@ -113,7 +113,7 @@ pub mod metric {
     pub const THROUGHPUT: &str = "throughput";
     /// Time of an operation in its thread: `ns`.
     pub const MEAN: &str = "mean";
-    /// Half of the operations took at most so long: `ns`.
+    /// Half of the operations took at most so long, each in a batch as long as the whole batch: `ns`.
     pub const P50: &str = "p50";
     /// 99 of 100 took at most so long: `ns`.
     pub const P99: &str = "p99";
@@ -157,11 +157,11 @@ pub mod metric {
     pub const DRAM: &str = "dram";
     /// Persistent memory in use: `B/key`.
     pub const POOL: &str = "pool";
-    /// From the call that opens it to the first operation, after a crash: `s`.
+    /// From the call that opens it until the first operation, a lookup, was served, after a crash: `s`.
     pub const RECOVERY: &str = "recovery";
     /// From the same call until nothing is left to be read behind operations: `s`.
     pub const RECOVERY_IN_FULL: &str = "recovery in full";
-    /// From the call that opens it to the first operation, after a clean shutdown: `s`.
+    /// From the call that opens it until the first operation, a lookup, was served, after a clean shutdown: `s`.
     pub const REOPENING: &str = "reopening";
     /// From the same call until nothing is left to be read behind operations: `s`.
     pub const REOPENING_IN_FULL: &str = "reopening in full";

@@ -151,7 +151,7 @@ pub enum Shutdown {
 pub struct Reopened {
     /// It.
     pub instance: Box<dyn Instance>,
-    /// How long opening took, until the first operation can be served.
+    /// How long opening took, until the first operation can be served. To serve it is added by whoever opens it.
     pub time: Duration,
 }
 

@@ -285,8 +285,8 @@ impl Player<'_> {
             self.outcome.wrong += (count - right) as u64;
         }
         if self.work.parameters.measure == Measure::Latency {
-            // The share of each: a caller waits for the whole batch.
-            self.outcome.record(kind, start.elapsed().as_nanos() as u64 / count as u64, count as u64);
+            // Of each all of it: a caller waits for the whole batch.
+            self.outcome.record(kind, start.elapsed().as_nanos() as u64, count as u64);
         }
         Ok(())
     }
