@@ -1,24 +1,30 @@
 //! What was measured, as the rules of claims ask for it, and what comes of it.
 //!
-//! A figure is a median, and how far the rounds in the middle lie apart: all but the quarter of them that is least and the quarter that is largest. A ratio of
-//! two systems is told with its rounds, too, each of which has measured both. A claim is judged by them as well: if some of them lie where they should and some
-//! do not, then it was not measured whether it holds, and nothing is said about it. Of a ratio it is asked on which side of 1 it lies: one that is farther off
-//! than the paper's by more or by less, from round to round, is off all the same.
+//! A figure is a median, with the least and the largest round. A ratio of two systems is taken in each round that has measured both, since what disturbs a
+//! round disturbs both. A claim holds if all rounds lie where they should, and fails if all lie beyond the same limit. Else it was not measured whether it
+//! holds, and nothing is said about it: it is within the noise. So of two systems that do not differ, five rounds say once in 16 runs that one is faster, by
+//! chance: 2 in 2^5. Of times with fewer rounds nothing is said.
 
 use super::Ranges;
-use crate::Samples;
 use crate::result::{Measurement, Results, Verdict};
-use std::collections::BTreeMap;
+use crate::samples::{Rounds, Samples, Spread};
+
+/// Fewest rounds by which a time is judged.
+const ROUNDS_MIN: usize = 5;
+/// Distances from 1, of ratios, below which it is the distance that a tolerance is part of.
+const SMALL_EFFECT: f64 = 0.3;
 
 /// What a claim is judged by.
 pub(super) struct Evidence<'a>(pub(super) &'a Results);
 
-/// A figure: of the rounds the median, and the least and the largest in the middle.
+/// A figure: of the rounds the median, the least and the largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figure {
     pub(super) median: f64,
     low: f64,
     high: f64,
+    /// Whether there are enough rounds to judge it by.
+    is_enough: bool,
 }
 
 /// Where a figure should lie: between two limits.
@@ -26,8 +32,6 @@ pub(super) struct Figure {
 pub(super) struct Wanted {
     low: f64,
     high: f64,
-    /// Whether it is a ratio, with a side of 1 on which it should be.
-    by_side: bool,
 }
 
 /// What a part of a claim comes to.
@@ -37,6 +41,8 @@ pub(super) enum Finding {
     Fails,
     /// Some rounds come to the one, some to the other.
     Noise,
+    /// There are not enough rounds to tell.
+    TooFew,
 }
 
 /// A part of a claim: what it is about, what was found.
@@ -55,37 +61,31 @@ pub(super) struct Judgement {
 }
 
 impl Figure {
-    /// Of something that has no rounds.
-    #[cfg(test)]
-    fn new(median: f64, low: f64, high: f64) -> Self {
-        Self { median, low, high }
+    fn of(samples: &Samples, is_timed: bool) -> Option<Self> {
+        let Spread { median, min, max, rounds } = samples.spread();
+        median.is_finite().then_some(Self { median, low: min, high: max, is_enough: !is_timed || rounds >= ROUNDS_MIN })
     }
 
-    fn of(median: f64, rounds: impl Iterator<Item = f64>) -> Option<Self> {
-        let mut rounds: Vec<f64> = rounds.collect();
-        rounds.sort_by(f64::total_cmp);
-        let middle = &rounds[rounds.len() / 4..rounds.len() - rounds.len() / 4];
-        // The ratio of two medians need not be that of any round.
-        let (low, high) = middle.iter().fold((median, median), |(low, high), value| (low.min(*value), high.max(*value)));
-        median.is_finite().then_some(Self { median, low, high })
+    /// In another unit.
+    pub(super) fn in_units_of(self, unit: f64) -> Self {
+        Self { median: self.median / unit, low: self.low / unit, high: self.high / unit, ..self }
     }
 
     /// In words, with so many digits; `what` stands between the median and the rounds.
     pub(super) fn show(self, digits: usize, what: &str) -> String {
-        let Self { median, low, high } = self;
+        let Self { median, low, high, .. } = self;
         let [median, low, high] = [median, low, high].map(|number| format!("{number:.digits$}"));
         if low == high { format!("{median}{what}") } else { format!("{median}{what} ({low} to {high})") }
     }
 
     /// Whether it lies where it should.
     pub(super) fn judge(self, wanted: Wanted) -> Finding {
-        let Self { median, low, high } = self;
-        let (all, any) = (wanted.contains(low) && wanted.contains(high), low < wanted.high && high > wanted.low);
-        let is_open = any && !all && (!wanted.by_side || low <= 1.0 && high >= 1.0);
-        match wanted.contains(median) {
-            _ if is_open => Finding::Noise,
-            true => Finding::Holds,
-            false => Finding::Fails,
+        let Self { low, high, is_enough, .. } = self;
+        match (wanted.contains(low) && wanted.contains(high), high <= wanted.low || low >= wanted.high) {
+            _ if !is_enough => Finding::TooFew,
+            (true, _) => Finding::Holds,
+            (_, true) => Finding::Fails,
+            _ => Finding::Noise,
         }
     }
 }
@@ -97,7 +97,7 @@ impl Wanted {
     pub(super) const BELOW: Self = Self::between(0.0, 1.0);
 
     pub(super) const fn between(low: f64, high: f64) -> Self {
-        Self { low, high, by_side: false }
+        Self { low, high }
     }
 
     /// As far off the paper's range as is tolerated.
@@ -105,12 +105,21 @@ impl Wanted {
         Self::between(low * (1.0 - tolerance), high * (1.0 + tolerance))
     }
 
-    /// The same for a ratio: and on the same side of 1.
+    /// The same for a ratio: and on the same side of 1. A quarter of a ratio would be more than all of a small effect, so there it is a quarter of the effect.
     pub(super) fn ratio(low: f64, high: f64, tolerance: f64) -> Self {
         let near = Self::near(low, high, tolerance);
-        let (from, to) = (if low > 1.0 { near.low.max(1.0) } else { near.low }, if high < 1.0 { near.high.min(1.0) } else { near.high });
-        // What should lie about 1 has no side that it could be on.
-        Self { low: from, high: to, by_side: low > 1.0 || high < 1.0 }
+        if low > 1.0 {
+            let effect = Self::near(low - 1.0, high - 1.0, tolerance);
+            let is_small = low - 1.0 < SMALL_EFFECT;
+            if is_small { Self::between(1.0 + effect.low, 1.0 + effect.high) } else { Self::between(near.low.max(1.0), near.high) }
+        } else if high < 1.0 {
+            let effect = Self::near(1.0 - high, 1.0 - low, tolerance);
+            let is_small = 1.0 - high < SMALL_EFFECT;
+            if is_small { Self::between(1.0 - effect.high, 1.0 - effect.low) } else { Self::between(near.low, near.high.min(1.0)) }
+        } else {
+            // What should lie about 1 has no side that it could be on.
+            near
+        }
     }
 
     fn contains(self, value: f64) -> bool {
@@ -139,8 +148,8 @@ impl Judgement {
     /// A claim differs if a part of it does, and agrees if all parts do.
     pub(super) fn of(parts: &[Part]) -> Self {
         let names = |finding: Finding| parts.iter().filter(|part| part.finding == finding).map(|part| part.name.as_str()).collect::<Vec<_>>();
-        let (fails, noise) = (names(Finding::Fails), names(Finding::Noise));
-        let verdict = match (fails.is_empty(), noise.is_empty()) {
+        let (fails, noise, few) = (names(Finding::Fails), names(Finding::Noise), names(Finding::TooFew));
+        let verdict = match (fails.is_empty(), noise.is_empty() && few.is_empty()) {
             (false, _) => Verdict::Differ,
             (true, false) => Verdict::CannotCompare,
             (true, true) => Verdict::Agree,
@@ -151,6 +160,9 @@ impl Judgement {
         }
         if !noise.is_empty() {
             why.push(format!("Within the noise: {}.", noise.join(", ")));
+        }
+        if !few.is_empty() {
+            why.push(format!("Too few rounds, {ROUNDS_MIN} are needed: {}.", few.join(", ")));
         }
         let ours = parts.iter().map(|part| part.ours.as_str()).collect::<Vec<_>>().join(", ");
         Self { ours, verdict, why: why.join(" ") }
@@ -165,33 +177,27 @@ impl Judgement {
 /// Experiment, workload (any if empty), phase, metric.
 pub(super) type What<'w> = [&'w str; 4];
 
-/// A metric, by round.
-pub(super) struct Rounds(BTreeMap<u32, f64>);
+/// A metric of a system.
+pub(super) struct Measured {
+    rounds: Rounds,
+    /// Whether it has something of its round in it; what is counted hardly varies.
+    is_timed: bool,
+}
 
-impl Rounds {
+impl Measured {
     pub(super) fn figure(&self) -> Option<Figure> {
-        self.in_units_of(1.0)
+        Figure::of(&self.rounds.samples(), self.is_timed)
     }
 
-    /// How many times the other one this is: of the medians, as in the figures of the report, and round by round.
+    /// How many times the other one this is.
     pub(super) fn by(&self, other: &Self) -> Option<Figure> {
-        let rounds = self.0.iter().filter_map(|(round, value)| Some(value / other.0.get(round)?));
-        Figure::of(self.median() / other.median(), rounds)
-    }
-
-    /// In another unit.
-    pub(super) fn in_units_of(&self, unit: f64) -> Option<Figure> {
-        Figure::of(self.median() / unit, self.0.values().map(|value| value / unit))
-    }
-
-    fn median(&self) -> f64 {
-        self.0.values().copied().collect::<Samples>().median()
+        Figure::of(&self.rounds.by(&other.rounds), self.is_timed || other.is_timed)
     }
 }
 
 impl Evidence<'_> {
     /// A metric of a system, of the measurements that `pick` takes.
-    pub(super) fn rounds_of(&self, [experiment, workload, phase, metric]: What<'_>, system: &str, pick: impl Fn(&Measurement) -> bool) -> Option<Rounds> {
+    pub(super) fn rounds_of(&self, [experiment, workload, phase, metric]: What<'_>, system: &str, pick: impl Fn(&Measurement) -> bool) -> Option<Measured> {
         let matches = |found: &&Measurement| {
             found.experiment == experiment
                 && (workload.is_empty() || found.workload == workload)
@@ -200,16 +206,22 @@ impl Evidence<'_> {
                 && pick(found)
         };
         let all = self.0.measurements.iter().filter(matches);
-        let rounds: BTreeMap<u32, f64> = all.filter_map(|found| Some((found.round, found.metrics.get(metric)?.value))).collect();
-        (!rounds.is_empty()).then_some(Rounds(rounds))
+        let is_timed = all.clone().any(|found| !found.parameters.measure.is_counted());
+        let rounds = all.filter_map(|found| Some((found.round, found.metrics.get(metric)?.value))).collect();
+        Some(Measured { rounds, is_timed }).filter(|measured| measured.rounds != Rounds::default())
     }
 
-    /// The same of the case with the most keys, and among those with the fewest threads: the one that papers mean if they do not say.
-    pub(super) fn rounds(&self, what: What<'_>, system: &str) -> Option<Rounds> {
+    /// The same of the case with the fewest threads: the one that papers mean if they do not say.
+    pub(super) fn rounds(&self, what: What<'_>, system: &str) -> Option<Measured> {
         let of = self.0.measurements.iter().filter(|found| found.experiment == what[0] && found.system == system);
-        let keys = of.clone().map(|found| found.parameters.keys).max()?;
         let threads = of.map(|found| found.parameters.threads).min()?;
-        self.rounds_of(what, system, |found| found.parameters.keys == keys && found.parameters.threads == threads)
+        self.rounds_of(what, system, |found| found.parameters.threads == threads)
+    }
+
+    /// The numbers of keys that an experiment was to be done with, whether or not the run came so far, in the order of its cases.
+    pub(super) fn sizes(&self, experiment: &str) -> Option<Vec<u64>> {
+        let planned = self.0.header.plan.experiments.iter().find(|planned| planned.id == experiment)?;
+        Some(planned.cases.iter().map(|case| case.parameters.keys).collect())
     }
 
     /// Its median.
@@ -223,14 +235,14 @@ impl Evidence<'_> {
     }
 
     /// Ratios to one system: each should lie where the paper has it, and on the same side of 1.
-    pub(super) fn ratios(&self, what: What<'_>, base: &str, of: Ranges, tolerance: f64) -> Option<Vec<Part>> {
+    pub(super) fn ratios(&self, what: What<'_>, base: &str, of: Ranges<'_>, tolerance: f64) -> Option<Vec<Part>> {
         let part =
             |(system, low, high): &(&str, f64, f64)| Some(Part::ratio(*system, base, self.ratio(what, system, base)?, Wanted::ratio(*low, *high, tolerance)));
         of.iter().map(part).collect()
     }
 
     /// Values, each of which should lie where the paper has it.
-    pub(super) fn values(&self, what: What<'_>, of: Ranges, tolerance: f64) -> Option<Vec<Part>> {
+    pub(super) fn values(&self, what: What<'_>, of: Ranges<'_>, tolerance: f64) -> Option<Vec<Part>> {
         let part = |(system, low, high): &(&str, f64, f64)| {
             let figure = self.rounds(what, system)?.figure()?;
             Some(Part::new(*system, format!("{system} {}", figure.show(3, "")), figure.judge(Wanted::near(*low, *high, tolerance))))
@@ -243,41 +255,55 @@ impl Evidence<'_> {
 mod tests {
     use super::*;
 
-    /// One was called faster than the other for a fortieth of what the rounds lay apart.
+    fn timed(rounds: [f64; 5]) -> Figure {
+        Figure::of(&rounds.into_iter().collect(), true).unwrap()
+    }
+
+    /// One was called faster than the other for a fortieth of what the rounds lay apart, and by four rounds of five, which comes by chance in a third of runs.
     #[test]
     fn what_rounds_do_not_agree_about_is_noise() {
-        let faster = Wanted::ratio(1.05, 1.29, 0.25);
-        for ((median, low, high), finding) in [
-            ((1.002, 0.996, 1.015), Finding::Noise),
-            ((0.98, 0.97, 1.2), Finding::Noise),
-            ((1.2, 1.1, 1.4), Finding::Holds),
-            ((1.2, 1.1, 1.9), Finding::Holds),
-            ((0.9, 0.8, 0.99), Finding::Fails),
-            ((2.0, 1.1, 2.1), Finding::Fails),
+        let faster = Wanted::between(1.0, 1.6);
+        for (rounds, finding) in [
+            ([1.002, 0.996, 1.015, 1.01, 1.0], Finding::Noise),
+            ([1.2, 1.1, 1.4, 1.3, 0.99], Finding::Noise),
+            ([0.9, 0.8, 0.99, 0.95, 1.01], Finding::Noise),
+            ([1.2, 1.1, 1.4, 1.3, 1.01], Finding::Holds),
+            ([0.9, 0.8, 0.99, 0.95, 0.98], Finding::Fails),
+            // Farther off than it should be, or not: that is not known, either.
+            ([1.2, 1.1, 1.9, 1.3, 1.4], Finding::Noise),
+            ([2.0, 2.1, 2.2, 1.9, 1.5], Finding::Noise),
+            ([2.0, 2.1, 2.2, 1.9, 1.7], Finding::Fails),
         ] {
-            assert_eq!(Figure::new(median, low, high).judge(faster), finding, "{median} ({low} to {high})");
+            assert_eq!(timed(rounds).judge(faster), finding, "{rounds:?}");
         }
-        // Whatever the side, it is not twice as fast.
-        assert_eq!(Figure::new(1.01, 0.97, 1.1).judge(Wanted::ratio(2.55, 2.92, 0.25)), Finding::Fails);
-        let alike = Wanted::ratio(1.0, 1.0, 0.25);
-        for ((median, low, high), finding) in [((1.01, 0.9, 1.2), Finding::Holds), ((0.94, 0.66, 1.38), Finding::Noise), ((1.38, 1.26, 1.43), Finding::Fails)] {
-            assert_eq!(Figure::new(median, low, high).judge(alike), finding, "{median} ({low} to {high})");
-        }
-    }
-
-    #[test]
-    fn limits_other_than_one_have_their_noise() {
         let doubled = Wanted::between(1.7, f64::INFINITY);
-        for ((median, low, high), finding) in [((1.71, 1.3, 2.1), Finding::Noise), ((1.9, 1.8, 2.1), Finding::Holds), ((1.5, 1.2, 1.6), Finding::Fails)] {
-            assert_eq!(Figure::new(median, low, high).judge(doubled), finding, "{median} ({low} to {high})");
-        }
+        assert_eq!(timed([1.71, 1.3, 2.1, 1.8, 1.9]).judge(doubled), Finding::Noise);
+        assert_eq!(timed([1.9, 1.8, 2.1, 1.8, 1.9]).judge(doubled), Finding::Holds);
     }
 
+    /// A run that was stopped in its first round agreed with half of the papers.
     #[test]
-    fn a_round_that_is_far_off_decides_nothing() {
-        let figure = Figure::of(2.0, [2.1, 2.0, 1.9, 2.0, 0.4].into_iter()).unwrap();
-        assert_eq!((figure.low, figure.high), (1.9, 2.0));
-        assert_eq!(Figure::of(2.0, [2.0].into_iter()).unwrap(), Figure::new(2.0, 2.0, 2.0));
+    fn few_rounds_judge_no_time() {
+        let of = |rounds: usize, is_timed| Figure::of(&[2.0; 5][..rounds].iter().copied().collect(), is_timed).unwrap().judge(Wanted::ABOVE);
+        assert_eq!([1, 4, 5].map(|rounds| of(rounds, true)), [Finding::TooFew, Finding::TooFew, Finding::Holds]);
+        assert_eq!(of(1, false), Finding::Holds, "what is counted is the same in every round");
+        assert!(Figure::of(&Samples::default(), false).is_none());
+    }
+
+    /// A quarter of the ratio let 5 % more be 31 % more, and nothing at all.
+    #[test]
+    fn a_small_effect_is_not_found_where_there_is_none() {
+        let limits = |low, high| {
+            let Wanted { low, high } = Wanted::ratio(low, high, 0.25);
+            [low, high].map(|limit| (limit * 1e4).round() / 1e4)
+        };
+        assert_eq!(limits(1.05, 1.05), [1.0375, 1.0625]);
+        assert_eq!(limits(1.2, 1.24), [1.15, 1.3]);
+        assert_eq!(limits(0.8, 0.8), [0.75, 0.85]);
+        assert_eq!(limits(0.6, 0.9), [0.5, 0.925]);
+        assert_eq!(limits(1.0, 1.0), [0.75, 1.25], "where none is said to be there is none to take a part of");
+        assert_eq!(limits(2.0, 4.0), [1.5, 5.0]);
+        assert_eq!((limits(1.31, 1.31)[0], limits(0.69, 0.69)[1]), (1.0, 0.8625), "on the side that it is on");
     }
 
     #[test]
@@ -291,5 +317,6 @@ mod tests {
         assert_eq!(judged(&[Finding::Fails, Finding::Fails]), (Verdict::Differ, String::new()));
         assert_eq!(judged(&[Finding::Holds, Finding::Noise]), (Verdict::CannotCompare, "Within the noise: b.".into()));
         assert_eq!(judged(&[Finding::Fails, Finding::Noise]), (Verdict::Differ, "Off: a. Within the noise: b.".into()));
+        assert_eq!(judged(&[Finding::Holds, Finding::TooFew]), (Verdict::CannotCompare, "Too few rounds, 5 are needed: b.".into()));
     }
 }
