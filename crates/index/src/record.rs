@@ -221,6 +221,21 @@ impl<'p> Record<'p> {
         probe::copy_out(&self.words[HEADER_WORDS + self.key_size().div_ceil(WORD)..], skip, length, out);
     }
 
+    /// Appends the value to `out`, if it, `key` and the expiry are what was written; whether they are.
+    #[inline(always)]
+    #[must_use]
+    pub fn copy_matching_value(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        let key_crc = crc32c(shape_crc(self.shape), key);
+        let words = &self.words[HEADER_WORDS + self.key_size().div_ceil(WORD)..];
+        let crc = probe::copy_out_checked(words, self.value_size(), out, key_crc);
+        let matches = self.words[3].get() == seal_of(key_crc, append_expiry(crc, self.expiry_ms()));
+        if !matches {
+            out.truncate(start);
+        }
+        matches
+    }
+
     /// Compares `key` with the record's key, from byte `skip` on (both are known to agree before it).
     pub fn compare_key(&self, key: &[u8], skip: usize) -> Order {
         probe::compare(key, &self.words[HEADER_WORDS..], self.key_size(), skip)
@@ -247,11 +262,6 @@ impl<'p> Record<'p> {
         let key_crc = append(shape_crc(self.shape), key, key_size);
         let crc = append(key_crc, &value[..value_size.div_ceil(WORD)], value_size);
         self.words[3].get() == seal_of(key_crc, append_expiry(crc, self.expiry_ms()))
-    }
-
-    /// Whether `key` and `value`, copied out before, and the expiry are what was written.
-    pub fn matches(&self, key: &[u8], value: &[u8]) -> bool {
-        self.words[3].get() == seal(self.shape, key, value, self.expiry_ms())
     }
 
     /// Whether `key` and the sizes are what was written; the value is not looked at.
@@ -288,8 +298,7 @@ fn append(mut crc: u32, words: &[Word], size: usize) -> u32 {
     let mut part = Vec::new();
     for (chunk, words) in words.chunks(CHUNK_WORDS).enumerate() {
         part.clear();
-        probe::copy_out(words, 0, (size - chunk * CHUNK_WORDS * WORD).min(words.len() * WORD), &mut part);
-        crc = crc32c(crc, &part);
+        crc = probe::copy_out_checked(words, (size - chunk * CHUNK_WORDS * WORD).min(words.len() * WORD), &mut part, crc);
     }
     crc
 }
@@ -319,7 +328,11 @@ mod tests {
             record.copy_key(&mut key_read);
             record.copy_value(0, value_size, &mut value_read);
             assert_eq!((&key_read, &value_read), (&key, &value));
-            assert!(record.is_intact() && record.matches(&key, &value) && record.matches_key(&key));
+            let mut matching = vec![1];
+            assert!(record.is_intact() && record.copy_matching_value(&key, &mut matching) && record.matches_key(&key));
+            assert_eq!((matching[0], &matching[1..]), (1, &value[..]));
+            assert!(!record.copy_matching_value(b"another key", &mut matching));
+            assert_eq!(matching.len(), 1 + value_size);
             assert_eq!(record.compare_key(&key, 0), Order::Equal);
             for skip in (0..=key_size + 2).take(40) {
                 assert_eq!(record.head(skip), key.as_slice().head(skip), "key of {key_size} bytes, from byte {skip}");
@@ -388,10 +401,9 @@ mod tests {
                 let old = word.get();
                 pool.store(word, old ^ 1 << bit, Ordering::Relaxed);
                 let intact = Record::read(pool, off.link()).is_ok_and(|record| {
-                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    let mut key = Vec::new();
                     record.copy_key(&mut key);
-                    record.copy_value(0, record.value_size(), &mut value);
-                    assert_eq!(record.is_intact(), record.matches(&key, &value));
+                    assert_eq!(record.is_intact(), record.copy_matching_value(&key, &mut Vec::new()));
                     assert!(record.matches_key(&key) || !record.is_intact());
                     record.is_intact()
                 });

@@ -9,10 +9,12 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
 /// Number of records that are under way, where keys are in records.
-const AHEAD: usize = 8;
+pub(crate) const AHEAD: usize = 16;
+/// Steps of a binary search whose records are asked for at once, whichever way it goes.
+const STEPS_AHEAD: usize = 3;
 
 /// Visits the keys from a bound on. `read` gathers the leaf with which a scan begins at a bound, or goes on: what stands for its entries, ascending, and the
-/// [`next_bound`] behind it.
+/// [`next_bound`] behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the one that was read last, if it can tell: another hint.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     pool: &Pool<M>,
@@ -20,10 +22,12 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     direction: Direction,
     entry: impl Fn(&T) -> Entry,
     mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<Option<Bound<K::Owned>>, Error>,
+    ask: impl Fn(),
     visit: &mut Visit<'_, K>,
 ) -> Result<(), Error> {
     let mut from: Bound<K::Owned> = from.map(K::to_owned);
     let (mut entries, mut key) = (Vec::new(), K::Owned::default());
+    let mut is_first = true;
     loop {
         // Records that the leaf links stay readable while the guard lives.
         let _guard = (!K::WHOLE).then(|| pool.pin());
@@ -35,9 +39,21 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             let Entry { head, value } = entry(&entries[at]);
             K::read(pool, head, value, key).map(|()| value)
         };
-        // In order, all that is beyond the bound is behind all that is not; in most leaves it is everything.
-        let (mut start, mut end, mut middle) = (0, entries.len(), 0);
+        let prefetch = |at: usize| match entries.get(at) {
+            _ if K::WHOLE => {}
+            Some(found) => Record::prefetch(pool, entry(found).value.get()),
+            None if at == entries.len() => ask(),
+            None => {}
+        };
+        // In order, all that is beyond the bound is behind all that is not; in all leaves but the first it is everything, unless they have changed.
+        let (mut start, mut end) = (0, entries.len());
+        let is_sought = is_first && from != Bound::Unbounded;
+        let mut middle = if is_sought { end / 2 } else { 0 };
+        let mut steps = 0;
         while start < end {
+            if is_sought && !K::WHOLE && steps % STEPS_AHEAD == 0 {
+                each_middle(start, end, STEPS_AHEAD, &prefetch);
+            }
             read(middle, &mut key)?;
             if is_beyond(&key, &from, direction) {
                 end = middle
@@ -45,14 +61,8 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
                 start = middle + 1
             }
             middle = start + (end - start) / 2;
+            steps += 1;
         }
-        let prefetch = |at: usize| {
-            if !K::WHOLE
-                && let Some(found) = entries.get(at)
-            {
-                Record::prefetch(pool, entry(found).value.get());
-            }
-        };
         (start..start + AHEAD).for_each(prefetch);
         for at in start..entries.len() {
             prefetch(at + AHEAD);
@@ -62,9 +72,19 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             }
         }
         match next {
-            Some(bound) => from = bound,
+            Some(bound) => (from, is_first) = (bound, false),
             None => return Ok(()),
         }
+    }
+}
+
+/// Calls `visit` with where a binary search of a range may look in its first steps.
+fn each_middle(start: usize, end: usize, steps: usize, visit: &impl Fn(usize)) {
+    if start < end && steps > 0 {
+        let middle = start + (end - start) / 2;
+        visit(middle);
+        each_middle(start, middle, steps - 1, visit);
+        each_middle(middle + 1, end, steps - 1, visit);
     }
 }
 

@@ -334,7 +334,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
                 Err(Restart) => schedule::spin(),
             }
         };
-        scan_leaves(&self.pool, from, direction, |entry| *entry, read, visit)
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, visit)
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {

@@ -2,10 +2,10 @@
 //!
 //! Others may store to the words meanwhile. A plain load that races with a store is undefined behaviour, and eight bytes at a time are slow; so on x86-64 the
 //! loads are in inline assembly, where the machine's rules hold: whatever is read is some mixture of old and new bytes, which the caller finds out by a version
-//! or a checksum. Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere.
+//! or a checksum. Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere, and what is checked while it is copied.
 
-use crate::Word;
 use crate::schedule::is_scheduled;
+use crate::{Word, crc};
 use std::cmp::Ordering;
 use std::mem::MaybeUninit;
 
@@ -71,6 +71,25 @@ pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
     }
     // SAFETY: `copy` has written so many bytes after the last one.
     unsafe { out.set_len(out.len() + length) };
+}
+
+/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over what was appended, `crc` so far: as [`copy_out`] and
+/// [`crc32c`](crate::crc32c).
+///
+/// # Panics
+/// When the words are too few.
+#[inline(always)]
+pub fn copy_out_checked(words: &[Word], length: usize, out: &mut Vec<u8>, crc: u32) -> u32 {
+    assert!(length <= size_of_val(words));
+    out.reserve(length);
+    let start = out.len();
+    if let Some(crc) = crc::copy(crc, words, &mut out.spare_capacity_mut()[..length]) {
+        // SAFETY: `copy` has written so many bytes after the last one.
+        unsafe { out.set_len(start + length) };
+        return crc;
+    }
+    copy_out(words, 0, length, out);
+    crc::crc32c(crc, &out[start..])
 }
 
 /// Compares `key` with `size` bytes of `words` (big end first, as byte strings order), both from byte `skip` on.
@@ -242,6 +261,12 @@ mod tests {
                 copy_out(words, skip, length, &mut out);
                 assert_eq!(out[before..], bytes[skip..]);
                 assert_eq!(out[..before], vec![7; before]);
+                let mut checked = vec![7; before];
+                assert_eq!(copy_out_checked(words, skip + length, &mut checked, seed.into()), crc::crc32c(seed.into(), &bytes));
+                assert_eq!((&checked[..before], &checked[before..]), (&vec![7; before][..], &bytes[..]));
+                let mut exact = Vec::with_capacity(bytes.len());
+                copy_out_checked(words, bytes.len(), &mut exact, 0);
+                assert_eq!((exact.capacity(), &exact), (bytes.len(), &bytes), "a value needs no more room than its length");
                 let mut slow = vec![MaybeUninit::new(0u8); length];
                 portable::copy(words, skip, &mut slow);
                 // SAFETY: written.
@@ -275,6 +300,7 @@ mod tests {
             let refused = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
             assert!(refused(&|| copy_out(words, 20, 5, &mut Vec::new())));
             assert!(refused(&|| copy_out(words, usize::MAX, 2, &mut Vec::new())));
+            assert!(refused(&|| _ = copy_out_checked(words, 25, &mut Vec::new(), 0)));
             assert!(refused(&|| _ = compare(&[1; 40], words, 40, 0)));
         });
     }

@@ -127,7 +127,7 @@ impl<W: Write, M: Listed> Export<W, M> {
             return Ok(true);
         };
         let writer = &mut self.writer;
-        self.snapshot.place(&namespace.space).walk(cursor, &mut |key, record| {
+        self.snapshot.view(namespace).walk(cursor, &mut |key, record| {
             let is_full = writer.entry(key, record.expiry_ms(), |out| copy_value(record, key, out))?;
             Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;

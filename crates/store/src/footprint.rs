@@ -1,6 +1,5 @@
 //! What a key takes, and whether keys expire: for those who watch over a store.
 
-use crate::namespace::check_key;
 use crate::{Error, Namespace};
 use everleaf_index::Listed;
 use everleaf_pmem::WORD;
@@ -15,12 +14,10 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::get`].
     pub fn footprint(&self, key: &[u8]) -> Result<Option<usize>, Error> {
-        let _pinned = self.shared.pool.pin();
-        let index = self.space.current(&self.shared.clock);
-        let Some(index) = index.as_deref() else { return Ok(None) };
-        let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
-        check_key(&record, key)?;
-        Ok(Some(record.size() + ENTRY_SIZE))
+        self.view().find(key, |found| {
+            found.check()?;
+            Ok(found.record.size() + ENTRY_SIZE)
+        })
     }
 
     /// Whether a key that expires may be there: whether it has held one since the store was opened, or the last sweep that has found none.

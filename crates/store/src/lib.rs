@@ -75,6 +75,7 @@ mod sweep;
 mod transaction;
 mod unfinished;
 mod version;
+mod view;
 mod wall;
 mod watch;
 

@@ -21,6 +21,7 @@ use crate::merge::{self, Merge};
 use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
 use crate::version::{damaged, is_shown};
+use crate::view::View;
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Reserve, Word, with_reserve};
@@ -44,8 +45,8 @@ pub enum Change {
 
 /// A value that was found, for as long as the call that found it goes on. See [`Namespace::visit_many`].
 pub struct Found<'a> {
-    record: Record<'a>,
-    key: &'a [u8],
+    pub(crate) record: Record<'a>,
+    pub(crate) key: &'a [u8],
 }
 
 /// What a key holds.
@@ -90,13 +91,21 @@ enum Course<'a> {
 }
 
 impl<'a> Found<'a> {
-    pub(crate) fn new(record: Record<'a>, key: &'a [u8]) -> Self {
-        Self { record, key }
-    }
-
     /// Checks key and sizes; the value is not looked at.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_key(&self.record, self.key)
+    }
+
+    /// Length of the value in bytes, which is not looked at.
+    pub(crate) fn checked_size(&self) -> Result<usize, Error> {
+        self.check().map(|()| self.size())
+    }
+
+    /// The value, and when it expires.
+    pub(crate) fn entry(&self) -> Result<Entry, Error> {
+        let mut value = Vec::new();
+        self.copy_to(&mut value)?;
+        Ok(Entry { value, expiry_ms: self.expiry_ms() })
     }
 
     /// Length of the value in bytes.
@@ -158,11 +167,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::get`]; `out` is then as before.
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<usize>, Error> {
-        let _pinned = self.shared.pool.pin();
-        let index = self.space.current(&self.shared.clock);
-        let Some(index) = index.as_deref() else { return Ok(None) };
-        let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
-        copy_value(&record, key, out).map(Some)
+        self.view().find(key, |found| found.copy_to(out))
     }
 
     /// The value of `key`, and when it expires.
@@ -170,13 +175,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::get`].
     pub fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Error> {
-        let _pinned = self.shared.pool.pin();
-        let index = self.space.current(&self.shared.clock);
-        let Some(index) = index.as_deref() else { return Ok(None) };
-        let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
-        let mut value = Vec::new();
-        copy_value(&record, key, &mut value)?;
-        Ok(Some(Entry { value, expiry_ms: record.expiry_ms() }))
+        self.view().find(key, |found| found.entry())
     }
 
     /// When `key` expires, in milliseconds since 1970, if it does; if it is present.
@@ -184,16 +183,14 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::get`].
     pub fn expiry_ms(&self, key: &[u8]) -> Result<Option<Option<u64>>, Error> {
-        let _pinned = self.shared.pool.pin();
-        let index = self.space.current(&self.shared.clock);
-        let Some(index) = index.as_deref() else { return Ok(None) };
-        let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
-        check_key(&record, key)?;
-        // The checksum of the key alone says whether it expires, not when.
-        if !record.is_lasting() && !record.is_intact() {
-            return Err(damaged(&record, "a record that does not match its checksum"));
-        }
-        Ok(Some(record.expiry_ms()))
+        self.view().find(key, |found| {
+            found.check()?;
+            // The checksum of the key alone says whether it expires, not when.
+            if !found.record.is_lasting() && !found.record.is_intact() {
+                return Err(damaged(&found.record, "a record that does not match its checksum"));
+            }
+            Ok(found.expiry_ms())
+        })
     }
 
     /// The values of several keys, in their order: faster than one by one.
@@ -201,36 +198,15 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::get`].
     pub fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let mut values = Vec::with_capacity(keys.len());
-        self.visit_many(keys, |found| {
-            let mut value = Vec::new();
-            let size = found.map(|found| found.copy_to(&mut value)).transpose()?;
-            values.push(size.map(|_| value));
-            Ok::<_, Error>(())
-        })?;
-        Ok(values)
+        self.view().get_many(keys)
     }
 
     /// Calls `visit` for each of `keys`, in their order, with what was found of it. Looks the keys up in groups, so that they wait for memory together.
     ///
     /// # Errors
     /// Those of `visit`, which end the call; a damaged pool.
-    pub fn visit_many<E: From<Error>>(&self, keys: &[&[u8]], mut visit: impl FnMut(Option<Found<'_>>) -> Result<(), E>) -> Result<(), E> {
-        let mut links = Vec::with_capacity(keys.len().min(GROUP));
-        for keys in keys.chunks(GROUP) {
-            let _pinned = self.shared.pool.pin();
-            let index = self.space.current(&self.shared.clock);
-            links.clear();
-            match index.as_deref() {
-                Some(index) => index.tree.get_many(keys, &mut links).map_err(Error::from)?,
-                None => links.resize(keys.len(), None),
-            }
-            for (&key, link) in keys.iter().zip(&links) {
-                let record = link.map_or(Ok(None), |link| self.shared.visible(link.get()))?;
-                visit(record.map(|record| Found { record, key }))?;
-            }
-        }
-        Ok(())
+    pub fn visit_many<E: From<Error>>(&self, keys: &[&[u8]], visit: impl FnMut(Option<Found<'_>>) -> Result<(), E>) -> Result<(), E> {
+        self.view().visit_many(keys, visit)
     }
 
     /// Length of the value of `key` in bytes, if the key is present, without copying it.
@@ -238,12 +214,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::get`].
     pub fn value_size(&self, key: &[u8]) -> Result<Option<usize>, Error> {
-        let _pinned = self.shared.pool.pin();
-        let index = self.space.current(&self.shared.clock);
-        let Some(index) = index.as_deref() else { return Ok(None) };
-        let Some(record) = self.shared.current(index, key)? else { return Ok(None) };
-        check_key(&record, key)?;
-        Ok(Some(record.value_size()))
+        self.view().find(key, |found| found.checked_size())
     }
 
     /// Number of keys: exact when no write is under way. Those that have expired count until they are removed, by [`Store::sweep`](crate::Store::sweep) or a
@@ -707,6 +678,10 @@ impl<M: Listed> Namespace<M> {
         settled
     }
 
+    pub(crate) fn view(&self) -> View<'_, M> {
+        View { shared: &self.shared, space: &self.space, moment: None }
+    }
+
     /// # Panics
     /// When the namespace belongs to another store.
     pub(crate) fn check_belongs_to(&self, shared: &Arc<Shared<M>>) {
@@ -728,13 +703,10 @@ pub(crate) fn link_word(off: Off<[Word]>) -> NonZeroU64 {
 /// Appends the value of `record`, which is that of `key`, to `out`, if both are what was written.
 #[inline]
 pub(crate) fn copy_value(record: &Record<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
-    let start = out.len();
-    record.copy_value(0, record.value_size(), out);
-    if !record.matches(key, &out[start..]) {
-        out.truncate(start);
-        return Err(damaged(record, "a record that does not match its checksum"));
+    match record.copy_matching_value(key, out) {
+        true => Ok(record.value_size()),
+        false => Err(damaged(record, "a record that does not match its checksum")),
     }
-    Ok(record.value_size())
 }
 
 /// Checks that `key` and the sizes are what was written.

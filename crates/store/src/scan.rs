@@ -1,21 +1,12 @@
 //! Scans: keys in order, from a bound on.
 //!
 //! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan comes by. One of a [`Snapshot`](crate::Snapshot) is.
-//! Either pins an epoch for some hundred entries at a time, so that a long one does not keep retired records from being reused.
 
-use crate::namespace::{check_key, copy_value};
-use crate::store::{Index, Shared, Space};
-use crate::version::Moment;
+use crate::namespace::check_key;
+use crate::view::ENTRIES_PER_EPOCH;
 use crate::{Cursor, Direction, Error, Namespace};
-use arc_swap::Guard as Loaded;
 use everleaf_index::Listed;
-use everleaf_index::record::Record;
-use everleaf_pmem::Medium;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
-
-/// Number of entries visited under one pinned epoch.
-const ENTRIES_PER_EPOCH: usize = 256;
 
 impl<M: Listed> Namespace<M> {
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
@@ -47,7 +38,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// A damaged pool. The cursor may then go on before what was visited last.
     pub fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.place().walk_values(cursor, visit)
+        self.view().walk_values(cursor, visit)
     }
 
     /// [`Namespace::walk`] without reading values.
@@ -55,7 +46,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::walk`].
     pub fn walk_keys(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.place().walk(cursor, &mut |key, record| {
+        self.view().walk(cursor, &mut |key, record| {
             check_key(record, key)?;
             Ok(visit(key))
         })
@@ -78,86 +69,6 @@ impl<M: Listed> Namespace<M> {
             keys.clear();
         }
         Ok(removed)
-    }
-
-    fn place(&self) -> Place<'_, M> {
-        Place { shared: &self.shared, space: &self.space, moment: None }
-    }
-}
-
-/// A namespace, now or as of a moment.
-pub(crate) struct Place<'s, M: Medium> {
-    pub(crate) shared: &'s Shared<M>,
-    pub(crate) space: &'s Space,
-    /// That of a snapshot, which is held; `None`: now.
-    pub(crate) moment: Option<Moment>,
-}
-
-impl<M: Listed> Place<'_, M> {
-    fn index(&self) -> Loaded<Option<Arc<Index>>> {
-        match self.moment {
-            Some(moment) => self.space.index_at(moment, &self.shared.clock),
-            None => self.space.current(&self.shared.clock),
-        }
-    }
-
-    #[inline(always)]
-    fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
-        match self.moment {
-            Some(moment) => self.shared.visible_at(link, moment),
-            None => self.shared.visible(link),
-        }
-    }
-
-    /// Visits the keys and values that a reader sees.
-    pub(crate) fn walk_values(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        let mut value = Vec::new();
-        self.walk(cursor, &mut |key, record| {
-            value.clear();
-            copy_value(record, key, &mut value)?;
-            Ok(visit(key, &value))
-        })
-    }
-
-    /// Visits the records that a reader sees, pinned.
-    pub(crate) fn walk(&self, cursor: &mut Cursor, visit: &mut impl FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
-        while !cursor.is_over() {
-            let _pinned = self.shared.pool.pin();
-            let index = self.index();
-            let Some(index) = index.as_deref() else {
-                cursor.end();
-                break;
-            };
-            let mut outcome = Ok(ControlFlow::Continue(()));
-            let mut left = ENTRIES_PER_EPOCH;
-            let mut last = None;
-            index.tree.scan(cursor.position(), cursor.direction(), &mut |key, link| {
-                if cursor.is_beyond(key) {
-                    return ControlFlow::Break(());
-                }
-                left -= 1;
-                outcome = match self.visible(link.get()) {
-                    Ok(Some(record)) => visit(key, &record),
-                    Ok(None) => Ok(ControlFlow::Continue(())),
-                    Err(error) => Err(error),
-                };
-                match outcome {
-                    Ok(ControlFlow::Continue(())) if left > 0 => ControlFlow::Continue(()),
-                    _ => {
-                        last = Some(key.to_vec());
-                        ControlFlow::Break(())
-                    }
-                }
-            })?;
-            match last {
-                Some(last) => cursor.advance(last),
-                None => cursor.end(),
-            }
-            if outcome?.is_break() {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -24,10 +24,10 @@
 //! takes a place first, and then looks whether they are over. So one of them sees the other.
 
 use crate::clock::Clock;
-use crate::namespace::{Entry, Found, GROUP, Namespace, copy_value};
-use crate::scan::Place as Shown;
-use crate::store::{Shared, Space};
+use crate::namespace::{Entry, Namespace};
+use crate::store::Shared;
 use crate::version::Moment;
+use crate::view::View;
 use crate::{Cursor, Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_pmem::Hardware;
@@ -321,7 +321,7 @@ impl<M: Listed> Snapshot<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn get_into(&self, namespace: &Namespace<M>, key: &[u8], out: &mut Vec<u8>) -> Result<Option<usize>, Error> {
-        self.find(namespace, key, |found| found.copy_to(out))
+        self.view(namespace).find(key, |found| found.copy_to(out))
     }
 
     /// Length of the value of `key` in bytes, if the key is present, without copying it.
@@ -332,7 +332,7 @@ impl<M: Listed> Snapshot<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn value_size(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<usize>, Error> {
-        self.find(namespace, key, |found| found.check().map(|()| found.size()))
+        self.view(namespace).find(key, |found| found.checked_size())
     }
 
     /// The value of `key`, and when it expires.
@@ -343,27 +343,12 @@ impl<M: Listed> Snapshot<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn entry(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Entry>, Error> {
-        self.find(namespace, key, |found| {
-            let mut value = Vec::new();
-            found.copy_to(&mut value)?;
-            Ok(Entry { value, expiry_ms: found.expiry_ms() })
-        })
+        self.view(namespace).find(key, |found| found.entry())
     }
 
     /// As of when it shows what there is.
     pub(crate) fn moment(&self) -> Moment {
         self.moment
-    }
-
-    #[inline]
-    fn find<T>(&self, namespace: &Namespace<M>, key: &[u8], read: impl FnOnce(Found<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {
-        namespace.check_belongs_to(&self.shared);
-        let _pinned = self.shared.pool.pin();
-        let index = namespace.space.index_at(self.moment, &self.shared.clock);
-        let Some(index) = index.as_deref() else { return Ok(None) };
-        let Some(link) = index.tree.get(key)? else { return Ok(None) };
-        let record = self.shared.visible_at(link.get(), self.moment)?;
-        record.map(|record| read(Found::new(record, key))).transpose()
     }
 
     /// The values of several keys, in their order: faster than one by one.
@@ -374,25 +359,7 @@ impl<M: Listed> Snapshot<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn get_many(&self, namespace: &Namespace<M>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        namespace.check_belongs_to(&self.shared);
-        let mut values = Vec::with_capacity(keys.len());
-        let mut links = Vec::with_capacity(keys.len().min(GROUP));
-        for keys in keys.chunks(GROUP) {
-            let _pinned = self.shared.pool.pin();
-            let index = namespace.space.index_at(self.moment, &self.shared.clock);
-            links.clear();
-            match index.as_deref() {
-                Some(index) => index.tree.get_many(keys, &mut links)?,
-                None => links.resize(keys.len(), None),
-            }
-            for (key, link) in keys.iter().zip(&links) {
-                let record = link.map_or(Ok(None), |link| self.shared.visible_at(link.get(), self.moment))?;
-                let mut value = Vec::new();
-                let size = record.map(|record| copy_value(&record, key, &mut value)).transpose()?;
-                values.push(size.map(|_| value));
-            }
-        }
-        Ok(values)
+        self.view(namespace).get_many(keys)
     }
 
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
@@ -437,12 +404,14 @@ impl<M: Listed> Snapshot<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn walk(&self, namespace: &Namespace<M>, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        namespace.check_belongs_to(&self.shared);
-        self.place(&namespace.space).walk_values(cursor, visit)
+        self.view(namespace).walk_values(cursor, visit)
     }
 
-    pub(crate) fn place<'s>(&'s self, space: &'s Space) -> Shown<'s, M> {
-        Shown { shared: &self.shared, space, moment: Some(self.moment) }
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub(crate) fn view<'s>(&'s self, namespace: &'s Namespace<M>) -> View<'s, M> {
+        namespace.check_belongs_to(&self.shared);
+        View { shared: &self.shared, space: &namespace.space, moment: Some(self.moment) }
     }
 
     /// Begins again to hold back what is replaced from now on of the keys whose stripes the caller holds. What was replaced since it was released may be gone.

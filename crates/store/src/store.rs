@@ -16,7 +16,7 @@ use crate::wall::{Times, Wall};
 use crate::{Error, Namespace};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
 use crossbeam_utils::CachePadded;
-use everleaf_index::record::{KEY_SIZE_MAX, Record, VALUE_SIZE_MAX};
+use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use everleaf_index::{Entry, Listed, OrderedIndex, Write, registry};
 use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Watched};
 use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
@@ -474,15 +474,6 @@ impl<M: Listed> Shared<M> {
     #[inline]
     pub(crate) fn tick(&self) -> Tick {
         self.clock.tick(&self.pool, &self.header.get().clock_limit)
-    }
-
-    /// The record of `key` that a reader sees. The caller is pinned, and holds the record no longer than that.
-    #[inline]
-    pub(crate) fn current(&self, index: &Index, key: &[u8]) -> Result<Option<Record<'_>>, Error> {
-        match index.tree.get(key)? {
-            Some(link) => self.visible(link.get()),
-            None => Ok(None),
-        }
     }
 
     /// Links a record in an index; what it had for the key before. The caller is not pinned, here and below.

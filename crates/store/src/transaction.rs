@@ -26,7 +26,7 @@
 use crate::batch::{Item, Quiet};
 use crate::draft::{self, Draft};
 use crate::merge::{self, Goal, Merge};
-use crate::namespace::{Entry, Namespace, copy_value};
+use crate::namespace::{Entry, Namespace, check_key, copy_value};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
 use crate::version::{Age, Moment, damaged, is_shown};
@@ -309,9 +309,9 @@ impl<M: Listed> Transaction<M> {
     /// When the namespace belongs to another store.
     pub fn delete_range(&mut self, namespace: &Namespace<M>, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<u64, Error> {
         let mut keys = Vec::new();
-        self.walk_shown(namespace, &mut Cursor::new(low, Direction::Forward).until(high), &mut |key, _| {
+        self.walk_keys(namespace, &mut Cursor::new(low, Direction::Forward).until(high), |key| {
             keys.push(key.to_vec());
-            Ok(ControlFlow::Continue(()))
+            ControlFlow::Continue(())
         })?;
         keys.iter().try_for_each(|key| self.write(namespace, key, Goal::Be(None)))?;
         Ok(keys.len() as u64)
@@ -404,14 +404,30 @@ impl<M: Listed> Transaction<M> {
         })
     }
 
+    /// [`Transaction::walk`] without reading values.
+    ///
+    /// # Errors
+    /// See [`Transaction::walk`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn walk_keys(&self, namespace: &Namespace<M>, cursor: &mut Cursor, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.walk_shown(namespace, cursor, &mut |key, shown| {
+            if let Shown::Stored(record) = shown {
+                check_key(record, key)?;
+            }
+            Ok(visit(key))
+        })
+    }
+
     /// Goes through what the snapshot has and what the transaction has written itself side by side.
     fn walk_shown(&self, namespace: &Namespace<M>, cursor: &mut Cursor, show: &mut Show<'_>) -> Result<(), Error> {
-        namespace.check_belongs_to(&self.snapshot.shared);
+        let view = self.snapshot.view(namespace);
         let begun = cursor.clone();
         let mut own = self.own(namespace, &begun).peekable();
         // The own key at which `show` had enough.
         let mut last = None;
-        let outcome = self.snapshot.place(&namespace.space).walk(cursor, &mut |key, record| {
+        let outcome = view.walk(cursor, &mut |key, record| {
             while let Some((due, to)) = own.next_if(|(own, _)| begun.is_before(own, key)) {
                 if self.show_own(namespace, due, to, None, show)?.is_break() {
                     last = Some(due);

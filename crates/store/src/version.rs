@@ -69,17 +69,27 @@ pub(crate) enum Age {
 }
 
 impl<M: Listed> Shared<M> {
-    /// The version that a reader sees who finds `link` in an index; `None` when the key is absent. The caller is pinned.
+    /// The version that a reader sees who finds `link` in an index, now or as of a moment; `None` when the key is absent. The caller is pinned, and the moment
+    /// is that of a snapshot that it holds.
     #[inline(always)]
-    pub(crate) fn visible(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
+    pub(crate) fn visible(&self, link: u64, moment: Option<Moment>) -> Result<Option<Record<'_>>, Error> {
         let record = Record::read(&self.pool, link)?;
-        let has_timestamp = record.commit().load(Ordering::Acquire) & (PENDING | UNSTAMPED) == 0;
-        if has_timestamp && record.is_lasting() { Ok(Some(record)) } else { self.resolve(record) }
+        // Timestamps are below the bits that say that there is none. Who asks on begins with the link again: were the record handed to him, every record would
+        // go through memory, and wait there (decision 84).
+        let end = moment.map_or(UNSTAMPED, |moment| moment.at);
+        if record.commit().load(Ordering::Acquire) < end && record.is_lasting() {
+            return Ok(Some(record));
+        }
+        match moment {
+            Some(moment) => self.resolve_at(link, moment),
+            None => self.resolve(link),
+        }
     }
 
     /// [`Shared::visible`] for a record that has no timestamp yet, or may say that the key is absent.
     #[cold]
-    fn resolve<'p>(&'p self, record: Record<'p>) -> Result<Option<Record<'p>>, Error> {
+    fn resolve(&self, link: u64) -> Result<Option<Record<'_>>, Error> {
+        let record = Record::read(&self.pool, link)?;
         // Read before the age is: as long as the batch is undecided after that, the previous version was not retired when we were pinned.
         let previous = previous_of(&record);
         if matches!(self.age(&record)?, Age::At(_)) {
@@ -95,16 +105,7 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// The version that a reader sees as of `moment` who finds `link` in an index; `None` when the key is absent. The caller is pinned, and `moment` is that of
-    /// a snapshot that it holds.
-    #[inline(always)]
-    pub(crate) fn visible_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
-        let record = Record::read(&self.pool, link)?;
-        // Timestamps are below the bits that say that there is none.
-        if record.commit().load(Ordering::Acquire) < moment.at && record.is_lasting() { Ok(Some(record)) } else { self.resolve_at(link, moment) }
-    }
-
-    /// [`Shared::visible_at`] for a key whose newest version is not the one, or may say that the key is absent.
+    /// [`Shared::visible`] as of a moment, for a key whose newest version is not the one, or may say that the key is absent.
     #[cold]
     fn resolve_at(&self, link: u64, moment: Moment) -> Result<Option<Record<'_>>, Error> {
         let Some((record, _)) = self.version_at(link, moment.at)? else { return Ok(None) };

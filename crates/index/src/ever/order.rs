@@ -41,12 +41,13 @@ impl Default for Orders {
 
 impl Orders {
     /// The slots of a leaf at this version, in the order of their keys, if anybody has left them.
-    pub(super) fn at(&self, leaf: usize, version: u64) -> Option<impl Iterator<Item = usize> + use<>> {
+    pub(super) fn at(&self, leaf: usize, version: u64) -> Option<impl DoubleEndedIterator<Item = usize> + use<>> {
         let order = self.0.get(leaf).filter(|order| order.version.load(Acquire) == version)?;
         let words = order.slots.each_ref().map(|word| word.load(Relaxed));
         fence(Acquire);
-        let bytes = words.into_iter().flat_map(u64::to_le_bytes);
-        (order.version.load(Relaxed) == version).then(|| bytes.map_while(|slot| usize::from(slot).checked_sub(1)))
+        let bytes: [u8; SLOTS_MAX] = bytemuck::cast(words.map(u64::to_le));
+        let count = bytes.iter().filter(|&&slot| slot != 0).count();
+        (order.version.load(Relaxed) == version).then(|| bytes.into_iter().take(count).map(|slot| usize::from(slot) - 1))
     }
 
     /// Asks for the order of a leaf. A hint.
@@ -85,6 +86,7 @@ mod tests {
         for (version, slots) in [(9, &[2, 0, 1][..]), (17, &all), (25, &[])] {
             orders.leave(3, version, slots.iter().copied());
             assert_eq!(at(3, version).as_deref(), Some(slots));
+            assert!(orders.at(3, version).unwrap().rev().eq(slots.iter().copied().rev()));
             assert_eq!((at(3, version - 8), at(2, version)), (None, None));
         }
         orders.leave(3, 17, std::iter::once(4));

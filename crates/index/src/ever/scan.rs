@@ -2,29 +2,33 @@
 
 use super::Ever;
 use super::directory::{Descriptors, handle};
+use super::leaf::Slot;
 use crate::latch::Restart;
-use crate::scan::{next_bound, scan_leaves, scan_target};
+use crate::record::Record;
+use crate::scan::{AHEAD, next_bound, scan_leaves, scan_target};
 use crate::selective::leaf::{self, Placed};
 use crate::selective::router::{Fences, Route, Router, Target};
 use crate::{Direction, Error, Key, Visit};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, probe, schedule};
+use std::cell::RefCell;
 use std::ops::Bound;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     pub(super) fn scan_leaves(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
         // The way to the next leaf, while it is under the same node, and that has not changed.
-        let mut next = None;
+        let next = RefCell::new(None);
         let read = |from: &Bound<K::Owned>, placed: &mut Vec<Placed>| loop {
             match self.read_leaf(scan_target(from, direction), next.take(), direction, placed) {
                 Ok((fences, beside)) => {
-                    next = beside;
+                    next.replace(beside);
                     return Ok(next_bound(fences?, direction));
                 }
                 Err(Restart) => schedule::spin(),
             }
         };
-        scan_leaves(&self.pool, from, direction, |placed: &Placed| placed.entry, read, visit)
+        let ask = || next.borrow().iter().for_each(|next| self.prefetch_records(next, direction));
+        scan_leaves(&self.pool, from, direction, |placed: &Placed| placed.entry, read, ask, visit)
     }
 
     /// Reads a whole leaf in the order of its keys; its range, and the way to the one beside it.
@@ -61,8 +65,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let sorted = match order {
             Some(order) => {
                 placed.clear();
-                // Of keys that are in records nobody asks for the heads.
-                placed.extend(order.filter_map(|slot| Some(Placed { entry: leaf::Entry { head: 0, value: leaf.read(slot)?.value }, slot })));
+                for slot in order {
+                    if let Some(Slot { value, .. }) = leaf.read(slot) {
+                        // Of keys that are in records nobody asks for the heads.
+                        placed.push(Placed { entry: leaf::Entry { head: 0, value }, slot });
+                    }
+                }
                 Ok(())
             }
             None => {
@@ -75,6 +83,20 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         descriptor.latch().validate(version)?;
         Ok((sorted.map(|()| fences), next))
+    }
+
+    /// Asks for the records with which a scan of a leaf begins, if somebody has left its order and nobody is at it.
+    fn prefetch_records(&self, route: &Route, direction: Direction) {
+        if let Ok((leaf, descriptor)) = self.leaf(route.leaf)
+            && let Ok(version) = descriptor.latch().try_read()
+            && let Some(mut order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version)
+        {
+            for _ in 0..AHEAD {
+                let slot = if direction == Direction::Forward { order.next() } else { order.next_back() };
+                let found = slot.and_then(|slot| leaf.read(slot));
+                found.iter().for_each(|found| Record::prefetch(&self.pool, found.value.get()));
+            }
+        }
     }
 
     /// Asks for all of a leaf.

@@ -1,6 +1,6 @@
 //! Snapshots and transactions: the known anomalies by name, each provoked, with what each mode allows; and what transactions promise besides.
 
-use everleaf::{Batch, Direction, Error, HeldBack, Isolation, Namespace, Options, Store, Transaction};
+use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Namespace, Options, Store, Transaction};
 use everleaf_pmem::{Found, Hardware, Pool, PoolOptions};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -482,10 +482,45 @@ fn a_large_transaction_is_one_too() {
 }
 
 #[test]
-#[should_panic(expected = "belongs to another store")]
 fn a_namespace_of_another_store_is_refused() {
     let ((store, _), (_, other)) = (self::store(), self::store());
-    drop(store.snapshot().unwrap().get(&other, b"x"));
+    let (snapshot, transaction) = (store.snapshot().unwrap(), store.begin(Isolation::Snapshot).unwrap());
+    let cursor = || Cursor::prefix(b"", Direction::Forward);
+    let calls: [&dyn Fn(); 6] = [
+        &|| drop(snapshot.get(&other, b"x")),
+        &|| drop(snapshot.entry(&other, b"x")),
+        &|| drop(snapshot.get_many(&other, &[b"x"])),
+        &|| drop(snapshot.walk(&other, &mut cursor(), |_, _| ControlFlow::Continue(()))),
+        &|| drop(transaction.get(&other, b"x")),
+        &|| drop(transaction.walk_keys(&other, &mut cursor(), |_| ControlFlow::Continue(()))),
+    ];
+    for call in calls {
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+        assert!(panic.downcast_ref::<String>().unwrap().contains("belongs to another store"));
+    }
+}
+
+#[test]
+fn keys_are_walked_over_without_their_values() {
+    let (store, space) = store();
+    for key in [b"a", b"b", b"c"] {
+        space.put(key, b"stored").unwrap();
+    }
+    let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+    transaction.delete(&space, b"b").unwrap();
+    transaction.put(&space, b"bb", b"own").unwrap();
+    let mut cursor = Cursor::new(Bound::Included(b"a"), Direction::Forward).until(Bound::Excluded(b"d"));
+    let mut take = |limit: usize| {
+        let mut keys = Vec::new();
+        let visit = |key: &[u8]| {
+            keys.push(key.to_vec());
+            if keys.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        transaction.walk_keys(&space, &mut cursor, visit).unwrap();
+        keys
+    };
+    assert_eq!(take(1), [b"a"]);
+    assert_eq!(take(9), [&b"bb"[..], b"c"]);
 }
 
 #[test]
