@@ -403,6 +403,13 @@ fn a_server_opens_as_many_files_as_it_may() {
             told = String::from_utf8_lossy(&reply[..size]).into_owned();
             assert!(told.starts_with("*2\r\n$10\r\nmaxclients\r\n"), "{told:?}");
         }
+        if limit == "-n 100" {
+            let client = &mut clients[0];
+            client.write_all(b"CONFIG SET maxclients 65\r\n").expect("it listens");
+            let mut reply = [0; 300];
+            let size = std::io::Read::read(client, &mut reply).expect("a reply");
+            assert!(reply[..size].ends_with(b"try with 64\r\n"), "{:?}", String::from_utf8_lossy(&reply[..size]));
+        }
         drop(clients);
         let ended = Command::new("kill").args(["-TERM", &server.id().to_string()]).status().expect("kill");
         assert!(ended.success());

@@ -51,6 +51,8 @@ impl Default for Config {
 pub struct Limits {
     /// Connections at a time. Default 10 000. CONFIG SET maxclients changes it.
     pub connection_count_max: usize,
+    /// Connections that the system has room for: CONFIG SET refuses to promise more. Default: not known, so it promises any number.
+    pub connection_room: usize,
     /// Longest argument in bytes. Default 512 MiB, the longest value of the store.
     pub bulk_size_max: usize,
     /// Longest request in bytes, and requests that wait while their client takes no replies; a client that sends more is dropped. Default 1 GiB; one request
@@ -63,6 +65,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connection_count_max: 10_000, bulk_size_max: 512 << 20, query_buffer_size_max: 1 << 30, output_buffer_size_max: 1 << 30 }
+        Self {
+            connection_count_max: 10_000,
+            connection_room: usize::MAX,
+            bulk_size_max: 512 << 20,
+            query_buffer_size_max: 1 << 30,
+            output_buffer_size_max: 1 << 30,
+        }
     }
 }

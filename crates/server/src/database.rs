@@ -4,7 +4,7 @@
 //! all of it is committed. Whatever changes a key counts that, as Redis does; within a transaction, for when it is committed.
 
 use crate::shared::Counter;
-use everleaf::{Batch, Change, Direction, Entry, Error, Found, Isolation, Namespace, Store, Transaction};
+use everleaf::{Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation, Namespace, Store, Transaction};
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 
@@ -17,7 +17,7 @@ pub(crate) struct Databases<'a> {
     pub(crate) transaction: Option<&'a RefCell<Transaction>>,
     /// Counts changes of keys.
     pub(crate) changes: &'a Counter,
-    /// Counts bytes of values that commands have copied to look at them.
+    /// Counts bytes of keys and values that commands have looked at, and do not reply.
     pub(crate) looked_at: &'a Counter,
 }
 
@@ -105,17 +105,28 @@ impl Database<'_> {
 
     /// The value of `key`, and when it expires.
     pub(crate) fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Error> {
-        match self.transaction {
+        let entry = match self.transaction {
             Some(transaction) => transaction.borrow().entry(self.namespace, key),
             None => self.namespace.entry(key),
-        }
+        }?;
+        self.looked_at.add(entry.as_ref().map_or(0, |entry| entry.value.len()) as u64);
+        Ok(entry)
     }
 
     /// When `key` expires, in milliseconds since 1970, if it does; if it is present.
     pub(crate) fn expiry_ms(&self, key: &[u8]) -> Result<Option<Option<u64>>, Error> {
         match self.transaction {
             Some(_) => Ok(self.entry(key)?.map(|entry| entry.expiry_ms)),
-            None => self.namespace.expiry_ms(key),
+            None => {
+                let expiry_ms = self.namespace.expiry_ms(key)?;
+                // When a key expires is checked together with its value.
+                if let Some(Some(_)) = expiry_ms
+                    && let Ok(Some(size)) = self.namespace.value_size(key)
+                {
+                    self.looked_at.add(size as u64);
+                }
+                Ok(expiry_ms)
+            }
         }
     }
 
@@ -141,9 +152,9 @@ impl Database<'_> {
     }
 
     /// Visits keys in order from a bound on, until `visit` breaks.
-    pub(crate) fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+    pub(crate) fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         match self.transaction {
-            Some(_) => self.scan(from, direction, |key, _| visit(key)),
+            Some(transaction) => transaction.borrow().walk_keys(self.namespace, &mut Cursor::new(from, direction), visit),
             None => self.namespace.scan_keys(from, direction, visit),
         }
     }

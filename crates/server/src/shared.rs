@@ -42,7 +42,7 @@ pub(crate) struct Counters {
     pub(crate) commands: Counter,
     /// Changes of keys.
     pub(crate) changes: Counter,
-    /// Bytes of values that commands have copied to look at them.
+    /// Bytes of keys and values that commands have looked at, and do not reply.
     pub(crate) looked_at: Counter,
     pub(crate) errors: Counter,
     pub(crate) hits: Counter,

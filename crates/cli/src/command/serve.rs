@@ -108,6 +108,7 @@ impl Arguments {
             None => self.password.clone().map(String::into_bytes),
         };
         let threads = self.threads.map_or(defaults.threads, usize::from);
+        let (connection_count_max, connection_room) = make_room(self.connections_max as usize, threads);
         Ok(Config {
             address: self.bind,
             port: self.port,
@@ -116,7 +117,8 @@ impl Arguments {
             password,
             backup: self.backup.clone(),
             limits: Limits {
-                connection_count_max: make_room(self.connections_max as usize, threads),
+                connection_count_max,
+                connection_room,
                 query_buffer_size_max: self.query_buffer_size_max.0,
                 output_buffer_size_max: self.output_buffer_size_max.0,
                 ..defaults.limits
@@ -178,16 +180,16 @@ impl Arguments {
     }
 }
 
-/// Has the system let this process open as many files as it may, each connection being one; so many connections it can have then, of those wanted.
-fn make_room(wanted: usize, threads: usize) -> usize {
+/// Has the system let this process open as many files as it may, each connection being one; so many connections it can have then, of those wanted, and in all.
+fn make_room(wanted: usize, threads: usize) -> (usize, usize) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let Some(limit) = (if raised.is_ok() { maximum } else { current }) else { return wanted };
+    let Some(limit) = (if raised.is_ok() { maximum } else { current }) else { return (wanted, usize::MAX) };
     let room = (limit as usize).saturating_sub(OTHER_FILES + FILES_PER_THREAD * threads).max(1);
     if room < wanted {
         tell(format_args!("at most {room} connections at a time, not {wanted}: the system lets this process open {limit} files, which `ulimit -Hn` may raise"));
     }
-    room.min(wanted)
+    (room.min(wanted), room)
 }
 
 /// The first line of a file, without its end.

@@ -70,7 +70,12 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         match *name {
             "maxclients" => {
                 let count = crate::resp::parse_integer(value).and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
-                connection_count_max = Some(count.ok_or_else(|| failed(name, "argument must be between 1 and 4294967295 inclusive"))?);
+                let count = count.ok_or_else(|| failed(name, "argument must be between 1 and 4294967295 inclusive"))?;
+                let room = call.server.config.limits.connection_room;
+                if count > room {
+                    return Err(failed(name, &format!("The operating system is not able to handle the specified number of clients, try with {room}")));
+                }
+                connection_count_max = Some(count);
             }
             "requirepass" => password = Some((!value.is_empty()).then(|| value.to_vec())),
             _ if value.eq_ignore_ascii_case(current) => {}

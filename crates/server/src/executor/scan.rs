@@ -21,6 +21,8 @@ const POSITION_COUNT_MAX: usize = 65_536;
 const POSITION_SIZE_MAX: usize = 64 << 20;
 /// Keys that one call visits at most, whatever COUNT says: others wait meanwhile.
 const VISIT_COUNT_MAX: i64 = 4096;
+/// Bytes of keys that it visits at most, but for the last one.
+const VISIT_SIZE_MAX: usize = 256 * 1024;
 const VISIT_COUNT_DEFAULT: i64 = 10;
 
 struct Position {
@@ -84,7 +86,7 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
         Some(key) if key >= prefix.as_slice() => Bound::Excluded(key.to_vec()),
         _ => Bound::Included(prefix.clone()),
     };
-    let mut visited = 0;
+    let (mut visited, mut visited_size) = (0, 0);
     let mut found = Vec::new();
     let mut last = None;
     call.database().scan_keys(from.as_ref().map(Vec::as_slice), Direction::Forward, |key| {
@@ -95,12 +97,14 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
             found.push(key.to_vec());
         }
         visited += 1;
-        if visited < options.count {
+        visited_size += key.len();
+        if visited < options.count && visited_size < VISIT_SIZE_MAX {
             return ControlFlow::Continue(());
         }
         last = Some(key.to_vec());
         ControlFlow::Break(())
     })?;
+    call.counters.looked_at.add(visited_size as u64);
     let mut cursors = call.server.cursors.lock();
     let next = match last {
         Some(key) => cursors.advance(cursor, call.session.database, key),

@@ -214,6 +214,28 @@ fn scan_filters_and_unknown_cursors() {
     assert_eq!(bulks(&client.call(&[b"SCAN", b"0", b"COUNT", b"1000000"]))[0], "0");
 }
 
+/// A reply had as many keys as COUNT says, up to a quarter of a gigabyte of them.
+#[test]
+fn scan_returns_fewer_keys_when_they_are_long() {
+    let server = Running::start();
+    let mut client = server.client();
+    for number in 0..20 {
+        client.call(&[b"SET", format!("{number:050000}").as_bytes(), b"v"]);
+    }
+    let (mut cursor, mut found) = ("0".to_owned(), BTreeSet::new());
+    loop {
+        let mut reply = bulks(&client.call(&[b"SCAN", cursor.as_bytes(), b"COUNT", b"100"])).into_iter();
+        cursor = reply.next().unwrap();
+        let before = found.len();
+        found.extend(reply);
+        assert!(found.len() - before <= 6, "256 KiB and a key");
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found.len(), 20);
+}
+
 #[test]
 fn replies_on_and_off() {
     let server = Running::start();
@@ -270,9 +292,15 @@ fn info_counts() {
 
 #[test]
 fn settings_change_or_say_why_not() {
-    let server = Running::start();
+    let server = Running::with(Config { limits: Limits { connection_room: 20_000, ..Limits::default() }, ..Config::default() });
     let mut client = server.client();
     client.says("CONFIG GET maxclients", "*2\r\n$10\r\nmaxclients\r\n$5\r\n10000\r\n");
+    client.says(
+        "CONFIG SET maxclients 20001",
+        "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not able to handle the specified number of clients, try \
+         with 20000\r\n",
+    );
+    client.says("CONFIG SET maxclients 20000", "+OK\r\n");
     client.says("CONFIG SET maxclients 2", "+OK\r\n");
     client.says("CONFIG SET appendonly no", "+OK\r\n");
     client.says("CONFIG SET appendonly yes", "-ERR CONFIG SET failed (possibly related to argument 'appendonly') - can't set immutable config\r\n");
