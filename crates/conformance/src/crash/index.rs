@@ -124,7 +124,8 @@ impl<K: Class + ?Sized> World for Index<K> {
             None => vec![IndexChange::Create],
             // What was not there at first is loaded, and then left to the follow-up.
             Some(content) if start.changes.is_empty() => match content.is_empty() {
-                true => vec![IndexChange::Load(self.entry.leaf_capacity as u32 * 2 + 1)],
+                // So many that Ever's smallest leaves fill two extents, and begin a third.
+                true => vec![IndexChange::Load(self.entry.leaf_capacity as u32 * 6 + 1)],
                 false => Vec::new(),
             },
             Some(content) => {

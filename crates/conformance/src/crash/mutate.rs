@@ -104,9 +104,9 @@ impl fmt::Display for Mutant {
 }
 
 /// How much is run against a mistake, from little to much; the first violation ends it.
-pub(super) fn stages(options: &Options) -> [(bool, Options); 4] {
+pub(super) fn stages(options: &Options) -> [(bool, Options); 5] {
     let with = |operations, random, second_life_every| Options { operations, random, second_life_every, closes: true, sequences: 2, ..options.clone() };
-    [(false, with(1, 0, 16)), (true, with(0, 60, 32)), (false, with(2, 0, 4)), (true, with(0, 150, 8))]
+    [(false, with(1, 0, 16)), (true, with(0, 60, 32)), (false, with(2, 0, 4)), (true, with(0, 150, 8)), (true, with(0, 600, 8))]
 }
 
 pub(super) fn run(suite: &dyn Suite, random: bool, options: &Options) -> Report {

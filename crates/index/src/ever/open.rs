@@ -25,14 +25,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// # Errors
     /// A full pool, or a root of that name.
     pub(crate) fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
-        let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
+        let (extent, root) = (pool.alloc::<Extent<LINES, LEAVES>>()?, pool.alloc::<Root>()?);
         Directory::begin(pool, &extent, 0);
         pool.store(&extent.directory[0].low, 0, Relaxed);
         pool.store(&extent.directory[0].state, 1, Relaxed);
         let is_known = extent.is_untouched();
         extent.leaves[0].build(pool, &[], false);
-        let root = pool.alloc::<Root>()?;
         pool.store(&root.first, extent.off().link(), Relaxed);
+        // persist-equivalent(store late): who opens after a crash takes no image, and makes the word 0.
         pool.store(&root.image, 0, Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
@@ -262,13 +262,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let Chain { extents, bottom, lows, fences, fingerprints, count } = chain;
         let before = self.directory.entry(&self.pool, only);
-        self.pool.store(&bottom.directory[0].state, before.state.get() + 1, Relaxed);
+        // persist-equivalent(fence drop): so does who links the extents.
         self.pool.fence_all(fences).into_iter().for_each(|fence| {
             fence.release();
         });
+        self.pool.store(&bottom.directory[0].state, before.state.get() + 1, Relaxed);
         let numbers = self.directory.link(&self.pool, &self.root().first, extents, bottom)?;
+        // persist-equivalent: it is outdone by a leaf of a higher generation, as will be whatever begins there, and what its entry says next comes behind this.
         before.kill(&self.pool);
-        self.pool.fence();
         // Extents were filled from the bottom on, and found from the top on.
         let mut free = Vec::new();
         let numbers: Vec<Number> = numbers.into_iter().rev().flatten().collect();
@@ -322,6 +323,8 @@ fn choose<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
     }
     for leaf in &dead {
         directory.entry(pool, *leaf).kill(pool);
+        // persist-equivalent(fence drop): who lets the leaf that stands for its range reach further has fenced a removal. Others, who may come sooner, do not
+        // wait for this flush.
         pool.fence();
     }
     Ok(dead)
@@ -377,7 +380,7 @@ impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> Ch
         }
         let mut extents = extents.into_iter();
         let Some(bottom) = extents.next() else { return Ok(None) };
-        let extents = extents.rev().map(Fresh::flush).collect();
+        let extents = extents.rev().map(|extent| extent.flush()).collect();
         Ok(Some(Self { extents, bottom, lows, fingerprints, fences, count }))
     }
 }

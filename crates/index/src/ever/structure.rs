@@ -191,6 +191,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         right.reach_down(&self.pool, left.low.get(), right.state.get().max(left.state.get() + 1));
         // Step 3.
         left.kill(&self.pool);
+        // persist-equivalent(fence drop): who merges next has fenced a removal. Others, who may come sooner, do not wait for this flush.
         self.pool.fence();
         if let Ok((_, Some((fence, _)))) = fence {
             self.pool.retire(fence, &self.pool.pin());
@@ -227,7 +228,10 @@ pub(super) fn scrub<M: Medium, const LINES: usize>(pm: &Pm<M>, leaf: &Leaf<LINES
     if slots == 0 {
         return;
     }
+    // persist-equivalent(store early): each for itself.
     each(slots).for_each(|slot| leaf.set_value(pm, slot, None));
     leaf.lines_of(slots).for_each(|line| pm.flush(line));
+    // persist-equivalent(fence drop): who comes here next fences before he lets the leaf reach further. Others, who may come sooner, do not wait for these
+    // flushes.
     pm.fence();
 }

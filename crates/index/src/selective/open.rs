@@ -47,6 +47,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let first = leaf.off();
         pool.store(&root.first, first.link(), Relaxed);
         pool.store(&root.logs, 0, Relaxed);
+        // persist-equivalent(store late): who opens after a crash takes no image, and makes the word 0.
         pool.store(&root.image, 0, Relaxed);
         pool.store(&root.waypoints, block.off().link(), Relaxed);
         let waypoints = Waypoints::at::<K, L, M>(pool, &root.waypoints)?;
