@@ -1,5 +1,6 @@
 //! Samples of one figure, one of each round: what is compared is their median, or that of their ratios.
 
+use crate::result::Measurement;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -55,6 +56,11 @@ impl FromIterator<f64> for Samples {
 pub(crate) struct Rounds(BTreeMap<u32, f64>);
 
 impl Rounds {
+    /// Those of a metric, of whichever measurements have it.
+    pub(crate) fn of<'m>(measurements: impl Iterator<Item = &'m Measurement>, metric: &str) -> Self {
+        Self(measurements.filter_map(|found| Some((found.round, found.metrics.get(metric)?.value))).collect())
+    }
+
     /// Without the rounds.
     pub(crate) fn samples(&self) -> Samples {
         self.0.values().copied().collect()
@@ -66,12 +72,6 @@ impl Rounds {
     }
 }
 
-impl FromIterator<(u32, f64)> for Rounds {
-    fn from_iter<I: IntoIterator<Item = (u32, f64)>>(samples: I) -> Self {
-        Self(samples.into_iter().collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,8 +79,8 @@ mod tests {
     /// One takes a tenth longer than the other, whatever a round adds to both; the medians of all rounds would tell 1.07.
     #[test]
     fn ratios_are_of_the_same_round() {
-        let slow: Rounds = [(0, 110.0), (1, 220.0), (2, 165.0), (3, 160.0), (4, 1.0)].into_iter().collect();
-        let fast: Rounds = [(0, 100.0), (1, 200.0), (2, 150.0), (3, 160.0), (5, 1.0)].into_iter().collect();
+        let slow = Rounds([(0, 110.0), (1, 220.0), (2, 165.0), (3, 160.0), (4, 1.0)].into());
+        let fast = Rounds([(0, 100.0), (1, 200.0), (2, 150.0), (3, 160.0), (5, 1.0)].into());
         assert_eq!(slow.by(&fast), Samples(vec![1.1, 1.1, 1.1, 1.0]));
         assert_eq!(slow.by(&fast).median(), 1.1);
         assert!(slow.by(&Rounds::default()).median().is_nan());

@@ -54,8 +54,7 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn rounds(self, name: &str) -> Rounds {
-        let same = self.results.measurements.iter().filter(|other| is_same(self.first, other));
-        same.filter_map(|measurement| Some((measurement.round, measurement.metrics.get(name)?.value))).collect()
+        Rounds::of(self.results.measurements.iter().filter(|other| is_same(self.first, other)), name)
     }
 
     fn samples(self, name: &str) -> Samples {

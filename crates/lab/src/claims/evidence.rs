@@ -207,7 +207,7 @@ impl Evidence<'_> {
         };
         let all = self.0.measurements.iter().filter(matches);
         let is_timed = all.clone().any(|found| !found.parameters.measure.is_counted());
-        let rounds = all.filter_map(|found| Some((found.round, found.metrics.get(metric)?.value))).collect();
+        let rounds = Rounds::of(all, metric);
         Some(Measured { rounds, is_timed }).filter(|measured| measured.rounds != Rounds::default())
     }
 

@@ -342,8 +342,7 @@ fn spread(measurements: &[&Measurement], system: &str, name: &str) -> Option<Spr
 }
 
 fn rounds(measurements: &[&Measurement], system: &str, name: &str) -> Rounds {
-    let own = measurements.iter().filter(|measurement| measurement.system == system);
-    own.filter_map(|measurement| Some((measurement.round, measurement.metrics.get(name)?.value))).collect()
+    Rounds::of(measurements.iter().copied().filter(|measurement| measurement.system == system), name)
 }
 
 fn numbers<'a>(measurements: &'a [&Measurement], name: &'a str) -> impl Iterator<Item = f64> + 'a {
