@@ -324,6 +324,18 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         if let Some(pair) = content.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return Err(Broken::new("a scan is in order", format_args!("{:?} then {:?}", pair[0], pair[1])));
         }
+        let mut payloads = Vec::new();
+        let guard = self.pool.pin();
+        let values = self.index.scan_values(Bound::Unbounded, Direction::Forward, &mut |value| {
+            payloads.push(K::payload(&self.pool, value));
+            if payloads.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        drop(guard);
+        values.map_err(Broken::by("a scan of values"))?;
+        let payloads = payloads.into_iter().collect::<Result<Vec<_>, _>>().map_err(Broken::by("a scan of values"))?;
+        if !payloads.iter().eq(content.iter().map(|(_, payload)| payload)) {
+            return Err(Broken::new("a scan of values is a scan without keys", format_args!("{payloads:?}, with keys {content:?}")));
+        }
         let mut reverse = self.scan(Bound::Unbounded, Direction::Reverse, limit).map_err(Broken::by("a reverse scan"))?;
         reverse.reverse();
         if reverse != content {

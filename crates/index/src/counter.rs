@@ -12,8 +12,9 @@ const SHARED: usize = STRIPES - 1;
 /// Of a thread that has not counted yet.
 const UNKNOWN: usize = STRIPES;
 
+/// See the head of this file: each thread has a place of its own to count in, as long as there are some.
 #[derive(Default)]
-pub(crate) struct Counter([CachePadded<AtomicI64>; STRIPES]);
+pub struct Counter([CachePadded<AtomicI64>; STRIPES]);
 
 thread_local! {
     static STRIPE: Cell<usize> = const { Cell::new(UNKNOWN) };
@@ -52,8 +53,9 @@ fn find_stripe() -> usize {
 }
 
 impl Counter {
+    /// Adds, or takes away.
     #[inline(always)]
-    pub(crate) fn add(&self, difference: i64) {
+    pub fn add(&self, difference: i64) {
         let mut stripe = STRIPE.get();
         if stripe == UNKNOWN {
             stripe = find_stripe();
@@ -66,8 +68,13 @@ impl Counter {
         }
     }
 
+    /// Starts anew from `count`, while nobody is counting.
+    pub fn set(&self, count: u64) {
+        self.add((count as i64).wrapping_sub(self.get() as i64));
+    }
+
     /// Exact when nobody is counting.
-    pub(crate) fn get(&self) -> u64 {
+    pub fn get(&self) -> u64 {
         self.0.iter().map(|stripe| stripe.load(Relaxed)).sum::<i64>().max(0) as u64
     }
 }
@@ -88,5 +95,8 @@ mod tests {
             });
         }
         assert_eq!(counter.get(), 3 * 2 * STRIPES as u64 * 1000);
+        counter.set(7);
+        counter.add(-2);
+        assert_eq!(counter.get(), 5);
     }
 }

@@ -69,10 +69,11 @@ mod structure;
 use crate::counter::Counter;
 use crate::image::Gate;
 use crate::latch::Restart;
+use crate::scan::with_key;
 use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::is_getting_sparse;
-use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValue, Write};
 use batch::Fencing;
 use behind::Behind;
 use directory::{Descriptors, Directory, Number, handle};
@@ -399,7 +400,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
-        self.scan_leaves(from, direction, visit)
+        self.scan_entries(from, direction, with_key(&self.pool, visit))
+    }
+
+    fn scan_values(&self, from: Bound<&K>, direction: Direction, visit: &mut VisitValue<'_>) -> Result<(), Error> {
+        self.scan_entries(from, direction, |entry, _| Ok(visit(entry.value)))
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {

@@ -18,6 +18,7 @@ pub mod selective;
 mod strings;
 mod volatile;
 
+pub use counter::Counter;
 pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
 pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, registry, small_variants, smallest};
@@ -112,6 +113,11 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// Each entry was present at some moment during the call; keys present during all of it are visited exactly once, in order.
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error>;
 
+    /// [`OrderedIndex::scan`] for a caller who reads keys himself, out of the records that the values link: where the index need not look at them, it does not.
+    fn scan_values(&self, from: Bound<&K>, direction: Direction, visit: &mut VisitValue<'_>) -> Result<(), Error> {
+        self.scan(from, direction, &mut |_, value| visit(value))
+    }
+
     /// Fills an empty index with entries in strictly ascending order of keys, faster than one by one. A crash during the call leaves it empty, or with all
     /// of them. Each leaf gets the share `fill`, from 0 to 1, of the entries that it has room for, but at least one; choose [`FILL`] unless you know better. An
     /// index that keeps nothing over a restart divides leaves as they come, and has no use for it.
@@ -197,6 +203,9 @@ impl<K: Key + ?Sized> Relocated<K> {
 
 /// What [`OrderedIndex::scan`] calls for each entry.
 pub type Visit<'a, K> = dyn FnMut(&K, NonZeroU64) -> ControlFlow<()> + 'a;
+
+/// What [`OrderedIndex::scan_values`] calls for each entry.
+pub type VisitValue<'a> = dyn FnMut(NonZeroU64) -> ControlFlow<()> + 'a;
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

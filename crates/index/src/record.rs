@@ -52,6 +52,19 @@ pub struct Version {
     pub expiry_ms: Option<u64>,
 }
 
+/// The checksum of a record's shape and of a key, which is the record's own if the record is sound.
+#[derive(Clone, Copy)]
+pub struct KeySum(u32);
+
+/// A record that was copied as a whole.
+#[derive(Clone, Copy)]
+pub struct Short {
+    /// Of its key.
+    pub sum: KeySum,
+    /// Where its value begins in what it was appended to.
+    pub value_at: usize,
+}
+
 /// A record in a pool, found to lie within it.
 #[derive(Clone, Copy)]
 pub struct Record<'p> {
@@ -156,13 +169,9 @@ impl<'p> Record<'p> {
     }
 
     /// Asks for the memory where the record that `link` refers to begins. A hint.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch<M: Medium>(pm: &Pm<M>, link: u64) {
-        if let Ok(off) = Off::<[[Word; 8]; PREFETCH_LINES]>::from_link(link)
-            && let Some(lines) = pm.get(off)
-        {
-            probe::prefetch_lines(lines);
-        }
+        pm.prefetch::<PREFETCH_LINES>(link);
     }
 
     /// Length of the key in bytes.
@@ -213,6 +222,12 @@ impl<'p> Record<'p> {
         probe::copy_out(&self.words[HEADER_WORDS..], 0, self.key_size(), out);
     }
 
+    /// [`Record::copy_key`], and the checksum of what was appended, in one pass.
+    #[inline(always)]
+    pub fn copy_key_summed(&self, out: &mut Vec<u8>) -> KeySum {
+        KeySum(probe::copy_out_checked(&self.words[HEADER_WORDS..], self.key_size(), out, shape_crc(self.shape)))
+    }
+
     /// Appends `length` bytes of the value, from `skip` on, to `out`.
     ///
     /// # Panics
@@ -221,19 +236,32 @@ impl<'p> Record<'p> {
         probe::copy_out(&self.words[HEADER_WORDS + self.key_size().div_ceil(WORD)..], skip, length, out);
     }
 
-    /// Appends the value to `out`, if it, `key` and the expiry are what was written; whether they are.
+    /// Appends the value to `out`, if it, the key of `sum` and the expiry are what was written; whether they are.
     #[inline(always)]
     #[must_use]
-    pub fn copy_matching_value(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
+    pub fn copy_matching_value(&self, sum: KeySum, out: &mut Vec<u8>) -> bool {
         let start = out.len();
-        let key_crc = crc32c(shape_crc(self.shape), key);
         let words = &self.words[HEADER_WORDS + self.key_size().div_ceil(WORD)..];
-        let crc = probe::copy_out_checked(words, self.value_size(), out, key_crc);
-        let matches = self.words[3].get() == seal_of(key_crc, append_expiry(crc, self.expiry_ms()));
+        let crc = probe::copy_out_checked(words, self.value_size(), out, sum.0);
+        let matches = self.words[3].get() == seal_of(sum.0, append_expiry(crc, self.expiry_ms()));
         if !matches {
             out.truncate(start);
         }
         matches
+    }
+
+    /// Appends the key, padded to a word, and the value, if the record has no expiry, is short, and both are what was written; else `None`, and `out` is as
+    /// before.
+    #[inline(always)]
+    pub fn copy_short(&self, out: &mut Vec<u8>) -> Option<Short> {
+        let start = out.len();
+        let sizes = [self.key_size(), self.value_size()];
+        let [key, all] = probe::copy_out_padded(&self.words[HEADER_WORDS..], sizes, out, shape_crc(self.shape))?;
+        if self.words[3].get() != seal_of(key, all) || self.shape & EXPIRES != 0 {
+            out.truncate(start);
+            return None;
+        }
+        Some(Short { sum: KeySum(key), value_at: start + sizes[0].next_multiple_of(WORD) })
     }
 
     /// Compares `key` with the record's key, from byte `skip` on (both are known to agree before it).
@@ -264,9 +292,16 @@ impl<'p> Record<'p> {
         self.words[3].get() == seal_of(key_crc, append_expiry(crc, self.expiry_ms()))
     }
 
-    /// Whether `key` and the sizes are what was written; the value is not looked at.
-    pub fn matches_key(&self, key: &[u8]) -> bool {
-        self.words[3].get() >> 32 == u64::from(crc32c(shape_crc(self.shape), key))
+    /// The checksum of `key`, if it is the record's.
+    #[inline(always)]
+    pub fn key_sum(&self, key: &[u8]) -> KeySum {
+        KeySum(crc32c(shape_crc(self.shape), key))
+    }
+
+    /// Whether the key of `sum` and the sizes are what was written; the value is not looked at.
+    #[inline(always)]
+    pub fn matches_key(&self, sum: KeySum) -> bool {
+        self.words[3].get() >> 32 == u64::from(sum.0)
     }
 }
 
@@ -329,10 +364,18 @@ mod tests {
             record.copy_value(0, value_size, &mut value_read);
             assert_eq!((&key_read, &value_read), (&key, &value));
             let mut matching = vec![1];
-            assert!(record.is_intact() && record.copy_matching_value(&key, &mut matching) && record.matches_key(&key));
+            assert!(record.is_intact() && record.copy_matching_value(record.key_sum(&key), &mut matching) && record.matches_key(record.key_sum(&key)));
             assert_eq!((matching[0], &matching[1..]), (1, &value[..]));
-            assert!(!record.copy_matching_value(b"another key", &mut matching));
+            assert!(!record.copy_matching_value(record.key_sum(b"another key"), &mut matching));
             assert_eq!(matching.len(), 1 + value_size);
+            let mut both = vec![1];
+            if let Some(Short { sum, value_at }) = record.copy_short(&mut both) {
+                assert_eq!((&both[1..][..key_size], &both[value_at..], record.matches_key(sum)), (&key[..], &value[..], true));
+            }
+            assert!(
+                both.len() > 1 || key_size == 0 || key_size + value_size > 700 || cfg!(any(miri, not(target_arch = "x86_64"))),
+                "{key_size} + {value_size}"
+            );
             assert_eq!(record.compare_key(&key, 0), Order::Equal);
             for skip in (0..=key_size + 2).take(40) {
                 assert_eq!(record.head(skip), key.as_slice().head(skip), "key of {key_size} bytes, from byte {skip}");
@@ -403,8 +446,8 @@ mod tests {
                 let intact = Record::read(pool, off.link()).is_ok_and(|record| {
                     let mut key = Vec::new();
                     record.copy_key(&mut key);
-                    assert_eq!(record.is_intact(), record.copy_matching_value(&key, &mut Vec::new()));
-                    assert!(record.matches_key(&key) || !record.is_intact());
+                    assert_eq!(record.is_intact(), record.copy_matching_value(record.key_sum(&key), &mut Vec::new()));
+                    assert!(record.matches_key(record.key_sum(&key)) || !record.is_intact());
                     record.is_intact()
                 });
                 // Commit and previous are not sealed: they change. Padding is nobody's.

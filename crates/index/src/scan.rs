@@ -10,10 +10,12 @@ use std::ops::{Bound, ControlFlow};
 
 /// Number of records that are under way, where keys are in records.
 pub(crate) const AHEAD: usize = 16;
+/// Entries of a leaf that there is room for from the beginning.
+const ENTRIES: usize = 64;
 /// Steps of a binary search whose records are asked for at once, whichever way it goes.
 const STEPS_AHEAD: usize = 3;
 
-/// Visits the keys from a bound on. `read` gathers the leaf with which a scan begins at a bound, or goes on: what stands for its entries, ascending, and the
+/// Visits the entries from a bound on; `visit` has room for a key. `read` gathers the leaf with which a scan begins at a bound, or goes on: what stands for its entries, ascending, and the
 /// [`next_bound`] behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the one that was read last, if it can tell: another hint.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
@@ -23,10 +25,10 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     entry: impl Fn(&T) -> Entry,
     mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<Option<Bound<K::Owned>>, Error>,
     ask: impl Fn(),
-    visit: &mut Visit<'_, K>,
+    mut visit: impl FnMut(Entry, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
 ) -> Result<(), Error> {
     let mut from: Bound<K::Owned> = from.map(K::to_owned);
-    let (mut entries, mut key) = (Vec::new(), K::Owned::default());
+    let (mut entries, mut key) = (Vec::with_capacity(ENTRIES), K::Owned::default());
     let mut is_first = true;
     loop {
         // Records that the leaf links stay readable while the guard lives.
@@ -35,10 +37,6 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
         if direction == Direction::Reverse {
             entries.reverse();
         }
-        let read = |at: usize, key: &mut K::Owned| {
-            let Entry { head, value } = entry(&entries[at]);
-            K::read(pool, head, value, key).map(|()| value)
-        };
         let prefetch = |at: usize| match entries.get(at) {
             _ if K::WHOLE => {}
             Some(found) => Record::prefetch(pool, entry(found).value.get()),
@@ -54,7 +52,8 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             if is_sought && !K::WHOLE && steps % STEPS_AHEAD == 0 {
                 each_middle(start, end, STEPS_AHEAD, &prefetch);
             }
-            read(middle, &mut key)?;
+            let Entry { head, value } = entry(&entries[middle]);
+            K::read(pool, head, value, &mut key)?;
             if is_beyond(&key, &from, direction) {
                 end = middle
             } else {
@@ -64,10 +63,9 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             steps += 1;
         }
         (start..start + AHEAD).for_each(prefetch);
-        for at in start..entries.len() {
+        for (at, found) in entries.iter().enumerate().skip(start) {
             prefetch(at + AHEAD);
-            let value = read(at, &mut key)?;
-            if visit(key.borrow(), value) == ControlFlow::Break(()) {
+            if visit(entry(found), &mut key)?.is_break() {
                 return Ok(());
             }
         }
@@ -75,6 +73,17 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             Some(bound) => (from, is_first) = (bound, false),
             None => return Ok(()),
         }
+    }
+}
+
+/// What calls `visit` with the key of each entry that [`scan_leaves`] visits.
+pub(crate) fn with_key<'s, K: Key + ?Sized, M: Medium>(
+    pool: &'s Pool<M>,
+    visit: &'s mut Visit<'_, K>,
+) -> impl FnMut(Entry, &mut K::Owned) -> Result<ControlFlow<()>, Error> + 's {
+    |Entry { head, value }, key| {
+        K::read(pool, head, value, key)?;
+        Ok(visit((*key).borrow(), value))
     }
 }
 

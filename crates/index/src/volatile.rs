@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
-use crate::scan::{next_bound, scan_leaves, scan_target};
+use crate::scan::{next_bound, scan_leaves, scan_target, with_key};
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse};
@@ -334,7 +334,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
                 Err(Restart) => schedule::spin(),
             }
         };
-        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, visit)
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, visit))
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use crate::{WORD, Word};
 use std::mem::MaybeUninit;
 
 /// From this length on, several checksums at once, which are combined at the end, are faster.
-const LONG: usize = 768;
+pub(crate) const LONG: usize = 768;
 
 /// The CRC-32C of what had `crc` so far, 0 at the beginning, followed by `bytes`.
 #[inline(always)]
@@ -26,53 +26,66 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// Copies the first bytes of `words` to all of `to`, and goes on with a CRC-32C over them, in one pass; `None` where that would take longer than two.
+/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over them, in one pass; `None` where that would take longer than two.
 ///
 /// # Panics
 /// When the words are too few.
 #[inline(always)]
-pub(crate) fn copy(crc: u32, words: &[Word], to: &mut [MaybeUninit<u8>]) -> Option<u32> {
+pub(crate) fn append(crc: u32, words: &[Word], length: usize, out: &mut Vec<u8>) -> Option<u32> {
+    append_padded(crc, words, [0, length], out).map(|[_, crc]| crc)
+}
+
+/// The same for two strings of bytes side by side, each padded to a word, as they are: what the checksum is behind either.
+///
+/// # Panics
+/// When the words are too few.
+#[inline(always)]
+pub(crate) fn append_padded(crc: u32, words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>) -> Option<[u32; 2]> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if to.len() < LONG
+    if sizes[0] + sizes[1] < LONG
         && let Some(unit) = machine::Unit::get()
     {
-        let (eights, rest) = to.as_chunks_mut();
-        let (whole, last) = words.split_at(eights.len());
-        let mut crc = u64::from(!crc);
-        for (word, eight) in whole.iter().zip(eights) {
-            let word = word.get();
-            *eight = word.to_le_bytes().map(MaybeUninit::new);
-            crc = unit.add_eight(crc, word);
-        }
-        if rest.is_empty() {
-            return Some(!(crc as u32));
-        }
-        let last = last[0].get();
-        let crc = unit.add_few(crc as u32, last, rest.len());
-        copy_few(last, rest);
-        return Some(!crc);
+        let counts = sizes.map(|size| size.div_ceil(WORD));
+        let words = &words[..counts[0] + counts[1]];
+        out.reserve(size_of_val(words));
+        // Of the last word, too, all is copied; what is behind the length does not count.
+        let (eights, _) = out.spare_capacity_mut()[..size_of_val(words)].as_chunks_mut();
+        let (words, eights) = (words.split_at(counts[0]), eights.split_at_mut(counts[0]));
+        let first = copy(unit, crc, words.0, sizes[0] % WORD, eights.0);
+        let second = copy(unit, first, words.1, sizes[1] % WORD, eights.1);
+        // SAFETY: so many bytes, or more, were written behind the last one.
+        unsafe { out.set_len(out.len() + counts[0] * WORD + sizes[1]) };
+        return Some([first, second]);
     }
-    let _ = (crc, words, to);
+    let _ = (crc, words, sizes, out);
     None
 }
 
-/// Copies the lower bytes of a word, less than eight.
-#[inline(always)]
+/// Copies words, and goes on with a checksum over them, of the last one over `rest` bytes alone unless that is 0.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-fn copy_few(mut bytes: u64, to: &mut [MaybeUninit<u8>]) {
-    let (fours, rest) = to.as_chunks_mut();
-    for four in fours {
-        *four = (bytes as u32).to_le_bytes().map(MaybeUninit::new);
-        bytes >>= 32;
+#[inline(always)]
+fn copy(unit: machine::Unit, crc: u32, words: &[Word], rest: usize, to: &mut [[MaybeUninit<u8>; WORD]]) -> u32 {
+    let whole = words.len() - usize::from(rest != 0);
+    let ((words, last), (to, last_to)) = (words.split_at(whole), to.split_at_mut(whole));
+    let mut crc = u64::from(!crc);
+    let mut step = |word: &Word, to: &mut [MaybeUninit<u8>; WORD]| {
+        let word = word.get();
+        *to = word.to_le_bytes().map(MaybeUninit::new);
+        crc = unit.add_eight(crc, word);
+    };
+    // Four at a time: what is left of a loop of one word is its counting.
+    let ((fours, words), (fours_to, to)) = (words.as_chunks::<4>(), to.as_chunks_mut::<4>());
+    for (four, to) in fours.iter().zip(fours_to) {
+        four.iter().zip(to).for_each(|(word, to)| step(word, to));
     }
-    let (twos, ones) = rest.as_chunks_mut();
-    for two in twos {
-        *two = (bytes as u16).to_le_bytes().map(MaybeUninit::new);
-        bytes >>= 16;
+    words.iter().zip(to).for_each(|(word, to)| step(word, to));
+    let mut crc = crc as u32;
+    if let ([last], [to]) = (last, last_to) {
+        let last = last.get();
+        *to = last.to_le_bytes().map(MaybeUninit::new);
+        crc = unit.add_few(crc, last, rest);
     }
-    for one in ones {
-        one.write(bytes as u8);
-    }
+    !crc
 }
 
 /// The instructions, in assembly: as intrinsics they could not become part of what calls them.

@@ -58,17 +58,23 @@ impl<T: ?Sized> Off<T> {
         self.0 | check(self.0) << OFFSET_BITS
     }
 
+    /// Where a link refers to, if it is one.
+    #[inline(always)]
+    pub(crate) const fn unchecked(word: u64) -> Self {
+        Self::new(word & OFFSET_MASK)
+    }
+
     /// Reads a link back.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the check does not match.
     #[inline]
     pub fn from_link(word: u64) -> Result<Self, Error> {
-        let off = word & OFFSET_MASK;
-        if word >> OFFSET_BITS != check(off) {
-            return Err(Error::corrupt(off, "a link whose check bits do not match its offset"));
+        let off = Self::unchecked(word);
+        if word >> OFFSET_BITS != check(off.0) {
+            return Err(Error::corrupt(off.0, "a link whose check bits do not match its offset"));
         }
-        Ok(Self::new(off))
+        Ok(off)
     }
 }
 

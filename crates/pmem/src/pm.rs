@@ -7,7 +7,7 @@
 use crate::medium::{LINE, Lines, Medium};
 use crate::schedule::{self, Step};
 use crate::word::{Resident, WORD, Word};
-use crate::{Error, Off};
+use crate::{Error, Off, probe};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -99,6 +99,13 @@ impl<M: Medium> Pm<M> {
         }
         // SAFETY: in bounds and aligned; words may be shared; the mapping outlives `self`.
         Some(unsafe { std::slice::from_raw_parts(self.base.add(at).cast::<Word>().as_ptr(), count) })
+    }
+
+    /// Asks for `LINES` lines from where `link` refers to, if it refers to anything. A hint.
+    #[inline(always)]
+    pub fn prefetch<const LINES: usize>(&self, link: u64) {
+        let at = Off::<Word>::unchecked(link).bytes() as usize;
+        (0..LINES).for_each(|line| probe::prefetch_address(self.base.as_ptr().wrapping_add(at + line * LINE)));
     }
 
     /// Where `what` lies in the pool, in bytes from its start.

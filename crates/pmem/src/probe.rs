@@ -14,43 +14,36 @@ use machine as chosen;
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use portable as chosen;
 
-/// Asks the processor to bring the line of `what` closer. A hint: it never faults.
+/// Asks the processor to bring the line of an address closer. A hint: it never faults.
 #[inline(always)]
-pub fn prefetch<T: ?Sized>(what: &T) {
+pub(crate) fn prefetch_address<T: ?Sized>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch has no architectural effect, whatever the address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(what).cast());
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = what;
+    let _ = address;
+}
+
+/// Asks for the line of `what`.
+#[inline(always)]
+pub fn prefetch<T: ?Sized>(what: &T) {
+    prefetch_address(what);
 }
 
 /// Asks for the line of one of several things, which may not be there: then for some other line.
 #[inline(always)]
 pub fn prefetch_one<T>(things: &[T], at: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no architectural effect, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(things.as_ptr().wrapping_add(at).cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = (things, at);
+    prefetch_address(things.as_ptr().wrapping_add(at));
 }
 
 /// Asks for every line of `what` at once.
 #[inline(always)]
 pub fn prefetch_lines<T>(what: &T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in 0..size_of::<T>().div_ceil(crate::LINE) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no architectural effect, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(what).cast::<i8>().wrapping_add(line * crate::LINE)) };
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = what;
+    let first = std::ptr::from_ref(what).cast::<u8>();
+    (0..size_of::<T>().div_ceil(crate::LINE)).for_each(|line| prefetch_address(first.wrapping_add(line * crate::LINE)));
 }
 
 /// Appends `length` bytes that begin `skip` bytes into `words`.
@@ -80,16 +73,22 @@ pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
 /// When the words are too few.
 #[inline(always)]
 pub fn copy_out_checked(words: &[Word], length: usize, out: &mut Vec<u8>, crc: u32) -> u32 {
-    assert!(length <= size_of_val(words));
-    out.reserve(length);
     let start = out.len();
-    if let Some(crc) = crc::copy(crc, words, &mut out.spare_capacity_mut()[..length]) {
-        // SAFETY: `copy` has written so many bytes after the last one.
-        unsafe { out.set_len(start + length) };
+    if let Some(crc) = crc::append(crc, words, length, out) {
         return crc;
     }
     copy_out(words, 0, length, out);
     crc::crc32c(crc, &out[start..])
+}
+
+/// Appends two strings of bytes that are side by side in `words`, each padded to a word, as they are but for the padding of the second; what a CRC-32C that was
+/// `crc` so far is behind either. `None` where that is no faster than one by one.
+///
+/// # Panics
+/// When the words are too few.
+#[inline(always)]
+pub fn copy_out_padded(words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>, crc: u32) -> Option<[u32; 2]> {
+    crc::append_padded(crc, words, sizes, out)
 }
 
 /// Compares `key` with `size` bytes of `words` (big end first, as byte strings order), both from byte `skip` on.
@@ -266,11 +265,30 @@ mod tests {
                 assert_eq!((&checked[..before], &checked[before..]), (&vec![7; before][..], &bytes[..]));
                 let mut exact = Vec::with_capacity(bytes.len());
                 copy_out_checked(words, bytes.len(), &mut exact, 0);
-                assert_eq!((exact.capacity(), &exact), (bytes.len(), &bytes), "a value needs no more room than its length");
+                assert_eq!(&exact, &bytes);
+                assert!(exact.capacity() == bytes.len() || bytes.len() < crc::LONG, "a value that is not short needs no more room than its length");
                 let mut slow = vec![MaybeUninit::new(0u8); length];
                 portable::copy(words, skip, &mut slow);
                 // SAFETY: written.
                 assert!(slow.iter().zip(&bytes[skip..]).all(|(slow, byte)| unsafe { slow.assume_init() } == *byte));
+            });
+        }
+
+        #[test]
+        fn two_strings_are_copied_with_their_padding(first in length(), second in length(), before in 0usize..20, seed in any::<u8>()) {
+            let string = |size: usize, seed: u8| (0..size).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect::<Vec<_>>();
+            let (first, second) = (string(first, seed), string(second, !seed));
+            let second_at = first.len().next_multiple_of(crate::WORD);
+            let bytes = [&first[..], &vec![0; second_at - first.len()], &second].concat();
+            with_words(&bytes, |words| {
+                let mut out = vec![7; before];
+                match copy_out_padded(words, [first.len(), second.len()], &mut out, seed.into()) {
+                    Some([one, both]) => {
+                        assert_eq!((one, both), (crc::crc32c(seed.into(), &first), crc::crc32c(one, &second)));
+                        assert_eq!((&out[..before], &out[before..]), (&vec![7; before][..], &bytes[..]));
+                    }
+                    None => assert!(out.len() == before && (first.len() + second.len() >= crc::LONG || cfg!(any(miri, not(target_arch = "x86_64"))))),
+                }
             });
         }
 

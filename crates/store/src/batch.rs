@@ -420,8 +420,8 @@ impl<M: Listed> Shared<M> {
         for step in steps {
             let count = &step.item.namespace.space.count;
             match (step.was_present, step.is_delete()) {
-                (false, _) => drop(count.fetch_add(1, Ordering::Relaxed)),
-                (true, true) => drop(count.fetch_sub(1, Ordering::Relaxed)),
+                (false, _) => count.add(1),
+                (true, true) => count.add(-1),
                 (true, false) => {}
             }
         }

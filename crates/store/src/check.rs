@@ -8,7 +8,6 @@ use everleaf_index::record::Record;
 use everleaf_pmem::{Info, Off, Reach, Usage, Word, schedule};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Number of damages that a [`Report`] describes; it counts all.
 const DAMAGE_COUNT_MAX: usize = 16;
@@ -113,7 +112,7 @@ impl<M: Listed> Store<M> {
         let namespaces = self.existing().into_iter().filter_map(|space| {
             let index = space.index.load_full()?;
             let stats = index.tree.stats();
-            let keys = space.count.load(Ordering::Relaxed);
+            let keys = space.count.get();
             Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys, leaves: stats.leaves, leaf_bytes: stats.leaf_bytes, depth: stats.depth })
         });
         Stats { namespaces: namespaces.collect(), pool: self.shared.pool.info() }
@@ -146,7 +145,7 @@ impl<M: Listed> Store<M> {
         let reach = self.shared.pool.reach();
         let mut report = Report::default();
         let existing = self.existing();
-        let expected = existing.iter().map(|space| space.count.load(Ordering::Relaxed)).sum();
+        let expected = existing.iter().map(|space| space.count.get()).sum();
         let mut read = 0_u64;
         let mut step = || {
             read += 1;
@@ -183,7 +182,7 @@ impl<M: Listed> Store<M> {
         let Some(index) = space.index.load_full() else { return };
         let name = Some(space.name.as_str());
         let found = self.verify_index(&space.name, &index, reach, report, step);
-        let counted = space.count.load(Ordering::Relaxed);
+        let counted = space.count.get();
         if found.keys != counted && report.is_sound() {
             report.note(name, format!("{counted} keys are counted, {} are found", found.keys));
         }

@@ -53,6 +53,7 @@ impl Cursor {
     }
 
     /// Whether `key`, which lies behind its position, lies behind its end, too.
+    #[inline(always)]
     pub(crate) fn is_beyond(&self, key: &[u8]) -> bool {
         let is_beyond = |to: &[u8]| if self.direction == Direction::Forward { key > to } else { key < to };
         match &self.to {

@@ -5,10 +5,10 @@
 //!
 //! A backup gets its name when all of it is in the file, and the device has it: a file of that name is whole, or it was there before.
 
-use crate::namespace::copy_value;
 use crate::snapshot::Snapshot;
 use crate::stream::{Origin, Passed, StreamError, Writer};
 use crate::unfinished::{Unfinished, is_same_file};
+use crate::view::Reading;
 use crate::{Cursor, Direction, Namespace};
 use everleaf_index::Listed;
 use everleaf_pmem::Hardware;
@@ -16,7 +16,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 
 /// A stream that is being written, a block at a time.
 pub struct Export<W, M: Listed = Hardware> {
@@ -42,7 +41,7 @@ impl<M: Listed> Snapshot<M> {
             let _pinned = self.shared.pool.pin();
             namespaces.retain(|namespace| namespace.space.index_at(self.moment(), &self.shared.clock).is_some());
         }
-        let entries_expected = namespaces.iter().map(|namespace| namespace.space.count.load(Ordering::Relaxed)).sum();
+        let entries_expected = namespaces.iter().map(|namespace| namespace.space.count.get()).sum();
         let origin = Origin { time_ms: self.time_ms(), entries_expected, writer: concat!("everleaf ", env!("CARGO_PKG_VERSION")).into() };
         let writer = Writer::begin(out, &origin)?;
         Ok(Export { snapshot: self, writer, namespaces: namespaces.into_iter(), current: None, entries_expected })
@@ -127,8 +126,8 @@ impl<W: Write, M: Listed> Export<W, M> {
             return Ok(true);
         };
         let writer = &mut self.writer;
-        self.snapshot.view(namespace).walk(cursor, &mut |key, record| {
-            let is_full = writer.entry(key, record.expiry_ms(), |out| copy_value(record, key, out))?;
+        self.snapshot.view(namespace).walk(cursor, Reading::Keys, &mut |met| {
+            let is_full = writer.entry(met.key(), met.record.expiry_ms(), |out| met.copy_value(out))?;
             Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         self.writer.flush_entries()?;

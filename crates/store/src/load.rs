@@ -143,7 +143,7 @@ impl<M: Listed> Shared<M> {
         schedule::drain();
         space.index.store(Some(index.clone()));
         space.turned.store(index.begun.get(&self.clock), Ordering::Release);
-        space.count.store(count, Ordering::Relaxed);
+        space.count.set(count);
         space.is_loading.store(false, Ordering::Release);
     }
 

@@ -23,12 +23,11 @@ use crate::stripes::{Announced, Locked};
 use crate::version::{damaged, is_shown};
 use crate::view::View;
 use everleaf_index::Listed;
-use everleaf_index::record::{Record, Version};
+use everleaf_index::record::{KeySum, Record, Version};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Reserve, Word, with_reserve};
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What [`Namespace::modify`] is to do with a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +92,7 @@ enum Course<'a> {
 impl<'a> Found<'a> {
     /// Checks key and sizes; the value is not looked at.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        check_key(&self.record, self.key)
+        check_key(&self.record, self.record.key_sum(self.key))
     }
 
     /// Length of the value in bytes, which is not looked at.
@@ -220,7 +219,7 @@ impl<M: Listed> Namespace<M> {
     /// Number of keys: exact when no write is under way. Those that have expired count until they are removed, by [`Store::sweep`](crate::Store::sweep) or a
     /// write.
     pub fn count(&self) -> u64 {
-        self.space.count.load(Ordering::Relaxed)
+        self.space.count.get()
     }
 
     /// Sets `key` to `value`.
@@ -492,7 +491,7 @@ impl<M: Listed> Namespace<M> {
     fn taken(&self, old: NonZeroU64, at: u64) -> Result<bool, Error> {
         let shown = self.is_shown(old.get())?;
         if self.is_present(old.get())? {
-            self.space.count.fetch_sub(1, Ordering::Relaxed);
+            self.space.count.add(-1);
         }
         self.shared.replaced(old.get(), None, at, &self.shared.pool.pin())?;
         Ok(shown)
@@ -551,7 +550,11 @@ impl<M: Listed> Namespace<M> {
 
     /// Whether the version that `link` refers to, if it is not 0, says that the key is there and has not expired. The caller holds its stripe.
     fn is_shown(&self, link: u64) -> Result<bool, Error> {
-        Ok(link != 0 && is_shown(&Record::read(&self.shared.pool, link)?, self.shared.wall.now_ms()))
+        if link == 0 {
+            return Ok(false);
+        }
+        let record = Record::read(&self.shared.pool, link)?;
+        Ok(record.is_lasting() || is_shown(&record, self.shared.wall.now_ms()))
     }
 
     /// Whether the version that `link` refers to, if it is not 0, says that the key is there, expired or not. The caller holds its stripe.
@@ -651,8 +654,8 @@ impl<M: Listed> Namespace<M> {
         for ((_, link), old) in links.iter().zip(replaced) {
             let old = old.map_or(0, NonZeroU64::get);
             match (self.is_present(old)?, self.is_present(link.get())?) {
-                (false, true) => drop(self.space.count.fetch_add(1, Ordering::Relaxed)),
-                (true, false) => drop(self.space.count.fetch_sub(1, Ordering::Relaxed)),
+                (false, true) => self.space.count.add(1),
+                (true, false) => self.space.count.add(-1),
                 _ => {}
             }
             if old != 0 {
@@ -703,14 +706,21 @@ pub(crate) fn link_word(off: Off<[Word]>) -> NonZeroU64 {
 /// Appends the value of `record`, which is that of `key`, to `out`, if both are what was written.
 #[inline]
 pub(crate) fn copy_value(record: &Record<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
+    copy_value_of(record, record.key_sum(key), out)
+}
+
+/// [`copy_value`] for a key whose checksum is known.
+#[inline(always)]
+pub(crate) fn copy_value_of(record: &Record<'_>, key: KeySum, out: &mut Vec<u8>) -> Result<usize, Error> {
     match record.copy_matching_value(key, out) {
         true => Ok(record.value_size()),
         false => Err(damaged(record, "a record that does not match its checksum")),
     }
 }
 
-/// Checks that `key` and the sizes are what was written.
-pub(crate) fn check_key(record: &Record<'_>, key: &[u8]) -> Result<(), Error> {
+/// Checks that the key of that checksum, and the sizes, are what was written.
+#[inline]
+pub(crate) fn check_key(record: &Record<'_>, key: KeySum) -> Result<(), Error> {
     match record.matches_key(key) {
         true => Ok(()),
         false => Err(damaged(record, "a record whose key does not match its checksum")),

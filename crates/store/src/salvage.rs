@@ -203,7 +203,7 @@ impl<M: Listed> Salvage<'_, M> {
             };
         }
         match Record::read(self.pool, link) {
-            Ok(record) if record.is_intact() && record.matches_key(key) => {
+            Ok(record) if record.is_intact() && record.matches_key(record.key_sum(key)) => {
                 self.seen.insert(record.off.bytes());
                 if record.is_tombstone() { Ok(()) } else { self.write(to, key, &record) }
             }
@@ -232,7 +232,7 @@ impl<M: Listed> Salvage<'_, M> {
         // The key alone is soon looked at, whatever size a word that is no header claims for the value.
         let mut key = Vec::new();
         record.copy_key(&mut key);
-        if !record.matches_key(&key) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
+        if !record.matches_key(record.key_sum(&key)) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
             return None;
         }
         let age = match record.commit().get() {

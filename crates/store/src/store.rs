@@ -15,9 +15,8 @@ use crate::version::Moment;
 use crate::wall::{Times, Wall};
 use crate::{Error, Namespace};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
-use crossbeam_utils::CachePadded;
 use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
-use everleaf_index::{Entry, Listed, OrderedIndex, Write, registry};
+use everleaf_index::{Counter, Entry, Listed, OrderedIndex, Write, registry};
 use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Watched};
 use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
 use parking_lot::{Mutex, RwLock};
@@ -131,7 +130,7 @@ pub(crate) struct Space {
     /// Whether a bulk load is making its index. Set while indexes are not created.
     pub(crate) is_loading: AtomicBool,
     /// Number of keys, those that have expired and are still there included. Changed with the key's stripe held.
-    pub(crate) count: CachePadded<AtomicU64>,
+    pub(crate) count: Counter,
     /// Number of writes of keys that expire, and 1 more where the pool had some, or may have; 0 again when a sweep finds none.
     pub(crate) expiring: AtomicU64,
 }
@@ -259,7 +258,7 @@ impl<M: Listed> Store<M> {
         for (name, Found { index, may_expire, tombstones }) in opened.indexes {
             let space = shared.add_space(&name, Some(index));
             shared.note_expiring(&space, may_expire.into());
-            space.count.fetch_sub(tombstones.len() as u64, Ordering::Relaxed);
+            space.count.add(-(tombstones.len() as i64));
             tombstones.into_iter().for_each(|link| shared.left_tombstone(&space, link, 0));
         }
         let shared = Arc::new(shared);
@@ -348,7 +347,8 @@ impl<M: Listed> Shared<M> {
     fn add_space(&self, name: &str, index: Option<Index>) -> Arc<Space> {
         let mut spaces = self.spaces.write();
         let new = || {
-            let count = index.as_ref().map_or(0, |index| index.tree.stats().keys);
+            let count = Counter::default();
+            count.set(index.as_ref().map_or(0, |index| index.tree.stats().keys));
             let kind = index.as_ref().map_or_else(OnceLock::new, |index| OnceLock::from(index.kind));
             let number = self.next_space.fetch_add(1, Ordering::Relaxed);
             Arc::new(Space {
@@ -359,7 +359,7 @@ impl<M: Listed> Shared<M> {
                 former: ArcSwap::default(),
                 turned: Watched::new(0),
                 is_loading: AtomicBool::new(false),
-                count: AtomicU64::new(count).into(),
+                count,
                 expiring: AtomicU64::new(0),
             })
         };
@@ -404,7 +404,7 @@ impl<M: Listed> Shared<M> {
     pub(crate) fn begin_load(&self, space: &Space) -> Result<Index, Error> {
         let _creating = schedule::lock(&self.creating);
         if space.index.load().is_some() {
-            return Err(everleaf_index::Error::NotEmpty { keys: space.count.load(Ordering::Relaxed) }.into());
+            return Err(everleaf_index::Error::NotEmpty { keys: space.count.get() }.into());
         }
         let index = self.create_index(space, Stamp::undrawn())?;
         space.is_loading.store(true, Ordering::Release);
@@ -432,7 +432,7 @@ impl<M: Listed> Shared<M> {
             let _all = self.stripes.lock_all();
             self.writable()?;
             let Some(old) = space.index.load_full() else { return Ok(false) };
-            let keys = space.count.load(Ordering::Relaxed);
+            let keys = space.count.get();
             check(keys)?;
             self.pool.unlink_root(&space.name)?;
             let former = Arc::new(Former { index: old, ended: Stamp::undrawn() });
@@ -441,7 +441,7 @@ impl<M: Listed> Shared<M> {
             space.index.store(None);
             let at = former.ended.get(&self.clock);
             space.turned.store(at, Ordering::Release);
-            space.count.store(0, Ordering::Relaxed);
+            space.count.set(0);
             // Whoever begins a snapshot from now on is above that, and holds nothing of it back.
             self.tick();
             self.left_index(space, former, keys, at);

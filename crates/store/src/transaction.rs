@@ -26,10 +26,11 @@
 use crate::batch::{Item, Quiet};
 use crate::draft::{self, Draft};
 use crate::merge::{self, Goal, Merge};
-use crate::namespace::{Entry, Namespace, check_key, copy_value};
+use crate::namespace::{Entry, Namespace};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
 use crate::version::{Age, Moment, damaged, is_shown};
+use crate::view::{Met, Reading};
 use crate::{Cursor, Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
@@ -58,14 +59,14 @@ type At = (u32, Vec<u8>);
 type Own<'t, M> = Box<dyn Iterator<Item = (&'t [u8], &'t Goal<M>)> + 't>;
 
 /// The value that a transaction sees.
-enum Shown<'a, 'p> {
+enum Shown<'a, 'w> {
     /// That of a record of its snapshot.
-    Stored(&'a Record<'p>),
-    /// What it has made of it.
-    Own(&'a [u8]),
+    Stored(Met<'w>),
+    /// A key, and what it has made of it.
+    Own(&'a [u8], &'a [u8]),
 }
 
-type Show<'a> = dyn FnMut(&[u8], Shown<'_, '_>) -> Result<ControlFlow<()>, Error> + 'a;
+type Show<'a> = dyn FnMut(Shown<'_, '_>) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// A place in a transaction to go back to.
 #[derive(Debug)]
@@ -393,14 +394,9 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn walk(&self, namespace: &Namespace<M>, cursor: &mut Cursor, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        let mut value = Vec::new();
-        self.walk_shown(namespace, cursor, &mut |key, shown| match shown {
-            Shown::Own(value) => Ok(visit(key, value)),
-            Shown::Stored(record) => {
-                value.clear();
-                copy_value(record, key, &mut value)?;
-                Ok(visit(key, &value))
-            }
+        self.walk_shown(namespace, cursor, Reading::Values, &mut |shown| match shown {
+            Shown::Own(key, value) => Ok(visit(key, value)),
+            Shown::Stored(met) => met.entry().map(|(key, value)| visit(key, value)),
         })
     }
 
@@ -412,22 +408,21 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn walk_keys(&self, namespace: &Namespace<M>, cursor: &mut Cursor, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.walk_shown(namespace, cursor, &mut |key, shown| {
-            if let Shown::Stored(record) = shown {
-                check_key(record, key)?;
-            }
-            Ok(visit(key))
+        self.walk_shown(namespace, cursor, Reading::Keys, &mut |shown| match shown {
+            Shown::Own(key, _) => Ok(visit(key)),
+            Shown::Stored(met) => met.checked_key().map(&mut visit),
         })
     }
 
     /// Goes through what the snapshot has and what the transaction has written itself side by side.
-    fn walk_shown(&self, namespace: &Namespace<M>, cursor: &mut Cursor, show: &mut Show<'_>) -> Result<(), Error> {
+    fn walk_shown(&self, namespace: &Namespace<M>, cursor: &mut Cursor, reading: Reading, show: &mut Show<'_>) -> Result<(), Error> {
         let view = self.snapshot.view(namespace);
         let begun = cursor.clone();
         let mut own = self.own(namespace, &begun).peekable();
         // The own key at which `show` had enough.
         let mut last = None;
-        let outcome = view.walk(cursor, &mut |key, record| {
+        let outcome = view.walk(cursor, reading, &mut |met| {
+            let key = met.key();
             while let Some((due, to)) = own.next_if(|(own, _)| begun.is_before(own, key)) {
                 if self.show_own(namespace, due, to, None, show)?.is_break() {
                     last = Some(due);
@@ -435,8 +430,8 @@ impl<M: Listed> Transaction<M> {
                 }
             }
             match own.next_if(|(own, _)| *own == key) {
-                Some((_, to)) => self.show_own(namespace, key, to, Some(record), show),
-                None => show(key, Shown::Stored(record)),
+                Some((_, to)) => self.show_own(namespace, key, to, Some(&met), show),
+                None => show(Shown::Stored(met)),
             }
         });
         let outcome = outcome.and_then(|()| {
@@ -463,15 +458,15 @@ impl<M: Listed> Transaction<M> {
     }
 
     /// Shows what the transaction has written itself, over the record that its snapshot has.
-    fn show_own(&self, namespace: &Namespace<M>, key: &[u8], to: &Goal<M>, record: Option<&Record<'_>>, show: &mut Show<'_>) -> Result<ControlFlow<()>, Error> {
-        let mut show = |value: Option<&[u8]>| value.map_or(Ok(ControlFlow::Continue(())), |value| show(key, Shown::Own(value)));
+    fn show_own(&self, namespace: &Namespace<M>, key: &[u8], to: &Goal<M>, met: Option<&Met<'_>>, show: &mut Show<'_>) -> Result<ControlFlow<()>, Error> {
+        let mut show = |value: Option<&[u8]>| value.map_or(Ok(ControlFlow::Continue(())), |value| show(Shown::Own(key, value)));
         match to {
             Goal::Be(entry) => show(entry.as_ref().map(|entry| entry.value.as_slice())),
             Goal::BeDraft(draft) => show(Some(&draft.entry()?.value)),
             Goal::Become(merges) => {
                 self.rely_on(namespace, key);
                 let mut value = Vec::new();
-                let size = record.map(|record| copy_value(record, key, &mut value)).transpose()?;
+                let size = met.map(|met| met.copy_value(&mut value)).transpose()?;
                 show(merged(namespace, key, size.map(|_| value), merges)?.as_deref())
             }
         }

@@ -73,13 +73,11 @@ impl<M: Listed> Shared<M> {
     /// is that of a snapshot that it holds.
     #[inline(always)]
     pub(crate) fn visible(&self, link: u64, moment: Option<Moment>) -> Result<Option<Record<'_>>, Error> {
-        let record = Record::read(&self.pool, link)?;
-        // Timestamps are below the bits that say that there is none. Who asks on begins with the link again: were the record handed to him, every record would
-        // go through memory, and wait there (decision 84).
-        let end = moment.map_or(UNSTAMPED, |moment| moment.at);
-        if record.commit().load(Ordering::Acquire) < end && record.is_lasting() {
-            return Ok(Some(record));
+        let newest = Record::read(&self.pool, link)?;
+        if is_plain(&newest, moment) {
+            return Ok(Some(newest));
         }
+        // Who asks on begins with the link again: were the record handed to him, every record would go through memory, and wait there (decision 84).
         match moment {
             Some(moment) => self.resolve_at(link, moment),
             None => self.resolve(link),
@@ -175,6 +173,14 @@ impl<M: Listed> Shared<M> {
         let now = self.clock.stamp();
         self.pool.compare_exchange(record.commit(), self.unstamped(), now).map_or_else(|other| other, |_| now)
     }
+}
+
+/// Whether a reader, now or as of a moment, sees the newest version of a key, as that alone can tell.
+#[inline(always)]
+pub(crate) fn is_plain(newest: &Record<'_>, moment: Option<Moment>) -> bool {
+    // Timestamps are below the bits that say that there is none.
+    let end = moment.map_or(UNSTAMPED, |moment| moment.at);
+    newest.commit().load(Ordering::Acquire) < end && newest.is_lasting()
 }
 
 /// Whether a committed version says, at that time, that the key is present.

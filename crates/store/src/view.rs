@@ -3,19 +3,66 @@
 //! Readers pin an epoch, look links up, and read what is visible of the records (`version.rs`), which stay in place meanwhile. One that goes through many
 //! entries pins an epoch for some hundred of them at a time, so that it does not keep retired records from being reused.
 
-use crate::namespace::{Found, GROUP, copy_value};
+use crate::namespace::{Found, GROUP, check_key, copy_value_of};
 use crate::store::{Index, Shared, Space};
-use crate::version::Moment;
+use crate::version::{Moment, is_plain};
 use crate::{Cursor, Error};
 use arc_swap::Guard as Loaded;
 use everleaf_index::Listed;
-use everleaf_index::record::Record;
+use everleaf_index::record::{KeySum, Record, Short};
 use everleaf_pmem::Medium;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Number of entries visited under one pinned epoch.
 pub(crate) const ENTRIES_PER_EPOCH: usize = 256;
+
+/// What a walk is for: values are read with the keys, where that is sooner done, or not before they are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    Values,
+    Keys,
+}
+
+/// An entry that a walk comes by, as its reader sees it.
+pub(crate) struct Met<'w> {
+    pub(crate) record: Record<'w>,
+    sum: KeySum,
+    key_size: usize,
+    /// Where the value begins, if it was read.
+    value_at: Option<usize>,
+    /// The key, and the value or room for it.
+    bytes: &'w mut Vec<u8>,
+}
+
+impl<'w> Met<'w> {
+    /// The key as it was found.
+    #[inline(always)]
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_size]
+    }
+
+    /// The key, if it and the sizes are what was written.
+    pub(crate) fn checked_key(&self) -> Result<&[u8], Error> {
+        check_key(&self.record, self.sum)?;
+        Ok(self.key())
+    }
+
+    /// Appends the value to `out`, if it and the key are what was written.
+    pub(crate) fn copy_value(&self, out: &mut Vec<u8>) -> Result<usize, Error> {
+        copy_value_of(&self.record, self.sum, out)
+    }
+
+    /// Key and value, if they are what was written.
+    #[inline(always)]
+    pub(crate) fn entry(self) -> Result<(&'w [u8], &'w [u8]), Error> {
+        if self.value_at.is_none() {
+            copy_value_of(&self.record, self.sum, self.bytes)?;
+        }
+        let (key, rest) = self.bytes.split_at(self.key_size);
+        Ok((key, &rest[self.value_at.map_or(0, |at| at - self.key_size)..]))
+    }
+}
 
 /// A namespace, now or as of a moment.
 pub(crate) struct View<'s, M: Medium> {
@@ -80,16 +127,20 @@ impl<M: Listed> View<'_, M> {
 
     /// Visits the keys and values that a reader sees.
     pub(crate) fn walk_values(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        let mut value = Vec::new();
-        self.walk(cursor, &mut |key, record| {
-            value.clear();
-            copy_value(record, key, &mut value)?;
-            Ok(visit(key, &value))
-        })
+        self.walk(cursor, Reading::Values, &mut |met| met.entry().map(|(key, value)| visit(key, value)))
     }
 
-    /// Visits the records that a reader sees, pinned.
-    pub(crate) fn walk(&self, cursor: &mut Cursor, visit: &mut impl FnMut(&[u8], &Record<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
+    /// Reads the key of an entry; the record that a reader sees, if there is one.
+    fn read_key(&self, link: u64, key: &mut Vec<u8>) -> Result<Option<(Record<'_>, KeySum)>, Error> {
+        let newest = Record::read(&self.shared.pool, link)?;
+        let sum = newest.copy_key_summed(key);
+        let record = self.shared.visible(link, self.moment)?;
+        Ok(record.map(|record| (record, if record.off == newest.off { sum } else { record.key_sum(key) })))
+    }
+
+    /// Visits what a reader sees, pinned.
+    pub(crate) fn walk(&self, cursor: &mut Cursor, reading: Reading, visit: &mut impl FnMut(Met<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
+        let mut bytes = Vec::new();
         while !cursor.is_over() {
             let _pinned = self.shared.pool.pin();
             let index = self.index();
@@ -97,31 +148,42 @@ impl<M: Listed> View<'_, M> {
                 cursor.end();
                 break;
             };
-            let mut outcome = Ok(ControlFlow::Continue(()));
-            let mut left = ENTRIES_PER_EPOCH;
-            let mut last = None;
-            index.tree.scan(cursor.position(), cursor.direction(), &mut |key, link| {
-                if cursor.is_beyond(key) {
-                    return ControlFlow::Break(());
-                }
-                left -= 1;
-                let visited = match self.shared.visible(link.get(), self.moment) {
-                    Ok(Some(record)) => visit(key, &record),
-                    Ok(None) => Ok(ControlFlow::Continue(())),
-                    Err(error) => Err(error),
+            let (mut left, mut key_size) = (ENTRIES_PER_EPOCH, 0);
+            // What the visit says after which there is no other under this epoch; nothing, if all has been visited.
+            let mut outcome = Ok(None);
+            index.tree.scan_values(cursor.position(), cursor.direction(), &mut |link| {
+                let mut step = || {
+                    bytes.clear();
+                    let newest = Record::read(&self.shared.pool, link.get())?;
+                    let reads_all = reading == Reading::Values && is_plain(&newest, self.moment);
+                    let short = if reads_all { newest.copy_short(&mut bytes) } else { None };
+                    let seen = match short {
+                        Some(Short { sum, value_at }) => Some((newest, sum, Some(value_at))),
+                        None => self.read_key(link.get(), &mut bytes)?.map(|(record, sum)| (record, sum, None)),
+                    };
+                    key_size = if short.is_some() { newest.key_size() } else { bytes.len() };
+                    if cursor.is_beyond(&bytes[..key_size]) {
+                        return Ok(None);
+                    }
+                    let Some((record, sum, value_at)) = seen else { return Ok(Some(ControlFlow::Continue(()))) };
+                    visit(Met { record, sum, key_size, value_at, bytes: &mut bytes }).map(Some)
                 };
-                if left > 0 && matches!(visited, Ok(ControlFlow::Continue(()))) {
+                let visited = step();
+                left -= 1;
+                if left > 0 && matches!(visited, Ok(Some(ControlFlow::Continue(())))) {
                     return ControlFlow::Continue(());
                 }
-                (outcome, last) = (visited, Some(key.to_vec()));
+                outcome = visited;
                 ControlFlow::Break(())
             })?;
-            match last {
-                Some(last) => cursor.advance(last),
+            match outcome? {
                 None => cursor.end(),
-            }
-            if outcome?.is_break() {
-                break;
+                Some(flow) => {
+                    cursor.advance(bytes[..key_size].to_vec());
+                    if flow.is_break() {
+                        break;
+                    }
+                }
             }
         }
         Ok(())

@@ -8,26 +8,36 @@ use crate::record::Record;
 use crate::scan::{AHEAD, next_bound, scan_leaves, scan_target};
 use crate::selective::leaf::{self, Placed};
 use crate::selective::router::{Fences, Route, Router, Target};
-use crate::{Direction, Error, Key, Visit};
+use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, probe, schedule};
-use std::cell::RefCell;
-use std::ops::Bound;
+use std::cell::Cell;
+use std::ops::{Bound, ControlFlow};
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
-    pub(super) fn scan_leaves(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
+    /// Calls `visit` for each entry from a bound on, with room for its key.
+    pub(super) fn scan_entries(
+        &self,
+        from: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(leaf::Entry, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), Error> {
         // The way to the next leaf, while it is under the same node, and that has not changed.
-        let next = RefCell::new(None);
+        let next = Cell::new(None);
         let read = |from: &Bound<K::Owned>, placed: &mut Vec<Placed>| loop {
             match self.read_leaf(scan_target(from, direction), next.take(), direction, placed) {
                 Ok((fences, beside)) => {
-                    next.replace(beside);
+                    next.set(beside);
                     return Ok(next_bound(fences?, direction));
                 }
                 Err(Restart) => schedule::spin(),
             }
         };
-        let ask = || next.borrow().iter().for_each(|next| self.prefetch_records(next, direction));
+        let ask = || {
+            let beside = next.take();
+            beside.iter().for_each(|next| self.prefetch_records(next, direction));
+            next.set(beside);
+        };
         scan_leaves(&self.pool, from, direction, |placed: &Placed| placed.entry, read, ask, visit)
     }
 
@@ -65,7 +75,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let sorted = match order {
             Some(order) => {
                 placed.clear();
-                for slot in order {
+                for slot in order.slots() {
                     if let Some(Slot { value, .. }) = leaf.read(slot) {
                         // Of keys that are in records nobody asks for the heads.
                         placed.push(Placed { entry: leaf::Entry { head: 0, value }, slot });
@@ -89,10 +99,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn prefetch_records(&self, route: &Route, direction: Direction) {
         if let Ok((leaf, descriptor)) = self.leaf(route.leaf)
             && let Ok(version) = descriptor.latch().try_read()
-            && let Some(mut order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version)
+            && let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version)
         {
+            let mut slots = order.slots();
             for _ in 0..AHEAD {
-                let slot = if direction == Direction::Forward { order.next() } else { order.next_back() };
+                let slot = if direction == Direction::Forward { slots.next() } else { slots.next_back() };
                 let found = slot.and_then(|slot| leaf.read(slot));
                 found.iter().for_each(|found| Record::prefetch(&self.pool, found.value.get()));
             }

@@ -6,7 +6,7 @@ use super::leaf::{self, LeafLayout};
 use super::router::Router;
 use super::{Restart, Selective};
 use crate::record::Record;
-use crate::scan::{next_bound, scan_leaves, scan_target};
+use crate::scan::{next_bound, scan_leaves, scan_target, with_key};
 use crate::{Direction, Error, Key, Visit};
 use everleaf_pmem::{Medium, probe};
 use std::ops::Bound;
@@ -38,6 +38,6 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             }
             Ok(next)
         };
-        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, visit)
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, visit))
     }
 }
