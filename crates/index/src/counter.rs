@@ -1,4 +1,4 @@
-//! A counter that many threads raise without meeting, and without an instruction that is locked: one would wait for all write-backs under way, and the
+//! A counter that many threads change without meeting, and without an instruction that is locked: one would wait for all write-backs under way, and the
 //! thread's next search with it.
 
 use crossbeam_utils::CachePadded;
@@ -12,7 +12,7 @@ const SHARED: usize = STRIPES - 1;
 /// Of a thread that has not counted yet.
 const UNKNOWN: usize = STRIPES;
 
-/// See the head of this file: each thread has a place of its own to count in, as long as there are some.
+/// A counter in which each thread has a place of its own, as long as there are some.
 #[derive(Default)]
 pub struct Counter([CachePadded<AtomicI64>; STRIPES]);
 
@@ -70,12 +70,16 @@ impl Counter {
 
     /// Starts anew from `count`, while nobody is counting.
     pub fn set(&self, count: u64) {
-        self.add((count as i64).wrapping_sub(self.get() as i64));
+        self.add((count as i64).wrapping_sub(self.sum()));
     }
 
     /// Exact when nobody is counting.
     pub fn get(&self) -> u64 {
-        self.0.iter().map(|stripe| stripe.load(Relaxed)).sum::<i64>().max(0) as u64
+        self.sum().max(0) as u64
+    }
+
+    fn sum(&self) -> i64 {
+        self.0.iter().fold(0, |sum, stripe| sum.wrapping_add(stripe.load(Relaxed)))
     }
 }
 

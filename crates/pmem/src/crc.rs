@@ -3,6 +3,7 @@
 //! What has a key and a hundred bytes is checked in 16 steps. A library that is made for megabytes takes longer to find out that there are none.
 
 use crate::{WORD, Word};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::mem::MaybeUninit;
 
 /// From this length on, several checksums at once, which are combined at the end, are faster.
@@ -26,7 +27,8 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over them, in one pass; `None` where that would take longer than two.
+/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over them, in one pass; `None` where that would take longer than two. Takes room for
+/// whole words.
 ///
 /// # Panics
 /// When the words are too few.

@@ -158,7 +158,7 @@ impl<M: Listed> Shared<M> {
         if record.is_tombstone() || self.age(&record)? == Age::Open {
             return Ok(false);
         }
-        let mut value = Vec::with_capacity(record.value_size());
+        let mut value = Vec::new();
         copy_value(&record, key, &mut value)?;
         let commit = record.commit().load(Ordering::Acquire);
         let version = Version { is_tombstone: false, commit, previous: record.previous().get(), expiry_ms: record.expiry_ms() };

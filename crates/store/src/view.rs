@@ -130,14 +130,6 @@ impl<M: Listed> View<'_, M> {
         self.walk(cursor, Reading::Values, &mut |met| met.entry().map(|(key, value)| visit(key, value)))
     }
 
-    /// Reads the key of an entry; the record that a reader sees, if there is one.
-    fn read_key(&self, link: u64, key: &mut Vec<u8>) -> Result<Option<(Record<'_>, KeySum)>, Error> {
-        let newest = Record::read(&self.shared.pool, link)?;
-        let sum = newest.copy_key_summed(key);
-        let record = self.shared.visible(link, self.moment)?;
-        Ok(record.map(|record| (record, if record.off == newest.off { sum } else { record.key_sum(key) })))
-    }
-
     /// Visits what a reader sees, pinned.
     pub(crate) fn walk(&self, cursor: &mut Cursor, reading: Reading, visit: &mut impl FnMut(Met<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
         let mut bytes = Vec::new();
@@ -148,25 +140,31 @@ impl<M: Listed> View<'_, M> {
                 cursor.end();
                 break;
             };
-            let (mut left, mut key_size) = (ENTRIES_PER_EPOCH, 0);
+            let (mut left, mut key_size) = (ENTRIES_PER_EPOCH, None);
             // What the visit says after which there is no other under this epoch; nothing, if all has been visited.
             let mut outcome = Ok(None);
             index.tree.scan_values(cursor.position(), cursor.direction(), &mut |link| {
                 let mut step = || {
                     bytes.clear();
+                    key_size = None;
                     let newest = Record::read(&self.shared.pool, link.get())?;
                     let reads_all = reading == Reading::Values && is_plain(&newest, self.moment);
                     let short = if reads_all { newest.copy_short(&mut bytes) } else { None };
-                    let seen = match short {
-                        Some(Short { sum, value_at }) => Some((newest, sum, Some(value_at))),
-                        None => self.read_key(link.get(), &mut bytes)?.map(|(record, sum)| (record, sum, None)),
-                    };
-                    key_size = if short.is_some() { newest.key_size() } else { bytes.len() };
-                    if cursor.is_beyond(&bytes[..key_size]) {
+                    let sum = short.map_or_else(|| newest.copy_key_summed(&mut bytes), |short| short.sum);
+                    let size = newest.key_size();
+                    key_size = Some(size);
+                    if cursor.is_beyond(&bytes[..size]) {
                         return Ok(None);
                     }
-                    let Some((record, sum, value_at)) = seen else { return Ok(Some(ControlFlow::Continue(()))) };
-                    visit(Met { record, sum, key_size, value_at, bytes: &mut bytes }).map(Some)
+                    let met = match short {
+                        Some(Short { value_at, .. }) => Met { record: newest, sum, key_size: size, value_at: Some(value_at), bytes: &mut bytes },
+                        None => {
+                            let Some(record) = self.shared.visible(link.get(), self.moment)? else { return Ok(Some(ControlFlow::Continue(()))) };
+                            let sum = if record.off == newest.off { sum } else { record.key_sum(&bytes) };
+                            Met { record, sum, key_size: size, value_at: None, bytes: &mut bytes }
+                        }
+                    };
+                    visit(met).map(Some)
                 };
                 let visited = step();
                 left -= 1;
@@ -176,14 +174,14 @@ impl<M: Listed> View<'_, M> {
                 outcome = visited;
                 ControlFlow::Break(())
             })?;
+            // After an error, too, it goes on behind the entry, if that had a key.
+            if let Some(size) = key_size.filter(|_| !matches!(outcome, Ok(None))) {
+                cursor.advance(bytes[..size].to_vec());
+            }
             match outcome? {
                 None => cursor.end(),
-                Some(flow) => {
-                    cursor.advance(bytes[..key_size].to_vec());
-                    if flow.is_break() {
-                        break;
-                    }
-                }
+                Some(flow) if flow.is_break() => break,
+                Some(_) => {}
             }
         }
         Ok(())

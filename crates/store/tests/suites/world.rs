@@ -1,7 +1,7 @@
 //! What the world does to a store: full pools, damage, bad input, restarts.
 
 use crate::shown::keys;
-use everleaf::{Batch, Change, Direction, Error, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
+use everleaf::{Batch, Change, Cursor, Direction, Error, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -320,6 +320,13 @@ fn forged_timestamps_end_in_an_error() {
         assert!(if is_damaged { found.is_err() } else { found.unwrap().is_none() });
         let scanned = before.scan(&space, Bound::Unbounded, Direction::Forward, |_, _| ControlFlow::Continue(()));
         assert_eq!(scanned.is_err(), is_damaged);
+        // Who ends before it does not look at it, and who comes by it goes on behind it.
+        let mut cursor = Cursor::new(Bound::Unbounded, Direction::Forward).until(Bound::Excluded(b"key"));
+        before.walk(&space, &mut cursor, |_, _| ControlFlow::Continue(())).unwrap();
+        assert!(cursor.is_over());
+        let mut cursor = Cursor::new(Bound::Unbounded, Direction::Forward);
+        let walked = before.walk(&space, &mut cursor, |_, _| ControlFlow::Continue(()));
+        assert_eq!((walked.is_err(), cursor.position()), (is_damaged, if is_damaged { Bound::Excluded(&b"key"[..]) } else { Bound::Unbounded }));
         assert_eq!(space.get(b"key").unwrap().as_deref(), Some(&values[2].to_le_bytes()[..]));
     };
     check(false);
