@@ -99,7 +99,7 @@ pub use store::{Options, Store};
 pub use stream::{Origin, Part, Passed, StreamEntry, StreamError, StreamReader};
 pub use sweep::Swept;
 pub use transaction::{Isolation, Savepoint, Transaction};
-pub use wall::Times;
+pub use wall::{HeldTime, Times};
 
 /// The example of the README, which is to stay true.
 #[cfg(doctest)]

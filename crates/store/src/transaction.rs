@@ -6,9 +6,9 @@
 //! To commit, it
 //! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
 //! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see, or whether one that it has read
-//!    has expired since. Then somebody else, or time, was faster, and it fails, with the key: nothing has changed. The snapshot has kept in place what tells
-//!    of that, tombstones above all. Keys that it has only merged (`merge.rs`), and not read, are left out: whoever was first, the merge is done with what is
-//!    there now;
+//!    has expired since, or is there again since the wall was set back. Then somebody else, or time, was faster, and it fails, with the key: nothing has
+//!    changed. The snapshot has kept in place what tells of that, tombstones above all; one that has taken the place of what had expired before tells of
+//!    nothing. Keys that it has only merged (`merge.rs`), and not read, are left out: whoever was first, the merge is done with what is there now;
 //! 3. ends its snapshot, and runs what it has to write as a batch (`batch.rs` has the protocol and the commit point).
 //!
 //! Until 3 nothing in the pool leads to what it has written, so dropping it is all there is to aborting it, and a crash aborts it.
@@ -18,6 +18,10 @@
 //! is not: what a transaction has read is still so when it commits, under the stripes, so it might as well have done everything at that moment; one that writes
 //! nothing might have done everything when it began. These moments lie within the calls, so transactions are linearizable, among each other and with single
 //! operations.
+//!
+//! **What time does.** One that has read what expires before it commits cannot be given the moment at which it began: others, whom it does not know, may have
+//! found that gone, and then what it has yet to write as it was before. So it fails, and where keys expire all the time, a long one fails each time.
+//! [`Store::transact`] has the store's time stand still (`wall.rs`) when it has failed often.
 //!
 //! **What it costs.** DRAM for each key that it writes, and in serializable mode for each that it reads: the key, about 150 bytes, and a value of less than 512
 //! bytes; of what merges append to a value that the transaction has not set, all. The pool has room for values of 512 bytes and more from the moment when they
@@ -29,7 +33,7 @@ use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Entry, Namespace};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
-use crate::version::{Age, Moment, damaged, is_shown};
+use crate::version::{Age, CUT_OUT, Moment, damaged, is_shown};
 use crate::view::{Met, Reading};
 use crate::{Cursor, Direction, Error, Store};
 use everleaf_index::Listed;
@@ -37,10 +41,17 @@ use everleaf_index::record::Record;
 use everleaf_pmem::Hardware;
 use everleaf_pmem::schedule;
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Turns of [`Store::transact`] before time stands still.
+const TURNS: usize = 16;
+/// For how long it does, in each turn from then on.
+const STANDSTILL: Duration = Duration::from_secs(10);
 
 /// What a transaction may do, and what others may do meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +122,14 @@ struct Reads {
     ranges: Vec<Range>,
 }
 
-/// What must be so of a version that was read, besides that there is no newer one: it has not expired since.
+/// What must be so of a key: it is as it was at the moment, and if it was read, time has not changed what it shows since.
 #[derive(Clone, Copy)]
 struct Seen {
     moment: Moment,
-    now_ms: u64,
+    /// The time now; `None`: it was not read.
+    now_ms: Option<u64>,
+    /// Whether the snapshot was held from then on: what was removed since can be looked at.
+    is_held: bool,
 }
 
 /// A range that was scanned.
@@ -136,12 +150,16 @@ impl<M: Listed> Store<M> {
     }
 
     /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
-    /// through.
+    /// through, or that something has expired which `act` had read. After some turns the store's time stands still, for ten seconds of each turn at most (see
+    /// [`Store::hold_time`]), so that only an `act` that takes longer can be kept from ever being done by what expires.
     ///
     /// # Errors
     /// Those of `act`, with which the transaction is aborted; those of [`Transaction::commit`] but [`Error::Conflict`].
     pub fn transact<T, E: From<Error>>(&self, isolation: Isolation, mut act: impl FnMut(&mut Transaction<M>) -> Result<T, E>) -> Result<T, E> {
+        let mut turn = 0;
         loop {
+            let _held = if turn < TURNS { None } else { self.hold_time(STANDSTILL) };
+            turn += 1;
             let mut transaction = self.begin(isolation)?;
             let outcome = act(&mut transaction)?;
             match transaction.commit() {
@@ -551,10 +569,13 @@ impl<M: Listed> Transaction<M> {
             true => Quiet::Keys(reads.keys.iter().map(|(space, key)| (*space, key.as_slice())).collect()),
             false => Quiet::Everything,
         };
+        let is_first = Cell::new(true);
         let check = || {
+            // After a commit that has found no room, what the snapshot held back may be gone.
+            let is_held = is_first.replace(false);
             let mut set = changes.iter().filter(|item| !matches!(item.to, Goal::Become(_)));
-            set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, moment.at, None))?;
-            reads.check(&shared, moment)
+            set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, Seen { moment, now_ms: None, is_held }))?;
+            reads.check(&shared, Seen { moment, now_ms: Some(shared.wall.now_ms()), is_held })
         };
         shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
     }
@@ -588,10 +609,9 @@ impl Reads {
     }
 
     /// Checks that all of it is still so. The caller holds the stripes.
-    fn check<M: Listed>(&self, shared: &Shared<M>, moment: Moment) -> Result<(), Error> {
-        let seen = Seen { moment, now_ms: shared.wall.now_ms() };
+    fn check<M: Listed>(&self, shared: &Shared<M>, seen: Seen) -> Result<(), Error> {
         for (space, key) in &self.keys {
-            shared.check_unchanged(&self.spaces[space], key, moment.at, Some(seen))?;
+            shared.check_unchanged(&self.spaces[space], key, seen)?;
         }
         for range in &self.ranges {
             shared.check_range(&self.spaces[&range.space], range, seen)?;
@@ -601,13 +621,12 @@ impl Reads {
 }
 
 impl<M: Listed> Shared<M> {
-    /// Checks that `key` has no version that a snapshot of `moment`, which is held, does not see, and that what it sees has not expired, if it was `seen`. The
-    /// caller holds its stripe.
-    fn check_unchanged(&self, space: &Space, key: &[u8], moment: u64, seen: Option<Seen>) -> Result<(), Error> {
-        self.check_not_turned(space, key, moment)?;
+    /// Checks that `key` is as it was `seen`, by a snapshot that is held now. The caller holds its stripe.
+    fn check_unchanged(&self, space: &Space, key: &[u8], seen: Seen) -> Result<(), Error> {
+        self.check_not_turned(space, key, seen.moment.at)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
         match index.tree.get(key)? {
-            Some(link) => self.check_version(space, key, link.get(), moment, seen),
+            Some(link) => self.check_version(space, key, link.get(), seen),
             None => Ok(()),
         }
     }
@@ -630,7 +649,7 @@ impl<M: Listed> Shared<M> {
             if is_behind(key) {
                 return ControlFlow::Break(());
             }
-            outcome = self.check_version(space, key, link.get(), seen.moment.at, Some(seen));
+            outcome = self.check_version(space, key, link.get(), seen);
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         outcome
@@ -641,14 +660,23 @@ impl<M: Listed> Shared<M> {
         if turned < moment { Ok(()) } else { Err(conflict(space, key)) }
     }
 
-    fn check_version(&self, space: &Space, key: &[u8], link: u64, moment: u64, seen: Option<Seen>) -> Result<(), Error> {
+    fn check_version(&self, space: &Space, key: &[u8], link: u64, Seen { moment, now_ms, is_held }: Seen) -> Result<(), Error> {
         let record = Record::read(&self.pool, link)?;
-        let has_expired = seen.is_some_and(|seen| is_shown(&record, seen.moment.time_ms) && !is_shown(&record, seen.now_ms));
-        match self.age(&record)? {
-            Age::At(at) if at < moment && !has_expired => Ok(()),
-            Age::At(_) => Err(conflict(space, key)),
-            Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
+        let is_unchanged = match self.age(&record)? {
+            Age::At(at) if at < moment.at => now_ms.is_none_or(|now_ms| is_shown(&record, now_ms) == is_shown(&record, moment.time_ms)),
+            Age::At(at) => is_held && self.is_burial(&record, link, at, moment)?,
+            Age::Open => return Err(damaged(&record, "a pending record, and no batch is under way")),
+        };
+        if is_unchanged { Ok(()) } else { Err(conflict(space, key)) }
+    }
+
+    /// Whether a version that was committed at `at`, later than the moment of a snapshot that is held, is the removal of what that snapshot did not show.
+    fn is_burial(&self, record: &Record<'_>, link: u64, at: u64, moment: Moment) -> Result<bool, Error> {
+        if !record.is_tombstone() || record.previous().get() & CUT_OUT != 0 {
+            return Ok(false);
         }
+        let removed = self.version_at(link, at)?;
+        Ok(removed.is_some_and(|(removed, at)| at < moment.at && !is_shown(&removed, moment.time_ms)))
     }
 }
 

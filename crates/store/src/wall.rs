@@ -8,10 +8,17 @@
 //!
 //! Then what has expired since the wall said so, and was not removed yet, is there again; and a key that was set to expire while the wall was ahead lives
 //! longer by as much. So it is, too, after a wall was set back, by however little, while the store was not open: the pool keeps no time.
+//!
+//! Somebody may hold the time for a while: then it is the same for all, and nothing expires. Whoever reads the time looks at the clocks first, and then whether
+//! somebody holds it; whoever holds it says so first, and then looks at the clocks. So nobody has seen a later time than the one that is held: one who was not
+//! told of it had looked at the clocks before.
 
+use crate::Store;
+use everleaf_index::Listed;
+use parking_lot::Mutex;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// By how much the wall may be set back without the store's time following, in milliseconds.
 const TOLERANCE_MS: u64 = 10_000;
@@ -46,15 +53,70 @@ pub(crate) struct Wall {
     look: fn() -> Times,
     /// The latest beginning of `passed_ms` that the wall has claimed, in milliseconds since 1970.
     beginning_ms: AtomicU64,
+    is_held: AtomicBool,
+    held: Mutex<Option<Hold>>,
+}
+
+/// The time that is held, and until when, in milliseconds since 1970.
+#[derive(Clone, Copy)]
+struct Hold {
+    at_ms: u64,
+    until_ms: u64,
+}
+
+/// The store's time stands still as long as this lives. See [`Store::hold_time`].
+pub struct HeldTime<'s>(&'s Wall);
+
+impl Drop for HeldTime<'_> {
+    fn drop(&mut self) {
+        let Self(wall) = self;
+        let mut held = wall.held.lock();
+        wall.is_held.store(false, Ordering::SeqCst);
+        *held = None;
+    }
+}
+
+impl<M: Listed> Store<M> {
+    /// Has the store's time stand still until what is returned is dropped, for `at_most` that long: nothing expires meanwhile, for anybody, and then all that
+    /// is due at once. A serializable transaction that is begun and committed within it is not overtaken by the time. `None` if somebody else holds it.
+    pub fn hold_time(&self, at_most: Duration) -> Option<HeldTime<'_>> {
+        self.shared.wall.hold(at_most.as_millis().try_into().unwrap_or(u64::MAX))
+    }
 }
 
 impl Wall {
     pub(crate) fn new(look: fn() -> Times) -> Self {
-        Self { look, beginning_ms: AtomicU64::new(0) }
+        Self { look, beginning_ms: AtomicU64::new(0), is_held: AtomicBool::new(false), held: Mutex::new(None) }
+    }
+
+    /// See [`Store::hold_time`].
+    fn hold(&self, at_most_ms: u64) -> Option<HeldTime<'_>> {
+        let mut held = self.held.lock();
+        if held.is_some() {
+            return None;
+        }
+        self.is_held.store(true, Ordering::SeqCst);
+        let at_ms = self.look_ms();
+        *held = Some(Hold { at_ms, until_ms: at_ms.saturating_add(at_most_ms) });
+        Some(HeldTime(self))
     }
 
     /// Milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> u64 {
+        let now_ms = self.look_ms();
+        if self.is_held.load(Ordering::SeqCst) { self.while_held(now_ms) } else { now_ms }
+    }
+
+    #[cold]
+    fn while_held(&self, now_ms: u64) -> u64 {
+        match *self.held.lock() {
+            Some(Hold { at_ms, until_ms }) if now_ms < until_ms => now_ms.min(at_ms),
+            _ => now_ms,
+        }
+    }
+
+    /// What the clocks say.
+    fn look_ms(&self) -> u64 {
         let Times { wall_ms, passed_ms } = (self.look)();
         let claimed = wall_ms.saturating_sub(passed_ms);
         let known = self.beginning_ms.load(Ordering::Relaxed);
@@ -92,6 +154,22 @@ mod tests {
         assert_eq!(at(1_000_200, 140), 1_000_200, "set back by much: it follows");
         assert_eq!(at(1_000_210, 150), 1_000_210);
         assert_eq!(at(u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn held_time_is_the_same_for_all_but_not_for_ever() {
+        let wall = Wall::new(|| TIMES.get());
+        let at = |ms| {
+            TIMES.set(Times { wall_ms: 1_000_000 + ms, passed_ms: ms });
+            wall.now_ms()
+        };
+        assert_eq!(at(5), 1_000_005);
+        let held = wall.hold(100).unwrap();
+        assert!(wall.hold(100).is_none());
+        assert_eq!([at(6), at(104), at(105), at(200)], [1_000_005, 1_000_005, 1_000_105, 1_000_200]);
+        drop(held);
+        let _held = wall.hold(u64::MAX).unwrap();
+        assert_eq!([at(201), at(1 << 40)], [1_000_200; 2]);
     }
 
     /// A thread that slept for five seconds between its looks at the two clocks used to leave the store five seconds ahead.

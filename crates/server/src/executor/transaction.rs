@@ -4,7 +4,8 @@
 //! of its own, and commits it: what they have written becomes visible and durable at once, or, with a crash, not at all. A command that fails leaves an error
 //! among the replies, and nothing else: what it had written is taken back, and the others are run all the same, as in Redis; but when the store takes no more
 //! writes, nothing is done at all. When the commit fails because another client has changed something that the commands have read or written, all of it is done
-//! once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works (`gate.rs`).
+//! once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works (`gate.rs`), and time stands still:
+//! what expires would overtake a long transaction for ever.
 //!
 //! WATCH takes a snapshot of the store. At EXEC, the transaction asks of each watched key whether it is as the snapshot shows it, and the commit fails if it
 //! does not stay so. The snapshot holds back what was replaced since, so a client that watches and does nothing costs space, until it is gone.
@@ -18,6 +19,7 @@ use everleaf::{Error, Isolation};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Attempts at a transaction while others work, too.
 const ATTEMPTS: usize = 16;
@@ -28,6 +30,7 @@ const WATCHED_SIZE_MAX: usize = 64 << 20;
 
 const ABORTED: Failure = Failure::fixed("EXECABORT Transaction discarded because of previous errors.");
 const TOO_MANY_WATCHED: Failure = Failure::fixed("ERR a client can watch 65536 keys of 64 MiB in all; none of these is watched, EXEC or UNWATCH first");
+const STOPPING: Failure = Failure::refusal("ERR the server is stopping, and others were faster each time; nothing was changed, try again");
 const TOO_MANY_REPLIES: Failure =
     Failure::refusal("ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up");
 
@@ -96,12 +99,14 @@ pub(super) fn insist<T>(call: &mut Call<'_>, mut attempt: impl FnMut(&mut Call<'
     }
     let (gate, number) = (&call.server.gate, call.session.client.thread);
     gate.alone(number, || {
-        // What the store does by itself is left to overtake it: an expired key that is removed, once.
-        loop {
+        let _held = call.server.store.hold_time(Duration::MAX);
+        // Who uses the store beside the server is left to overtake it.
+        while !call.server.is_stopping() {
             if let Attempt::Done(outcome) = attempt(call)? {
                 return Ok(outcome);
             }
         }
+        Err(STOPPING)
     })
 }
 

@@ -292,3 +292,79 @@ fn an_import_removes_what_has_expired_in_the_stream() {
     copy.import(stream.as_slice()).unwrap().finish().unwrap();
     assert_eq!(keys(&space), [&b"kept"[..], b"stays"]);
 }
+
+fn scan(transaction: &Transaction, space: &Namespace) -> usize {
+    let mut count = 0;
+    let visit = |_: &[u8], _: &[u8]| {
+        count += 1;
+        ControlFlow::Continue(())
+    };
+    transaction.scan(space, Bound::Unbounded, Direction::Forward, visit).unwrap();
+    count
+}
+
+/// A transaction that had scanned was overtaken by the time each time, and by the sweep.
+#[test]
+fn a_scan_among_keys_that_expire_all_the_time_is_done_at_last() {
+    let (store, space) = store();
+    (0..100u8).for_each(|n| space.put_until(&[n], b"goes", store.time_ms() + 1 + u64::from(n)).unwrap());
+    let mut turns = 0;
+    let begun_ms = store.time_ms();
+    store
+        .transact(Isolation::Serializable, |transaction| {
+            turns += 1;
+            assert_eq!(scan(transaction, &space), 101 - turns);
+            store.sweep(1_000)?;
+            pass(1);
+            transaction.put(&space, &[200], b"stays")
+        })
+        .unwrap();
+    assert_eq!((turns, store.time_ms() - begun_ms), (17, 17), "time goes on when it is done");
+    assert_eq!(keys(&space).len(), 100 - 17 + 1);
+    store.sweep(1_000).unwrap();
+    store.collect(usize::MAX).unwrap();
+    assert!(store.verify().unwrap().is_sound());
+}
+
+/// The sweep that removed what nobody saw any more overtook whoever had come by.
+#[test]
+fn what_had_expired_may_be_removed_under_a_transaction() {
+    type Read = fn(&Transaction, &Namespace);
+    let reads: [(Read, bool); 3] = [
+        (|transaction, space| assert!(transaction.get(space, b"gone").unwrap().is_none()), true),
+        (|transaction, space| assert_eq!(scan(transaction, space), 0), true),
+        (|transaction, space| assert!(transaction.get(space, b"other").unwrap().is_none()), false),
+    ];
+    for written in [&b"gone"[..], b"key"] {
+        for ((read, is_of_it), is_written_meanwhile) in reads.iter().flat_map(|read| [(read, false), (read, true)]) {
+            let (store, space) = store();
+            space.put_until(b"gone", b"1", store.time_ms() + 1).unwrap();
+            pass(1);
+            let mut transaction = store.begin(Isolation::Serializable).unwrap();
+            read(&transaction, &space);
+            transaction.put(&space, written, b"2").unwrap();
+            assert_eq!(store.sweep(10).unwrap().removed, 1);
+            if is_written_meanwhile {
+                space.put(b"gone", b"3").unwrap();
+                assert!(space.delete(b"gone").unwrap());
+            }
+            assert_eq!(transaction.commit().is_err(), is_written_meanwhile && (*is_of_it || written == b"gone"));
+        }
+    }
+}
+
+/// Whoever had found the key absent was not told.
+#[test]
+fn what_is_there_again_when_the_wall_is_set_back_is_a_conflict() {
+    thread_local!(static AHEAD_MS: Cell<u64> = const { Cell::new(3_600_000) });
+    let times = || Times { wall_ms: times().wall_ms + AHEAD_MS.get(), ..times() };
+    let store = Store::anonymous(Options { times, ..options() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    space.put_until(b"k", b"1", store.time_ms() - 1_000).unwrap();
+    let mut transaction = store.begin(Isolation::Serializable).unwrap();
+    assert!(transaction.get(&space, b"k").unwrap().is_none());
+    transaction.put(&space, b"other", b"2").unwrap();
+    AHEAD_MS.set(0);
+    assert!(space.get(b"k").unwrap().is_some());
+    assert!(matches!(transaction.commit(), Err(Error::Conflict { key, .. }) if key == b"k"));
+}
