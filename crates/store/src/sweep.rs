@@ -76,7 +76,8 @@ struct Found {
 }
 
 impl<M: Listed> Store<M> {
-    /// Looks at the next `visits_max` keys, of namespaces with keys that expire, and removes those that have expired.
+    /// Looks at the next `visits_max` keys, of namespaces with keys that expire, and removes those that have expired. After an error the next sweep goes on
+    /// with the next namespace.
     ///
     /// # Errors
     /// A damaged pool; a full one, if a snapshot is open; [`Error::Halted`].
@@ -93,7 +94,9 @@ impl<M: Listed> Store<M> {
                 break;
             };
             let mut pass = pass.filter(|_| space.number == number).unwrap_or_else(|| self.shared.begin_pass(&space));
-            let found = self.shared.find_expired(&space, pass.after.as_deref(), visits_max - swept.visited)?;
+            let found = self.shared.find_expired(&space, pass.after.as_deref(), visits_max - swept.visited);
+            // What cannot be read is not to keep the namespaces behind it from being swept; this one stays on the list.
+            let found = found.inspect_err(|_| *position = (space.number + 1, None))?;
             swept.visited += found.visited;
             pass.has_found |= found.may_expire;
             *position = match found.last {

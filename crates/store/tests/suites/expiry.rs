@@ -1,7 +1,8 @@
 //! Keys that expire, by clocks that the tests set.
 
-use crate::shown::keys;
+use crate::shown::{break_links_to, keys};
 use everleaf::{Batch, Change, Direction, Entry, Error, Isolation, Namespace, Options, Store, Swept, Times, Transaction};
+use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 
@@ -367,4 +368,25 @@ fn what_is_there_again_when_the_wall_is_set_back_is_a_conflict() {
     AHEAD_MS.set(0);
     assert!(space.get(b"k").unwrap().is_some());
     assert!(matches!(transaction.commit(), Err(Error::Conflict { key, .. }) if key == b"k"));
+}
+
+/// It began anew there each time, and came to nothing that lies behind it.
+#[test]
+fn what_the_sweep_cannot_read_does_not_keep_it_from_other_namespaces() {
+    let memory = Memory::new(1 << 20).unwrap();
+    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { slab_size: 4096, ..PoolOptions::default() }).unwrap();
+    let store = Store::on(pool, &options()).unwrap();
+    let spaces = ["damaged", "sound"].map(|name| store.namespace(name).unwrap());
+    for n in 0..100u64 {
+        spaces.iter().for_each(|space| space.put_until(&n.to_be_bytes(), &[space.name().len() as u8; 30], store.time_ms() + 1).unwrap());
+    }
+    spaces[0].put(&7u64.to_be_bytes(), &[1; 31]).unwrap();
+    break_links_to(&memory, 7u64.to_be_bytes(), 31);
+    pass(1);
+    let sweep = || (store.sweep(1_000).is_err(), spaces[1].count());
+    assert_eq!([sweep(), sweep()], [(true, 100), (false, 0)]);
+    // It comes back, and goes on again.
+    spaces[1].put_until(b"k", b"v", store.time_ms() + 1).unwrap();
+    pass(1);
+    assert_eq!([sweep(), sweep()], [(true, 1), (false, 0)]);
 }
