@@ -2,11 +2,13 @@
 //!
 //! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
 //!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
-//! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. The newest of each key goes to the
-//!    namespace [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free
-//!    is intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
-//!    like others. If the pool was not closed, or the list is damaged, nobody knows which blocks were in use, and a record that no index leads to may well have
-//!    been replaced or removed, or be what a write would have set that was refused. Then all of the pool is searched, but only if something else was lost.
+//! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. They go to the namespace
+//!    [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free is
+//!    intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
+//!    like others. So several of one key are of as many namespaces, and all are taken: the newest to the first namespace, the next to one with a number behind
+//!    its name. If the pool was not closed, or the list is damaged, nobody knows which blocks were in use, and a record that no index leads to may well have
+//!    been replaced or removed, or be what a write would have set that was refused. Then all of the pool is searched, but only if something else was lost; the
+//!    newest of each key is taken, and the others are counted. Names that the pool has itself are left out.
 //!    So in such a pool, and in no other, an entry that an index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`,
 //!    for whom such a block is a free one.
 //! 3. A record whose key is damaged may be hidden by its index, which takes it for one that a division has left in a leaf that is not its own any more, and is
@@ -28,7 +30,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Where records go that no index leads to.
+/// Where records go that no index leads to; to a name of these letters and a number behind them, if that one is taken.
 pub const LOST_AND_FOUND: &str = "lost+found";
 /// Number of losses that are described; all are counted.
 const LOSS_COUNT_MAX: usize = 64;
@@ -42,8 +44,12 @@ pub struct Salvaged {
     pub loss_count: u64,
     /// The first of them.
     pub losses: Vec<Damage>,
-    /// Number of entries in [`LOST_AND_FOUND`].
+    /// Number of entries in [`LOST_AND_FOUND`], and in others of that kind.
     pub found: u64,
+    /// The namespaces of these, with their numbers of entries.
+    pub found_in: Vec<(String, u64)>,
+    /// Number of records that were found, and not taken: there is a newer one of their key, which has replaced them, or is of another namespace.
+    pub passed_over: u64,
 }
 
 impl Salvaged {
@@ -57,6 +63,13 @@ impl Salvaged {
 
 /// The last key that a walk came by, and whether it came through.
 type Walked = (Option<Vec<u8>>, Result<(), Error>);
+
+/// A record that no walk has come by: when it was committed, and where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Orphan {
+    age: u64,
+    at: u64,
+}
 
 /// A salvage that is under way.
 struct Salvage<'s, M: Listed> {
@@ -81,7 +94,7 @@ pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: imp
     for (name, root) in roots.iter().filter(|(name, _)| name != STORE_ROOT) {
         salvage.namespace(name, *root, &mut watch)?;
     }
-    salvage.search(&mut watch)?;
+    salvage.search(&roots, &mut watch)?;
     Ok(salvage.salvaged)
 }
 
@@ -226,7 +239,7 @@ impl<M: Listed> Salvage<'_, M> {
     }
 
     /// The key of the record at `at` and when it was committed, if there is one that no walk has come by.
-    fn orphan(&self, at: u64) -> Option<(Vec<u8>, u64)> {
+    fn orphan(&self, at: u64) -> Option<(Vec<u8>, Orphan)> {
         let off = Off::<Word>::new(at);
         let record = Record::read(self.pool, off.link()).ok()?;
         // The key alone is soon looked at, whatever size a word that is no header claims for the value.
@@ -243,7 +256,7 @@ impl<M: Listed> Salvage<'_, M> {
             token if token & PENDING != 0 => generation(token),
             word => word & !UNSTAMPED,
         };
-        Some((key, age))
+        Some((key, Orphan { age, at }))
     }
 
     fn write(&mut self, to: &Namespace, key: &[u8], record: &Record<'_>) -> Result<(), Error> {
@@ -258,38 +271,44 @@ impl<M: Listed> Salvage<'_, M> {
     }
 
     /// Step 2.
-    fn search(&mut self, watch: &mut impl FnMut(u64)) -> Result<(), Error> {
-        // By key: when it was committed, and where the record lies.
-        let mut found: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
+    fn search(&mut self, roots: &[(String, Root)], watch: &mut impl FnMut(u64)) -> Result<(), Error> {
+        let mut found: BTreeMap<Vec<u8>, Vec<Orphan>> = BTreeMap::new();
         let mut note = |at: u64| {
-            if let Some((key, age)) = self.orphan(at) {
-                let newest = found.entry(key).or_default();
-                *newest = (*newest).max((age, at));
+            if let Some((key, orphan)) = self.orphan(at) {
+                found.entry(key).or_default().push(orphan);
             }
         };
-        if self.pool.visit_blocks(&mut note).is_ok_and(|are_known| are_known) {
-            if found.is_empty() {
-                self.find_leaks();
-            }
-            for (key, (_, at)) in &found {
-                self.salvaged.lose(None, format!("key \"{}\": no index leads to its record at {at:#x}", key.escape_ascii()));
-            }
-        } else if self.salvaged.loss_count > 0 {
+        let are_known = self.pool.visit_blocks(&mut note).is_ok_and(|are_known| are_known);
+        if !are_known && self.salvaged.loss_count > 0 {
             let slab_size = self.pool.info().slab_size;
             (slab_size as u64..self.pool.length() as u64).step_by(WORD).for_each(note);
         }
-        if found.is_empty() {
-            return Ok(());
+        if are_known && found.is_empty() {
+            self.find_leaks();
         }
-        let namespace = self.to.namespace(LOST_AND_FOUND)?;
-        for (key, (_, at)) in found {
-            let record = Record::read(self.pool, Off::<Word>::new(at).link())?;
-            if !record.is_tombstone() {
-                self.write(&namespace, &key, &record)?;
+        let mut targets: Vec<(Namespace, u64)> = Vec::new();
+        for (key, mut orphans) in found {
+            orphans.sort_unstable_by(|a, b| b.cmp(a));
+            if are_known {
+                for Orphan { at, .. } in &orphans {
+                    self.salvaged.lose(None, format!("key \"{}\": no index leads to its record at {at:#x}", key.escape_ascii()));
+                }
+            } else {
+                self.salvaged.passed_over += orphans.len() as u64 - 1;
+                orphans.truncate(1);
+            }
+            let records = orphans.iter().map(|orphan| Record::read(self.pool, Off::<Word>::new(orphan.at).link())).collect::<Result<Vec<_>, _>>()?;
+            for (number, record) in records.iter().filter(|record| !record.is_tombstone()).enumerate() {
+                if number == targets.len() {
+                    targets.push((self.to.namespace(&next_name(roots, &targets))?, 0));
+                }
+                self.write(&targets[number].0, &key, record)?;
+                targets[number].1 += 1;
                 self.salvaged.found += 1;
                 watch(self.taken);
             }
         }
+        self.salvaged.found_in = targets.into_iter().map(|(namespace, count)| (namespace.name().to_owned(), count)).collect();
         Ok(())
     }
 
@@ -307,4 +326,11 @@ impl<M: Listed> Salvage<'_, M> {
             Err(error) => self.salvaged.lose(None, error),
         }
     }
+}
+
+/// A name for what is found that neither the pool has nor those that are taken.
+fn next_name(roots: &[(String, Root)], taken: &[(Namespace, u64)]) -> String {
+    let names = (2..).map(|number| format!("{LOST_AND_FOUND}-{number}"));
+    let is_free = |name: &String| roots.iter().all(|(root, _)| root != name) && taken.iter().all(|(namespace, _)| namespace.name() != name);
+    std::iter::once(LOST_AND_FOUND.to_owned()).chain(names).find(is_free).expect("there are more numbers than roots")
 }

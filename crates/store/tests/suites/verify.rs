@@ -222,7 +222,7 @@ fn what_is_salvaged_is_what_was_written() {
             let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap_or_else(|error| panic!("byte {at:#x}: {error}"));
             assert!(std::fs::read(&path).unwrap() == damaged, "the damaged pool was changed");
             let mut found = salvaged_content(&to);
-            let (lost, kept): (Content, Content) = std::mem::take(&mut found).into_iter().partition(|((name, _), _)| name == LOST_AND_FOUND);
+            let (lost, kept): (Content, Content) = std::mem::take(&mut found).into_iter().partition(|((name, _), _)| name.starts_with(LOST_AND_FOUND));
             let is_written = |((_, key), (value, _)): (&Place, &Held)| written.contains(&(key.clone(), value.clone()));
             let strange = kept.iter().chain(&lost).find(|entry| !is_written(*entry));
             assert!(strange.is_none(), "byte {at:#x}, {:#04x} -> {:#04x}: never written was {strange:?}; {:?}", sound[at], damaged[at], salvaged.losses);
@@ -277,6 +277,43 @@ fn what_a_transaction_has_only_set_is_not_found() {
     assert!(salvaged.found == keys.len() as u64 && salvaged.loss_count > 0, "{salvaged:?}");
     let committed = keys.iter().map(|key| ((LOST_AND_FOUND.into(), key.to_vec()), (vec![1; 600], None)));
     assert!(salvaged_content(&to) == committed.collect());
+}
+
+/// Of two namespaces with the same keys only the newer entries were kept, and those of an earlier repair were written over.
+#[test]
+fn what_is_found_of_one_key_in_several_namespaces_is_kept() {
+    const SIZES: [usize; 3] = [300, 310, 320];
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let keys: Vec<_> = (1..20_u64).map(u64::to_be_bytes).collect();
+    for end in [End::Closed, End::Killed] {
+        let memory = Memory::new(SIZE).unwrap();
+        let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options("isle-128")).unwrap();
+        let spaces = [LOST_AND_FOUND, "one", "two"].map(|name| store.namespace(name).unwrap());
+        for (space, size) in spaces.iter().zip(SIZES) {
+            keys.iter().for_each(|key| space.put(key, &vec![size as u8; size]).unwrap());
+        }
+        if end == End::Closed {
+            store.close().unwrap();
+        }
+        for size in &SIZES[1..] {
+            keys.iter().for_each(|key| break_links_to(&memory, *key, *size));
+        }
+        std::fs::write(&path, bytes_of(&memory)).unwrap();
+        let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap();
+        let count = keys.len() as u64;
+        let names = ["lost+found-2", "lost+found-3"].map(|name| (name.to_owned(), count));
+        let (found_in, passed_over) = if end == End::Closed { (&names[..], 0) } else { (&names[..1], count) };
+        assert_eq!((&salvaged.found_in[..], salvaged.passed_over, salvaged.found), (found_in, passed_over, count * found_in.len() as u64), "{end:?}");
+        assert!(salvaged.loss_count >= 2, "{end:?}: {salvaged:?}");
+        let kept = [(LOST_AND_FOUND, SIZES[0]), ("lost+found-2", SIZES[2]), ("lost+found-3", SIZES[1])];
+        let expected = kept.iter().take(1 + found_in.len()).flat_map(|(name, size)| {
+            let entry = (vec![*size as u8; *size], None);
+            keys.iter().map(move |key| ((name.to_string(), key.to_vec()), entry.clone()))
+        });
+        assert!(salvaged_content(&to) == expected.collect(), "{end:?}");
+        std::fs::remove_file(&to).unwrap();
+    }
 }
 
 /// What others are changing looks like damage.
