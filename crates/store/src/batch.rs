@@ -177,7 +177,7 @@ impl<M: Listed> Store<M> {
         let Batch { changes, expectations } = batch;
         for item in &changes {
             item.namespace.check_belongs_to(&self.shared);
-            check_sizes(&item.key, if let Goal::Be(Some(entry)) = &item.to { &entry.value } else { &[] })?;
+            item.to.check_size(&item.key)?;
         }
         for item in &expectations {
             item.namespace.check_belongs_to(&self.shared);
@@ -443,7 +443,10 @@ fn combine<M: Listed>(mut changes: Vec<Item<M>>) -> Result<Vec<Item<M>>, Error> 
     let mut combined: Vec<Item<M>> = Vec::with_capacity(changes.len());
     for item in changes {
         match combined.last_mut().filter(|last| last.place() == item.place()) {
-            Some(last) => last.to.then(item.to, merge::failed(&item.namespace.space.name, &item.key))?,
+            Some(last) => {
+                last.to.then(item.to, merge::failed(&item.namespace.space.name, &item.key))?;
+                last.to.check_size(&item.key)?;
+            }
             None => combined.push(item),
         }
     }

@@ -8,6 +8,7 @@
 //! value.
 
 use crate::draft::Draft;
+use crate::store::check_sizes;
 use crate::{Entry, Error};
 use everleaf_index::Listed;
 use std::fmt;
@@ -101,6 +102,11 @@ impl<M: Listed> Goal<M> {
             }
         }
         Ok(())
+    }
+
+    /// Checks what is known of the sizes of a key and of what it is to be: what a merge makes of a value is as long as it likes.
+    pub(crate) fn check_size(&self, key: &[u8]) -> Result<(), Error> {
+        check_sizes(key, if let Self::Be(Some(entry)) = self { &entry.value } else { &[] })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Merges, ranges, cursors, bulk loads and snapshots.
 
 use crate::shown::keys;
-use everleaf::{Batch, Cursor, Direction, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store};
+use everleaf::{Batch, Cursor, Direction, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
 use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -443,4 +443,21 @@ fn a_load_whose_entries_panic_leaves_no_trace() {
         assert_eq!(space.load(pairs(count)).unwrap(), u64::from(count));
         check(&store);
     }
+}
+
+/// The record was written without a look at the size.
+#[test]
+fn a_value_that_a_batch_merges_is_not_too_long_either() {
+    let (store, space) = store();
+    let merge = Merge::With(Arc::new(|_| Ok(Some(vec![0; VALUE_SIZE_MAX + 1]))));
+    for is_known in [true, false] {
+        let mut batch = Batch::default();
+        if is_known {
+            batch.put(&space, b"k", b"v");
+        }
+        batch.merge(&space, b"k", merge.clone());
+        assert!(matches!(store.write(batch), Err(Error::ValueTooLong { size }) if size == VALUE_SIZE_MAX + 1));
+    }
+    assert_eq!(space.count(), 0);
+    check(&store);
 }
