@@ -136,7 +136,7 @@ impl Database<'_> {
             return Ok(self.namespace.count());
         }
         let mut count = 0;
-        self.scan(Bound::Unbounded, Direction::Forward, |_, _| {
+        self.scan_keys(Bound::Unbounded, Direction::Forward, |_| {
             count += 1;
             ControlFlow::Continue(())
         })?;

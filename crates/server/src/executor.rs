@@ -149,7 +149,7 @@ impl Failure {
 
 impl From<everleaf::Error> for Failure {
     fn from(error: everleaf::Error) -> Self {
-        let is_refusal = error.is_no_space() || matches!(error, everleaf::Error::Halted { .. });
+        let is_refusal = error.is_no_space() || matches!(error, everleaf::Error::Halted { .. } | everleaf::Error::TransactionTooLarge { .. });
         Self { is_refusal, ..Self::text(format_args!("ERR {error}")) }
     }
 }

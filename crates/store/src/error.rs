@@ -78,6 +78,12 @@ pub enum Error {
         /// The namespace.
         namespace: String,
     },
+    /// A write in a transaction that may take no more memory; see [`Transaction::limit_size`](crate::Transaction::limit_size).
+    #[error("the transaction would keep more than {size_max} bytes of keys and small values in memory; commit what it has written, and go on in another one")]
+    TransactionTooLarge {
+        /// How much it may take.
+        size_max: usize,
+    },
     /// A write in a transaction that was begun to read.
     #[error("the transaction was begun to read only; begin one with `Isolation::Snapshot` or `Isolation::Serializable` to write")]
     ReadOnly,

@@ -104,6 +104,15 @@ impl<M: Listed> Goal<M> {
         Ok(())
     }
 
+    /// Bytes of DRAM that what it keeps there takes, about.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Be(entry) => entry.as_ref().map_or(0, |entry| entry.value.len()),
+            Self::BeDraft(_) => 0,
+            Self::Become(merges) => merges.iter().map(|merge| if let Merge::Append(tail) = merge { tail.len() } else { 0 }).sum(),
+        }
+    }
+
     /// Checks what is known of the sizes of a key and of what it is to be: what a merge makes of a value is as long as it likes.
     pub(crate) fn check_size(&self, key: &[u8]) -> Result<(), Error> {
         check_sizes(key, if let Self::Be(Some(entry)) = self { &entry.value } else { &[] })

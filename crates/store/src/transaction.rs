@@ -48,6 +48,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Bytes of DRAM that each key takes, besides itself and its value.
+const ENTRY_SIZE: usize = 128;
+/// Keys of a range that are looked at before they are removed.
+const KEYS_PER_STEP: usize = 4096;
 /// Turns of [`Store::transact`] before time stands still.
 const TURNS: usize = 16;
 /// For how long it does, in each turn from then on.
@@ -103,6 +107,10 @@ pub struct Transaction<M: Listed = Hardware> {
     /// The number of the beginning, before the first write: another one after each release.
     beginning: u64,
     has_savepoint: bool,
+    /// Bytes of DRAM that `writes` and `undo` take, about.
+    size: usize,
+    /// And may take.
+    size_max: usize,
     reads: Mutex<Reads>,
     /// Ends after all that was written to the pool is given back: as long as there is a snapshot, the store is not closed.
     snapshot: Snapshot<M>,
@@ -146,7 +154,18 @@ impl<M: Listed> Store<M> {
     /// See [`Store::snapshot`].
     pub fn begin(&self, isolation: Isolation) -> Result<Transaction<M>, Error> {
         let snapshot = self.snapshot()?;
-        Ok(Transaction { isolation, writes: BTreeMap::new(), undo: Vec::new(), last: 0, beginning: 0, has_savepoint: false, reads: Mutex::default(), snapshot })
+        Ok(Transaction {
+            isolation,
+            writes: BTreeMap::new(),
+            undo: Vec::new(),
+            last: 0,
+            beginning: 0,
+            has_savepoint: false,
+            size: 0,
+            size_max: usize::MAX,
+            reads: Mutex::default(),
+            snapshot,
+        })
     }
 
     /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
@@ -322,18 +341,28 @@ impl<M: Listed> Transaction<M> {
     /// Removes all keys between a lower and an upper bound that the transaction sees, without reading values; how many there were.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; a damaged pool.
+    /// [`Error::ReadOnly`]; a damaged pool; [`Error::TransactionTooLarge`]. Some of the keys may then be removed.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn delete_range(&mut self, namespace: &Namespace<M>, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<u64, Error> {
-        let mut keys = Vec::new();
-        self.walk_keys(namespace, &mut Cursor::new(low, Direction::Forward).until(high), |key| {
-            keys.push(key.to_vec());
-            ControlFlow::Continue(())
-        })?;
-        keys.iter().try_for_each(|key| self.write(namespace, key, Goal::Be(None)))?;
-        Ok(keys.len() as u64)
+        let mut cursor = Cursor::new(low, Direction::Forward).until(high);
+        let mut count = 0;
+        while !cursor.is_over() {
+            let mut keys = Vec::new();
+            self.walk_keys(namespace, &mut cursor, |key| {
+                keys.push(key.to_vec());
+                if keys.len() < KEYS_PER_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            keys.iter().try_for_each(|key| self.write(namespace, key, Goal::Be(None)))?;
+            count += keys.len() as u64;
+        }
+        Ok(count)
+    }
+
+    /// Refuses writes from then on by which keys and small values would take more than about `size_max` bytes of DRAM.
+    pub fn limit_size(&mut self, size_max: usize) {
+        self.size_max = size_max;
     }
 
     fn check_may_write(&self, namespace: &Namespace<M>) -> Result<(), Error> {
@@ -350,20 +379,30 @@ impl<M: Listed> Transaction<M> {
         {
             to = merged_goal(namespace, key, value.clone(), to)?;
         }
+        let added = memory_of(key, Some(&to));
+        if self.size.saturating_add(added) > self.size_max {
+            return Err(Error::TransactionTooLarge { size_max: self.size_max });
+        }
         let before = match (self.writes.get_mut(&at), to) {
             (Some(write), to @ Goal::Become(_)) => {
                 let before = self.has_savepoint.then(|| write.to.clone());
                 write.to.then(to, failed)?;
+                self.size += added - memory_of::<M>(key, None);
                 before
             }
-            (Some(write), to) => Some(std::mem::replace(&mut write.to, to)),
+            (Some(write), to) => {
+                self.size = self.size + added - memory_of(key, Some(&write.to));
+                Some(std::mem::replace(&mut write.to, to))
+            }
             (None, to) => {
                 self.writes.insert(at.clone(), Write { namespace: namespace.clone(), to });
+                self.size += added;
                 None
             }
         };
         if self.has_savepoint {
             self.last += 1;
+            self.size += memory_of(key, before.as_ref());
             self.undo.push((self.last, at, before.map(|to| Write { namespace: namespace.clone(), to })));
         }
         Ok(())
@@ -530,10 +569,13 @@ impl<M: Listed> Transaction<M> {
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
         self.check(savepoint);
         for (_, place, before) in self.undo.drain(savepoint.length..).rev() {
-            match before {
-                Some(write) => drop(self.writes.insert(place, write)),
-                None => drop(self.writes.remove(&place)),
-            }
+            // What there was before is kept further if it is there again.
+            self.size -= before.as_ref().map_or(memory_of::<M>(&place.1, None), |_| 0);
+            let (key, after) = match before {
+                Some(write) => (place.1.clone(), self.writes.insert(place, write)),
+                None => self.writes.remove_entry(&place).map_or((Vec::new(), None), |((_, key), write)| (key, Some(write))),
+            };
+            self.size -= after.map_or(0, |write| memory_of(&key, Some(&write.to)));
         }
     }
 
@@ -545,6 +587,7 @@ impl<M: Listed> Transaction<M> {
     pub fn release(&mut self, savepoint: Savepoint) {
         self.check(&savepoint);
         if savepoint.is_first {
+            self.size -= self.undo.iter().map(|(_, (_, key), before)| memory_of(key, before.as_ref().map(|write| &write.to))).sum::<usize>();
             self.undo.clear();
             self.last += 1;
             self.beginning = self.last;
@@ -680,6 +723,11 @@ impl<M: Listed> Shared<M> {
     }
 }
 
+/// Bytes of DRAM that a key takes, with what it is to be.
+fn memory_of<M: Listed>(key: &[u8], to: Option<&Goal<M>>) -> usize {
+    ENTRY_SIZE + key.len() + to.map_or(0, Goal::size)
+}
+
 /// What a merge makes of what a transaction has set a key to.
 fn merged_goal<M: Listed>(namespace: &Namespace<M>, key: &[u8], mut value: Goal<M>, merge: Goal<M>) -> Result<Goal<M>, Error> {
     value.then(merge, merge::failed(namespace.name(), key))?;
@@ -738,5 +786,50 @@ mod tests {
         assert!(store.held_back().draft_bytes > 3 * 200 * (10_000 + 30_000), "{:?}", store.held_back());
         drop(transaction);
         assert_eq!(store.held_back().draft_bytes, 0);
+    }
+
+    #[test]
+    fn what_a_transaction_keeps_in_memory_is_counted_and_limited() {
+        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        (0..10_000u32).for_each(|n| space.put(&n.to_be_bytes(), b"v").unwrap());
+        let mut transaction = store.begin(Isolation::Serializable).unwrap();
+        let size = |transaction: &Transaction| {
+            let undone = transaction.undo.iter().map(|(_, (_, key), before)| memory_of(key, before.as_ref().map(|write| &write.to)));
+            let size = undone.chain(transaction.writes.iter().map(|((_, key), write)| memory_of(key, Some(&write.to)))).sum::<usize>();
+            assert_eq!(transaction.size, size);
+            size
+        };
+        let act = |transaction: &mut Transaction, turn: u8| {
+            for n in 0..20u8 {
+                match (n ^ turn) % 4 {
+                    0 => transaction.put(&space, &[n], &vec![turn; usize::from(turn) * 10]).unwrap(),
+                    1 => transaction.merge(&space, &[n], Merge::Append(vec![turn; 5])).unwrap(),
+                    2 => drop(transaction.delete(&space, &[n]).unwrap()),
+                    _ => transaction.put(&space, &[n], &[turn; 600]).unwrap(),
+                }
+            }
+        };
+        (0..4).for_each(|turn| act(&mut transaction, turn));
+        let before = size(&transaction);
+        let savepoint = transaction.savepoint();
+        (4..9).for_each(|turn| act(&mut transaction, turn));
+        assert!(size(&transaction) > before);
+        transaction.rollback_to(&savepoint);
+        assert_eq!(size(&transaction), before);
+        (4..9).for_each(|turn| act(&mut transaction, turn));
+        transaction.release(savepoint);
+        size(&transaction);
+        transaction.limit_size(transaction.size + 1_000 * memory_of::<Hardware>(&[0; 4], None));
+        let savepoint = transaction.savepoint();
+        let refused = transaction.delete_range(&space, Bound::Unbounded, Bound::Unbounded).unwrap_err();
+        assert!(matches!(refused, Error::TransactionTooLarge { size_max } if size_max == transaction.size_max), "{refused}");
+        assert!(size(&transaction) <= transaction.size_max + memory_of::<Hardware>(&[0; 4], None));
+        transaction.rollback_to(&savepoint);
+        transaction.limit_size(usize::MAX);
+        assert_eq!(transaction.delete_range(&space, Bound::Included(&0u32.to_be_bytes()), Bound::Included(&9_999u32.to_be_bytes())).unwrap(), 10_000);
+        size(&transaction);
+        transaction.commit().unwrap();
+        assert!(space.get(&5u32.to_be_bytes()).unwrap().is_none());
     }
 }
