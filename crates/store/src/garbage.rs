@@ -43,6 +43,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const STEPS_PER_WRITE: usize = 4;
 /// Steps when a namespace is cleared: a few thousand keys. Less, where what is left is to be met.
 pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 64 };
+/// Steps, at first, when a pool is full.
+const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
 /// Blocks of an index that are given back in a step.
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
@@ -205,29 +207,32 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Tries again, once, what a full pool has refused: garbage makes room, whoever gives it back, and a delete that kept versions may need keep them no
-    /// longer. The caller holds no stripe and is not pinned.
+    /// Tries again what a full pool has refused: garbage makes room, whoever gives it back, and a delete that kept versions may need keep them no longer. Some
+    /// of it, for what is small is not to pay for all of it; each time twice as much as before, until there is no more. The caller holds no stripe and is not
+    /// pinned.
     pub(crate) fn with_room<T>(&self, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        match act() {
-            Err(error) if error.is_no_space() => {
-                self.make_room()?;
-                act()
+        let (mut steps, mut is_more) = (STEPS_FOR_ROOM, true);
+        loop {
+            match act() {
+                Err(error) if is_more && error.is_no_space() => is_more = self.make_room(steps)?,
+                outcome => return outcome,
             }
-            outcome => outcome,
+            steps *= 2;
         }
     }
 
-    /// Gives back all that no snapshot wants any more, and waits for another thread that does. The caller holds no stripe and is not pinned.
-    pub(crate) fn make_room(&self) -> Result<(), Error> {
-        {
+    /// Gives back at most so much of what no snapshot wants any more, and waits for another thread that does; whether there may be more. The caller holds no
+    /// stripe and is not pinned.
+    pub(crate) fn make_room(&self, steps_max: usize) -> Result<bool, Error> {
+        let collected = {
             let _collecting = self.garbage.pause();
-            self.collect_alone(usize::MAX)?;
-        }
+            self.collect_alone(steps_max)?
+        };
         if self.garbage.is_empty() {
             self.snapshots.allow_plain(&self.clock);
         }
         self.pool.collect();
-        Ok(())
+        Ok(collected == steps_max)
     }
 
     /// Gives back at most so much of what no snapshot wants any more; how much it was. Nothing while another thread does.

@@ -71,6 +71,34 @@ fn every_write_makes_room_of_what_nobody_wants() {
     }
 }
 
+/// The first write after a large clear gave back all of it.
+#[test]
+fn what_is_small_does_not_make_all_the_room_there_is() {
+    for index in ["ever", "isle"] {
+        let store = Store::anonymous(Options { size_max: 64 << 20, index: index.into(), ..Options::default() }).unwrap();
+        let [cleared, space] = ["cleared", "space"].map(|name| store.namespace(name).unwrap());
+        cleared.load((0..400_000).map(|n| (key(n), [1; 40]))).unwrap();
+        let mut large = 0;
+        while fits(space.put(&key(large), &[2; LARGE])) {
+            large += 1;
+        }
+        while fits(space.put(&key(large), &[2; 100])) {
+            large += 1;
+        }
+        let snapshot = store.snapshot().unwrap();
+        cleared.clear().unwrap();
+        drop(snapshot);
+        let before = store.held_back().cleared_keys;
+        // More than the end of the snapshot has given back.
+        space.put(b"large", &vec![3; 2 << 20]).unwrap();
+        let after = store.held_back().cleared_keys;
+        assert!(before > 300_000 && after < before && after > before / 3, "{index}: {before} keys, then {after}");
+        space.put(b"larger", &vec![3; 16 << 20]).unwrap();
+        assert!(store.held_back().cleared_keys < after, "{index}");
+        check(&store);
+    }
+}
+
 /// Another thread is about to give it back, and has still to wait for somebody.
 #[test]
 fn a_write_waits_for_room_that_another_thread_is_making() {
