@@ -27,10 +27,7 @@
 //! Log and commit of a slot share a line and are freed in that order, so whatever a crash leaves of the life of a slot is one of (log, 0), (log, commit),
 //! (0, commit), (0, 0), and only the first of them, with the log of a batch that was not committed, asks for anything to be done.
 //!
-//! # Formats
-//!
-//! Format 2 lets records wait for their timestamps (`version.rs`), leaves tombstones to be buried later (`garbage.rs`) and knows records that expire. A pool of
-//! format 1 holds nothing that would be wrong in format 2, so it is opened as it is and gets the new number; what knows format 1 alone opens it no more.
+//! Format 1 was never released, and is not opened.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word, resident};
@@ -41,8 +38,6 @@ use std::sync::atomic::Ordering;
 pub(crate) const SLOT_COUNT: usize = 31;
 /// "ever" and the version of this format.
 pub(crate) const FORMAT: u64 = 0x6576_6572_0000_0002;
-/// The oldest format that is opened.
-const FORMAT_MIN: u64 = 0x6576_6572_0000_0001;
 const LOG_HEADER_WORDS: usize = 3;
 
 resident! {
@@ -82,16 +77,8 @@ impl StoreBlock {
     pub(crate) fn open<M: Medium>(pm: &Pm<M>, off: Off<Self>) -> Result<&Self, Error> {
         let block = pm.at(off, "a store block that does not lie in the pool")?;
         match block.format.get() {
-            FORMAT_MIN..=FORMAT => Ok(block),
+            FORMAT => Ok(block),
             found => Err(Error::UnknownFormat { found, known: FORMAT }),
-        }
-    }
-
-    /// Gives the block of an older format its new number, before anything is written that the older one does not know.
-    pub(crate) fn upgrade<M: Medium>(&self, pm: &Pm<M>) {
-        if self.format.get() != FORMAT {
-            pm.store(&self.format, FORMAT, Ordering::Release);
-            pm.persist(&self.format);
         }
     }
 }

@@ -44,13 +44,11 @@ pub enum Error {
         kind: u64,
     },
     /// The store block has a format that this version does not know.
-    #[error(
-        "the store in this pool has format {found:#x}, and this version knows none above {known:#x}; open it with the version that wrote it, or a later one"
-    )]
+    #[error("the store in this pool has format {found:#x}, and this version knows {known:#x} alone; open it with the version that wrote it")]
     UnknownFormat {
         /// The format found.
         found: u64,
-        /// The format that this version writes; it opens older ones, too.
+        /// The format that this version reads and writes.
         known: u64,
     },
     /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold, or a transaction with a key that somebody else has changed meanwhile; nothing

@@ -93,7 +93,6 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
     };
     let mut opened = Opened { off, indexes };
     let block = opened.block(pool);
-    block.upgrade(pool);
     for batch in interrupted {
         undo(pool, block, &opened.indexes, &batch)?;
     }
