@@ -4,7 +4,8 @@
 //! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
 //! written), in the order in which that happened, and given back when every snapshot is above that timestamp. Versions that nobody can want are given back at
 //! once: what was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key
-//! (`version.rs`).
+//! (`version.rs`). That is asked but once: what is held is given back in its order, so an idle snapshot holds back all that was held since it began, be it for
+//! others that have ended.
 //!
 //! # Invariants
 //!

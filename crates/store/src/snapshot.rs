@@ -1,7 +1,8 @@
 //! Snapshots: the store as of a moment, for as long as one likes.
 //!
 //! A snapshot is a timestamp and a bound. The bound, which is not above the timestamp, is registered as long as the snapshot lives, and keeps in place what the
-//! snapshot may want to see. Readers of a snapshot wait for nobody.
+//! snapshot may want to see. Readers of a snapshot wait for nobody's versions; as readers of an index they wait where all do, for a writer who overwrites an
+//! entry of the very leaf that they read, and is at its fence.
 //!
 //! # Beginning
 //!
