@@ -519,7 +519,8 @@ fn completions_are_for_this_program() {
 fn a_report_is_drawn_of_what_a_run_left_and_of_nothing_else() {
     let directory = directory();
     let path = directory.path();
-    let plan = r#"{"experiments":[{"id":"one","title":"One","systems":["isle"],"baseline":null,"cases":[],"figure":null}],"claims":[],"rounds":1,"seed":1}"#;
+    let plan =
+        r#"{"experiments":[{"id":"one","title":"One","systems":["isle"],"baseline":null,"cases":[],"figure":null}],"claims":["B3"],"rounds":1,"seed":1}"#;
     let machine =
         r#"{"processor":"p","cores":2,"caches":{},"memory_bytes":1,"kernel":"k","page_bytes":4096,"huge_pages":"","flush_instruction":"clwb","raw_ns":{}}"#;
     let header = format!(r#"{{"line":"header","format":1,"version":"0","command":["lab"],"started":0,"machine":{machine},"plan":{plan}}}"#);
@@ -534,6 +535,7 @@ fn a_report_is_drawn_of_what_a_run_left_and_of_nothing_else() {
     expect(path, &["lab", "report", "cut.jsonl", "--out", "out"], b"", 0);
     let page = std::fs::read_to_string(path.join("out/report.html")).expect("a page");
     assert!(page.contains("cut short") && page.contains("million operations a second"));
+    assert!(page.contains("32, 49, 66 B; 2, 0, 0 slots"), "claims are judged though the run has not come to that");
     for extension in ["svg", "png", "csv"] {
         assert!(path.join("out/figures/one").with_extension(extension).exists(), "{extension}");
     }

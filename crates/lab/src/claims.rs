@@ -3,9 +3,8 @@
 //! Every quantitative claim of the papers is a row of `table.rs`, with what it takes to judge it: the systems it speaks of, the experiments, and a rule. A row
 //! whose systems are not in the registry is listed as not yet possible, by their names; none is left out.
 //!
-//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they are within a quarter
-//! of what the paper found, and on the same side of 1; those within 30 % of 1 by a quarter of what is off 1. Where the rounds of a run lie on both sides of a
-//! limit, nothing is said: see `evidence.rs`.
+//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they are off what the paper
+//! found by no more than a quarter of it, and no more than half of what that is off 1. Where the rounds of a run do not tell, nothing is said: see `evidence.rs`.
 
 mod evidence;
 mod experiments;
@@ -129,6 +128,16 @@ pub fn judge(results: &Results, systems: &[String]) -> Result<Vec<Claim>, Error>
         Ok(row.judge(&evidence, systems))
     };
     results.header.plan.claims.iter().map(judge).collect()
+}
+
+/// Judges the claims of a file again, by the rules of this version and by all that the file has, whether or not its run came to its end.
+///
+/// # Errors
+/// As [`judge`].
+pub fn judge_again(results: &mut Results) -> Result<(), Error> {
+    let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+    results.claims = judge(results, &systems)?;
+    Ok(())
 }
 
 /// Ids, papers, and what they are about.

@@ -45,8 +45,8 @@ pub enum Command {
         /// Number of keys that stands for the papers' ten million: tiny, small, default (a million), large, or a number
         #[arg(long, default_value = "default", value_name = "SCALE")]
         scale: Scale,
-        /// Rounds, of which the median is told; by fewer than five no time is judged
-        #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        /// Rounds, of which the median is told; by fewer than five no time is judged, and more decide more
+        #[arg(long, default_value_t = 9, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
         /// Seed of keys and choices
         #[arg(long, default_value_t = 1, value_name = "N")]

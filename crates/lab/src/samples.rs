@@ -21,6 +21,9 @@ pub struct Spread {
     pub rounds: usize,
 }
 
+/// How sure it should be that a median is in its interval: as sure as five samples can be, which have it between them but once in 16 times.
+const CONFIDENCE: f64 = 15.0 / 16.0;
+
 impl Samples {
     /// One more.
     pub fn push(&mut self, sample: f64) {
@@ -42,6 +45,29 @@ impl Samples {
     pub fn spread(&self) -> Spread {
         let (min, max) = (self.0.iter().copied().fold(f64::NAN, f64::min), self.0.iter().copied().fold(f64::NAN, f64::max));
         Spread { median: self.median(), min, max, rounds: self.0.len() }
+    }
+}
+
+impl Samples {
+    /// The interval that the true median is in with at least [`CONFIDENCE`], whatever the law of the samples: from the k-th least to the k-th largest, with the
+    /// largest such k. The median is beyond the k-th if fewer than k of n fall on one side of it, by the binomial law. Of up to eight samples from the least to the
+    /// largest, of nine from the second to the eighth. `None` of none.
+    pub(crate) fn interval(&self) -> Option<[f64; 2]> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        // The chance of a toss of all coins, and of so many heads.
+        let mut heads = 0.5_f64.powi(i32::try_from(count).ok()?);
+        let (mut beyond, mut outside) = (2.0 * heads, 0);
+        for more in 1..=count / 2 {
+            heads *= (count - more + 1) as f64 / more as f64;
+            beyond += 2.0 * heads;
+            if 1.0 - beyond < CONFIDENCE {
+                break;
+            }
+            outside = more;
+        }
+        Some([*sorted.get(outside)?, *sorted.get(count.checked_sub(outside + 1)?)?])
     }
 }
 
@@ -75,6 +101,15 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn medians_are_in_their_intervals() {
+        for (count, outside) in [(1, 0), (5, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (100, 40)] {
+            let samples: Samples = (0..count).rev().map(f64::from).collect();
+            assert_eq!(samples.interval(), Some([f64::from(outside), f64::from(count - 1 - outside)]), "{count}");
+        }
+        assert_eq!(Samples::default().interval(), None);
+    }
 
     /// One takes a tenth longer than the other, whatever a round adds to both; the medians of all rounds would tell 1.07.
     #[test]

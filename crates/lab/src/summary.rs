@@ -91,7 +91,7 @@ pub fn text(results: &Results) -> String {
         let _ = writeln!(text, "not measured: {} in {} ({}): {}", skipped.system, skipped.experiment, skipped.workload, skipped.why);
     }
     if !results.claims.is_empty() {
-        let _ = writeln!(text);
+        let _ = writeln!(text, "\nClaims; what is said of why is of the machine that Everleaf is developed on.");
         for claim in &results.claims {
             let _ = writeln!(text, "{:4} {:16}  {} ({})", claim.id, claim.verdict.name(), claim.what, claim.place);
             let _ = writeln!(text, "{:22} paper: {}", "", claim.paper);

@@ -1,9 +1,9 @@
 //! What was measured, as the rules of claims ask for it, and what comes of it.
 //!
-//! A figure is a median, with the least and the largest round. A ratio of two systems is taken in each round that has measured both, since what disturbs a
-//! round disturbs both. A claim holds if all rounds lie where they should, and fails if all lie beyond the same limit. Else it was not measured whether it
-//! holds, and nothing is said about it: it is within the noise. So of two systems that do not differ, five rounds say once in 16 runs that one is faster, by
-//! chance: 2 in 2^5. Of times with fewer rounds nothing is said.
+//! A figure is a median of the rounds, with the interval that the true one is in: [`Samples::interval`]. A ratio of two systems is taken in each round that has
+//! measured both, since what disturbs a round disturbs both. A claim holds if the interval lies where it should, and fails if it lies beyond a limit. Else it was
+//! not measured whether it holds, and nothing is said about it: it is within the noise. So of two systems that do not differ, at most one run in 16 says that one
+//! is faster, by chance, and more rounds tell more. Of times with fewer than five nothing is said.
 
 use super::Ranges;
 use crate::result::{Measurement, Results, Verdict};
@@ -11,13 +11,13 @@ use crate::samples::{Rounds, Samples, Spread};
 
 /// Fewest rounds by which a time is judged.
 const ROUNDS_MIN: usize = 5;
-/// Distances from 1, of ratios, below which it is the distance that a tolerance is part of.
-const SMALL_EFFECT: f64 = 0.3;
+/// How far a ratio may be off at most, as a part of its distance from 1: of a small effect, a quarter of the ratio would be all of it.
+const EFFECT_TOLERANCE: f64 = 0.5;
 
 /// What a claim is judged by.
 pub(super) struct Evidence<'a>(pub(super) &'a Results);
 
-/// A figure: of the rounds the median, the least and the largest.
+/// A figure: the median of the rounds, and the interval that it is in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figure {
     pub(super) median: f64,
@@ -62,8 +62,9 @@ pub(super) struct Judgement {
 
 impl Figure {
     fn of(samples: &Samples, is_timed: bool) -> Option<Self> {
-        let Spread { median, min, max, rounds } = samples.spread();
-        median.is_finite().then_some(Self { median, low: min, high: max, is_enough: !is_timed || rounds >= ROUNDS_MIN })
+        let Spread { median, rounds, .. } = samples.spread();
+        let [low, high] = samples.interval()?;
+        median.is_finite().then_some(Self { median, low, high, is_enough: !is_timed || rounds >= ROUNDS_MIN })
     }
 
     /// In another unit.
@@ -71,7 +72,7 @@ impl Figure {
         Self { median: self.median / unit, low: self.low / unit, high: self.high / unit, ..self }
     }
 
-    /// In words, with so many digits; `what` stands between the median and the rounds.
+    /// In words, with so many digits; `what` stands between the median and its interval.
     pub(super) fn show(self, digits: usize, what: &str) -> String {
         let Self { median, low, high, .. } = self;
         let [median, low, high] = [median, low, high].map(|number| format!("{number:.digits$}"));
@@ -105,21 +106,14 @@ impl Wanted {
         Self::between(low * (1.0 - tolerance), high * (1.0 + tolerance))
     }
 
-    /// The same for a ratio: and on the same side of 1. A quarter of a ratio would be more than all of a small effect, so there it is a quarter of the effect.
+    /// The same for a ratio: and by no more than half of what it is off 1, so on the same side of it.
     pub(super) fn ratio(low: f64, high: f64, tolerance: f64) -> Self {
-        let near = Self::near(low, high, tolerance);
-        if low > 1.0 {
-            let effect = Self::near(low - 1.0, high - 1.0, tolerance);
-            let is_small = low - 1.0 < SMALL_EFFECT;
-            if is_small { Self::between(1.0 + effect.low, 1.0 + effect.high) } else { Self::between(near.low.max(1.0), near.high) }
-        } else if high < 1.0 {
-            let effect = Self::near(1.0 - high, 1.0 - low, tolerance);
-            let is_small = 1.0 - high < SMALL_EFFECT;
-            if is_small { Self::between(1.0 - effect.high, 1.0 - effect.low) } else { Self::between(near.low, near.high.min(1.0)) }
-        } else {
+        if (low..=high).contains(&1.0) {
             // What should lie about 1 has no side that it could be on.
-            near
+            return Self::near(low, high, tolerance);
         }
+        let allowed = |ratio: f64| (ratio * tolerance).min((ratio - 1.0).abs() * EFFECT_TOLERANCE);
+        Self::between(low - allowed(low), high + allowed(high))
     }
 
     fn contains(self, value: f64) -> bool {
@@ -281,6 +275,15 @@ mod tests {
         assert_eq!(timed([1.9, 1.8, 2.1, 1.8, 1.9]).judge(doubled), Finding::Holds);
     }
 
+    /// Of nine rounds one on the other side was enough for nothing to be said, so more rounds decided less.
+    #[test]
+    fn more_rounds_decide_more() {
+        let judge = |rounds: &[f64]| Figure::of(&rounds.iter().copied().collect(), true).unwrap().judge(Wanted::ABOVE);
+        assert_eq!(judge(&[1.1, 1.2, 0.9, 1.1, 1.2]), Finding::Noise);
+        assert_eq!(judge(&[1.1, 1.2, 0.9, 1.1, 1.2, 1.1, 1.2, 1.1, 1.2]), Finding::Holds);
+        assert_eq!(judge(&[1.1, 1.2, 0.9, 1.1, 1.2, 0.9, 1.2, 1.1, 1.2]), Finding::Noise);
+    }
+
     /// A run that was stopped in its first round agreed with half of the papers.
     #[test]
     fn few_rounds_judge_no_time() {
@@ -297,13 +300,24 @@ mod tests {
             let Wanted { low, high } = Wanted::ratio(low, high, 0.25);
             [low, high].map(|limit| (limit * 1e4).round() / 1e4)
         };
-        assert_eq!(limits(1.05, 1.05), [1.0375, 1.0625]);
-        assert_eq!(limits(1.2, 1.24), [1.15, 1.3]);
-        assert_eq!(limits(0.8, 0.8), [0.75, 0.85]);
-        assert_eq!(limits(0.6, 0.9), [0.5, 0.925]);
+        assert_eq!(limits(1.05, 1.05), [1.025, 1.075]);
+        assert_eq!(limits(1.2, 1.24), [1.1, 1.36]);
+        assert_eq!(limits(0.8, 0.8), [0.7, 0.9]);
+        assert_eq!(limits(0.6, 0.9), [0.45, 0.95]);
         assert_eq!(limits(1.0, 1.0), [0.75, 1.25], "where none is said to be there is none to take a part of");
         assert_eq!(limits(2.0, 4.0), [1.5, 5.0]);
-        assert_eq!((limits(1.31, 1.31)[0], limits(0.69, 0.69)[1]), (1.0, 0.8625), "on the side that it is on");
+        assert_eq!((limits(1.31, 1.31), limits(0.69, 0.69)), ([1.155, 1.465], [0.535, 0.845]), "on the side that it is on");
+    }
+
+    /// Limits jumped at 30 %: what was 29 % more could be 36 %, what was 30 % more could be 62 %.
+    #[test]
+    fn limits_grow_with_the_effect() {
+        for step in 1..400 {
+            let (ratio, next) = (1.0 + f64::from(step) / 100.0, 1.0 + f64::from(step + 1) / 100.0);
+            let (one, other) = (Wanted::ratio(ratio, ratio, 0.25), Wanted::ratio(next, next, 0.25));
+            assert!((0.0..0.02).contains(&(other.low - one.low)) && (0.0..0.02).contains(&(other.high - one.high)), "{ratio}: {one:?}, {other:?}");
+            assert!(one.low > 1.0 && one.contains(ratio));
+        }
     }
 
     #[test]

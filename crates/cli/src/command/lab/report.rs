@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::output::Output;
 use clap::Args;
-use everleaf_lab::report;
 use everleaf_lab::result::Results;
+use everleaf_lab::{claims, report};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -21,7 +21,8 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let file = File::open(&self.file).map_err(|source| Failure::io("open", &self.file, source))?;
-        let results = Results::read(BufReader::new(file))?;
+        let mut results = Results::read(BufReader::new(file))?;
+        claims::judge_again(&mut results)?;
         let written = report::write(&results, &self.out)?;
         let mut out = Output::new();
         out.line(format!("{}: {} figures", written.page.display(), written.figures))?;
