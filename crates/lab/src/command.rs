@@ -319,7 +319,7 @@ impl Work {
             systems: self.systems.clone(),
             baseline: self.baseline.clone(),
             cases,
-            figure: Some(figure),
+            figures: vec![figure],
         };
         Ok(Plan { experiments: vec![experiment], claims: Vec::new(), rounds: self.rounds, seed: self.seed })
     }

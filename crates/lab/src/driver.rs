@@ -225,17 +225,19 @@ fn phases(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<
     let place = Place::new(&case.parameters.memory, false)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
-    let mut measured = Vec::new();
+    let (mut measured, mut done) = (Vec::new(), 0);
     for phase in &case.workload.phases {
         // What is not loaded to the end has not the keys that it should have.
         if context.stopped() {
             break;
         }
-        let metrics = run_phase(system.name(), instance.as_ref(), phase, &case.parameters, keys, &mut population, context)?;
+        let mut metrics = run_phase(system.name(), instance.as_ref(), phase, &case.parameters, keys, &mut population, context)?;
         if context.stopped() {
             break;
         }
+        done += operations(phase, &case.parameters);
         if phase.measured {
+            put(&mut metrics, metric::OPERATIONS, done as f64, "");
             measured.push((phase.name.clone(), metrics));
         }
     }
@@ -350,7 +352,9 @@ fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<Outcome, Erro
         // Everybody comes to the barrier, or the others would wait for ever.
         let prepared = instance.handle().and_then(|handle| Worker::new(work, thread, part(thread), handle, instance));
         barrier.wait();
-        prepared?.run()
+        let start = Instant::now();
+        let outcome = prepared?.run()?;
+        Ok((start, Instant::now(), outcome))
     };
     let outcomes: Vec<Result<_, Error>> = thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
@@ -358,8 +362,14 @@ fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<Outcome, Erro
         let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         std::iter::once(first).chain(others.into_iter().map(join)).collect()
     });
-    let mut sum = Outcome::default();
-    outcomes.into_iter().try_for_each(|outcome| outcome.map(|outcome| sum.add(outcome)))?;
+    let (mut sum, mut first, mut last) = (Outcome::default(), None, None);
+    for outcome in outcomes {
+        let (start, end, outcome) = outcome?;
+        sum.add(outcome);
+        (first, last) = (Some(first.map_or(start, |first: Instant| first.min(start))), last.max(Some(end)));
+    }
+    // One thread alone, which is looked at operation by operation, waits for that.
+    sum.lasted = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first).saturating_sub(sum.aside);
     Ok(sum)
 }
 
@@ -393,9 +403,12 @@ fn shares(mix: &Mix) -> [f64; KINDS.len()] {
 #[derive(Default)]
 struct Outcome {
     operations: u64,
-    /// Time in the system: of all threads, and of the one that took longest.
+    /// Time in the system, of all threads.
     busy: Duration,
-    longest: Duration,
+    /// Time in which the system was asked what has happened.
+    aside: Duration,
+    /// From when the first thread began to when the last one ended, without that.
+    lasted: Duration,
     /// Numbers of the keys that were inserted: the first of each thread, and how many.
     inserted: Vec<(u64, u64)>,
     /// Numbers of the keys that are there at the end, of a phase whose threads have shares of their own.
@@ -431,7 +444,7 @@ impl Outcome {
     fn add(&mut self, other: Self) {
         self.operations += other.operations;
         self.busy += other.busy;
-        self.longest = self.longest.max(other.longest);
+        self.aside += other.aside;
         self.inserted.extend(other.inserted);
         self.left.extend(other.left);
         self.wrong += other.wrong;
@@ -452,7 +465,7 @@ impl Outcome {
     }
 
     fn report(&self, parameters: &Parameters, metrics: &mut Metrics) {
-        let seconds = self.longest.as_secs_f64().max(1e-9);
+        let seconds = self.lasted.as_secs_f64().max(1e-9);
         // Where each operation is timed, looks at the clock are in it; where each is counted, it says nothing.
         if matches!(parameters.measure, Measure::Time | Measure::Latency) {
             put(metrics, metric::THROUGHPUT, self.operations as f64 / seconds, "op/s");

@@ -1,6 +1,6 @@
 //! What a run is to do. A plan stands in the header of every result file, so that the run can be done again from it.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// All of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,8 +28,23 @@ pub struct Experiment {
     pub baseline: Option<String>,
     /// What each of them does: one or more cases, which differ in one parameter if they are to be drawn.
     pub cases: Vec<Case>,
-    /// How to draw it.
-    pub figure: Option<Figure>,
+    /// How to draw it; if that is not given, bars of throughput.
+    #[serde(default, alias = "figure", deserialize_with = "one_or_more")]
+    pub figures: Vec<Figure>,
+}
+
+/// Older files have one figure, or `null`.
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Figure>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Figures {
+        More(Vec<Figure>),
+        One(Option<Figure>),
+    }
+    Ok(match Figures::deserialize(from)? {
+        Figures::More(figures) => figures,
+        Figures::One(figure) => figure.into_iter().collect(),
+    })
 }
 
 /// A workload under some parameters.
@@ -232,7 +247,7 @@ pub enum Memory {
 pub struct Figure {
     /// Bars, or lines.
     pub shape: Shape,
-    /// The parameter along the horizontal axis, by its name in [`Parameters`]; `phase` and `system` as well.
+    /// The parameter along the horizontal axis, by its name in [`Parameters`]; `phase` and `system` as well, and `operations`: how many the workload has come to.
     pub horizontal: String,
     /// The metric along the vertical axis, by its name in the measurements.
     pub vertical: String,

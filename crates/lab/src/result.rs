@@ -135,6 +135,8 @@ pub mod metric {
     pub const MEDIA_AMPLIFICATION: &str = "media amplification";
     /// Leaves that were divided: `1/op`.
     pub const SPLITS: &str = "splits";
+    /// Time in inserts that divided a leaf, by that in all inserts: `x`.
+    pub const SPLIT_SHARE: &str = "split share";
     /// Leaves that there are after the phase: a count.
     pub const LEAVES: &str = "leaves";
     /// Entries that scans visited per second: `1/s`.
@@ -165,6 +167,12 @@ pub mod metric {
     pub const REOPENING: &str = "reopening";
     /// From the same call until nothing is left to be read behind operations: `s`.
     pub const REOPENING_IN_FULL: &str = "reopening in full";
+    /// The 99th percentile of lookups alone, in a mix: `ns`.
+    pub const SEARCH_P99: &str = "search p99";
+    /// The same of updates: `ns`.
+    pub const UPDATE_P99: &str = "update p99";
+    /// Operations of the phases of a workload up to the end of this one: a count.
+    pub const OPERATIONS: &str = "operations";
     /// Instructions of the phase: `1/op`.
     pub const INSTRUCTIONS: &str = "instructions";
 
@@ -381,7 +389,7 @@ mod tests {
         };
         let workload = Workload { name: "micro".into(), load: Some(Load { order: Order::Dense, fill: Some(0.7) }), phases: vec![phase] };
         let cases = vec![Case { workload, parameters: parameters() }];
-        let experiment = Experiment { id: "one".into(), title: "One".into(), systems: vec!["isle".into()], baseline: None, cases, figure: None };
+        let experiment = Experiment { id: "one".into(), title: "One".into(), systems: vec!["isle".into()], baseline: None, cases, figures: Vec::new() };
         let plan = Plan { experiments: vec![experiment], claims: vec!["A1".into()], rounds: 5, seed: 1 };
         let header = Header { format: FORMAT, version: "0".into(), command: vec!["lab".into()], started: 1, machine: Machine::default(), plan };
         let measurement = Measurement {

@@ -46,8 +46,9 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("EVERLEAF_COMMIT")
 const RAW_LINES_MAX: u64 = 8 << 20;
 /// Share of the keys with which systems are warmed up, and their least number.
 const WARM_UP: (u64, u64) = (10, 500);
-/// The least where claims are judged: there all keys of the default scale, so that the first round differs from the others by nothing.
-const WARM_UP_OF_CLAIMS: u64 = claims::Scale::DEFAULT.0;
+/// The least where claims are judged: there all keys of the default scale, of which LB+-Tree's study has four times as many, so that the first round differs
+/// from the others by nothing.
+const WARM_UP_OF_CLAIMS: u64 = 4 * claims::Scale::DEFAULT.0;
 
 impl Run<'_> {
     /// Measures everything, and writes every line to `out`.
@@ -120,7 +121,9 @@ impl Run<'_> {
         let style = ProgressStyle::with_template("{elapsed} [{bar:40}] {percent} %, {eta} left: {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
         let steps = |experiment: &Experiment| {
             let rounds = |case: &Case| u64::from(if case.parameters.measure.is_counted() { 1 } else { plan.rounds });
-            experiment.cases.iter().map(|case| rounds(case) * driver::effort(case)).sum::<u64>() * experiment.systems.len() as u64
+            let warm_up = warm_up(experiment, least_of(plan)).map_or(0, |case| driver::effort(&case));
+            let all = experiment.cases.iter().map(|case| rounds(case) * driver::effort(case)).sum::<u64>();
+            (warm_up + all) * experiment.systems.len() as u64
         };
         ProgressBar::new(plan.experiments.iter().map(steps).sum()).with_style(style)
     }
@@ -134,12 +137,18 @@ impl Run<'_> {
                 skip(experiment, case, *system, why.into(), results, out)?;
             }
         }
-        let least = if results.header.plan.claims.is_empty() { WARM_UP.1 } else { WARM_UP_OF_CLAIMS };
-        if let Some(case) = warm_up(experiment, least) {
+        if let Some(case) = warm_up(experiment, least_of(&results.header.plan)) {
             for system in &systems {
                 if driver::obstacle(&case, &system.capabilities()).is_none() && !self.context(seed).stopped() {
-                    driver::run(*system, &case, self.context(seed))?;
+                    progress.set_message(format!("{}, warm-up, {}", experiment.id, system.name()));
+                    match driver::run(*system, &case, self.context(seed)) {
+                        // The first round says so.
+                        Ok(_) | Err(Error::Missing { .. }) => {}
+                        Err(_) if self.context(seed).stopped() => {}
+                        Err(other) => return Err(other),
+                    }
                 }
+                progress.inc(driver::effort(&case));
             }
         }
         // The same order would have each system follow the same other one in every round.
@@ -185,6 +194,8 @@ impl Run<'_> {
         let measured = match driver::run(system, case, self.context(seed)) {
             Err(Error::Missing { operation, .. }) if round == 0 => return skip(experiment, case, system, format!("it has no {operation}"), results, out),
             Err(Error::Missing { .. }) => return Ok(()),
+            // What ends the lab may have ended what it measured, too.
+            Err(_) if self.context(seed).stopped() => return Ok(()),
             other => other?,
         };
         for (phase, metrics) in measured {
@@ -204,6 +215,11 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// The least number of keys that systems are warmed up with.
+fn least_of(plan: &Plan) -> u64 {
+    if plan.claims.is_empty() { WARM_UP.1 } else { WARM_UP_OF_CLAIMS }
 }
 
 /// The first of the timed cases, with fewer keys, but not fewer than `least`: code is in the caches, the processor at its speed, the allocator has its memory.
@@ -245,9 +261,10 @@ mod tests {
             let case = warm_up(&experiments[0], least).unwrap();
             (case.parameters.keys, case.workload.phases[0].operations.unwrap())
         };
-        assert_eq!(keys(claims::Scale::DEFAULT, WARM_UP_OF_CLAIMS), (1_000_000, 50_000));
-        assert_eq!(keys(claims::Scale::DEFAULT, WARM_UP.1), (100_000, 5_000));
-        assert_eq!(keys(claims::Scale(50_000_000), WARM_UP_OF_CLAIMS).0, 5_000_000);
-        assert_eq!(keys(claims::Scale::TINY, WARM_UP.1), (500, 100), "never more than are measured");
+        assert_eq!(keys(claims::Scale::DEFAULT, WARM_UP_OF_CLAIMS), (4_000_000, 5_000));
+        assert_eq!(keys(claims::Scale::DEFAULT, WARM_UP.1), (400_000, 500));
+        assert_eq!(keys(claims::Scale(50_000_000), WARM_UP_OF_CLAIMS).0, 20_000_000);
+        assert_eq!(keys(claims::Scale::TINY, WARM_UP.1), (800, 100));
+        assert_eq!(keys(claims::Scale::TINY, WARM_UP_OF_CLAIMS), (8_000, 100), "never more than are measured");
     }
 }

@@ -18,7 +18,7 @@ use crate::Error;
 use crate::plan::{Access, Distribution, KeyKind, Lengths, Load, Mix, Order, Phase, Workload};
 
 /// The exponent of YCSB.
-const YCSB: f64 = 0.99;
+pub(crate) const YCSB: f64 = 0.99;
 
 /// Size of keys and values.
 pub type Records = (KeyKind, u32);

@@ -29,7 +29,7 @@ fn parameters(measure: Measure) -> Parameters {
 
 fn plan(systems: &[&str], cases: Vec<Case>) -> Plan {
     let systems = systems.iter().map(|name| (*name).to_owned()).collect();
-    let experiment = Experiment { id: "test".into(), title: "Test".into(), systems, baseline: None, cases, figure: None };
+    let experiment = Experiment { id: "test".into(), title: "Test".into(), systems, baseline: None, cases, figures: Vec::new() };
     Plan { experiments: vec![experiment], claims: Vec::new(), rounds: 1, seed: 5 }
 }
 
@@ -348,7 +348,12 @@ enum Lie {
     Waits,
     /// The same for the first lookup after it was opened, as it says within a second, and for what that has left to be done.
     Wakes,
+    /// Has ended with the lab, by the same signal.
+    Ends,
 }
+
+/// Set by [`Lie::Ends`].
+static STOP: AtomicBool = AtomicBool::new(false);
 
 type Entry = (Vec<u8>, Vec<u8>);
 
@@ -393,6 +398,10 @@ impl System for Map {
     }
 
     fn create(&self, _: &Setting) -> Result<Box<dyn Instance>, Error> {
+        if self.lie == Lie::Ends {
+            STOP.store(true, Ordering::Relaxed);
+            return Err(Error::system("map", "it has ended"));
+        }
         Ok(Box::new(MapInstance { map: Mutex::default(), lie: self.lie, lookups: AtomicU64::new(0) }))
     }
 }
@@ -503,6 +512,16 @@ fn figures_of_systems_that_answer_wrongly_are_refused() {
     }
 }
 
+/// A server that Ctrl-C had ended, too, was a failure, and the end of the file was lost.
+#[test]
+fn what_ends_with_the_lab_is_no_failure() {
+    let load = Case { workload: workload::find("load").unwrap(), parameters: parameters(Measure::Time) };
+    let (mut systems, mut lines): (Vec<Box<dyn System>>, _) = (vec![Box::new(Map { lie: Lie::Ends })], Vec::new());
+    let mut run = Run { systems: &mut systems, command: Vec::new(), stop: &STOP, child: None, progress: false };
+    let results = run.plan(plan(&["map"], vec![load]), &mut lines).unwrap();
+    assert!(results.end.is_some_and(|end| !end.complete));
+}
+
 /// Two looks at each insert, of three milliseconds, would leave 166 inserts a second.
 #[test]
 fn a_look_at_what_has_happened_takes_no_time_of_an_operation() {
@@ -587,4 +606,32 @@ fn what_makes_no_sense_is_an_error() {
     assert!(at(Memory::Directory(directory.path().to_owned())).is_ok());
     let unknown = run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["pear"], Vec::new()), false);
     assert!(matches!(unknown, Err(Error::Usage(message)) if message.contains("map")));
+}
+
+/// A warm-up ended the run by what the first round would have left out.
+#[test]
+fn a_system_that_lacks_what_is_measured_is_left_out_of_the_warm_up_too() {
+    let case = Case { workload: workload::find("load").unwrap(), parameters: parameters(Measure::Recovery) };
+    let results = run(plan(&["store", "server"], vec![case]));
+    assert!(results.measurements.len() == 1 && results.skipped.len() == 1 && results.skipped[0].why.contains("it has no"), "{:?}", results.skipped);
+}
+
+/// Of 25 thousand inserts into a million keys in full leaves half divided one, and the claim is about those that do.
+#[test]
+fn inserts_into_full_leaves_divide_them() {
+    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let mut plan = claims::plan("lb", Scale(20_000), &names, 1, 1).unwrap();
+    plan.claims.clear();
+    plan.experiments.retain(|experiment| ["lb-insert", "lb-nodes"].contains(&experiment.id.as_str()));
+    for experiment in &mut plan.experiments {
+        experiment.cases.retain(|case| case.workload.name == "100 %" && case.parameters.threads == 1);
+        experiment.cases.iter_mut().for_each(|case| case.parameters.measure = Measure::Counts);
+    }
+    let results = run(plan);
+    assert_eq!(results.measurements.len(), 3 * 3 + 9);
+    for found in &results.measurements {
+        let (splits, bytes) = (found.metrics[metric::SPLITS].value, found.leaf_bytes.unwrap());
+        // A leaf that has been divided has room: of 256 B some hundredths of them, of 1 KiB four times as many.
+        assert!(splits >= if bytes == 256 { 0.93 } else { 0.9 }, "{}, {}: {splits}", found.system, found.phase);
+    }
 }

@@ -4,7 +4,7 @@ use super::table::ROWS;
 use crate::Error;
 use crate::plan::{Case, Distribution, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Phase, Plan, Shape, Workload};
 use crate::result::metric;
-use crate::workload::{DELETE, INSERT, NONE, SEARCH, UPDATE, phase};
+use crate::workload::{DELETE, INSERT, NONE, SEARCH, UPDATE, YCSB, phase};
 use everleaf_pmem::Domain;
 use std::str::FromStr;
 
@@ -41,6 +41,8 @@ impl FromStr for Scale {
 
 /// Which of the sizes of `isle-insert`, in their order, stands for the papers' ten million keys.
 pub(super) const PAPERS_SIZE: usize = 1;
+/// Phases of as many inserts each into a loaded tree: the paper has 50 to 300 thousand.
+pub(super) const STRETCHES: [&str; 3] = ["insert", "insert 2", "insert 3"];
 /// Slow memory as Isle-Tree's paper emulates it.
 const ISLE_LATENCY_NS: u64 = 300;
 
@@ -85,11 +87,14 @@ fn workload(name: &str, load: Option<Load>, phases: Vec<Phase>) -> Workload {
     Workload { name: name.into(), load, phases }
 }
 
-fn experiment(id: &str, title: &str, systems: &[&str], cases: Vec<Case>, figure: Option<(Shape, &str, &str)>) -> Experiment {
-    let figure = figure.map(|(shape, horizontal, vertical)| Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() });
+fn experiment(id: &str, title: &str, systems: &[&str], cases: Vec<Case>, figures: impl IntoIterator<Item = Drawn>) -> Experiment {
+    let figure = |(shape, horizontal, vertical): Drawn| Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() };
     let systems: Vec<String> = systems.iter().map(|name| (*name).to_owned()).collect();
-    Experiment { id: id.into(), title: title.into(), baseline: systems.first().cloned(), systems, cases, figure }
+    Experiment { id: id.into(), title: title.into(), baseline: systems.first().cloned(), systems, cases, figures: figures.into_iter().map(figure).collect() }
 }
+
+/// Shape, horizontal and vertical axis of a figure.
+type Drawn = (Shape, &'static str, &'static str);
 
 /// A phase of fewer operations than keys.
 fn some(operations: u64, phase: Phase) -> Phase {
@@ -108,16 +113,17 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
     let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
     let case = |workload: Workload, keys: u64, latency: u64, measure: Measure| Case { workload, parameters: parameters(keys, latency, measure) };
     let slow = |workload, keys, measure| case(workload, keys, ISLE_LATENCY_NS, measure);
-    let sizes = [n / 4, n, 2 * n].map(|keys| slow(insert(), keys, Measure::Time));
+    let sizes = [n / 10, n, 2 * n].map(|keys| slow(insert(), keys, Measure::Time));
     let latencies = (0..=6).map(|step| case(insert(), n / 4, 100 * step, Measure::Time));
-    let clients = [1, 4].map(|threads| {
-        let phases = vec![phase("insert", INSERT), phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE })];
+    let clients = [1, 2, 4, 8].map(|threads| {
+        let mixed = Phase { distribution: Distribution::Zipfian(YCSB), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE }) };
+        let phases = vec![phase("insert", INSERT), mixed];
         let parameters = Parameters { key: KeyKind::Bytes(24), value_bytes: 100, threads, ..parameters(n / 40, ISLE_LATENCY_NS, Measure::Latency) };
         Case { workload: workload("clients", None, phases), parameters }
     });
     let nodes = workload("insert and search", None, vec![phase("insert", INSERT), phase("search", SEARCH)]);
     vec![
-        experiment("isle-insert", "Inserts of random keys into an empty tree", &with_ours, sizes.into(), Some((Shape::Bars, "keys", metric::MEAN))),
+        experiment("isle-insert", "Inserts of random keys into an empty tree", &with_ours, sizes.into(), Some((Shape::Lines, "keys", metric::MEAN))),
         experiment(
             "isle-counts",
             "Lines flushed by inserts of random keys",
@@ -137,7 +143,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
             "Share of inserts that divide a leaf in the time of all",
             &all,
             vec![slow(insert(), n, Measure::Latency)],
-            Some((Shape::Bars, "system", "split share")),
+            Some((Shape::Bars, "system", metric::SPLIT_SHARE)),
         ),
         experiment(
             "isle-nodes",
@@ -149,10 +155,10 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment("isle-latency", "Inserts by latency of writes", &all, latencies.collect(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
         experiment(
             "isle-clients",
-            "Clients of a server: inserts of string keys, then half lookups, half updates",
-            &["server:isle", "server:nv", "server:fp", "server:wb"],
+            "Clients of a server: inserts of string keys, then half lookups, half updates by Zipf's law",
+            &["server:isle", "server:nv", "server:fp"],
             clients.into(),
-            Some((Shape::Lines, "threads", metric::P99)),
+            [(Shape::Lines, "threads", metric::P99), (Shape::Lines, "threads", metric::SEARCH_P99), (Shape::Lines, "threads", metric::UPDATE_P99)],
         ),
     ]
 }
@@ -161,17 +167,27 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
 fn lb(Scale(n): Scale) -> Vec<Experiment> {
     let all = ["lb", "wb-256", "fp-256"];
     let filled = |fill| Some(Load { order: Order::Random, fill: Some(fill) });
-    // The paper adds at most 300 thousand to 2 billion, so that a full leaf is divided by nearly every insert, and others by hardly any.
-    let added = n / 20;
-    let inserts = |name: &str, fill| workload(name, filled(fill), vec![some(added, phase("insert", INSERT))]);
-    let full = || workload("100 %", filled(1.0), vec![some(added / 2, phase("insert", INSERT))]);
-    let dense = || workload("dense", filled(0.7), vec![some(added, Phase { order: Order::Dense, ..phase("insert", INSERT) })]);
+    // The paper adds at most 300 thousand to 2 billion, so that a full leaf is divided by nearly every insert, and others by hardly any. For that few have to be
+    // added to many.
+    let (many, few) = (4 * n, n / 200);
+    let inserts = |name: &str, fill, order, stretches: &[&str]| {
+        let stretch = |name: &&str| some(few, Phase { order, ..phase(name, INSERT) });
+        workload(name, filled(fill), stretches.iter().map(stretch).collect())
+    };
     let case = |workload: Workload, threads: u16, measure: Measure| Case { workload, parameters: Parameters { threads, ..parameters(n, 0, measure) } };
-    let three = |threads| [inserts("70 %", 0.7), full(), dense()].map(|workload| case(workload, threads, Measure::Time)).into();
-    let reads = workload("reads", filled(0.7), vec![some(added, phase("search", SEARCH)), some(added, phase("delete", DELETE))]);
+    let three = |threads, stretches: &[&str]| {
+        let fills = [("70 %", 0.7, Order::Random), ("100 %", 1.0, Order::Random), ("dense", 0.7, Order::Dense)];
+        fills.map(|(name, fill, order)| {
+            let parameters = Parameters { threads, ..parameters(many, 0, Measure::Time) };
+            Case { workload: inserts(name, fill, order, stretches), parameters }
+        })
+    };
+    // Drawn anew, so that no stretch has the keys of the one before in its caches.
+    let lookups = |name| some(n / 20, Phase { distribution: Distribution::Random, ..phase(name, SEARCH) });
+    let reads = workload("reads", filled(0.7), vec![lookups("search"), lookups("search 2"), lookups("search 3"), some(n / 20, phase("delete", DELETE))]);
     let rebuilt = [1, 2].map(|threads| case(workload("rebuild", filled(0.7), Vec::new()), threads, Measure::Recovery));
     let served = Case {
-        workload: workload("clients", None, vec![phase("insert", INSERT), phase("search", SEARCH)]),
+        workload: workload("clients", Some(RANDOM), vec![some(n / 80, phase("insert", INSERT)), some(n / 80, phase("search", SEARCH))]),
         parameters: Parameters { key: KeyKind::Bytes(20), threads: 2, ..parameters(n / 40, 0, Measure::Time) },
     };
     // All of it is in one leaf, whatever that is.
@@ -182,13 +198,18 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
     // Stable: as many keys are added as there were, so that leaves are as full as they are in the long run.
     let stable = workload("stable", Some(RANDOM), vec![phase("insert", INSERT)]);
     vec![
-        experiment("lb-insert", "Inserts into a loaded tree, by how full its leaves are", &all, three(1), Some((Shape::Bars, "workload", metric::MEAN))),
-        experiment("lb-threads", "The same with two threads", &all, three(2), Some((Shape::Bars, "workload", metric::MEAN))),
+        experiment(
+            "lb-insert",
+            "Inserts into a loaded tree, by how full its leaves are",
+            &all,
+            [three(1, &STRETCHES), three(2, &STRETCHES)].concat(),
+            [(Shape::Lines, "operations", metric::MEAN), (Shape::Lines, "operations", metric::THROUGHPUT)],
+        ),
         experiment(
             "lb-nodes",
             "Inserts into a loaded tree, by size of the leaves",
             &["lb", "lb-512", "lb-768", "lb-1k", "wb-256", "wb", "wb-1k", "fp-256", "fp-1k"],
-            three(1),
+            three(1, &STRETCHES[..1]).into(),
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
         experiment("lb-reads", "Lookups, and removals", &all, vec![case(reads, 1, Measure::Time)], Some((Shape::Bars, "phase", metric::MEAN))),
@@ -227,6 +248,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         let mix = crate::plan::Mix { insert: f64::from(share), search: f64::from(100 - share), ..NONE };
         case(workload(&format!("{share} % inserts"), Some(RANDOM), vec![Phase { distribution: Distribution::Uniform, ..phase("run", mix) }]), 0, Measure::Time)
     });
+    let rebuilt = [n / 10, n, 4 * n].map(|keys| Case { workload: insert(), parameters: parameters(keys, 0, Measure::Time) });
     let opened = case(workload("reopen", Some(RANDOM), Vec::new()), 0, Measure::Recovery);
     // NV-Store is an index behind a store, and compared with a server.
     let served = ["status-update", "session-store"].map(|name| {
@@ -244,7 +266,14 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
             "What inserts of NV-Tree flush, by size of its leaves",
             &all,
             vec![case(insert(), 0, Measure::Counts)],
-            Some((Shape::Bars, "system", metric::LINES_FLUSHED)),
+            [(Shape::Bars, "system", metric::LINES_FLUSHED), (Shape::Bars, "system", metric::SPLITS)],
+        ),
+        experiment(
+            "nv-rebuild",
+            "Building inner nodes anew, by number of keys and size of the leaves",
+            &all,
+            rebuilt.into(),
+            [(Shape::Lines, "keys", metric::REBUILD_SHARE), (Shape::Lines, "keys", metric::REBUILD_PER_LEAF)],
         ),
         experiment("nv-mixes", "Inserts among lookups", &["nv", "nv-4k"], mixes.into(), Some((Shape::Bars, "workload", metric::MEAN))),
         experiment("nv-reopen", "Opening NV-Tree after a crash, by size of its leaves", &all, vec![opened], Some((Shape::Bars, "system", metric::RECOVERY))),

@@ -388,12 +388,13 @@ impl<'a> Worker<'a> {
         while !script.work.context.stopped() && script.write(&mut block)? {
             let start = Instant::now();
             player.play(&block)?;
-            player.outcome.busy += start.elapsed() - std::mem::take(&mut player.aside);
+            let aside = std::mem::take(&mut player.aside);
+            player.outcome.busy += start.elapsed() - aside;
+            player.outcome.aside += aside;
             player.outcome.operations += block.operations.len() as u64;
             player.look_back(&block)?;
         }
         let mut outcome = player.outcome;
-        outcome.longest = outcome.busy;
         if script.inserted > 0 {
             outcome.inserted.push((script.first, script.inserted));
         }

@@ -1,6 +1,6 @@
 //! From measurements to figures.
 //!
-//! 1. An experiment has the figure that its plan asks for; without one, bars of its throughput.
+//! 1. An experiment has the figures that its plan asks for; without one, bars of its throughput.
 //! 2. Where latencies were measured, it also has their percentiles; where lines and fences were counted, also these; and so with space, times to open, and
 //!    instructions.
 //! 3. A panel is what its measurements have in common, and a title says in what panels differ. What all panels have in common stands in the note.
@@ -35,21 +35,27 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
     let mut all: Vec<&Measurement> = results.measurements.iter().filter(|measurement| measurement.experiment == experiment.id).collect();
     // As the plan has the systems: each round had an order of its own.
     all.sort_by_key(|measurement| experiment.systems.iter().position(|name| *name == measurement.system).unwrap_or(experiment.systems.len()));
-    let planned = experiment.figure.clone().unwrap_or(plan::Figure {
-        shape: Shape::Bars,
-        horizontal: "phase".into(),
-        vertical: metric::THROUGHPUT.into(),
-        phases: Vec::new(),
-    });
-    let all: Vec<&Measurement> = all.into_iter().filter(|measurement| planned.phases.is_empty() || planned.phases.contains(&measurement.phase)).collect();
+    let mut all_planned = experiment.figures.clone();
+    if all_planned.is_empty() {
+        all_planned.push(plan::Figure { shape: Shape::Bars, horizontal: "phase".into(), vertical: metric::THROUGHPUT.into(), phases: Vec::new() });
+    }
     let mut figures = Vec::new();
-
-    let chosen = with_metrics(&all, &[&planned.vertical]);
-    if !chosen.is_empty() {
+    for (at, planned) in all_planned.iter().enumerate() {
+        let drawn = |measurement: &&&Measurement| planned.phases.is_empty() || planned.phases.contains(&measurement.phase);
+        let chosen = with_metrics(&all.iter().filter(drawn).copied().collect::<Vec<_>>(), &[&planned.vertical]);
+        if chosen.is_empty() {
+            continue;
+        }
         let view = View::new(&chosen, &planned.horizontal);
         let chart = if planned.shape == Shape::Lines && view.is_numeric() { view.lines(&planned.vertical) } else { view.bars(&planned.vertical, experiment) };
-        figures.push(Figure { name: experiment.id.clone(), title: experiment.title.clone(), note: view.note(&chart), chart });
+        let (mut name, mut title) = (experiment.id.clone(), experiment.title.clone());
+        if at > 0 {
+            name = format!("{name}-{}", planned.vertical);
+            title = format!("{title}: {}", metric_name(&planned.vertical));
+        }
+        figures.push(Figure { name, title, note: view.note(&chart), chart });
     }
+    let planned = &all_planned[0];
     let percentiles = [metric::P50, metric::P99, metric::P999];
     let chosen = with_metrics(&all, &percentiles);
     if !chosen.is_empty() {
@@ -74,7 +80,7 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
             chart,
         });
     }
-    for (name, what) in OTHERS.into_iter().filter(|(name, _)| *name != planned.vertical) {
+    for (name, what) in OTHERS.into_iter().filter(|(name, _)| all_planned.iter().all(|planned| planned.vertical != *name)) {
         let chosen = with_metrics(&all, &[name]);
         if !chosen.is_empty() && (planned.shape == Shape::Bars || chosen.len() < all.len()) {
             let view = View::new(&chosen, "phase");
@@ -142,6 +148,8 @@ impl<'a> View<'a> {
     fn bars(&self, name: &str, experiment: &Experiment) -> Chart {
         let (axis, unit, factor) = self.axis(name);
         let baseline = experiment.baseline.clone().or_else(|| experiment.systems.first().cloned());
+        // One alone is compared with nothing.
+        let baseline = baseline.filter(|_| systems(self.measurements).len() > 1);
         Chart::Bars(self.rows(&[name], baseline, axis, &unit, factor))
     }
 
@@ -163,7 +171,9 @@ impl<'a> View<'a> {
 
     fn lines(&self, name: &str) -> Chart {
         let (vertical, unit, factor) = self.axis(name);
-        let others: Vec<&'static str> = self.varying.iter().copied().filter(|name| *name != self.horizontal).collect();
+        // Operations grow from phase to phase.
+        let is_along = |name: &str| name == self.horizontal || self.horizontal == metric::OPERATIONS && name == "phase";
+        let others: Vec<&'static str> = self.varying.iter().copied().filter(|name| !is_along(name)).collect();
         let panels = self.panels(&others).into_iter().map(|(title, members)| {
             let mut series: Vec<Series> = Vec::new();
             let mut labels: Vec<&str> = Vec::new();
@@ -214,7 +224,8 @@ impl<'a> View<'a> {
             }
             "ns" => {
                 let (prefix, unit, factor) = scaled([("milliseconds", "ms", 1e6), ("microseconds", "\u{b5}s", 1e3), ("nanoseconds", "ns", 1.0)], [2e7, 2e4]);
-                (format!("{}, {prefix} an operation (less is better)", metric_name(name)), unit, factor)
+                let each = if name.ends_with(metric::MEAN) { format!("{prefix} an operation") } else { unit.clone() };
+                (format!("{}, {each} (less is better)", metric_name(name)), unit, factor)
             }
             "s" => {
                 let (prefix, unit, factor) = scaled([("seconds", "s", 1.0), ("milliseconds", "ms", 1e-3), ("microseconds", "\u{b5}s", 1e-6)], [2.0, 2e-3]);
@@ -222,6 +233,8 @@ impl<'a> View<'a> {
             }
             "1/op" => (format!("{} an operation (less is better)", metric_name(name)), unit.into(), 1.0),
             "B/key" => (format!("{}, bytes a key (less is better)", metric_name(name)), unit.into(), 1.0),
+            "x" if name.ends_with("share") => (format!("{}, %", metric_name(name)), "%".into(), 0.01),
+            "x" => (format!("{}, times", metric_name(name)), unit.into(), 1.0),
             "" => (metric_name(name), String::new(), 1.0),
             other => (format!("{}, {other}", metric_name(name)), other.into(), 1.0),
         }
@@ -232,6 +245,7 @@ impl<'a> View<'a> {
         let words = match self.horizontal {
             "keys" => "keys".into(),
             "threads" => "threads".into(),
+            metric::OPERATIONS => "operations so far".into(),
             "write_latency_ns" => "latency added to each line written back, ns".into(),
             "value_bytes" => "size of values, bytes".into(),
             "key" => "size of keys, bytes".into(),
@@ -318,6 +332,7 @@ fn parameter(measurement: &Measurement, name: &str) -> Option<f64> {
         "value_bytes" => Some(parameters.value_bytes.into()),
         "scan_length" => Some(parameters.scan_length.into()),
         "leaf_bytes" => measurement.leaf_bytes.map(f64::from),
+        metric::OPERATIONS => measurement.metrics.get(metric::OPERATIONS).map(|metric| metric.value),
         "key" => Some(match parameters.key {
             KeyKind::Integer => 8.0,
             KeyKind::Bytes(bytes) => bytes.into(),
@@ -374,7 +389,15 @@ fn metric_name(name: &str) -> String {
         metric::POOL => "persistent memory".into(),
         metric::RECOVERY => "time to open after a crash".into(),
         metric::REOPENING => "time to open after a clean shutdown".into(),
-        metric::P50 | metric::P99 | metric::P999 => part_name(name),
+        metric::P50 => "latency, median".into(),
+        metric::P99 => "latency, 99th percentile".into(),
+        metric::P999 => "latency, 99.9th percentile".into(),
+        metric::SEARCH_P99 => "latency of lookups, 99th percentile".into(),
+        metric::UPDATE_P99 => "latency of updates, 99th percentile".into(),
+        metric::SPLIT_SHARE => "time spent in inserts that divide a leaf".into(),
+        metric::REBUILD_SHARE => "time spent on building inner nodes anew".into(),
+        metric::REBUILD_PER_LEAF => "time of the last of these for each leaf".into(),
+        metric::SPLITS => "divisions of leaves".into(),
         other => other.into(),
     }
 }
@@ -410,6 +433,27 @@ mod tests {
     fn names_of_files_stay_in_their_directory() {
         for (text, stem) in [("A1 insert", "a1-insert"), ("../../etc/passwd", "etc-passwd"), ("", "figure"), ("//", "figure"), ("b_\u{fc}_c", "b-c")] {
             assert_eq!(file_stem(text), stem);
+        }
+    }
+
+    #[test]
+    fn axes_are_in_words() {
+        let measurement = |name: &str, unit: &str| {
+            let text = format!(
+                r#"{{"experiment":"","system":"","durability":"","leaf_bytes":null,"workload":"","phase":"","parameters":{{"keys":1,"key":"integer",
+                "value_bytes":8,"threads":1,"write_latency_ns":0,"domain":"adr","memory":"anonymous","scan_length":1,"measure":"time"}},"round":0,
+                "metrics":{{"{name}":{{"value":0.25,"unit":"{unit}"}}}}}}"#
+            );
+            serde_json::from_str::<Measurement>(&text).unwrap()
+        };
+        for (name, unit, words) in [
+            (metric::P99, "ns", "latency, 99th percentile, ns (less is better)"),
+            (metric::MEAN, "ns", "mean time, nanoseconds an operation (less is better)"),
+            (metric::SPLIT_SHARE, "x", "time spent in inserts that divide a leaf, %"),
+            (metric::MEDIA_AMPLIFICATION, "x", "media amplification, times"),
+        ] {
+            let of = measurement(name, unit);
+            assert_eq!(View::new(&[&of], "system").axis(name).0, words);
         }
     }
 

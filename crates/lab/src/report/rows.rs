@@ -13,7 +13,7 @@
 use super::figure::{Chart, Kind, Panel, Row, Rows};
 use super::font::{Weight, fit, width};
 use super::layout::{Columns, paint_nothing};
-use super::scale::{Linear, Logarithmic, short, time};
+use super::scale::{Linear, Logarithmic, plain, short, time};
 use super::style;
 use super::svg::{Anchor, Svg};
 use crate::Spread;
@@ -286,7 +286,7 @@ fn total(row: &Row) -> f64 {
 }
 
 fn times(ratio: f64) -> String {
-    if ratio >= 9.95 { format!("{}\u{d7}", short(ratio.round())) } else { format!("{ratio:.2}\u{d7}") }
+    if ratio >= 9.95 { format!("{}\u{d7}", plain(ratio.round())) } else { format!("{ratio:.2}\u{d7}") }
 }
 
 fn class_of(kind: Kind) -> &'static str {

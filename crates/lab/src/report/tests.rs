@@ -41,14 +41,14 @@ fn measurement(experiment: &str, system: &str, phase: &str, round: u32, metrics:
 }
 
 fn experiment(id: &str, shape: Shape, horizontal: &str, vertical: &str) -> Experiment {
-    let figure = Some(plan::Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() });
+    let figures = vec![plan::Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() }];
     Experiment {
         id: id.into(),
         title: format!("What {id} is about"),
         systems: vec!["isle".into(), "volatile".into()],
         baseline: None,
         cases: Vec::new(),
-        figure,
+        figures,
     }
 }
 
