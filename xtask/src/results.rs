@@ -3,7 +3,6 @@
 
 use crate::process::{Failure, cargo, root, run};
 use clap::Args;
-use std::fs;
 use std::process::Command;
 
 /// What to measure, and where it goes.
@@ -29,13 +28,15 @@ pub(crate) struct Arguments {
     out: String,
 }
 
-/// What is measured beside the claims: where it goes, the workloads, and with what, which takes about three minutes in all. Keys of YCSB and db_bench are
-/// strings, whose records an index has to keep as well; instructions are counted at a fiftieth of the speed.
-const PANELS: [(&str, &str, &[&str]); 4] = [
+/// What is measured beside the claims: where it goes, the workloads, and with what. Keys of YCSB and db_bench are strings, whose records an index has to keep as
+/// well; instructions are counted at a fiftieth of the speed. The last two are what the README has tables of.
+const PANELS: [(&str, &str, &[&str]); 6] = [
     ("ycsb", "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "50000"]),
     ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "100000"]),
     ("space", "load", &["--measure", "space", "--systems", "ever,isle,lb,fp,wb,nv,store,volatile", "--keys", "1000000"]),
     ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
+    ("basic-5m", "basic", &["--systems", "lb,fp,wb,ever", "--keys", "5000000", "--threads", "1,2", "--directory", "/dev/shm"]),
+    ("recovery", "load", &["--measure", "recovery", "--systems", "isle,lb,fp,wb,nv,ever", "--keys", "4000000", "--threads", "1,2"]),
 ];
 
 /// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is
@@ -59,11 +60,14 @@ const INTEGERS: [&str; 7] = ["ever", "lb", "volatile", "congee", "btreemap", "sk
 /// Engines whose writes outlive a power failure, on a disk.
 const DISK: [&str; 6] = ["store", "lmdb-durable", "redb-durable", "fjall-durable", "rocksdb-durable", "sled-durable"];
 /// Servers, with the programs that must be installed for them.
-const SERVERS: [(&str, Option<&str>); 5] = [
+const SERVERS: [(&str, Option<&str>); 8] = [
     ("server", None),
     ("redis-memory", Some("redis-server")),
     ("redis-everysec", Some("redis-server")),
     ("redis-always", Some("redis-server")),
+    ("valkey-memory", Some("valkey-server")),
+    ("valkey-everysec", Some("valkey-server")),
+    ("valkey-always", Some("valkey-server")),
     ("memcached", Some("memcached")),
 ];
 
@@ -99,15 +103,13 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
     measure("servers", &["basic", "--threads", "1,2"], ["page-cache", "."], strings, keys / 10, &servers)
 }
 
-/// Lets `command` write its results into a folder, and draws them there. Paths begin in the workspace, so that what is kept tells nothing of a machine.
+/// Lets `command` write its results into a new folder, and draw them there. Paths begin in the workspace, so that what is kept tells nothing of a machine.
 fn report(out: &str, command: &mut Command) -> Result<(), Failure> {
     let lines = format!("{out}/results.jsonl");
-    fs::create_dir_all(root().join(out)).map_err(|error| Failure(format!("create {out}: {error}")))?;
     if root().join(&lines).exists() {
         return Err(Failure(format!("{lines} is there already: remove it, or choose another place with --out")));
     }
-    run(command.args(["--output", &lines]))?;
-    run(everleaf().args(["lab", "report", &lines, "--out", out]))
+    run(command.args(["--report", out]))
 }
 
 /// The program, by a path that holds in the folder of the workspace.

@@ -456,6 +456,9 @@ fn the_lab_measures_and_measures_again() {
     expect(path, &["lab", "rerun", "other.jsonl"], b"", 4);
     let listed = String::from_utf8(expect(path, &["lab", "list"], b"", 0)).expect("UTF-8");
     assert!(["isle", "ycsb-a", "status-update", "readseq", "A3"].iter().all(|name| listed.contains(name)), "{listed}");
+    expect(path, &["lab", "rerun", "results.jsonl", "--report", "everything"], b"", 0);
+    assert!(["results.jsonl", "report.html", "figures/run.svg"].iter().all(|name| path.join("everything").join(name).is_file()));
+    expect(path, &["lab", "rerun", "results.jsonl", "--report", "everything"], b"", 4);
     let claims = lines(&expect(path, &["lab", "reproduce", "sentinels", "--scale", "tiny", "--json"], b"", 0));
     assert!(count(&claims, "claim") == 6 && claims.iter().all(|line| line["line"] != "claim" || !line["why"].as_str().unwrap_or_default().is_empty()));
 }

@@ -4,7 +4,7 @@
 //! everleaf lab run --systems isle,lb --workload ycsb-a --keys 4000000 --threads 1,2 --output results.jsonl
 //! everleaf lab run --systems lb,wb --workload insert --measure counts
 //! everleaf lab rerun results.jsonl
-//! everleaf lab reproduce isle --scale small
+//! everleaf lab reproduce isle --scale small --report isle
 //! ```
 
 use crate::claims::{self, Scale};
@@ -12,10 +12,10 @@ use crate::plan::{Access, Case, Experiment, Figure, KeyKind, Load, Measure, Memo
 use crate::result::{Results, metric};
 use crate::run::Run;
 use crate::system::ON_INDEXES;
-use crate::{Error, System, child, summary, workload};
+use crate::{Error, System, child, report, summary, workload};
 use clap::{Args, Subcommand, ValueEnum};
 use everleaf_pmem::Domain;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +65,9 @@ pub struct Output {
     /// Keep all figures in this file, as lines of JSON; a new one
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Put everything into this directory: the lines as results.jsonl, a new one, the pictures, and report.html
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "output")]
+    report: Option<PathBuf>,
     /// Print the lines of JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -249,16 +252,24 @@ fn execute(plan: Plan, output: &Output, systems: &mut Vec<Box<dyn System>>, stop
     let child = child::Program { path, arguments: vec!["lab".into(), "child".into()] };
     let command = std::env::args().collect();
     let mut run = Run { systems, command, stop: stop.as_ref(), child: Some(child), progress: std::io::stderr().is_terminal() };
-    let mut lines: Box<dyn Write> = match &output.output {
+    if let Some(directory) = &output.report {
+        fs::create_dir_all(directory).map_err(|source| Error::io("create", directory, source))?;
+    }
+    let kept = output.report.as_ref().map(|directory| directory.join("results.jsonl")).or_else(|| output.output.clone());
+    let mut lines: Box<dyn Write> = match &kept {
         Some(path) => Box::new(create(path)?),
         None if output.json => Box::new(std::io::stdout()),
         None => Box::new(std::io::sink()),
     };
     let results = run.plan(plan, &mut lines)?;
-    match (output.json, &output.output) {
+    if let Some(directory) = &output.report {
+        let written = report::write(&results, directory)?;
+        eprintln!("everleaf: {}, {} figures", written.page.display(), written.figures);
+    }
+    match (output.json, &kept) {
         (false, _) => print(&summary::text(&results)),
         (true, None) => Ok(()),
-        (true, Some(path)) => print(&std::fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?),
+        (true, Some(path)) => print(&fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?),
     }
 }
 
