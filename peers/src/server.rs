@@ -8,6 +8,7 @@ use redis::{Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -164,7 +165,8 @@ impl Launch {
                 command.args(["-u", "root"]);
             }
         }
-        command.current_dir(&self.home).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        // Ctrl-C in a terminal is for the lab alone: it still asks this server for what its operation is waiting for.
+        command.current_dir(&self.home).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         let process = command.spawn().map_err(|source| Error::Io { action: format!("start {}", self.program), source })?;
         let mut server = Server { process, port };
         let start = Instant::now();
