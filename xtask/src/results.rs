@@ -28,8 +28,8 @@ pub(crate) struct Arguments {
     out: String,
 }
 
-/// What is measured beside the claims: where it goes, the workloads, and with what. Keys of YCSB and db_bench are strings, whose records an index has to keep as
-/// well; instructions are counted at a fiftieth of the speed. The last two are what the README has tables of.
+/// What is measured beside the claims: where it goes, the workloads, and with what. Keys of YCSB and db_bench are strings, whose records an index has to keep
+/// as well; instructions are counted at a fiftieth of the speed. The last two are what the README has tables of.
 const PANELS: [(&str, &str, &[&str]); 6] = [
     ("ycsb", "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "50000"]),
     ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "100000"]),

@@ -3,8 +3,9 @@
 //! Every quantitative claim of the papers is a row of `table.rs`, with what it takes to judge it: the systems it speaks of, the experiments, and a rule. A row
 //! whose systems are not in the registry is listed as not yet possible, by their names; none is left out.
 //!
-//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they are off what the paper
-//! found by no more than a quarter of it, and no more than half of what that is off 1. Where the rounds of a run do not tell, nothing is said: see `evidence.rs`.
+//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they are off what the
+//! paper found by no more than a quarter of it, and no more than half of what that is off 1. Where the rounds of a run do not tell, nothing is said: see
+//! `evidence.rs`.
 
 mod evidence;
 mod experiments;

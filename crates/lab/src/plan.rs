@@ -247,7 +247,8 @@ pub enum Memory {
 pub struct Figure {
     /// Bars, or lines.
     pub shape: Shape,
-    /// The parameter along the horizontal axis, by its name in [`Parameters`]; `phase` and `system` as well, and `operations`: how many the workload has come to.
+    /// The parameter along the horizontal axis, by its name in [`Parameters`]; `phase` and `system` as well, and `operations`: how many the workload has come
+    /// to.
     pub horizontal: String,
     /// The metric along the vertical axis, by its name in the measurements.
     pub vertical: String,

@@ -46,12 +46,10 @@ impl Samples {
         let (min, max) = (self.0.iter().copied().fold(f64::NAN, f64::min), self.0.iter().copied().fold(f64::NAN, f64::max));
         Spread { median: self.median(), min, max, rounds: self.0.len() }
     }
-}
 
-impl Samples {
     /// The interval that the true median is in with at least [`CONFIDENCE`], whatever the law of the samples: from the k-th least to the k-th largest, with the
-    /// largest such k. The median is beyond the k-th if fewer than k of n fall on one side of it, by the binomial law. Of up to eight samples from the least to the
-    /// largest, of nine from the second to the eighth. `None` of none.
+    /// largest such k. The median is beyond the k-th if fewer than k of n fall on one side of it, by the binomial law. Of up to eight samples from the least to
+    /// the largest, of nine from the second to the eighth. `None` of none.
     pub(crate) fn interval(&self) -> Option<[f64; 2]> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

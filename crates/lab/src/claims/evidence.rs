@@ -1,9 +1,9 @@
 //! What was measured, as the rules of claims ask for it, and what comes of it.
 //!
 //! A figure is a median of the rounds, with the interval that the true one is in: [`Samples::interval`]. A ratio of two systems is taken in each round that has
-//! measured both, since what disturbs a round disturbs both. A claim holds if the interval lies where it should, and fails if it lies beyond a limit. Else it was
-//! not measured whether it holds, and nothing is said about it: it is within the noise. So of two systems that do not differ, at most one run in 16 says that one
-//! is faster, by chance, and more rounds tell more. Of times with fewer than five nothing is said.
+//! measured both, since what disturbs a round disturbs both. A claim holds if the interval lies where it should, and fails if it lies beyond a limit. Else it
+//! was not measured whether it holds, and nothing is said about it: it is within the noise. So of two systems that do not differ, at most one run in 16 says
+//! that one is faster, by chance, and more rounds tell more. Of times with fewer than five nothing is said.
 
 use super::Ranges;
 use crate::result::{Measurement, Results, Verdict};

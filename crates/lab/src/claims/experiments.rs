@@ -167,8 +167,8 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
 fn lb(Scale(n): Scale) -> Vec<Experiment> {
     let all = ["lb", "wb-256", "fp-256"];
     let filled = |fill| Some(Load { order: Order::Random, fill: Some(fill) });
-    // The paper adds at most 300 thousand to 2 billion, so that a full leaf is divided by nearly every insert, and others by hardly any. For that few have to be
-    // added to many.
+    // The paper adds at most 300 thousand to 2 billion, so that a full leaf is divided by nearly every insert, and others by hardly any. For that few have to
+    // be added to many.
     let (many, few) = (4 * n, n / 200);
     let inserts = |name: &str, fill, order, stretches: &[&str]| {
         let stretch = |name: &&str| some(few, Phase { order, ..phase(name, INSERT) });

@@ -153,12 +153,12 @@ pub(super) fn moved_entries(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement { ours, ..judged })
 }
 
-/// Lines that an insert writes on average until a leaf of LB+-Tree is full, whose 14 slots are 3 beside the header, 4, 4 and 3 in the other lines: in the mean of
-/// the paper's four leaves, after a division, with entries moved or not. A slot beside the header is written with it, any other takes a second line; then, if
-/// entries are moved, as many of those beside the header go to that line as it has room for.
+/// Lines that an insert writes on average until a leaf of LB+-Tree is full, whose 14 slots are 3 beside the header, 4, 4 and 3 in the other lines: in the mean
+/// of the paper's four leaves, after a division, with entries moved or not. A slot beside the header is written with it, any other takes a second line; then,
+/// if entries are moved, as many of those beside the header go to that line as it has room for.
 fn lines_until_full(is_moving: bool) -> f64 {
-    /// Slots of each line that are free: the new leaf is packed from the end if entries are moved, else from the beginning; the old one has its free slots where
-    /// they are worst, or best.
+    /// Slots of each line that are free: the new leaf is packed from the end if entries are moved, else from the beginning; the old one has its free slots
+    /// where they are worst, or best.
     const MOVING: [[u32; 4]; 4] = [[3, 4, 0, 0], [3, 3, 0, 0], [0, 3, 2, 2], [0, 2, 2, 2]];
     const STAYING: [[u32; 4]; 4] = [[0, 0, 4, 3], [0, 0, 3, 3], [3, 4, 0, 0], [3, 3, 0, 0]];
     let mean = |mut free: [u32; 4]| {

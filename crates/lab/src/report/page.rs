@@ -114,9 +114,9 @@ fn write_claims(html: &mut String, claims: &[Claim]) -> std::fmt::Result {
     }
     html.push_str(
         "<h2 id=\"claims\">What the papers say, and what came out here</h2>\n\
-         <p>Medians of the rounds; in brackets where the true median is, but for one case in 16 at most: of five rounds from the smallest to the largest, of nine \
-         from the second smallest to the second largest. A claim agrees if all of that is where the paper has it, and differs if all of it is beyond. Else the run \
-         does not tell, and the claim cannot be compared. Reasons are those of the machine that Everleaf is developed on.</p>\n\
+         <p>Medians of the rounds; in brackets where the true median is, but for one case in 16 at most: of five rounds from the smallest to the largest, \
+         of nine from the second smallest to the second largest. A claim agrees if all of that is where the paper has it, and differs if all of it is \
+         beyond. Else the run does not tell, and the claim cannot be compared. Reasons are those of the machine that Everleaf is developed on.</p>\n\
          <div class=\"broad\"><table class=\"claims\">\n<thead><tr>",
     );
     for name in ["Claim", "What", "Paper", "Here", "Why"] {
