@@ -26,8 +26,9 @@
 //!    replaced itself, is *cut out*: once the version N that replaced P is committed and stamped, and while its writer still holds the key's stripe, N links
 //!    what P links, and P is given back. A snapshot whose timestamp lies between those of P and N would want P; there is none, and none is to come. So
 //!    whoever passes N on the way back would have passed P, too, and what he comes to next is in place for him. Who has read the link to P before is pinned.
-//!    So between two snapshots there is one version of a key at most, however often it is written. The link says that something was cut out behind it: who
-//!    watches a key that is absent learns from that of its tombstone that somebody has written the key and taken it away again (`watch.rs`).
+//!    So beside snapshots that stay there is one version of a key between two of them at most, however often it is written. The link says that something was
+//!    cut out behind it: who watches a key that is absent learns from that of its tombstone that somebody has written the key and taken it away again
+//!    (`watch.rs`).
 //! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is
 //!    the timestamp, or the word before. An unstamped word of another birth, and a token from before birth, are of versions that were committed in another
 //!    life.

@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::text;
 use crate::transfer;
 use clap::Args;
-use everleaf::{LOST_AND_FOUND, Salvaged};
+use everleaf::Salvaged;
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::path::PathBuf;
@@ -31,8 +31,11 @@ impl Arguments {
         let mut out = Output::new();
         if self.json {
             let losses: Vec<_> = salvaged.losses.iter().map(|loss| json!({ "namespace": loss.namespace, "what": loss.what })).collect();
-            let namespaces: Vec<_> = salvaged.namespaces.iter().map(|(name, entries)| json!({ "name": name, "entries": entries })).collect();
-            out.json(&json!({ "namespaces": namespaces, "found": salvaged.found, "loss_count": salvaged.loss_count, "losses": losses }))?;
+            let [namespaces, found] = [&salvaged.namespaces, &salvaged.found_in]
+                .map(|all| all.iter().map(|(name, entries)| json!({ "name": name, "entries": entries })).collect::<Vec<_>>());
+            out.json(
+                &json!({ "namespaces": namespaces, "found": found, "passed_over": salvaged.passed_over, "loss_count": salvaged.loss_count, "losses": losses }),
+            )?;
         } else {
             self.print(&salvaged, &mut out)?;
         }
@@ -51,11 +54,14 @@ impl Arguments {
         if salvaged.loss_count == 0 {
             return out.line(format!("{} has all of it", self.to.display()));
         }
-        out.line(format!(
-            "{} losses, {} of them above; {} entries that no index leads to are in namespace {LOST_AND_FOUND}: they may be old or removed, look at them",
-            text::count(salvaged.loss_count),
-            salvaged.losses.len(),
-            text::count(salvaged.found)
-        ))
+        for (name, entries) in &salvaged.found_in {
+            let entries = text::count(*entries);
+            out.line(format!(
+                "namespace {}: {entries} entries that no index leads to: they may be old or removed, look at them",
+                text::escape(name.as_bytes())
+            ))?;
+        }
+        let (count, shown, passed) = (text::count(salvaged.loss_count), salvaged.losses.len(), text::count(salvaged.passed_over));
+        out.line(format!("{count} losses, {shown} of them above; {passed} records were passed over for newer ones of their keys"))
     }
 }
