@@ -158,6 +158,13 @@ struct Reached<'a, L> {
     version: u64,
 }
 
+/// A key that was found: where, with which value, and its leaf, which is latched.
+struct Sought<'a, L> {
+    slot: usize,
+    old: NonZeroU64,
+    held: Held<'a, L>,
+}
+
 /// A latched leaf.
 pub struct Held<'a, L> {
     off: u64,
@@ -250,6 +257,37 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
+    /// Finds `key`, and latches its leaf if it is there. The leaf is searched first: what comes before the locked instruction runs under the fence of the
+    /// operation before. What was found stands, since the latch is taken at the version that was read before.
+    #[inline(always)]
+    fn seek(&self, key: &K, start: &mut Option<Route>) -> Result<Result<Option<Sought<'_, L>>, Error>, Restart> {
+        if start.is_none()
+            && let Some(held) = self.router.transaction(|| self.hold_within(key))
+        {
+            return Ok(self.seek_within(key, held));
+        }
+        let Reached { way, leaf, latch, version } = self.reach(Target::At(key), start)?;
+        match leaf.find(&self.pool, key) {
+            Ok(Some((slot, old))) => Ok(Ok(Some(Sought { slot, old, held: Held { off: way.leaf, leaf, lock: latch.lock_from(version)? } }))),
+            absent => {
+                latch.validate(version)?;
+                Ok(absent.map(|_| None))
+            }
+        }
+    }
+
+    /// Finds a key in its leaf, which a transaction has latched.
+    #[inline(never)]
+    fn seek_within<'a>(&self, key: &K, held: Held<'a, L>) -> Result<Option<Sought<'a, L>>, Error> {
+        match held.leaf.find(&self.pool, key) {
+            Ok(Some((slot, old))) => Ok(Some(Sought { slot, old, held })),
+            absent => {
+                held.lock.release_unchanged();
+                absent.map(|_| None)
+            }
+        }
+    }
+
     /// Finds the ways to several keys, and asks for all the memory on them. Nothing is promised: a way may be missing, or out of date.
     fn approach(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         self.router.find_many(keys, routes);
@@ -268,6 +306,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
+    /// Latches first: the key is mostly absent, so that nothing depends on the leaf before it is written, and the next operation begins while this one waits for
+    /// its leaf.
     #[inline(always)]
     fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {
@@ -322,14 +362,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {
-            let held = self.hold(key, start.take());
-            let (slot, old) = match held.leaf.find(&self.pool, key) {
-                Ok(Some(found)) => found,
-                absent => {
-                    held.lock.release_unchanged();
-                    return absent.map(|_| None);
-                }
+            let Ok(sought) = self.seek(key, &mut start) else {
+                schedule::spin();
+                continue;
             };
+            let Some(Sought { slot, old, held }) = sought? else { return Ok(None) };
             let left = held.leaf.count().saturating_sub(1);
             let is_sparse = L::Structure::is_sparse(left, L::CAPACITY);
             if is_sparse {
