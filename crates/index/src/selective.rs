@@ -366,7 +366,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 schedule::spin();
                 continue;
             };
-            let Some(Sought { slot, old, held }) = sought? else { return Ok(None) };
+            let Some(Sought { slot, old, mut held }) = sought? else { return Ok(None) };
             let left = held.leaf.count().saturating_sub(1);
             let is_sparse = L::Structure::is_sparse(left, L::CAPACITY);
             if is_sparse {
@@ -375,6 +375,16 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                     probe::prefetch(latch);
                     probe::prefetch_lines(beside);
                 }
+            }
+            if left == 0 {
+                held = match L::Structure::remove_last(self, key, held) {
+                    Ok(()) => {
+                        self.keys.add(-1);
+                        self.compact_if_sparse();
+                        return Ok(Some(old));
+                    }
+                    Err(held) => held,
+                };
             }
             let written = held.leaf.remove(&self.pool, slot)?;
             if written == Written::Done {
@@ -386,11 +396,15 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             if is_sparse {
                 // Somebody in the way is no reason to wait.
                 let _ = L::Structure::merge(self, key);
-                if self.router.is_sparse() {
-                    self.compact();
-                }
+                self.compact_if_sparse();
             }
             return Ok(Some(old));
+        }
+    }
+
+    fn compact_if_sparse(&self) {
+        if self.router.is_sparse() {
+            self.compact();
         }
     }
 
@@ -449,14 +463,16 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(Halved { fences, entries, separator })
     }
 
+    /// Latches a leaf, if nobody is in the way.
+    fn try_hold(&self, off: u64) -> Result<Held<'_, L>, Restart> {
+        let (leaf, latch) = self.leaf(off)?;
+        Ok(Held { off, leaf, lock: latch.try_lock()? })
+    }
+
     /// Latches two neighbours, if nobody is in the way.
     fn hold_both(&self, leaves: [u64; 2]) -> Result<[Held<'_, L>; 2], Restart> {
-        let hold = |off| {
-            let (leaf, latch) = self.leaf(off)?;
-            Ok::<_, Restart>(Held { off, leaf, lock: latch.try_lock()? })
-        };
-        let left = hold(leaves[0])?;
-        match hold(leaves[1]) {
+        let left = self.try_hold(leaves[0])?;
+        match self.try_hold(leaves[1]) {
             Ok(right) => Ok([left, right]),
             Err(Restart) => {
                 left.lock.release_unchanged();

@@ -29,6 +29,12 @@ pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
     /// Whether a removal that leaves `count` of `capacity` entries in a leaf is a reason to try [`Structure::merge`].
     fn is_sparse(count: usize, capacity: usize) -> bool;
 
+    /// Removes the only entry of the leaf of `key` together with the leaf; gives that back, and has done nothing, if somebody is in the way, or leaves do not
+    /// go like that.
+    fn remove_last<'a, R: Router<K>, M: Medium>(_tree: &'a Selective<K, L, R, M>, _key: &K, held: Held<'a, L>) -> Result<(), Held<'a, L>> {
+        Err(held)
+    }
+
     /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way. Nothing is owed: a later removal tries again.
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart>;
 }

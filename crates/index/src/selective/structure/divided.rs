@@ -11,13 +11,16 @@
 //! Taking X, which is empty, out of the list, with P the leaf before it (or the root block): 1. lock the node of the router above X and a neighbour, latch
 //! both, and P if it is not the neighbour, all by trying; 2. P.next := X.next, persist: the commit point; 3. router: the neighbour takes over the range of X; X
 //! obsolete; 4. X is retired: unlinked durably, it may be used again. After a crash before 2, recovery does the same for all empty leaves but the first.
+//!
+//! The last entry of X is removed by the same, with X latched from before 1: step 2 takes entry and leaf away at once. Before it the entry is there, as if
+//! nothing had been done. Where somebody is in the way, the layout removes the entry, and X is taken out when it is empty.
 
 use super::super::leaf::{self, Divisible, Division, Entry, Pending, Placed};
 use super::super::router::{Neighbours, Restart, Router};
-use super::super::{Halved, Held, Selective};
+use super::super::{Before, Halved, Held, Selective};
 use super::{Room, Structure};
 use crate::{Error, Key};
-use everleaf_pmem::{Medium, Off, probe};
+use everleaf_pmem::{Medium, Off, Word, probe};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Release;
 
@@ -51,9 +54,25 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
     }
 
     #[cold]
+    fn remove_last<'a, R: Router<K>, M: Medium>(tree: &'a Selective<K, L, R, M>, key: &K, held: Held<'a, L>) -> Result<(), Held<'a, L>> {
+        let Ok(Some(pair)) = tree.neighbours(key) else { return Err(held) };
+        let leaves = pair.leaves();
+        let is_first = leaves[0] == held.off;
+        let Ok(kept) = tree.try_hold(leaves[usize::from(is_first)]) else {
+            pair.release();
+            return Err(held);
+        };
+        let Ok(before) = is_first.then(|| tree.hold_before(&pair)).transpose() else {
+            kept.lock.release_unchanged();
+            pair.release();
+            return Err(held);
+        };
+        tree.unlink(pair, before, held, kept)
+    }
+
+    #[cold]
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
-        // A leaf alone under its node may have a neighbour the second time, since the router then merges the node with another if it can.
-        let Some(pair) = tree.router.neighbours(key)?.map_or_else(|| tree.router.neighbours(key), |pair| Ok(Some(pair)))? else { return Ok(()) };
+        let Some(pair) = tree.neighbours(key)? else { return Ok(()) };
         let Ok([left, right]) = tree.hold_both(pair.leaves()) else {
             pair.release();
             return Err(Restart);
@@ -70,20 +89,8 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
             };
             (Some(before), left, right)
         };
-        let slot = before.as_ref().map_or(kept.leaf.next(), |(_, slot)| slot);
-        if tree.check_link(slot, gone.off).is_err() {
-            // Damage, which whoever splits or opens this will report.
-            pair.release();
-            return Ok(());
-        }
-        tree.pool.store(slot, gone.leaf.next().get(), Release);
-        tree.pool.persist(slot);
-        drop(before);
-        pair.join(kept.off);
-        gone.lock.release_obsolete();
-        drop(kept.lock);
-        tree.leaves.add(-1);
-        tree.pool.retire(Off::<L>::new(gone.off), &tree.pool.pin());
+        // Where it is damaged, it stays.
+        let _ = tree.unlink(pair, before, gone, kept);
         Ok(())
     }
 }
@@ -92,6 +99,35 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
 type Plan<'a, K, L, M> = (Halved<K>, Division<'a, K, L, M>);
 
 impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
+    /// See [`Router::neighbours`]. A leaf alone under its node may have a neighbour the second time, since the router then merges the node with another if it
+    /// can.
+    fn neighbours(&self, key: &K) -> Result<Option<R::Neighbours<'_>>, Restart> {
+        self.router.neighbours(key)?.map_or_else(|| self.router.neighbours(key), |pair| Ok(Some(pair)))
+    }
+
+    /// Takes one of two neighbours, whose entries nobody wants any more, out of the list; `before` is what links it if that is not the other. Gives it back if
+    /// it is not linked there: damage, which whoever splits or opens this will report.
+    fn unlink<'a>(&self, pair: R::Neighbours<'_>, before: Option<(Before<'_>, &Word)>, gone: Held<'a, L>, kept: Held<'_, L>) -> Result<(), Held<'a, L>> {
+        let slot = before.as_ref().map_or(kept.leaf.next(), |(_, slot)| slot);
+        if self.check_link(slot, gone.off).is_err() {
+            kept.lock.release_unchanged();
+            if let Some((before, _)) = before {
+                before.release_unchanged();
+            }
+            pair.release();
+            return Err(gone);
+        }
+        self.pool.store(slot, gone.leaf.next().get(), Release);
+        self.pool.persist(slot);
+        drop(before);
+        pair.join(kept.off);
+        gone.lock.release_obsolete();
+        drop(kept.lock);
+        self.leaves.add(-1);
+        self.pool.retire(Off::<L>::new(gone.off), &self.pool.pin());
+        Ok(())
+    }
+
     /// Does all of a split of a latched leaf that can fail.
     fn plan_division<'a>(&'a self, pending: Pending<'a, K>, leaf: &L) -> Result<Plan<'a, K, L, M>, Error> {
         const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
