@@ -445,22 +445,31 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Finds a separator of the halves of what is in the leaf of `key`, which is latched, or is to be there. `entries` ascend.
     fn halve(&self, key: &K, leaf: &L, entries: Vec<Entry>) -> Result<Halved<K>, Error> {
-        // The leaf is latched, so its fences stand.
-        let fences = self.router.fences_of(key);
-        let damaged = |what| everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what);
         if entries.len() < 2 {
-            return Err(damaged("a full leaf with fewer entries than it counts").into());
+            return Err(self.damage(leaf, "a full leaf with fewer entries than it counts"));
         }
         let (lower, upper) = entries.split_at(entries.len() / 2);
-        let (below, above) = (leaf::read::<K, M>(&self.pool, &lower[lower.len() - 1])?, leaf::read::<K, M>(&self.pool, &upper[0])?);
+        let (fences, separator) = self.separate(key, leaf, &lower[lower.len() - 1], &upper[0])?;
+        Ok(Halved { fences, entries, separator })
+    }
+
+    /// The range of the leaf of `key`, which is latched, and a separator of two neighbours among its entries.
+    fn separate(&self, key: &K, leaf: &L, below: &Entry, above: &Entry) -> Result<(Fences<K>, K::Owned), Error> {
+        // The leaf is latched, so its fences stand.
+        let fences = self.router.fences_of(key);
+        let (below, above) = (leaf::read::<K, M>(&self.pool, below)?, leaf::read::<K, M>(&self.pool, above)?);
         if below >= above {
-            return Err(damaged("a leaf with the same key twice").into());
+            return Err(self.damage(leaf, "a leaf with the same key twice"));
         }
         let separator = K::separator(below.borrow(), above.borrow());
         if separator <= fences.low || fences.high.as_ref().is_some_and(|high| separator >= *high) {
-            return Err(damaged("a leaf with keys beyond its range").into());
+            return Err(self.damage(leaf, "a leaf with keys beyond its range"));
         }
-        Ok(Halved { fences, entries, separator })
+        Ok((fences, separator))
+    }
+
+    fn damage(&self, leaf: &L, what: &'static str) -> Error {
+        everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what).into()
     }
 
     /// Latches a leaf, if nobody is in the way.

@@ -137,7 +137,7 @@ pub trait Divisible<K: Key + ?Sized>: LeafLayout<K> {
     /// Whether [`Divisible::divide`] is to be given a log.
     const LOGGED: bool = false;
 
-    /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change on the way. A crash leaves all
+    /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change there on the way. A crash leaves all
     /// of it or nothing.
     fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room);
 }
@@ -150,8 +150,6 @@ pub struct Division<'a, K: ?Sized, L: Resident, M: Medium> {
     pub right: Fresh<'a, L, M>,
     /// A bit for each slot whose entry is to move. The leaf is full.
     pub moved: u64,
-    /// These entries, in the order of their keys.
-    pub upper: Vec<Entry>,
     /// The change that found no room.
     pub pending: Pending<'a, K>,
     /// Whether its key belongs to the new leaf.

@@ -365,17 +365,21 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> Divisible<K> for W
     const LOGGED: bool = true;
 
     fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room) {
-        let Division { pool, right, upper, log, .. } = division;
+        let Division { pool, right, moved, log, .. } = division;
         let log = log.expect("a layout that says so is given a log");
         // The leaf is full, so slot i is unit i + 1.
-        let rest = Self::ALL & !(division.moved << 1);
+        let (moved, rest) = (moved << 1, Self::ALL & !(moved << 1));
+        // Whoever found the leaf full has looked whether the array lists what is there.
+        let (gone, kept) = match ARRAY {
+            0 => (each(moved).map(|unit| unit as u8).collect(), Vec::new()),
+            _ => listed(self.array()).into_iter().partition::<Vec<u8>, _>(|unit| bits(&[*unit]) & moved != 0),
+        };
+        let upper: Vec<Entry> = gone.iter().filter_map(|unit| Entry::read(self.unit(usize::from(*unit)))).collect();
         right.fill(pool, LeafLayout::<K>::next(self).get(), &upper);
         let right = pool.fence_all(right.flush()).release();
         log.record(pool, log::Record { leaf: pool.offset_of(self), next: right.link(), bitmap: rest });
         if ARRAY > 0 {
-            let mut order = listed(self.array());
-            order.retain(|unit| bits(&[*unit]) & rest != 0);
-            list(pool, self.array(), &order);
+            list(pool, self.array(), &kept);
             pool.flush(self.array());
         }
         self.shrink(pool, right.link(), rest | Self::SORTED);

@@ -4,7 +4,8 @@
 //! 1. latch X; take a log, if the layout wants one; allocate N, and make its latch ready: the last step that can fail.
 //! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may make the pending change. Its business is that a crash leaves all of that
 //!    or nothing. See [`Divisible::divide`].
-//! 3. router: from the separator on N. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key in either waits for X.
+//! 3. router: from the separator on N. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key of X waits.
+//! 4. an insert that belongs to X, whose latch is still held, is made the ordinary way: X is as durable as any leaf whose latch is free.
 //!
 //! The range of X shrinks: who was led to X before step 3 finds its version changed, or the router's.
 //!
@@ -15,12 +16,13 @@
 //! The last entry of X is removed by the same, with X latched from before 1: step 2 takes entry and leaf away at once. Before it the entry is there, as if
 //! nothing had been done. Where somebody is in the way, the layout removes the entry, and X is taken out when it is empty.
 
-use super::super::leaf::{self, Divisible, Division, Entry, Pending, Placed};
+use super::super::leaf::{self, Change, Divisible, Division, Entry, Pending, Placed, Written};
 use super::super::router::{Neighbours, Restart, Router};
-use super::super::{Before, Halved, Held, Selective};
+use super::super::{Before, Held, Selective};
 use super::{Room, Structure};
 use crate::{Error, Key};
-use everleaf_pmem::{Medium, Off, Word, probe};
+use everleaf_pmem::vector::{self, RANKED};
+use everleaf_pmem::{Medium, Off, Pm, Word, probe};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Release;
 
@@ -33,18 +35,24 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
     #[cold]
     fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error> {
         let Held { off, leaf, lock } = held;
-        let (halved, division) = match tree.plan_division(pending, leaf) {
+        let Pending { key, change } = pending;
+        let (low, separator, division) = match tree.plan_division(pending, leaf) {
             Ok(plan) => plan,
             Err(error) => {
                 lock.release_unchanged();
                 return Err(error);
             }
         };
+        let goes_right = division.goes_right;
         let (right, room) = leaf.divide(division);
-        tree.router.split(off, off, halved.fences.low.borrow(), halved.separator.borrow(), right.bytes());
-        drop(lock);
+        tree.router.split(off, off, low.borrow(), separator.borrow(), right.bytes());
         tree.leaves.add(1);
         tree.pass_by(right.bytes());
+        let room = match change {
+            Change::Insert(value) if !goes_right && leaf.insert(&tree.pool, key, value)? == Written::Done => Room::Applied,
+            _ => room,
+        };
+        drop(lock);
         Ok(room)
     }
 
@@ -95,8 +103,42 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
     }
 }
 
-/// A division that can no longer fail.
-type Plan<'a, K, L, M> = (Halved<K>, Division<'a, K, L, M>);
+/// A division that can no longer fail: of a leaf that begins at this low, at this separator.
+type Plan<'a, K, L, M> = (<K as ToOwned>::Owned, <K as ToOwned>::Owned, Division<'a, K, L, M>);
+
+/// The middle of a full leaf.
+struct Middle {
+    /// Its two sides.
+    below: Entry,
+    above: Entry,
+    /// A bit for each slot above it.
+    moved: u64,
+}
+
+/// Finds the middle of entries, each of which is in the slot of its number; none if two of them are equal.
+fn middle<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &[Entry]) -> Result<Option<Middle>, Error> {
+    let half = entries.len() / 2;
+    if K::WHOLE && entries.len() <= RANKED {
+        // Counting needs no order, and no branch that could be mispredicted.
+        let mut heads = [0; RANKED];
+        heads.iter_mut().zip(entries).for_each(|(head, entry)| *head = entry.head);
+        let ranks = vector::ranks(&heads, entries.len());
+        let (mut sides, mut moved) = ([None; 2], 0);
+        for (slot, (entry, rank)) in entries.iter().zip(ranks).enumerate() {
+            let rank = rank as usize;
+            moved |= u64::from(rank >= half) << slot;
+            if let side @ 0..2 = (rank + 1).wrapping_sub(half) {
+                sides[side] = Some(*entry);
+            }
+        }
+        let [Some(below), Some(above)] = sides else { return Ok(None) };
+        return Ok(Some(Middle { below, above, moved }));
+    }
+    let mut placed: Vec<Placed> = entries.iter().enumerate().map(|(slot, &entry)| Placed { entry, slot }).collect();
+    leaf::sort_by_entry::<K, M, _>(pm, &mut placed, |placed| placed.entry)?;
+    let moved = placed[half..].iter().map(|placed| 1 << placed.slot).sum();
+    Ok(Some(Middle { below: placed[half - 1].entry, above: placed[half].entry, moved }))
+}
 
 impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
     /// See [`Router::neighbours`]. A leaf alone under its node may have a neighbour the second time, since the router then merges the node with another if it
@@ -131,7 +173,6 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
     /// Does all of a split of a latched leaf that can fail.
     fn plan_division<'a>(&'a self, pending: Pending<'a, K>, leaf: &L) -> Result<Plan<'a, K, L, M>, Error> {
         const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
-        let damaged = |what| everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what);
         // What will be written comes closer meanwhile.
         let right = self.pool.alloc::<L>()?;
         probe::prefetch_lines(&*right);
@@ -140,17 +181,15 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         leaf.entries(&mut entries);
         // So its entries fill the slots from the first on.
         if entries.len() != L::CAPACITY {
-            return Err(damaged("a full leaf with fewer entries than it counts").into());
+            return Err(self.damage(leaf, "a full leaf with fewer entries than it counts"));
         }
-        let mut placed: Vec<Placed> = entries.iter().enumerate().map(|(slot, &entry)| Placed { entry, slot }).collect();
-        leaf::sort_by_entry::<K, M, _>(&self.pool, &mut placed, |placed| placed.entry)?;
-        entries.iter_mut().zip(&placed).for_each(|(to, placed)| *to = placed.entry);
-        let mut halved = self.halve(pending.key, leaf, entries)?;
-        let upper = halved.entries.split_off(L::CAPACITY / 2);
-        let moved = placed[L::CAPACITY / 2..].iter().map(|placed| 1 << placed.slot).sum();
+        let Some(Middle { below, above, moved }) = middle::<K, M>(&self.pool, &entries)? else {
+            return Err(self.damage(leaf, "a leaf with the same key twice"));
+        };
+        let (fences, separator) = self.separate(pending.key, leaf, &below, &above)?;
         let log = if L::LOGGED { Some(self.logs.take(&self.pool, &self.root().logs)?) } else { None };
         self.latches.begin(&[right.off().bytes()])?;
-        let goes_right = *pending.key >= *halved.separator.borrow();
-        Ok((halved, Division { pool: &self.pool, right, moved, upper, pending, goes_right, log }))
+        let goes_right = *pending.key >= *separator.borrow();
+        Ok((fences.low, separator, Division { pool: &self.pool, right, moved, pending, goes_right, log }))
     }
 }
