@@ -72,7 +72,7 @@ use crate::latch::Restart;
 use crate::scan::with_key;
 use crate::selective::When;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
-use crate::selective::structure::is_getting_sparse;
+use crate::selective::structure::{are_worth_merging, is_getting_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValue, Write};
 use batch::Fencing;
 use behind::Behind;
@@ -323,17 +323,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // behind the fence.
         let left = (descriptor.occupied::<LINES>(wide).count_ones() as usize).saturating_sub(1);
         let is_sparse = is_getting_sparse(left, Leaf::<LINES>::MERGED);
-        if is_sparse && let Some((_, next)) = self.router.beside(&way.route(), Direction::Forward).and_then(|next| self.leaf(next.leaf).ok()) {
-            // The merge looks at it, behind the fence.
-            probe::prefetch(next);
-        }
+        let beside = if is_sparse { self.descriptor_beside(&way.route()) } else { None };
+        // It is looked at behind the fence.
+        beside.into_iter().for_each(probe::prefetch);
         let lock = descriptor.latch().lock_from(version)?;
         leaf.set_value(&self.pool, slot, None);
         self.pool.persist(leaf.line(slot));
         descriptor.set(slot, 0);
         drop(lock);
         self.known.keys.add(-1);
-        if is_sparse {
+        // Most attempts are not worth it, and need not latch anything to learn that.
+        let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
+        if is_sparse && beside.is_none_or(is_worth_it) {
             // Somebody in the way is no reason to wait.
             let _ = self.merge(key);
         }

@@ -1,14 +1,14 @@
 //! Splits and merges. See `ever.rs` for the protocol, whose steps the comments count.
 
 use super::directory::{Dead, Directory, Number};
-use super::leaf::{Built, Fingerprints, Leaf, Place, Slot};
+use super::leaf::{Built, Descriptor, Fingerprints, Leaf, Place, Slot};
 use super::{Ever, Reached};
 use crate::latch::{Appending, Locked, Restart};
 use crate::record::Record;
 use crate::selective::leaf::{self, Placed, each};
-use crate::selective::router::{Fences, Neighbours, Router};
+use crate::selective::router::{Fences, Neighbours, Route, Router};
 use crate::selective::structure::are_worth_merging;
-use crate::{Error, Key};
+use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::{self, RANKED, Wide};
 use everleaf_pmem::{Durable, Medium, Pm, probe};
 use std::borrow::Borrow;
@@ -119,6 +119,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             self.pool.flush(line);
         }
         fingerprints
+    }
+
+    /// What is known of the leaf that [`Ever::merge`] would merge that of a route with; `None` if it has no neighbour under its node of the router, which a merge
+    /// may give it.
+    pub(super) fn descriptor_beside(&self, route: &Route) -> Option<&Descriptor> {
+        let beside = self.router.beside(route, Direction::Forward).or_else(|| self.router.beside(route, Direction::Reverse))?;
+        self.leaf(beside.leaf).ok().map(|(_, descriptor)| descriptor)
     }
 
     /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way. Nothing is owed: a later
