@@ -35,15 +35,17 @@ pub struct Olc<K: ?Sized, const FANOUT: usize> {
     root: AtomicU32,
     root_latch: Latch,
     /// In lines of its own: not what searches look at.
-    free: CachePadded<Mutex<Free>>,
+    free: CachePadded<Free>,
     shortcuts: Shortcuts,
 }
 
+/// Numbers of nodes.
 #[derive(Default)]
 struct Free {
-    /// Lowest number that was never used.
-    next: u32,
-    numbers: Vec<u32>,
+    /// How many have ever been used: the lowest that never was. Raised under the lock of the others.
+    count: AtomicU32,
+    /// Those that are free again.
+    numbers: Mutex<Vec<u32>>,
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
@@ -129,7 +131,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     /// A search for an integer without a shortcut has ended here.
     fn note(&self, key: &K, node: u32, slot: usize) {
-        self.shortcuts.note(key.head(0), node, Node::<FANOUT>::part_of(slot), || self.free.lock().next);
+        self.shortcuts.note(key.head(0), node, Node::<FANOUT>::part_of(slot), || self.free.count.load(Relaxed));
     }
 
     /// Ways by shortcuts, where there are any, of keys that wait for memory together.

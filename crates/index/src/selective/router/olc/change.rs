@@ -17,10 +17,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// A node that does not live. The caller fills it before it begins to.
     pub(super) fn take(&self) -> (u32, &Node<FANOUT>) {
         let number = {
-            let mut free = self.free.lock();
-            free.numbers.pop().unwrap_or_else(|| {
-                free.next += 1;
-                Handles::<Node<FANOUT>, 4>::handle(free.next as usize - 1).expect("a router of less than 300 GiB")
+            let mut numbers = self.free.numbers.lock();
+            numbers.pop().unwrap_or_else(|| {
+                let next = self.free.count.load(Relaxed);
+                self.free.count.store(next + 1, Relaxed);
+                Handles::<Node<FANOUT>, 4>::handle(next as usize).expect("a router of less than 300 GiB")
             })
         };
         // What is stored from here on is seen only by those who see as well that the node's former life has ended.
@@ -32,7 +33,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         self.separators.clear(self.node(number));
         lock.release_obsolete();
         schedule::drain();
-        self.free.lock().numbers.push(number);
+        self.free.numbers.lock().push(number);
     }
 
     /// Splits the full node `number`, under `parent` (a node that is not full, and the slot) or under a new root.
