@@ -78,6 +78,7 @@ impl Counter {
         self.sum().max(0) as u64
     }
 
+    /// What was begun with may be from a pool, and anything.
     fn sum(&self) -> i64 {
         self.0.iter().fold(0, |sum, stripe| sum.wrapping_add(stripe.load(Relaxed)))
     }
@@ -86,6 +87,14 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_count_that_is_no_count_does_not_overflow() {
+        let counter = Counter::default();
+        counter.add(i64::MAX);
+        std::thread::scope(|scope| _ = scope.spawn(|| counter.add(1)));
+        assert_eq!(counter.get(), 0);
+    }
 
     /// More threads than there are stripes, at once and one after the other.
     #[test]

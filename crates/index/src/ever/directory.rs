@@ -52,6 +52,11 @@ resident! {
 pub(super) const GENERATION_MAX: u64 = 1 << 48;
 
 impl Entry {
+    /// The generation of what takes the place of this leaf; none behind the last, which only damage explains: nobody could open the index again.
+    pub(super) fn next_generation(&self) -> Option<u64> {
+        Some(self.state.get() + 1).filter(|generation| *generation <= GENERATION_MAX)
+    }
+
     /// Brings a leaf to life, durably: the commit point.
     #[track_caller]
     pub(super) fn commit<M: Medium>(&self, pm: &Pm<M>, low: u64, generation: u64) {

@@ -262,11 +262,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let Chain { extents, bottom, lows, fences, fingerprints, count } = chain;
         let before = self.directory.entry(&self.pool, only);
+        let Some(generation) = before.next_generation() else {
+            lock.release_unchanged();
+            return Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index with a leaf of the last generation").into());
+        };
         // persist-equivalent(fence drop): so does who links the extents.
         self.pool.fence_all(fences).into_iter().for_each(|fence| {
             fence.release();
         });
-        self.pool.store(&bottom.directory[0].state, before.state.get() + 1, Relaxed);
+        self.pool.store(&bottom.directory[0].state, generation, Relaxed);
         let numbers = self.directory.link(&self.pool, &self.root().first, extents, bottom)?;
         // persist-equivalent: it is outdone by a leaf of a higher generation, as will be whatever begins there, and what its entry says next comes behind this.
         before.kill(&self.pool);

@@ -177,6 +177,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::MERGED) {
             return None;
         }
+        let [left, right] = [left, right].map(|number| self.directory.entry(&self.pool, number));
+        let generation = left.next_generation()?.max(right.state.get());
         // Step 1.
         let (mut written, mut fingerprints) = (0, Vec::with_capacity(counts[0]));
         for entry in each(moved).filter_map(|slot| from.read(slot)) {
@@ -193,9 +195,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             self.pool.fence();
         }
         // Step 2.
-        let [left, right] = [left, right].map(|number| self.directory.entry(&self.pool, number));
         let fence = K::read_fence(&self.pool, right.low.get());
-        right.reach_down(&self.pool, left.low.get(), right.state.get().max(left.state.get() + 1));
+        right.reach_down(&self.pool, left.low.get(), generation);
         // Step 3.
         left.kill(&self.pool);
         // persist-equivalent(fence drop): who merges next has fenced a removal. Others, who may come sooner, do not wait for this flush.
