@@ -238,3 +238,27 @@ pub(super) fn count_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
     }
     Ok(counted)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OrderedIndex;
+    use crate::registry::Recovery;
+    use everleaf_pmem::{Hardware, PoolOptions};
+
+    type Index = Ever<u64, Hardware, 14, 68, 112>;
+
+    #[test]
+    fn nobody_reads_leaves_behind_the_back_of_an_index_that_has_been_closed() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
+        let index = Index::create(&pool, "index", "ever").unwrap();
+        let keys = if cfg!(miri) { 100 } else { 20_000 };
+        (0..keys).for_each(|key| _ = index.insert(&key, NonZeroU64::MIN).unwrap());
+        drop(index);
+        for threads in [1, 3] {
+            let index = Index::open(&pool, "index", "ever", &Recovery { reach: None, trace: None, threads }).unwrap();
+            index.close().unwrap();
+            assert!(index.behind.unread.lock().is_none() && index.known.keys.get() == keys, "all have been read");
+        }
+    }
+}

@@ -22,6 +22,8 @@ const FORM: u64 = 2;
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// See [`OrderedIndex::close`](crate::OrderedIndex::close).
     pub(super) fn leave_image(&self) -> Result<(), Error> {
+        // Who reads a leaf may have to clear slots of it, which nobody is to do in a pool that has been closed.
+        self.read_rest();
         let mut content = vec![FORM, self.known.keys.get(), self.leaves.get()];
         let checked = self.router.check(&mut |_, number| {
             if !K::WHOLE {
