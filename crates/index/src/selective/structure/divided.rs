@@ -21,7 +21,7 @@ use super::super::router::{Neighbours, Restart, Router};
 use super::super::{Before, Held, Selective};
 use super::{Room, Structure};
 use crate::{Error, Key};
-use everleaf_pmem::vector::{self, RANKED};
+use everleaf_pmem::vector::{self, RANKED, Wide};
 use everleaf_pmem::{Medium, Off, Pm, Word, probe};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Release;
@@ -118,8 +118,8 @@ struct Middle {
 /// Finds the middle of entries, each of which is in the slot of its number; none if two of them are equal.
 fn middle<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &[Entry]) -> Result<Option<Middle>, Error> {
     let half = entries.len() / 2;
-    if K::WHOLE && entries.len() <= RANKED {
-        // Counting needs no order, and no branch that could be mispredicted.
+    // Counting needs no order, and no branch that could be mispredicted; but without wide vectors it takes more than sorting.
+    if K::WHOLE && entries.len() <= RANKED && Wide::get().is_some() {
         let mut heads = [0; RANKED];
         heads.iter_mut().zip(entries).for_each(|(head, entry)| *head = entry.head);
         let ranks = vector::ranks(&heads, entries.len());
@@ -191,5 +191,26 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         self.latches.begin(&[right.off().bytes()])?;
         let goes_right = *pending.key >= *separator.borrow();
         Ok((fences.low, separator, Division { pool: &self.pool, right, moved, pending, goes_right, log }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf_pmem::{Hardware, Pool, PoolOptions};
+    use std::num::NonZeroU64;
+
+    #[test]
+    fn the_middle_is_where_sorting_finds_it() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+        for count in 2..=64 {
+            let entries: Vec<Entry> = (1..=count).map(|n: u64| Entry { head: n.wrapping_mul(0x9e37_79b9_7f4a_7c15), value: NonZeroU64::MIN }).collect();
+            let mut heads: Vec<u64> = entries.iter().map(|entry| entry.head).collect();
+            heads.sort_unstable();
+            let half = heads.len() / 2;
+            let Middle { below, above, moved } = middle::<u64, Hardware>(&pool, &entries).unwrap().unwrap();
+            assert_eq!([below.head, above.head], [heads[half - 1], heads[half]]);
+            assert!(entries.iter().enumerate().all(|(slot, entry)| (moved >> slot & 1 == 1) == (entry.head >= above.head)), "{count} entries");
+        }
     }
 }
