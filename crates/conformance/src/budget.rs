@@ -79,6 +79,9 @@ impl Budget {
             let (insert, update, remove) = (vec![cost(1, 1)], vec![cost(1, 1)], vec![cost(1, 1)]);
             return Self { insert, insert_lines: 1.0, update, remove, without_room: None, cheapest_split, split, merge };
         }
+        // The last entry of a leaf that is divided in its place goes with the leaf, by one store; under NV-Tree's router, where a leaf may be alone under its
+        // parent, such leaves may be taken out after the removal.
+        let unlink = |remove: Cost| if entry.name.ends_with("packed") { cost(remove.lines + 1, remove.fences + 1) } else { cost(1, 1) };
         if entry.name.starts_with("isle") {
             // A leaf is its line of header and four entries a line. A split builds two leaves, and for byte strings the record of a fence; links them. It may
             // take a new slab for each of these, and make a leaf a waypoint, as any split of the trees below may.
@@ -137,7 +140,7 @@ impl Budget {
                 without_room: None,
                 cheapest_split: vec![cheapest_split],
                 split,
-                merge: cost(2, 2),
+                merge: unlink(cost(1, 1)),
             };
         }
         if entry.name.starts_with("fp") {
@@ -161,7 +164,7 @@ impl Budget {
                 without_room: None,
                 cheapest_split: vec![cheapest_split],
                 split,
-                merge: cost(2, 2),
+                merge: unlink(cost(1, 1)),
             };
         }
         if entry.name.starts_with("wb") {
@@ -170,7 +173,6 @@ impl Budget {
             let (array, write, remove) = if entry.name.starts_with("wb-bitmap") { (0, cost(2, 2), cost(1, 1)) } else { (1, cost(4, 3), cost(3, 3)) };
             let cheapest_split = cost(lines + 1 + (1 + array) + 1 + write.lines, 4 + write.fences);
             let split = cost(cheapest_split.lines + 2 + 2 + 1, cheapest_split.fences + 2 + 2);
-            let merge = cost(remove.lines + 1, remove.fences + 1);
             return Self {
                 insert: vec![write],
                 insert_lines: write.lines as f64,
@@ -179,7 +181,7 @@ impl Budget {
                 without_room: None,
                 cheapest_split: vec![cheapest_split],
                 split,
-                merge,
+                merge: unlink(remove),
             };
         }
         panic!("no budget for {}", entry.name);
