@@ -306,8 +306,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Latches first: the key is mostly absent, so that nothing depends on the leaf before it is written, and the next operation begins while this one waits for
-    /// its leaf.
+    /// Latches first: the key is mostly absent, so that nothing depends on the leaf before it is written, and the next operation begins while this one waits
+    /// for its leaf.
     #[inline(always)]
     fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {

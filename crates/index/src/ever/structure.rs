@@ -121,8 +121,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         fingerprints
     }
 
-    /// What is known of the leaf that [`Ever::merge`] would merge that of a route with; `None` if it has no neighbour under its node of the router, which a merge
-    /// may give it.
+    /// What is known of the leaf that [`Ever::merge`] would merge that of a route with; `None` if it has no neighbour under its node of the router, which a
+    /// merge may give it.
     pub(super) fn descriptor_beside(&self, route: &Route) -> Option<&Descriptor> {
         let beside = self.router.beside(route, Direction::Forward).or_else(|| self.router.beside(route, Direction::Reverse))?;
         self.leaf(beside.leaf).ok().map(|(_, descriptor)| descriptor)
