@@ -16,7 +16,8 @@ const ENTRIES: usize = 64;
 const STEPS_AHEAD: usize = 3;
 
 /// Visits the entries from a bound on; `visit` has room for a key. `read` gathers the leaf with which a scan begins at a bound, or goes on: what stands for its
-/// entries, ascending, and the [`next_bound`] behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the one that was read last, if it can tell: another hint.
+/// entries, ascending, and the [`next_bound`] behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the one that was read last, if it can
+/// tell: another hint.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     pool: &Pool<M>,

@@ -66,9 +66,8 @@ pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
     unsafe { out.set_len(out.len() + length) };
 }
 
-/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over what was appended, `crc` so far. Of a short string it writes whole words, so there
-/// are up to seven bytes more of room than are needed. As [`copy_out`] and
-/// [`crc32c`](crate::crc32c).
+/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over what was appended, `crc` so far. Of a short string it writes whole words, so
+/// there are up to seven bytes more of room than are needed. As [`copy_out`] and [`crc32c`](crate::crc32c).
 ///
 /// # Panics
 /// When the words are too few.

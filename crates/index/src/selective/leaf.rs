@@ -137,8 +137,8 @@ pub trait Divisible<K: Key + ?Sized>: LeafLayout<K> {
     /// Whether [`Divisible::divide`] is to be given a log.
     const LOGGED: bool = false;
 
-    /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change there on the way. A crash leaves all
-    /// of it or nothing.
+    /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change there on the way. A crash
+    /// leaves all of it or nothing.
     fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room);
 }
 
