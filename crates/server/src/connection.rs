@@ -188,6 +188,8 @@ impl Connection {
                 Pause::Overflow => return Ok(Turn::Close),
             }
         }
+        // Before the reply tells that it was done: who has it may ask about this client, on another connection.
+        self.conversation.session.publish(server, self.input.size(), &self.conversation.reply);
         self.write(counters)?;
         let sent_all = self.conversation.reply.out.is_empty();
         if self.conversation.session.closing != Closing::No {

@@ -326,7 +326,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store. It is called
-    /// again, once, if a full pool had no room for what it said.
+    /// again, as often as a full pool has to make room for what it said.
     ///
     /// # Errors
     /// See [`Namespace::put`].

@@ -5,10 +5,11 @@
 //! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. They go to the namespace
 //!    [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free is
 //!    intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
-//!    like others. So several of one key are of as many namespaces, and all are taken: the newest to the first namespace, the next to one with a number behind
-//!    its name. If the pool was not closed, or the list is damaged, nobody knows which blocks were in use, and a record that no index leads to may well have
-//!    been replaced or removed, or be what a write would have set that was refused. Then all of the pool is searched, but only if something else was lost; the
-//!    newest of each key is taken, and the others are counted. Names that the pool has itself are left out.
+//!    like others. So several of one key are of as many namespaces, or versions that a pool had kept which was closed over its store, and sixteen are taken:
+//!    the newest to the first namespace, the next to one with a number behind its name. If the pool was not closed, or the list is damaged, nobody knows which
+//!    blocks were in use, and a record that no index leads to may well have been replaced or removed, or be what a write would have set that was refused. Then
+//!    all of the pool is searched, but only if something else was lost; the newest of each key, as far as that can be told, is taken, and the others are
+//!    counted. Names that the pool has itself are left out.
 //!    So in such a pool, and in no other, an entry that an index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`,
 //!    for whom such a block is a free one.
 //! 3. A record whose key is damaged may be hidden by its index, which takes it for one that a division has left in a leaf that is not its own any more, and is
@@ -32,6 +33,8 @@ use std::sync::Arc;
 
 /// Where records go that no index leads to; to a name of these letters and a number behind them, if that one is taken.
 pub const LOST_AND_FOUND: &str = "lost+found";
+/// Number of namespaces for what is found: of so many records of one key the newest are taken, and the others are counted.
+const FOUND_NAMESPACES_MAX: usize = 16;
 /// Number of losses that are described; all are counted.
 const LOSS_COUNT_MAX: usize = 64;
 
@@ -48,7 +51,8 @@ pub struct Salvaged {
     pub found: u64,
     /// The namespaces of these, with their numbers of entries.
     pub found_in: Vec<(String, u64)>,
-    /// Number of records that were found, and not taken: there is a newer one of their key, which has replaced them, or is of another namespace.
+    /// Number of records that were found, and not taken: others of their key are newer, as far as that can be told, and have replaced them, or are of another
+    /// namespace.
     pub passed_over: u64,
 }
 
@@ -299,6 +303,10 @@ impl<M: Listed> Salvage<'_, M> {
             }
             let records = orphans.iter().map(|orphan| Record::read(self.pool, Off::<Word>::new(orphan.at).link())).collect::<Result<Vec<_>, _>>()?;
             for (number, record) in records.iter().filter(|record| !record.is_tombstone()).enumerate() {
+                if number == FOUND_NAMESPACES_MAX {
+                    self.salvaged.passed_over += (records.iter().filter(|record| !record.is_tombstone()).count() - number) as u64;
+                    break;
+                }
                 if number == targets.len() {
                     targets.push((self.to.namespace(&next_name(roots, &targets))?, 0));
                 }

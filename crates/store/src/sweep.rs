@@ -71,13 +71,23 @@ struct Found {
     expired: Vec<Vec<u8>>,
     /// Whether anything expires, or may.
     may_expire: bool,
-    /// The last key, unless there are no more.
+    /// The last key, unless there are no more, or none that can be read.
     last: Option<Vec<u8>>,
+    /// What could not be read, the first of it.
+    damage: Option<Error>,
+}
+
+impl Found {
+    /// Notes what cannot be read. It is not to keep what lies behind it from being swept, and the namespace stays on the list.
+    fn is_damaged(&mut self, error: Error) {
+        self.may_expire = true;
+        self.damage.get_or_insert(error);
+    }
 }
 
 impl<M: Listed> Store<M> {
     /// Looks at the next `visits_max` keys, of namespaces with keys that expire, and removes those that have expired. After an error the next sweep goes on
-    /// with the next namespace.
+    /// behind what could not be read.
     ///
     /// # Errors
     /// A damaged pool; a full one, if a snapshot is open; [`Error::Halted`].
@@ -95,8 +105,6 @@ impl<M: Listed> Store<M> {
             };
             let mut pass = pass.filter(|_| space.number == number).unwrap_or_else(|| self.shared.begin_pass(&space));
             let found = self.shared.find_expired(&space, pass.after.as_deref(), visits_max - swept.visited);
-            // What cannot be read is not to keep the namespaces behind it from being swept; this one stays on the list.
-            let found = found.inspect_err(|_| *position = (space.number + 1, None))?;
             swept.visited += found.visited;
             pass.has_found |= found.may_expire;
             *position = match found.last {
@@ -113,6 +121,7 @@ impl<M: Listed> Store<M> {
             for key in found.expired {
                 swept.removed += usize::from(namespace.remove_expired(&key)?);
             }
+            found.damage.map_or(Ok(()), Err)?;
         }
         Ok(swept)
     }
@@ -148,14 +157,13 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Looks at the next `visits_max` keys behind `after`.
-    fn find_expired(&self, space: &Space, after: Option<&[u8]>, visits_max: usize) -> Result<Found, Error> {
+    fn find_expired(&self, space: &Space, after: Option<&[u8]>, visits_max: usize) -> Found {
         let _pinned = self.pool.pin();
         let mut found = Found::default();
         let index = space.index.load();
-        let Some(index) = index.as_deref() else { return Ok(found) };
-        let mut outcome = Ok(());
+        let Some(index) = index.as_deref() else { return found };
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        index.tree.scan(from, Direction::Forward, &mut |key, link| {
+        let scanned = index.tree.scan(from, Direction::Forward, &mut |key, link| {
             found.visited += 1;
             match self.lifetime(link.get()) {
                 Ok(Lifetime::Lasting) => {}
@@ -164,15 +172,18 @@ impl<M: Listed> Shared<M> {
                     found.may_expire = true;
                     found.expired.push(key.to_vec());
                 }
-                Err(error) => outcome = Err(error),
+                Err(error) => found.is_damaged(error),
             }
             let is_full = found.visited == visits_max;
             if is_full {
                 found.last = Some(key.to_vec());
             }
-            if is_full || outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        outcome.map(|()| found)
+            if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if let Err(error) = scanned {
+            found.is_damaged(error.into());
+        }
+        found
     }
 
     /// What becomes of the newest version of a key, or, if that may still be undone, of the one before. The caller is pinned or holds the stripe.

@@ -55,30 +55,42 @@ pub(crate) struct Wall {
     beginning_ms: AtomicU64,
     is_held: AtomicBool,
     held: Mutex<Option<Hold>>,
+    /// How many have held it.
+    holds: AtomicU64,
 }
 
 /// The time that is held, and until when, in milliseconds since 1970.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Hold {
+    /// Which of all that there have been.
+    number: u64,
     at_ms: u64,
     until_ms: u64,
 }
 
 /// The store's time stands still as long as this lives. See [`Store::hold_time`].
-pub struct HeldTime<'s>(&'s Wall);
+#[must_use = "the time goes on when this is dropped"]
+pub struct HeldTime<'s> {
+    wall: &'s Wall,
+    hold: Hold,
+}
 
 impl Drop for HeldTime<'_> {
     fn drop(&mut self) {
-        let Self(wall) = self;
+        let Self { wall, hold } = self;
         let mut held = wall.held.lock();
-        wall.is_held.store(false, Ordering::SeqCst);
-        *held = None;
+        // Somebody else's, if this one has run out.
+        if *held == Some(*hold) {
+            wall.is_held.store(false, Ordering::SeqCst);
+            *held = None;
+        }
     }
 }
 
 impl<M: Listed> Store<M> {
     /// Has the store's time stand still until what is returned is dropped, for `at_most` that long: nothing expires meanwhile, for anybody, and then all that
-    /// is due at once. A serializable transaction that is begun and committed within it is not overtaken by the time. `None` if somebody else holds it.
+    /// is due at once: what is set meanwhile to live for a while lives so much shorter. A serializable transaction that is begun and committed within it is not
+    /// overtaken by the time. `None` if somebody else holds it, whose `at_most` is not over.
     pub fn hold_time(&self, at_most: Duration) -> Option<HeldTime<'_>> {
         self.shared.wall.hold(at_most.as_millis().try_into().unwrap_or(u64::MAX))
     }
@@ -86,19 +98,20 @@ impl<M: Listed> Store<M> {
 
 impl Wall {
     pub(crate) fn new(look: fn() -> Times) -> Self {
-        Self { look, beginning_ms: AtomicU64::new(0), is_held: AtomicBool::new(false), held: Mutex::new(None) }
+        Self { look, beginning_ms: AtomicU64::new(0), is_held: AtomicBool::new(false), held: Mutex::new(None), holds: AtomicU64::new(0) }
     }
 
     /// See [`Store::hold_time`].
     fn hold(&self, at_most_ms: u64) -> Option<HeldTime<'_>> {
         let mut held = self.held.lock();
-        if held.is_some() {
+        if held.is_some_and(|hold| self.look_ms() < hold.until_ms) {
             return None;
         }
         self.is_held.store(true, Ordering::SeqCst);
         let at_ms = self.look_ms();
-        *held = Some(Hold { at_ms, until_ms: at_ms.saturating_add(at_most_ms) });
-        Some(HeldTime(self))
+        let hold = Hold { number: self.holds.fetch_add(1, Ordering::Relaxed), at_ms, until_ms: at_ms.saturating_add(at_most_ms) };
+        *held = Some(hold);
+        Some(HeldTime { wall: self, hold })
     }
 
     /// Milliseconds since 1970.
@@ -110,7 +123,7 @@ impl Wall {
     #[cold]
     fn while_held(&self, now_ms: u64) -> u64 {
         match *self.held.lock() {
-            Some(Hold { at_ms, until_ms }) if now_ms < until_ms => now_ms.min(at_ms),
+            Some(Hold { at_ms, until_ms, .. }) if now_ms < until_ms => now_ms.min(at_ms),
             _ => now_ms,
         }
     }
@@ -167,7 +180,11 @@ mod tests {
         let held = wall.hold(100).unwrap();
         assert!(wall.hold(100).is_none());
         assert_eq!([at(6), at(104), at(105), at(200)], [1_000_005, 1_000_005, 1_000_105, 1_000_200]);
+        let next = wall.hold(100).expect("the other has run out");
         drop(held);
+        assert_eq!([at(250), at(300)], [1_000_200, 1_000_300], "and does not end this one");
+        drop(next);
+        TIMES.set(Times { wall_ms: 1_000_200, passed_ms: 200 });
         let _held = wall.hold(u64::MAX).unwrap();
         assert_eq!([at(201), at(1 << 40)], [1_000_200; 2]);
     }

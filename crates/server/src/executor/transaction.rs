@@ -101,14 +101,17 @@ pub(super) fn insist<T>(call: &mut Call<'_>, mut attempt: impl FnMut(&mut Call<'
     }
     let (gate, number) = (&call.server.gate, call.session.client.thread);
     gate.alone(number, || {
-        let _held = call.server.store.hold_time(Duration::MAX);
         // Who uses the store beside the server is left to overtake it.
-        while !call.server.is_stopping() {
+        loop {
+            // For each attempt anew: somebody else may have held the time, or the wall was set back behind it.
+            let _held = call.server.store.hold_time(Duration::MAX);
             if let Attempt::Done(outcome) = attempt(call)? {
                 return Ok(outcome);
             }
+            if call.server.is_stopping() {
+                return Err(STOPPING);
+            }
         }
-        Err(STOPPING)
     })
 }
 

@@ -160,7 +160,8 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         while low < high {
             let middle = low.midpoint(high);
             let unit = usize::from(byte(middle + 1));
-            let entry = if (1..=Self::SLOTS).contains(&unit) { self.unit(unit) } else { return Err(self.damage(pm, "a slot array of a leaf")) };
+            let is_there = (1..=Self::SLOTS).contains(&unit) && self.occupied() >> unit & 1 == 1;
+            let entry = if is_there { self.unit(unit) } else { return Err(self.damage(pm, "a slot array of a leaf")) };
             let mut order = head.cmp(&entry[HEAD].get());
             if order.is_eq() {
                 let Some(value) = NonZeroU64::new(entry[VALUE].get()) else { return Err(self.damage(pm, "an entry of a leaf without a value")) };

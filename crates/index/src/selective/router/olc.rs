@@ -20,11 +20,12 @@ use crate::latch::{Latch, Restart};
 use crate::{Direction, Key};
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
-use everleaf_pmem::schedule::{self, atomic::AtomicU32};
+use everleaf_pmem::schedule::{self, atomic};
 use everleaf_pmem::vector::Wide;
 use parking_lot::Mutex;
 use shortcut::Shortcuts;
 use std::borrow::Borrow;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module documentation.
@@ -32,7 +33,7 @@ pub struct Olc<K: ?Sized, const FANOUT: usize> {
     nodes: Handles<Node<FANOUT>, 4>,
     separators: Separators<K>,
     /// Guarded by `root_latch`.
-    root: AtomicU32,
+    root: atomic::AtomicU32,
     root_latch: Latch,
     /// In lines of its own: not what searches look at.
     free: CachePadded<Free>,
@@ -42,7 +43,8 @@ pub struct Olc<K: ?Sized, const FANOUT: usize> {
 /// Numbers of nodes.
 #[derive(Default)]
 struct Free {
-    /// How many have ever been used: the lowest that never was. Raised under the lock of the others.
+    /// How many have ever been used: the lowest that never was. Raised under the lock of the others, which
+    /// no schedule may interrupt, and else read as a number among others.
     count: AtomicU32,
     /// Those that are free again.
     numbers: Mutex<Vec<u32>>,
@@ -58,7 +60,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let mut router = Self {
             nodes: Handles::new(),
             separators: Separators::new(),
-            root: AtomicU32::new(0),
+            root: atomic::AtomicU32::new(0),
             root_latch: Latch::new(),
             free: CachePadded::default(),
             shortcuts: Shortcuts::new(),

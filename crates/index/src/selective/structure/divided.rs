@@ -49,7 +49,7 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
         tree.leaves.add(1);
         tree.pass_by(right.bytes());
         let room = match change {
-            Change::Insert(value) if !goes_right && leaf.insert(&tree.pool, key, value)? == Written::Done => Room::Applied,
+            Change::Insert(value) if matches!(room, Room::Made) && !goes_right && leaf.insert(&tree.pool, key, value)? == Written::Done => Room::Applied,
             _ => room,
         };
         drop(lock);
