@@ -30,6 +30,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use server::{Place, Server};
 use std::ops::Range;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -227,6 +228,30 @@ fn every_index_has_its_rounds() {
     }
 }
 
+/// What the verification says of a pool that was killed, and in which `words` have been done since, unless it finds nothing.
+fn notice(pool: &Path, database: &str, words: &[&[u8]]) -> Option<String> {
+    let place = Place { pool: pool.to_owned(), index: "ever" };
+    let shared = Shared::default();
+    let mut writers = [Writer::new(0, &shared, 1)];
+    let server = Server::start(&place);
+    let port = server.port;
+    thread::scope(|scope| {
+        scope.spawn(|| writers[0].run(port));
+        // Until every group and counter, and many of the keys, have been written: the seed is fixed, so that this does not depend on chance.
+        let patience = Instant::now();
+        while shared.clock() < 400 {
+            assert!(patience.elapsed() < Duration::from_secs(60), "the writer gets nowhere");
+            thread::sleep(Duration::from_millis(1));
+        }
+        server.kill();
+    });
+    let server = Server::start(&place);
+    let mut client = Client::connect(server.port).expect("the server listens");
+    client.call(&[b"SELECT", database.as_bytes()]).expect("a reply");
+    client.call(words).expect("a reply");
+    ledger::verify(&server, &mut writers, &shared, &mut 0).err()
+}
+
 /// The verification is worth what it notices: what a defect would leave is made by a client that nobody has told the log about.
 #[test]
 fn a_defect_would_be_noticed() {
@@ -240,28 +265,7 @@ fn a_defect_would_be_noticed() {
     ];
     for (number, (database, words, expected)) in defects.into_iter().enumerate() {
         // Now and then a request in flight explains what was done: that it has deleted the group, say.
-        let noticed = (0..5).find_map(|attempt| {
-            let place = Place { pool: directory.path().join(format!("{number}-{attempt}.pool")), index: "ever" };
-            let shared = Shared::default();
-            let mut writers = [Writer::new(0, &shared, 1)];
-            let server = Server::start(&place);
-            let port = server.port;
-            thread::scope(|scope| {
-                scope.spawn(|| writers[0].run(port));
-                // Until every group and counter, and many of the keys, have been written: the seed is fixed, so that this does not depend on chance.
-                let patience = Instant::now();
-                while shared.clock() < 400 {
-                    assert!(patience.elapsed() < Duration::from_secs(60), "the writer gets nowhere");
-                    thread::sleep(Duration::from_millis(1));
-                }
-                server.kill();
-            });
-            let server = Server::start(&place);
-            let mut client = Client::connect(server.port).expect("the server listens");
-            client.call(&[b"SELECT", database.as_bytes()]).expect("a reply");
-            client.call(words).expect("a reply");
-            ledger::verify(&server, &mut writers, &shared, &mut 0).err()
-        });
+        let noticed = (0..5).find_map(|attempt| notice(&directory.path().join(format!("{number}-{attempt}.pool")), database, words));
         let what = noticed.unwrap_or_else(|| panic!("{words:?} was never noticed"));
         assert!(what.contains(expected), "{words:?} is reported as {what:?}");
     }
