@@ -26,6 +26,7 @@ fn setting(directory: &Path, key: KeyKind, value_bytes: u32) -> Setting {
         domain: Domain::PageCache,
         write_latency_ns: 0,
         directory: Some(directory.to_owned()),
+        huge_pages: false,
         measure: Measure::Time,
     }
 }

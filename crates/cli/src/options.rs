@@ -23,6 +23,9 @@ pub(crate) struct PoolArguments {
     /// Open the pool even if a failure of the machine may have torn it, to save what can be saved
     #[arg(long)]
     pub(crate) accept_dirty_shutdown: bool,
+    /// Put what the pool grows by on pages of 2 MiB, if it lies on a tmpfs: faster, but growing takes longer
+    #[arg(long)]
+    pub(crate) huge_pages: bool,
 }
 
 /// The index of namespaces that a command creates.
@@ -60,12 +63,14 @@ impl PoolArguments {
 
     /// How to create a store in a new pool.
     pub(crate) fn store_options(&self) -> Options {
-        Options { size_max: self.size_max.0, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..Options::default() }
+        let Self { size_max, domain, accept_dirty_shutdown, huge_pages, .. } = *self;
+        Options { size_max: size_max.0, domain, accept_dirty_shutdown, huge_pages, ..Options::default() }
     }
 
     /// How to open or create the pool.
     pub(crate) fn pool_options(&self) -> PoolOptions {
-        PoolOptions { size_max: self.size_max.0, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..PoolOptions::default() }
+        let Self { size_max, domain, accept_dirty_shutdown, huge_pages, .. } = *self;
+        PoolOptions { size_max: size_max.0, domain, accept_dirty_shutdown, huge_pages, ..PoolOptions::default() }
     }
 }
 

@@ -160,7 +160,7 @@ pub(crate) struct Place(Option<tempfile::TempDir>);
 impl Place {
     pub(crate) fn new(memory: &Memory, needs_file: bool) -> Result<Self, Error> {
         let parent = match memory {
-            Memory::Directory(path) => path.clone(),
+            Memory::Directory(path) | Memory::HugePages(path) => path.clone(),
             Memory::Anonymous if needs_file => memory_directory(),
             Memory::Anonymous => return Ok(Self(None)),
         };
@@ -183,7 +183,8 @@ fn setting(case: &Case, directory: Option<PathBuf>) -> Result<Setting, Error> {
     let parameters = &case.parameters;
     let domain = parameters.domain.parse::<Domain>().map_err(|error| Error::Usage(error.to_string()))?;
     let Parameters { key, value_bytes, threads, write_latency_ns, measure, .. } = *parameters;
-    Ok(Setting { keys_max: keys_max(case), key, value_bytes, threads, domain, write_latency_ns, directory, measure })
+    let huge_pages = matches!(parameters.memory, Memory::HugePages(_));
+    Ok(Setting { keys_max: keys_max(case), key, value_bytes, threads, domain, write_latency_ns, directory, huge_pages, measure })
 }
 
 /// How one was created, for those who describe it.

@@ -240,6 +240,8 @@ pub enum Memory {
     Anonymous,
     /// Files in this directory.
     Directory(std::path::PathBuf),
+    /// Files in this directory, on pages of 2 MiB where it is one of a tmpfs; those that know of none ignore it.
+    HugePages(std::path::PathBuf),
 }
 
 /// How an experiment is drawn.

@@ -181,6 +181,7 @@ pub fn describe(workload: &str, parameters: &Parameters) -> String {
     let memory = match memory {
         Memory::Anonymous => "memory".to_owned(),
         Memory::Directory(path) => format!("files in {}", path.display()),
+        Memory::HugePages(path) => format!("files in {} on huge pages", path.display()),
     };
     let latency = if *write_latency_ns > 0 { format!(" + {write_latency_ns} ns a line") } else { String::new() };
     let measure = match measure {

@@ -85,6 +85,8 @@ pub struct Setting {
     pub write_latency_ns: u64,
     /// An empty directory of its own, which lives longer than the instance; `None`: memory without a file, for those that can.
     pub directory: Option<PathBuf>,
+    /// Whether its files are to lie on pages of 2 MiB, for those that know of such.
+    pub huge_pages: bool,
     /// What is found out.
     pub measure: Measure,
 }
@@ -238,9 +240,9 @@ pub trait Handle {
 }
 
 /// An empty pool as systems have them, with room for so many small entries.
-pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>) -> Result<Arc<Pool>, Error> {
+pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>, huge_pages: bool) -> Result<Arc<Pool>, Error> {
     let (key, measure) = (KeyKind::Integer, Measure::Time);
-    let setting = Setting { keys_max, key, value_bytes: 8, threads: 1, domain, write_latency_ns: 0, directory, measure };
+    let setting = Setting { keys_max, key, value_bytes: 8, threads: 1, domain, write_latency_ns: 0, directory, huge_pages, measure };
     medium::create_pool(&setting).map(|(pool, _)| pool).map_err(|error| Error::system("memory", error))
 }
 

@@ -48,11 +48,15 @@ pub struct PoolOptions {
     pub domain: Option<Domain>,
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
+    /// Puts what the pool grows by on pages of 2 MiB, where the file lies on a tmpfs and the system can (Linux 6.1): accesses miss the TLB less, growth takes
+    /// longer. What the pool has already stays as it is, and what was put on them stays there, whoever opens it. Default false. Persistent memory, a tmpfs that
+    /// is mounted so, and memory of the process are on them in any case.
+    pub huge_pages: bool,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { size_max: 1 << 40, slab_size: SLAB_SIZE_MAX, domain: None, accept_dirty_shutdown: false }
+        Self { size_max: 1 << 40, slab_size: SLAB_SIZE_MAX, domain: None, accept_dirty_shutdown: false, huge_pages: false }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Options {
     pub domain: Option<Domain>,
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
+    /// Puts what the pool grows by on pages of 2 MiB, where the file lies on a tmpfs: see [`PoolOptions::huge_pages`]. Default false.
+    pub huge_pages: bool,
     /// Number of threads that rebuild the store after a crash. Default: one per processor.
     pub recovery_threads: usize,
     /// Whether a thread of the store removes keys that have expired, and gives back what snapshots and clears have left, ten times a second until the store is
@@ -50,7 +52,8 @@ pub struct Options {
 impl Options {
     /// Those of them that are the pool's.
     pub(crate) fn pool(&self) -> PoolOptions {
-        PoolOptions { size_max: self.size_max, domain: self.domain, accept_dirty_shutdown: self.accept_dirty_shutdown, ..PoolOptions::default() }
+        let Self { size_max, domain, accept_dirty_shutdown, huge_pages, .. } = *self;
+        PoolOptions { size_max, domain, accept_dirty_shutdown, huge_pages, ..PoolOptions::default() }
     }
 }
 
@@ -64,6 +67,7 @@ impl Default for Options {
             size_max: 1 << 40,
             domain: None,
             accept_dirty_shutdown: false,
+            huge_pages: false,
             recovery_threads: *PROCESSORS,
             keeps_house: false,
             times: Times::of_system,

@@ -318,6 +318,7 @@ fn dimension(measurement: &Measurement, name: &str) -> String {
         _ => match memory {
             Memory::Anonymous => "anonymous memory".into(),
             Memory::Directory(path) => format!("files in {}", path.display()),
+            Memory::HugePages(path) => format!("files in {} on huge pages", path.display()),
         },
     }
 }

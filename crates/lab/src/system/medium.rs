@@ -72,7 +72,7 @@ fn pool_options(setting: &Setting) -> PoolOptions {
     let key_bytes = if let KeyKind::Bytes(size) = setting.key { u64::from(size) } else { 8 };
     // Twice, because blocks come in classes of sizes, and what is replaced is given back later.
     let size = setting.keys_max * (ENTRY_BYTES_MAX + 2 * (key_bytes + u64::from(setting.value_bytes)));
-    PoolOptions { size_max: (size as usize).max(1 << 28), domain: Some(setting.domain), ..PoolOptions::default() }
+    PoolOptions { size_max: (size as usize).max(1 << 28), domain: Some(setting.domain), huge_pages: setting.huge_pages, ..PoolOptions::default() }
 }
 
 /// When a write to such a pool counts as done.

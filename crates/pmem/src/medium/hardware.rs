@@ -5,7 +5,7 @@
 //! | `Adr` | clwb, else clflushopt, else clflush, by cpuid | sfence |
 //! | `Eadr` | nothing up to 256 bytes at once; above, clwb without waiting, so that a large block does not push others out of the caches | sfence |
 //! | `PageCache` | nothing | keeps the compiler from moving stores |
-//! | `Msync` | remembers the pages | msync of what was remembered |
+//! | `Msync` | remembers the pages | msync of what was remembered; fdatasync, if that is not in one piece: one wait for the device, not several |
 
 use super::latency::Latency;
 use super::{Domain, LINE, Lines, Medium};
@@ -16,8 +16,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
 
-/// Page runs a thread remembers between two fences; more are synchronised early, which is always allowed.
-const RUNS_MAX: usize = 64;
+/// Page runs a thread remembers between two fences; more are synchronised early, which is always allowed. So many are looked through in a fraction of the time
+/// that a device takes for one.
+const RUNS_MAX: usize = 1024;
 
 /// The machine's memory, with the persistence domain that was found or chosen when the pool was mapped.
 pub struct Hardware {
@@ -112,7 +113,8 @@ impl Hardware {
                 Some(at) => &mut pending[at].1,
                 None => &mut pending.push_mut((self.id, Vec::new())).1,
             };
-            match runs.iter_mut().find(|run| pages.start <= run.end && run.start <= pages.end) {
+            // The last ones first: what is written together mostly lies together.
+            match runs.iter_mut().rev().find(|run| pages.start <= run.end && run.start <= pages.end) {
                 Some(run) => *run = run.start.min(pages.start)..run.end.max(pages.end),
                 None => runs.push(pages),
             }
@@ -135,13 +137,24 @@ impl Hardware {
             let at = pending.iter().position(|(id, _)| *id == self.id)?;
             Some(pending.swap_remove(at).1)
         });
-        for run in runs.unwrap_or_default() {
-            if let Err(error) = synchronise(run) {
-                // The first failure stays: afterwards the kernel may report success for pages it has dropped.
-                let _ = self.failure.set(format!("msync: {error}"));
-                // Whoever is in the middle of an operation goes on, as if this were durable. What he stores must not be found without it.
-                self.file.iter().for_each(|file| file.detach());
-            }
+        let mut runs = runs.unwrap_or_default();
+        runs.sort_unstable_by_key(|run| run.start);
+        runs.dedup_by(|next, run| {
+            let touches = next.start <= run.end;
+            run.end = if touches { run.end.max(next.end) } else { run.end };
+            touches
+        });
+        let (call, done) = match &self.file {
+            Some(file) if runs.len() > 1 && runs.iter().all(|run| file.has(run)) => ("fdatasync", file.file().sync_data()),
+            _ => ("msync", runs.into_iter().try_for_each(synchronise)),
+        };
+        #[cfg(test)]
+        CALLS.with_borrow_mut(|calls| calls.push(call));
+        if let Err(error) = done {
+            // The first failure stays: afterwards the kernel may report success for pages it has dropped.
+            let _ = self.failure.set(format!("{call}: {error}"));
+            // Whoever is in the middle of an operation goes on, as if this were durable. What he stores must not be found without it.
+            self.file.iter().for_each(|file| file.detach());
         }
     }
 }
@@ -195,8 +208,14 @@ impl Medium for Hardware {
 }
 
 thread_local! {
-    /// Per medium, the pages this thread has flushed and not fenced: disjoint runs of addresses.
+    /// Per medium, the pages this thread has flushed and not fenced: runs of addresses.
     static PENDING: RefCell<Vec<(u64, Vec<Range<usize>>)>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+thread_local! {
+    /// By what calls this thread has synchronised what.
+    static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(not(miri))]
@@ -334,7 +353,7 @@ mod tests {
 
     #[test]
     fn pages_are_remembered_per_medium_and_runs_merge() {
-        let memory = Memory::new(1 << 20).unwrap();
+        let memory = Memory::new(4 * RUNS_MAX * 8192).unwrap();
         // SAFETY: the memory outlives both, which are dropped first.
         let (pm, other) = unsafe {
             (Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()), Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()))
@@ -358,10 +377,28 @@ mod tests {
         assert_eq!(other.compare_exchange(&other.words(crate::Off::<u64>::new(8192), 1).unwrap()[0], 7, 8), Err(0));
         assert_eq!(runs(&other), 0, "an exchange, even one that fails, completes what was flushed before it");
         for page in 1..2 * RUNS_MAX as u64 {
-            pm.flush(&pm.words(crate::Off::<u64>::new(page % 128 * 8192 + 4096), 1).unwrap()[0]);
+            pm.flush(&pm.words(crate::Off::<u64>::new(page * 8192 + 4096), 1).unwrap()[0]);
             assert!(runs(&pm) <= RUNS_MAX, "a bounded set");
         }
+        assert!(runs(&pm) < RUNS_MAX, "they were synchronised early");
         pm.fence();
+    }
+
+    /// What is in one piece is written back by itself; what is not, by one call for the file.
+    #[test]
+    #[cfg(not(miri))]
+    fn a_fence_waits_once_for_pages_of_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = crate::PoolOptions { size_max: 1 << 20, slab_size: 4096, domain: Some(Domain::Msync), ..crate::PoolOptions::default() };
+        let pool = crate::Pool::create(&directory.path().join("test.pool"), &options).unwrap();
+        let run = pool.alloc_words(64 << 10).unwrap();
+        CALLS.take();
+        for (words, call) in [(&[0..1, 8..9][..], "msync"), (&[0..1, 2048..2049], "fdatasync"), (&[0..1, 2048..2049, 0..2048], "msync")] {
+            words.iter().for_each(|words| pool.flush(&run[words.clone()]));
+            pool.fence();
+            assert_eq!(CALLS.take(), [call], "{words:?}");
+        }
+        assert_eq!(pool.medium().failure(), None);
     }
 
     #[test]

@@ -80,7 +80,10 @@ impl Backing {
         let Self::File(mapping) = self else { return Ok(size + step) };
         loop {
             match map::allocate(mapping.file(), size, size + step) {
-                Ok(()) => return Ok(size + step),
+                Ok(()) => {
+                    mapping.collapse(size, size + step);
+                    return Ok(size + step);
+                }
                 Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(mapping.error("allocate space for", error)),
                 Err(_) if step == least => return Err(no_space()),
                 Err(_) => step = (step / 2).max(least) & !(slab_size - 1),
@@ -264,7 +267,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         map::allocate(&file, 0, size_of::<Header>()).map_err(|_| Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max })?;
     }
     let address_space = usize::try_from(length.min(crate::off::SIZE_MAX)).unwrap_or(usize::MAX).max(options.size_max);
-    Mapping::new(file, path, address_space, inspect)
+    Mapping::new(file, path, address_space, inspect, options.huge_pages)
 }
 
 fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {

@@ -433,6 +433,46 @@ fn a_file_that_grows_under_an_inspection_is_seen_as_it_was_mapped() {
     assert_eq!(backing.length().unwrap(), 2 << 20, "a huge page of address space");
 }
 
+/// KiB of the mapping at `base` that are on huge pages of a tmpfs, as the system tells.
+#[cfg(not(miri))]
+fn huge_kib(base: std::ptr::NonNull<u8>) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let own = format!("{:x}-", base.addr());
+    let line = maps.lines().skip_while(|line| !line.starts_with(&own)).find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Older systems cannot, nor can other file systems: then the pool is as any other.
+#[test]
+#[cfg(not(miri))]
+fn what_a_pool_grows_by_lies_on_huge_pages_if_that_is_asked_for() {
+    let shared = Path::new("/dev/shm");
+    for dir in [tempfile::tempdir(), tempfile::tempdir_in(if shared.is_dir() { shared } else { Path::new(".") })] {
+        let path = dir.as_ref().unwrap().path().join("test.pool");
+        let options = PoolOptions { size_max: 256 << 20, huge_pages: true, ..PoolOptions::default() };
+        let pool = Pool::create(&path, &options).unwrap();
+        put(&pool, "first", 7).unwrap();
+        // Where there is so little room, it is not about that.
+        let Ok(run) = pool.alloc_words(3 << 20) else { continue };
+        pool.store(&run[2 << 20], 8, Ordering::Relaxed);
+        let Backing::File(mapping) = &pool.backing else { unreachable!() };
+        assert_eq!(mapping.base().addr().get() % (2 << 20), 0);
+        let size = pool.info().size;
+        assert!(size > 24 << 20);
+        if mapping.collapse(0, size) {
+            assert_eq!(huge_kib(mapping.base()), (size >> 10 & !2047) as u64);
+        }
+        assert_eq!(run[2 << 20].load(Ordering::Relaxed), 8);
+        drop(run);
+        drop(pool);
+        let pool = Pool::open(&path, &small()).unwrap();
+        adopt(&pool).unwrap();
+        assert_eq!(pool.root("first").unwrap().unwrap().kind, 7);
+        let Backing::File(mapping) = &pool.backing else { unreachable!() };
+        assert!(!mapping.collapse(0, size), "nobody has asked for it");
+    }
+}
+
 /// Measuring what persistent memory would cost does not make a file outlive the machine.
 #[test]
 #[cfg(not(miri))]
