@@ -1,13 +1,15 @@
 //! A connection: a socket, what was read from it and not understood yet, and what it was answered and was not sent yet.
 //!
-//! A turn is one read, one slice of the conversation, and as many writes as the socket takes. Buffers are lent for as long as there is something in them: ten
-//! thousand idle connections have none, and the one that was used last, which the cache still holds, is used next.
+//! A turn is one read, one slice of the conversation, and as many writes as the socket takes; in its middle others may have theirs, if SETs wait for them.
+//! Buffers are lent for as long as there is something in them: ten thousand idle connections have none, and the one that was used last, which the cache still
+//! holds, is used next.
 //!
 //! While a client leaves replies where they are, none of its commands is run. What it sends is read all the same, up to the limit for that: many clients send
 //! all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes a password is not listened to meanwhile.
 
 use crate::client::{Closing, Session};
 use crate::conversation::{Conversation, Pause};
+use crate::executor::Failure;
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use mio::net::TcpStream;
@@ -94,6 +96,8 @@ pub(crate) enum Turn {
     Wait,
     /// Another turn, after the others had theirs.
     Again,
+    /// To be settled, when all others had their turns.
+    Held,
     /// To be closed.
     Close,
 }
@@ -115,7 +119,7 @@ pub(crate) struct Connection {
     writable: bool,
     /// The server stops, and the client, who has sent more than is answered, knows that.
     parting: bool,
-    /// Whether it is in the queue for another turn.
+    /// Whether it is in the queue for another turn, or to be settled before.
     pub(crate) queued: bool,
 }
 
@@ -148,10 +152,38 @@ impl Connection {
 
     /// Reads, answers, sends.
     pub(crate) fn turn(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> Turn {
+        self.with_buffers(server, buffers, |connection, buffers| connection.try_turn(server, counters, buffers))
+    }
+
+    /// The database of the SETs that are held, if any are.
+    pub(crate) fn held_database(&self) -> Option<usize> {
+        self.conversation.held_database()
+    }
+
+    /// Their keys and values.
+    pub(crate) fn held_pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.conversation.held_pairs(&self.input.bytes[self.input.start..self.input.end])
+    }
+
+    /// Answers them with what has come of each, and goes on with the turn.
+    pub(crate) fn settle(
+        &mut self,
+        server: &Shared,
+        counters: &Counters,
+        buffers: &mut Buffers,
+        outcomes: &mut impl Iterator<Item = Result<(), Failure>>,
+    ) -> Turn {
+        self.with_buffers(server, buffers, |connection, _| {
+            let end = connection.conversation.answer_held(counters, outcomes);
+            connection.end_turn(server, counters, Some(end))
+        })
+    }
+
+    fn with_buffers(&mut self, server: &Shared, buffers: &mut Buffers, act: impl FnOnce(&mut Self, &mut Buffers) -> io::Result<Turn>) -> Turn {
         if self.conversation.reply.out.capacity() == 0 {
             self.conversation.reply.out = buffers.lend_output();
         }
-        let turn = self.try_turn(server, counters, buffers).unwrap_or(Turn::Close);
+        let turn = act(self, buffers).unwrap_or(Turn::Close);
         self.conversation.session.publish(server, self.input.size(), &self.conversation.reply);
         if self.input.size() == 0 && !self.input.bytes.is_empty() {
             buffers.take_back_input(std::mem::take(&mut self.input).bytes);
@@ -178,13 +210,24 @@ impl Connection {
             // The socket takes nothing now, and will say when it does.
             return Ok(if self.conversation.go_on_unread(server, counters) { Turn::Again } else { Turn::Wait });
         }
-        if self.input.size() > 0 || self.busy {
-            let (done, pause) = self.conversation.advance(server, counters, &mut self.input.bytes[self.input.start..self.input.end]);
+        let input = &mut self.input.bytes[self.input.start..self.input.end];
+        let end = (!input.is_empty() || self.busy).then(|| self.conversation.advance(server, counters, input));
+        self.end_turn(server, counters, end)
+    }
+
+    /// Sends what was answered, when so much of the input is done and for this reason no more of it.
+    fn end_turn(&mut self, server: &Shared, counters: &Counters, end: Option<(usize, Pause)>) -> io::Result<Turn> {
+        let stopping = server.is_stopping();
+        if let Some((done, pause)) = end {
             self.input.start += done;
             self.busy = pause == Pause::Turn;
             match pause {
                 Pause::Input { missing } => self.input.missing = missing,
                 Pause::Turn | Pause::End => {}
+                Pause::Held => {
+                    self.conversation.session.publish(server, self.input.size(), &self.conversation.reply);
+                    return self.write(counters).map(|()| Turn::Held);
+                }
                 Pause::Overflow => return Ok(Turn::Close),
             }
         }

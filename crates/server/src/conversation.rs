@@ -5,8 +5,9 @@
 //!    keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
 //!    one reply, however slow its reader is. Who has not shown the password gets far less.
 //! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences. So
-//!    are consecutive GETs, which wait for memory together. Before any other command runs, and before the slice ends, those that are waiting are run; nobody
-//!    can tell the difference, except by the time.
+//!    are consecutive GETs, which wait for memory together. Before any other command runs, those that are waiting are run, and so are they when the slice
+//!    ends; but where a write waits for a device, SETs that end a slice are held, to be run with those of other clients at the end of the event loop's turn: a
+//!    wait for all. Nobody can tell the difference, except by the time.
 //! 4. After MULTI commands are queued, and run by EXEC in one slice.
 
 use crate::client::{Closing, Replies, Session};
@@ -25,16 +26,20 @@ const SLICE_ARGUMENT_COUNT: usize = 4096;
 const SLICE_OUTPUT_SIZE: usize = 1 << 20;
 /// The same, as long as the client owes a password.
 const UNAUTHENTICATED_OUTPUT_SIZE: usize = 4 * 1024;
-/// SETs or GETs that are run together at most.
+/// SETs or GETs of a client that are run together at most.
 const GROUP_COUNT: usize = 64;
+/// SETs of all clients that the store is given at once.
+const SETS_AT_ONCE: usize = 16 * GROUP_COUNT;
 
-/// Why a slice ended.
+/// Why a slice ended, or has not ended yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// All whole frames are answered; at least so many bytes are missing for the next.
     Input { missing: usize },
     /// There is more to do.
     Turn,
+    /// SETs wait to be run with those of other clients.
+    Held,
     /// No command will be run any more.
     End,
     /// A command has made more output than may wait.
@@ -46,6 +51,14 @@ pub(crate) struct Conversation {
     pub(crate) session: Session,
     pub(crate) reply: Reply,
     parser: Parser,
+    held: Option<Box<Held>>,
+}
+
+/// SETs that are to be run with those of other clients. All of the slice's input stays where it is until then, and nothing is done for the client.
+struct Held {
+    places: ArrayVec<Place, GROUP_COUNT>,
+    /// Bytes that are done then, and why the slice stopped.
+    end: (usize, Pause),
 }
 
 /// What a slice works with.
@@ -82,7 +95,7 @@ struct Place {
 
 impl Conversation {
     pub(crate) fn new(session: Session) -> Self {
-        Self { session, reply: Reply::default(), parser: Parser::new() }
+        Self { session, reply: Reply::default(), parser: Parser::new(), held: None }
     }
 
     fn output_size(&self) -> usize {
@@ -110,6 +123,10 @@ impl Conversation {
         let group = Group { kind: Kind::Get, places: ArrayVec::new() };
         let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(), group };
         let (mut done, mut pause) = self.run_slice(&mut work, input);
+        if server.shares_waits && work.group.kind == Kind::Set && !work.group.places.is_empty() {
+            self.held = Some(Box::new(Held { places: work.group.places, end: (done, pause) }));
+            return (0, Pause::Held);
+        }
         if let Some(rest) = self.run_group(&mut work, input) {
             self.parser.restart();
             (done, pause) = (rest, Pause::Turn);
@@ -118,6 +135,25 @@ impl Conversation {
         // The longest reply may stand behind what waited when the slice began, and what the slice has made before.
         let waiting_max = server.config.limits.output_buffer_size_max.saturating_add(2 * self.output_size());
         (done, if waiting > waiting_max { Pause::Overflow } else { pause })
+    }
+
+    /// The database of the SETs that are held.
+    pub(crate) fn held_database(&self) -> Option<usize> {
+        self.held.is_some().then_some(self.session.database)
+    }
+
+    /// Keys and values of the SETs that are held, of which `input` is as it was.
+    pub(crate) fn held_pairs<'i>(&self, input: &'i [u8]) -> impl Iterator<Item = (&'i [u8], &'i [u8])> {
+        self.held.iter().flat_map(|held| &held.places).map(|place| place.pair(input))
+    }
+
+    /// Answers the SETs that were held; what [`Conversation::advance`] would have told without.
+    pub(crate) fn answer_held(&mut self, counters: &Counters, outcomes: &mut impl Iterator<Item = Result<(), Failure>>) -> (usize, Pause) {
+        let Some(held) = self.held.take() else { return (0, Pause::Turn) };
+        let Held { places, end } = *held;
+        counters.commands.add(places.len() as u64);
+        outcomes.take(places.len()).for_each(|outcome| self.reply.ok_or(counters, outcome));
+        end
     }
 
     /// Runs whole frames, until something says that the slice is over; a group may be left to be run.
@@ -270,8 +306,8 @@ impl Conversation {
                 self.run_gets(database, counters, &keys, output_size_max)
             }
             Kind::Set => {
-                let pairs: ArrayVec<_, GROUP_COUNT> = places.iter().map(|place| (&input[place.key.clone()], &input[place.value.clone()])).collect();
-                self.run_sets(database, counters, &pairs);
+                let pairs: ArrayVec<_, GROUP_COUNT> = places.iter().map(|place| place.pair(input)).collect();
+                set_all(database, counters, &pairs, |outcome| self.reply.ok_or(counters, outcome));
                 places.len()
             }
         };
@@ -316,20 +352,41 @@ impl Conversation {
         }
         done
     }
+}
 
-    fn run_sets(&mut self, database: &Namespace, counters: &Counters, pairs: &[(&[u8], &[u8])]) {
-        let mut rest = pairs;
-        while !rest.is_empty() {
-            let (done, outcome) = database.put_first(rest);
-            counters.changes.add(done as u64);
-            (0..done).for_each(|_| self.reply.ok());
-            rest = &rest[done..];
-            if let (Err(error), Some((_, after))) = (outcome, rest.split_first()) {
+/// Sets pairs, each on its own, and tells in their order what has come of each.
+pub(crate) fn set_all(database: &Namespace, counters: &Counters, pairs: &[(&[u8], &[u8])], mut tell: impl FnMut(Result<(), Failure>)) {
+    let mut rest = pairs;
+    while !rest.is_empty() {
+        // Of many that fail, none is looked at often.
+        let (done, outcome) = database.put_first(&rest[..rest.len().min(SETS_AT_ONCE)]);
+        counters.changes.add(done as u64);
+        (0..done).for_each(|_| tell(Ok(())));
+        rest = &rest[done..];
+        if let (Err(error), Some((_, after))) = (outcome, rest.split_first()) {
+            tell(Err(error.into()));
+            rest = after;
+        }
+    }
+}
+
+impl Reply {
+    /// Answers a SET.
+    fn ok_or(&mut self, counters: &Counters, outcome: Result<(), Failure>) {
+        match outcome {
+            Ok(()) => self.ok(),
+            Err(failure) => {
                 counters.errors.add(1);
-                Failure::from(error).write(&mut self.reply);
-                rest = after;
+                failure.write(self);
             }
         }
+    }
+}
+
+impl Place {
+    /// Key and value of a SET.
+    fn pair<'i>(&self, input: &'i [u8]) -> (&'i [u8], &'i [u8]) {
+        (&input[self.key.clone()], &input[self.value.clone()])
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! The first loop also accepts, and hands each connection to the loop that has the fewest. Sockets are registered once, edge-triggered, for both directions.
 //! Each turn of the loop asks the kernel what is ready, gives every ready connection one turn, and then one to each that wanted another: so no pipeline,
-//! however long, keeps its neighbours waiting for more than a slice.
+//! however long, keeps its neighbours waiting for more than a slice. At its end it runs the SETs that connections have held for it, all at once.
 
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
+use crate::conversation::set_all;
 use crate::shared::Shared;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
@@ -13,7 +14,7 @@ use mio::{Events, Interest, Poll, Token};
 use parking_lot::Mutex;
 use slab::Slab;
 use socket2::{SockRef, TcpKeepalive};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub(crate) struct EventLoop {
     connections: Slab<Connection>,
     /// Connections that wanted another turn.
     queue: VecDeque<usize>,
+    /// Connections with SETs that are run at the end of this turn; some may have been closed since.
+    held: Vec<usize>,
     buffers: Buffers,
 }
 
@@ -60,8 +63,8 @@ impl EventLoop {
         if let Some(listener) = &mut listener {
             poll.registry().register(listener, LISTENER, Interest::READABLE)?;
         }
-        let (connections, queue, buffers) = (Slab::new(), VecDeque::new(), Buffers::default());
-        Ok(Self { index, poll, server, inboxes, listener, acceptable: false, connections, queue, buffers })
+        let (connections, queue, held, buffers) = (Slab::new(), VecDeque::new(), Vec::new(), Buffers::default());
+        Ok(Self { index, poll, server, inboxes, listener, acceptable: false, connections, queue, held, buffers })
     }
 
     /// Serves until the server stops.
@@ -96,6 +99,7 @@ impl EventLoop {
             let Some(key) = self.queue.pop_front() else { break };
             self.give_turn(key);
         }
+        self.settle();
         if self.acceptable {
             self.accept();
         }
@@ -113,11 +117,44 @@ impl EventLoop {
     fn give_turn(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let turn = connection.turn(&self.server, self.server.counters(self.index), &mut self.buffers);
-        connection.queued = turn == Turn::Again;
+        self.follow(key, turn);
+    }
+
+    fn follow(&mut self, key: usize, turn: Turn) {
+        self.connections[key].queued = matches!(turn, Turn::Again | Turn::Held);
         match turn {
             Turn::Wait => {}
             Turn::Again => self.queue.push_back(key),
+            Turn::Held => self.held.push(key),
             Turn::Close => self.close(key),
+        }
+    }
+
+    /// Runs the SETs that are held, those of a database together, and answers them. A connection is there once: it gets no other turn before. Who takes the
+    /// place of one that was closed since holds nothing, for it gets none in this turn.
+    fn settle(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let mut of_databases = BTreeMap::<usize, Vec<usize>>::new();
+        for key in std::mem::take(&mut self.held) {
+            if let Some(database) = self.connections.get(key).and_then(Connection::held_database) {
+                of_databases.entry(database).or_default().push(key);
+            }
+        }
+        let server = Arc::clone(&self.server);
+        let counters = server.counters(self.index);
+        for (database, keys) in of_databases {
+            let mut outcomes = Vec::new();
+            let pairs: Vec<_> = keys.iter().flat_map(|key| self.connections[*key].held_pairs()).collect();
+            let working = server.gate.enter(self.index);
+            set_all(&server.databases[database], counters, &pairs, |outcome| outcomes.push(outcome));
+            drop(working);
+            let mut outcomes = outcomes.into_iter();
+            for key in keys {
+                let turn = self.connections[key].settle(&server, counters, &mut self.buffers, &mut outcomes);
+                self.follow(key, turn);
+            }
         }
     }
 
@@ -201,6 +238,7 @@ impl EventLoop {
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         self.queue.clear();
         keys.into_iter().for_each(|key| self.give_turn(key));
+        self.settle();
         while !self.connections.is_empty() && Instant::now() < deadline {
             let timeout = if self.queue.is_empty() { STOP_TICK } else { Duration::ZERO };
             self.turn(events, Some(timeout))?;
@@ -225,11 +263,75 @@ fn prepare(socket: &TcpStream, keepalive_seconds: u32) -> io::Result<SocketAddr>
 mod tests {
     use super::*;
     use crate::config::Config;
-    use everleaf::{Options, Store};
+    use everleaf::{Domain, Options, Store};
     use mio::Waker;
     use std::io::Read;
     use std::net;
     use std::thread;
+
+    fn loop_over(store: Store) -> (Arc<Shared>, EventLoop) {
+        let poll = Poll::new().unwrap();
+        let waker = Waker::new(poll.registry(), WAKE).unwrap();
+        let server = Arc::new(Shared::new(Config::default(), 0, Arc::new(store), vec![waker]).unwrap());
+        let event_loop = EventLoop::new(0, poll, server.clone(), [Inbox::default()].into(), None).unwrap();
+        (server, event_loop)
+    }
+
+    /// A client that has sent this, and its socket.
+    fn client_of(text: &str) -> (net::TcpStream, net::TcpStream, SocketAddr) {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, address) = listener.accept().unwrap();
+        SockRef::from(&socket).set_send_buffer_size(16 * 1024).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        client.write_all(text.as_bytes()).unwrap();
+        while !matches!(socket.peek(&mut vec![0; text.len()]), Ok(size) if size == text.len()) {
+            thread::yield_now();
+        }
+        (client, socket, address)
+    }
+
+    /// What is answered before is sent; who is gone at the end of the turn has set nothing.
+    #[test]
+    fn sets_are_held_where_a_write_waits_for_a_device() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options { domain: Some(Domain::Msync), ..Options::default() };
+        let (server, mut event_loop) = loop_over(Store::open(&directory.path().join("test.pool"), options).unwrap());
+        let set = |key: &str, value: u32| format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$1\r\n{value}\r\n");
+        let mut clients = Vec::new();
+        for text in [set("a", 1), ["PING\r\n", &set("b", 2), &set("b", 3), "*3\r\n$3\r\nSET"].concat(), set("c", 4)] {
+            let (client, socket, address) = client_of(&text);
+            event_loop.welcome(TcpStream::from_std(socket), address);
+            clients.push(client);
+        }
+        let mut events = Events::with_capacity(EVENT_COUNT);
+        while event_loop.held.len() < clients.len() {
+            event_loop.poll.poll(&mut events, None).unwrap();
+            events.iter().for_each(|event| event_loop.ready(event.token().0, event));
+        }
+        let expect = |client: &mut net::TcpStream, reply: &str| {
+            let mut got = vec![0; reply.len()];
+            client.read_exact(&mut got).unwrap();
+            assert_eq!(String::from_utf8(got).unwrap(), reply);
+        };
+        expect(&mut clients[1], "+PONG\r\n");
+        let keys = || ["a", "b", "c"].map(|key| server.databases[0].get(key.as_bytes()).unwrap().map(|value| value[0]));
+        assert_eq!(keys(), [None; 3]);
+        event_loop.close(2);
+        event_loop.settle();
+        assert_eq!(keys(), [Some(b'1'), Some(b'3'), None]);
+        expect(&mut clients[0], "+OK\r\n");
+        expect(&mut clients[1], "+OK\r\n+OK\r\n");
+        clients[1].write_all(b"\r\n$1\r\nb\r\n$1\r\n5\r\nGET b\r\n").unwrap();
+        clients[0].write_all(set("a", 6).as_bytes()).unwrap();
+        while keys() != [Some(b'6'), Some(b'5'), None] {
+            event_loop.turn(&mut events, None).unwrap();
+        }
+        expect(&mut clients[0], "+OK\r\n");
+        expect(&mut clients[1], "+OK\r\n$1\r\n5\r\n");
+        server.stop();
+        event_loop.finish(&mut events).unwrap();
+    }
 
     /// It was in the queue, which a stop clears, and seemed to be there for ever after: nothing that its socket said was heard any more, and the rest of its
     /// replies was lost.
@@ -239,23 +341,11 @@ mod tests {
         const VALUE_SIZE: usize = 512 * 1024;
         // As much as one read takes, so that there may be more to read.
         const INPUT_SIZE: usize = 32 * 1024;
-        let store = Arc::new(Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap());
+        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
         store.namespace("0").unwrap().put(b"k", &vec![b'v'; VALUE_SIZE]).unwrap();
-        let poll = Poll::new().unwrap();
-        let waker = Waker::new(poll.registry(), WAKE).unwrap();
-        let server = Arc::new(Shared::new(Config::default(), 0, store, vec![waker]).unwrap());
-        let mut event_loop = EventLoop::new(0, poll, server.clone(), [Inbox::default()].into(), None).unwrap();
-
-        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (socket, address) = listener.accept().unwrap();
-        SockRef::from(&socket).set_send_buffer_size(16 * 1024).unwrap();
-        socket.set_nonblocking(true).unwrap();
+        let (server, mut event_loop) = loop_over(store);
         let echo = "x".repeat(INPUT_SIZE - "GET k\r\nECHO \r\n".len());
-        client.write_all(format!("GET k\r\nECHO {echo}\r\n").as_bytes()).unwrap();
-        while !matches!(socket.peek(&mut [0; INPUT_SIZE]), Ok(INPUT_SIZE)) {
-            thread::yield_now();
-        }
+        let (mut client, socket, address) = client_of(&format!("GET k\r\nECHO {echo}\r\n"));
         event_loop.welcome(TcpStream::from_std(socket), address);
         let mut events = Events::with_capacity(EVENT_COUNT);
         event_loop.turn(&mut events, None).unwrap();

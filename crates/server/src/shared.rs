@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::database::Databases;
 use crate::executor::scan::Cursors;
 use crate::gate::Gate;
-use everleaf::{Error, Namespace, Store};
+use everleaf::{Domain, Error, Namespace, Store};
 use mio::Waker;
 use parking_lot::{Mutex, RwLock};
 use std::path::{Path, PathBuf};
@@ -94,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) clients: Clients,
     pub(crate) cursors: Mutex<Cursors>,
     pub(crate) gate: Gate,
+    /// Whether a write waits for a device, so that clients' SETs are better run together.
+    pub(crate) shares_waits: bool,
     pub(crate) backups: Arc<Backups>,
     pub(crate) compactions: Arc<Compactions>,
     pub(crate) started: Instant,
@@ -118,6 +120,7 @@ impl Shared {
         let databases = (0..config.databases.max(1)).map(|index| store.namespace(&index.to_string())).collect::<Result<_, _>>()?;
         let backup = config.backup.clone().unwrap_or_else(|| beside(store.path()));
         Ok(Self {
+            shares_waits: store.pool().info().domain == Some(Domain::Msync),
             store,
             databases,
             port,

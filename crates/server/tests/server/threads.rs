@@ -1,6 +1,7 @@
 //! Commands are atomic among connections, and a write that was acknowledged is seen by all.
 
 use crate::peer::{Client, Running, encode};
+use everleaf::{Domain, KEY_SIZE_MAX, Options};
 use everleaf_server::Config;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -193,5 +194,34 @@ struct Over<'a>(&'a AtomicBool);
 impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Where a write waits for a device, SETs of several clients are run together: each is answered for its own, and seen by what comes behind it.
+#[test]
+fn sets_that_share_a_wait_are_answered_each_for_its_own() {
+    let options = Options { domain: Some(Domain::Msync), ..Options::default() };
+    let server = Running::over(options, Config { threads: 1, ..Config::default() });
+    let too_long = vec![b'x'; KEY_SIZE_MAX + 1];
+    together(|number| {
+        let mut client = server.client();
+        client.says(&format!("SELECT {}", number % 2), "+OK\r\n");
+        let own = format!("own{number}");
+        for round in 0..10 {
+            let values = [2 * round, 2 * round + 1].map(|value| value.to_string());
+            let sets = [(own.as_bytes(), values[0].as_bytes()), (&too_long, b"1"), (b"common", own.as_bytes()), (own.as_bytes(), values[1].as_bytes())];
+            let get = encode(&[b"GET", own.as_bytes()]);
+            let requests: Vec<Vec<u8>> = sets.iter().map(|(key, value)| encode(&[b"SET", key, value])).collect();
+            // The SETs behind the GET end the slice; those before it do not.
+            client.send(&[&requests[..], &[get], &requests[..]].concat().concat());
+            let too_long = format!("-ERR key of {} bytes, at most {KEY_SIZE_MAX} are possible; hash the long part of it\r\n", KEY_SIZE_MAX + 1);
+            let answers = format!("+OK\r\n{too_long}+OK\r\n+OK\r\n");
+            client.expect(format!("{answers}${}\r\n{}\r\n{answers}", values[1].len(), values[1]).as_bytes());
+        }
+    });
+    let mut client = server.client();
+    for number in 0..CLIENTS {
+        client.says(&format!("SELECT {}", number % 2), "+OK\r\n");
+        client.says(&format!("GET own{number}"), "$2\r\n19\r\n");
     }
 }

@@ -1,7 +1,7 @@
 //! Merges, ranges, cursors, bulk loads and snapshots.
 
 use crate::shown::keys;
-use everleaf::{Batch, Cursor, Direction, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
+use everleaf::{Batch, Cursor, Direction, Domain, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
 use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -24,6 +24,32 @@ fn counter(space: &Namespace, key: &[u8]) -> Option<i64> {
 fn check(store: &Store) {
     let report = store.verify().unwrap();
     assert!(report.is_sound(), "{report:?}");
+}
+
+#[test]
+fn many_pairs_are_set_in_their_order_whatever_a_fence_waits_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let too_long = vec![0; KEY_SIZE_MAX + 1];
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let store = Store::open(&directory.path().join(domain.name()), Options { domain: Some(domain), ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let bytes: Vec<_> = (0_u16..400).map(|number| ((number % 300).to_be_bytes(), number.to_be_bytes())).collect();
+        let mut pairs: Vec<(&[u8], &[u8])> = bytes.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+        assert!(matches!(space.put_first(&pairs), (400, Ok(()))));
+        for number in 0_u16..300 {
+            let last = if number < 100 { number + 300 } else { number };
+            assert_eq!(space.get(&number.to_be_bytes()).unwrap().unwrap(), last.to_be_bytes(), "{domain:?}: the later of two");
+        }
+        pairs.iter_mut().for_each(|(_, value)| *value = b"new");
+        pairs[200].0 = &too_long;
+        assert!(matches!(space.put_first(&pairs), (200, Err(Error::KeyTooLong { .. }))));
+        for number in 0_u16..300 {
+            let is_new = space.get(&number.to_be_bytes()).unwrap().unwrap() == b"new";
+            assert_eq!(is_new, number < 200, "{domain:?}: {number}");
+        }
+        check(&store);
+        store.close().unwrap();
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! `everleaf bench server`: this server beside redis-server without persistence, and with its log synchronised every second and always, on the same file
-//! system. Each server has one core and one thread, and redis-benchmark another core.
+//! `everleaf bench server`: this server, with writes that outlive the process and with writes that outlive the machine, beside redis-server without
+//! persistence, and with its log synchronised every second and always, on the same file system. Each server has one core and one thread, and redis-benchmark
+//! another core.
 
 use super::aim::Aim;
 use crate::failure::Failure;
@@ -46,21 +47,41 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The servers. Everleaf is the first.
-const SERVERS: [Kind; 4] = [
-    Kind { name: "everleaf", append_sync: None },
-    Kind { name: "redis, appendonly no", append_sync: None },
-    Kind { name: "redis, everysec", append_sync: Some("everysec") },
-    Kind { name: "redis, always", append_sync: Some("always") },
+/// The servers.
+const SERVERS: [Kind; 5] = [
+    Kind { name: "everleaf", program: Program::Everleaf { domain: None } },
+    Kind { name: "everleaf, msync", program: Program::Everleaf { domain: Some("msync") } },
+    Kind { name: "redis, appendonly no", program: Program::Redis { append_sync: None } },
+    Kind { name: "redis, everysec", program: Program::Redis { append_sync: Some("everysec") } },
+    Kind { name: "redis, always", program: Program::Redis { append_sync: Some("always") } },
 ];
 const EVERLEAF: usize = 0;
-const REDIS: usize = 1;
-const REDIS_ALWAYS: usize = 3;
+const EVERLEAF_MSYNC: usize = 1;
+const REDIS: usize = 2;
+const REDIS_ALWAYS: usize = 4;
 
 struct Kind {
     name: &'static str,
-    /// How Redis synchronises its log, if it has one.
-    append_sync: Option<&'static str>,
+    program: Program,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Everleaf {
+        /// The persistence domain, if it is not to be found out.
+        domain: Option<&'static str>,
+    },
+    Redis {
+        /// How it synchronises its log, if it has one.
+        append_sync: Option<&'static str>,
+    },
+}
+
+impl Program {
+    /// Whether each write waits for the disk.
+    fn waits(self) -> bool {
+        matches!(self, Self::Everleaf { domain: Some("msync") } | Self::Redis { append_sync: Some("always") })
+    }
 }
 
 /// Connections, requests that each sends at once, and how much smaller than the largest a measurement is.
@@ -100,7 +121,7 @@ impl Arguments {
         for _ in 0..self.rounds {
             for (load, rates) in LOADS.iter().zip(&mut rates) {
                 for (at, (kind, server)) in SERVERS.iter().zip(&servers).enumerate() {
-                    let share = load.share * if kind.append_sync == Some("always") { SLOW_SHARE } else { 1 };
+                    let share = load.share * if kind.program.waits() { SLOW_SHARE } else { 1 };
                     for (command, rate) in self.benchmark(server, load, (self.requests / share).max(100), "set,get")? {
                         if let Some(number) = COMMANDS.iter().position(|name| *name == command) {
                             rates[number][at].push(rate);
@@ -126,24 +147,15 @@ impl Arguments {
     fn start(&self, kind: &Kind, directory: &Path) -> Result<Running, Failure> {
         let mut command = Command::new("taskset");
         command.args(["-c", &self.server_core.to_string()]).stdin(Stdio::null());
-        if kind.name == SERVERS[EVERLEAF].name {
-            let own = std::env::current_exe().map_err(|source| Failure::Io { action: "find this program".into(), source })?;
-            command.arg(own).args(["serve", "--json", "--port", "0", "--threads", "1", "--pool"]).arg(directory.join("bench.pool")).stdout(Stdio::piped());
-            let mut running = Running { process: spawn(&mut command)?, port: 0 };
-            let mut line = String::new();
-            if let Some(output) = running.process.stdout.take() {
-                BufReader::new(output).read_line(&mut line).map_err(|source| Failure::Io { action: "read what the server says".into(), source })?;
-            }
-            let said: Value = serde_json::from_str(&line).unwrap_or_default();
-            let port = said["port"].as_u64().and_then(|port| u16::try_from(port).ok());
-            running.port = port.ok_or_else(|| Failure::Usage("the server did not start; its message is above".into()))?;
-            return Ok(running);
-        }
+        let append_sync = match kind.program {
+            Program::Redis { append_sync } => append_sync,
+            Program::Everleaf { domain } => return self.start_own(&mut command, domain, directory),
+        };
         let port = free_port()?;
-        let place = directory.join(kind.append_sync.unwrap_or("none"));
+        let place = directory.join(append_sync.unwrap_or("none"));
         std::fs::create_dir_all(&place).map_err(|source| Failure::io("create", &place, source))?;
         command.args(["redis-server", "--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]).arg(&place).stdout(Stdio::null());
-        if let Some(sync) = kind.append_sync {
+        if let Some(sync) = append_sync {
             // A rewrite of the log is work that belongs to no request.
             command.args(["--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]);
         }
@@ -155,6 +167,25 @@ impl Arguments {
             }
             thread::sleep(Duration::from_millis(20));
         }
+        Ok(running)
+    }
+
+    /// The same for this program, by a command that puts it on its core.
+    fn start_own(&self, command: &mut Command, domain: Option<&str>, directory: &Path) -> Result<Running, Failure> {
+        let own = std::env::current_exe().map_err(|source| Failure::Io { action: "find this program".into(), source })?;
+        command.arg(own).args(["serve", "--json", "--port", "0", "--threads", "1"]).stdout(Stdio::piped());
+        command.arg("--pool").arg(directory.join(domain.unwrap_or("found")).with_extension("pool"));
+        if let Some(domain) = domain {
+            command.args(["--domain", domain]);
+        }
+        let mut running = Running { process: spawn(command)?, port: 0 };
+        let mut line = String::new();
+        if let Some(output) = running.process.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(|source| Failure::Io { action: "read what the server says".into(), source })?;
+        }
+        let said: Value = serde_json::from_str(&line).unwrap_or_default();
+        let port = said["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        running.port = port.ok_or_else(|| Failure::Usage("the server did not start; its message is above".into()))?;
         Ok(running)
     }
 
@@ -256,15 +287,18 @@ fn aims(rates: &Rates) -> Vec<Aim> {
     let mut aims = Vec::new();
     for (load, rates) in LOADS.iter().zip(rates) {
         for (command, rates) in COMMANDS.iter().zip(rates) {
-            let mut aim = |other: usize, at_least| {
-                let what = format!("{command} {}: {} / {}", load.name(), SERVERS[EVERLEAF].name, SERVERS[other].name);
-                aims.push(Aim { what, ratio: rates[EVERLEAF].median() / rates[other].median(), at_least });
+            let mut aim = |own: usize, other: usize, at_least| {
+                let what = format!("{command} {}: {} / {}", load.name(), SERVERS[own].name, SERVERS[other].name);
+                aims.push(Aim { what, ratio: rates[own].median() / rates[other].median(), at_least });
             };
             match (load.connections, load.pipeline, *command) {
-                (50, 16, _) => aim(REDIS, 1.5),
-                (50, 1, _) => aim(REDIS, 1.0),
-                (1, 1, "SET") => aim(REDIS_ALWAYS, 5.0),
+                (50, 16, _) => aim(EVERLEAF, REDIS, 1.5),
+                (50, 1, _) => aim(EVERLEAF, REDIS, 1.0),
+                (1, 1, "SET") => aim(EVERLEAF, REDIS_ALWAYS, 5.0),
                 _ => {}
+            }
+            if (load.connections, *command) == (50, "SET") {
+                aim(EVERLEAF_MSYNC, REDIS_ALWAYS, 1.0);
             }
         }
     }
