@@ -312,6 +312,24 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         failed.map_or(Ok(found), Err)
     }
 
+    /// What a scan of values gives. Those that it has told of must come next.
+    fn payloads(&self, from: Bound<K::Owned>, direction: Direction, limit: usize) -> Result<Vec<u64>, Broken> {
+        let (mut payloads, mut told, mut is_as_told) = (Vec::new(), Vec::new(), true);
+        let guard = self.pool.pin();
+        let values = self.index.scan_values(from.as_ref().map(Borrow::borrow), direction, &mut |values, count| {
+            is_as_told &= values.starts_with(&told);
+            told = values[count..].to_vec();
+            payloads.extend(values[..count].iter().map(|value| K::payload(&self.pool, *value)));
+            if payloads.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        drop(guard);
+        values.map_err(Broken::by("a scan of values"))?;
+        if !is_as_told {
+            return Err(Broken::new("a scan of values visits what it has told of", format_args!("{payloads:?}")));
+        }
+        payloads.into_iter().collect::<Result<_, _>>().map_err(Broken::by("a scan of values"))
+    }
+
     /// What the index holds by a scan, which must agree with a scan the other way, with a lookup of every key, and with the index's own check.
     ///
     /// # Errors
@@ -324,17 +342,13 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         if let Some(pair) = content.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return Err(Broken::new("a scan is in order", format_args!("{:?} then {:?}", pair[0], pair[1])));
         }
-        let mut payloads = Vec::new();
-        let guard = self.pool.pin();
-        let values = self.index.scan_values(Bound::Unbounded, Direction::Forward, &mut |value| {
-            payloads.push(K::payload(&self.pool, value));
-            if payloads.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        drop(guard);
-        values.map_err(Broken::by("a scan of values"))?;
-        let payloads = payloads.into_iter().collect::<Result<Vec<_>, _>>().map_err(Broken::by("a scan of values"))?;
-        if !payloads.iter().eq(content.iter().map(|(_, payload)| payload)) {
-            return Err(Broken::new("a scan of values is a scan without keys", format_args!("{payloads:?}, with keys {content:?}")));
+        let middle = content.len() / 2;
+        let bound = |at: Option<&(K::Owned, u64)>| at.map_or(Bound::Unbounded, |(key, _)| Bound::Included(key.clone()));
+        let forward = self.payloads(bound(content.get(middle)), Direction::Forward, limit)?;
+        let backward = self.payloads(bound(middle.checked_sub(1).map(|at| &content[at])), Direction::Reverse, limit)?;
+        let all = if middle == 0 { forward.clone() } else { backward.iter().rev().chain(&forward).copied().collect() };
+        if !all.iter().eq(content.iter().map(|(_, payload)| payload)) {
+            return Err(Broken::new("a scan of values is a scan without keys", format_args!("{backward:?} and {forward:?}, with keys {content:?}")));
         }
         let mut reverse = self.scan(Bound::Unbounded, Direction::Reverse, limit).map_err(Broken::by("a reverse scan"))?;
         reverse.reverse();

@@ -71,9 +71,10 @@ use crate::image::Gate;
 use crate::latch::Restart;
 use crate::scan::with_key;
 use crate::selective::When;
+use crate::selective::leaf::Placed;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse};
-use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValue, Write};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValues, Write};
 use batch::Fencing;
 use behind::Behind;
 use directory::{Descriptors, Directory, Number, handle};
@@ -401,11 +402,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
-        self.scan_entries(from, direction, with_key(&self.pool, visit))
+        self.scan_entries(from, direction, with_key(&self.pool, |placed: &Placed| placed.entry, visit))
     }
 
-    fn scan_values(&self, from: Bound<&K>, direction: Direction, visit: &mut VisitValue<'_>) -> Result<(), Error> {
-        self.scan_entries(from, direction, |entry, _| Ok(visit(entry.value)))
+    fn scan_values(&self, from: Bound<&K>, direction: Direction, visit: &mut VisitValues<'_>) -> Result<(), Error> {
+        if K::WHOLE {
+            // There is nothing to be left out: keys are in the leaves.
+            return self.scan(from, direction, &mut |_, value| visit(&[value], 1));
+        }
+        self.scan_entries(from, direction, |values, count, _| Ok(visit(values, count)))
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {

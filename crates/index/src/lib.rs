@@ -22,6 +22,7 @@ pub use counter::Counter;
 pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
 pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, registry, small_variants, smallest};
+pub use scan::AHEAD;
 
 use everleaf_pmem::htm::Statistics;
 use selective::router::GROUP;
@@ -114,8 +115,8 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error>;
 
     /// [`OrderedIndex::scan`] for a caller who reads keys himself, out of the records that the values link: where the index need not look at them, it does not.
-    fn scan_values(&self, from: Bound<&K>, direction: Direction, visit: &mut VisitValue<'_>) -> Result<(), Error> {
-        self.scan(from, direction, &mut |_, value| visit(value))
+    fn scan_values(&self, from: Bound<&K>, direction: Direction, visit: &mut VisitValues<'_>) -> Result<(), Error> {
+        self.scan(from, direction, &mut |_, value| visit(&[value], 1))
     }
 
     /// Fills an empty index with entries in strictly ascending order of keys, faster than one by one. A crash during the call leaves it empty, or with all
@@ -204,8 +205,10 @@ impl<K: Key + ?Sized> Relocated<K> {
 /// What [`OrderedIndex::scan`] calls for each entry.
 pub type Visit<'a, K> = dyn FnMut(&K, NonZeroU64) -> ControlFlow<()> + 'a;
 
-/// What [`OrderedIndex::scan_values`] calls for each entry.
-pub type VisitValue<'a> = dyn FnMut(NonZeroU64) -> ControlFlow<()> + 'a;
+/// What [`OrderedIndex::scan_values`] calls: with the values of entries that follow each other, of which the first so many are visited, perhaps none. Those
+/// behind them are about to be, unless the scan is broken off. The records of the first [`AHEAD`] of all have been asked for; the others are for the visitor to
+/// ask for in time.
+pub type VisitValues<'a> = dyn FnMut(&[NonZeroU64], usize) -> ControlFlow<()> + 'a;
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

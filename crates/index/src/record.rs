@@ -30,6 +30,9 @@ pub const VALUE_SIZE_MAX: usize = 512 << 20;
 const STREAMED_SIZE_MIN: usize = 4 << 10;
 
 const HEADER_WORDS: usize = 4;
+const HEADER_SIZE: u64 = (HEADER_WORDS * WORD) as u64;
+/// Records whose keys and values together have fewer bytes are copied by [`Record::copy_plain`], as far as [`probe::copy_out_padded`] does it.
+const PLAIN_SIZE_END: usize = 768;
 /// Lines of a record that are asked for before its size is known: a short key and a value of a hundred bytes.
 const PREFETCH_LINES: usize = 3;
 const KEY_BITS: u32 = 20;
@@ -58,9 +61,9 @@ pub struct KeySum(u32);
 
 /// A record that was copied as a whole.
 #[derive(Clone, Copy)]
-pub struct Short {
-    /// Of its key.
-    pub sum: KeySum,
+pub struct Plain {
+    /// Length of its key in bytes.
+    pub key_size: usize,
     /// Where its value begins in what it was appended to.
     pub value_at: usize,
 }
@@ -250,19 +253,23 @@ impl<'p> Record<'p> {
         matches
     }
 
-    /// Appends the key, padded to a word, and the value of a record without an expiry, if it is short, both are what was written, and the processor has an
-    /// instruction for that; else `None`, and `out` is as before.
+    /// Appends the key, padded to a word, and the value of what `link` leads to, if that is a record as most are: short, of a version that was committed before
+    /// `end` and says that the key is present for good, and as it was written; and if the processor has an instruction for that. Else there may be anything
+    /// behind what `out` had. The half of the seal that is of the key alone is not looked at: if that is damaged, whoever reads the key alone is told.
     #[inline(always)]
-    pub fn copy_short(&self, out: &mut Vec<u8>) -> Option<Short> {
-        debug_assert_eq!(self.expiry_ms(), None);
+    pub fn copy_plain<M: Medium>(pm: &Pm<M>, link: u64, end: u64, out: &mut Vec<u8>) -> Option<Plain> {
         let start = out.len();
-        let sizes = [self.key_size(), self.value_size()];
-        let [key, all] = probe::copy_out_padded(&self.words[HEADER_WORDS..], sizes, out, shape_crc(self.shape))?;
-        if self.words[3].get() != seal_of(key, all) {
-            out.truncate(start);
+        let off = Off::<[Word; HEADER_WORDS]>::of_link(link)?;
+        let [shape, commit, _, seal] = pm.get(off)?;
+        let shape = shape.get();
+        let (key_size, value_size) = sizes(shape);
+        if shape >= TOMBSTONE || key_size + value_size >= PLAIN_SIZE_END || commit.load(Ordering::Acquire) >= end {
             return None;
         }
-        Some(Short { sum: KeySum(key), value_at: start + sizes[0].next_multiple_of(WORD) })
+        let words = pm.words(Off::<Word>::new(off.bytes() + HEADER_SIZE), key_size.div_ceil(WORD) + value_size.div_ceil(WORD))?;
+        let crc = probe::copy_out_padded(shape, words, [key_size, value_size], out)?;
+        // That of the key alone is for who does not read the value.
+        (seal.get() as u32 == crc).then_some(Plain { key_size, value_at: start + key_size.next_multiple_of(WORD) })
     }
 
     /// Compares `key` with the record's key, from byte `skip` on (both are known to agree before it).
@@ -370,14 +377,45 @@ mod tests {
             assert!(!record.copy_matching_value(record.key_sum(b"another key"), &mut matching));
             assert_eq!(matching.len(), 1 + value_size);
             let mut both = vec![1];
-            if let Some(Short { sum, value_at }) = record.copy_short(&mut both) {
-                assert_eq!((&both[1..][..key_size], &both[value_at..], record.matches_key(sum)), (&key[..], &value[..], true));
+            if let Some(plain) = Record::copy_plain(&pool, off.link(), 1, &mut both) {
+                assert_eq!((plain.key_size, &both[1..][..key_size], &both[plain.value_at..]), (key_size, &key[..], &value[..]));
+            }
+            assert!(Record::copy_plain(&pool, off.link(), 0, &mut both).is_none(), "committed too late");
+            assert!(Record::copy_plain(&pool, off.link() ^ 1 << 50, 1, &mut both).is_none(), "no link");
+            for (word, bit) in record.words.iter().flat_map(|word| [(word, 1), (word, 1 << 63)]) {
+                let was = word.get();
+                pool.store(word, was ^ bit, Ordering::Relaxed);
+                both.clear();
+                // Padding does not count; nor does the link of the version before, nor the half of the seal that is of the key alone.
+                if let Some(plain) = Record::copy_plain(&pool, off.link(), 1, &mut both) {
+                    assert_eq!((&both[..key_size], &both[plain.value_at..]), (&key[..], &value[..]), "a flipped bit that nobody has noticed");
+                }
+                pool.store(word, was, Ordering::Relaxed);
             }
             assert_eq!(record.compare_key(&key, 0), Order::Equal);
             for skip in (0..=key_size + 2).take(40) {
                 assert_eq!(record.head(skip), key.as_slice().head(skip), "key of {key_size} bytes, from byte {skip}");
             }
         }
+    }
+
+    /// Only what most records are, and as the processor can.
+    #[test]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn what_is_short_and_lasting_is_plain() {
+        let pool = pool();
+        let is_plain = |key_size: usize, value_size: usize, version: Version| {
+            let record = pool.seal(Record::write(&pool, &vec![7; key_size], &vec![8; value_size], version).unwrap());
+            Record::copy_plain(&pool, record.release().link(), 5, &mut Vec::new()).is_some()
+        };
+        let lasting = Version { commit: 4, ..Version::default() };
+        for sizes in [(0, 0), (1, 1), (16, 100), (13, PLAIN_SIZE_END - 14)] {
+            assert_eq!(is_plain(sizes.0, sizes.1, lasting), is_x86_feature_detected!("sse4.2"), "{sizes:?}");
+        }
+        assert!(!is_plain(13, PLAIN_SIZE_END - 13, lasting));
+        assert!(!is_plain(16, 0, Version { is_tombstone: true, ..lasting }));
+        assert!(!is_plain(16, 100, Version { expiry_ms: Some(1), ..lasting }));
+        assert!(!is_plain(16, 100, Version { commit: 5, ..lasting }));
     }
 
     /// A word that goes past the caches is lost unless a fence follows; the last of them, padded, is no exception.

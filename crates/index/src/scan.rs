@@ -8,16 +8,17 @@ use everleaf_pmem::{Medium, Pool};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
-/// Number of records that are under way, where keys are in records.
-pub(crate) const AHEAD: usize = 16;
+/// Number of records that are under way in a scan, where keys are in records.
+pub const AHEAD: usize = 24;
 /// Entries of a leaf that there is room for from the beginning.
 const ENTRIES: usize = 64;
 /// Steps of a binary search whose records are asked for at once, whichever way it goes.
 const STEPS_AHEAD: usize = 3;
 
-/// Visits the entries from a bound on; `visit` has room for a key. `read` gathers the leaf with which a scan begins at a bound, or goes on: what stands for its
-/// entries, ascending, and the [`next_bound`] behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the one that was read last, if it can
-/// tell: another hint.
+/// Visits the entries from a bound on: `visit` gets some of a leaf, in order, how many of them it is to visit, and room for a key. It is called twice for a
+/// leaf, and asks for the record that is [`AHEAD`] behind each that it visits. `read` gathers the leaf with which a scan begins at a bound, or goes on: what
+/// stands for its entries, ascending, and the [`next_bound`] behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the one that was read
+/// last, if it can tell: another hint.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     pool: &Pool<M>,
@@ -26,7 +27,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     entry: impl Fn(&T) -> Entry,
     mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<Option<Bound<K::Owned>>, Error>,
     ask: impl Fn(),
-    mut visit: impl FnMut(Entry, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
+    mut visit: impl FnMut(&[T], usize, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
 ) -> Result<(), Error> {
     let mut from: Bound<K::Owned> = from.map(K::to_owned);
     let (mut entries, mut key) = (Vec::with_capacity(ENTRIES), K::Owned::default());
@@ -38,11 +39,10 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
         if direction == Direction::Reverse {
             entries.reverse();
         }
-        let prefetch = |at: usize| match entries.get(at) {
-            _ if K::WHOLE => {}
-            Some(found) => Record::prefetch(pool, entry(found).value.get()),
-            None if at == entries.len() => ask(),
-            None => {}
+        let prefetch = |at: usize| {
+            if let Some(found) = entries.get(at).filter(|_| !K::WHOLE) {
+                Record::prefetch(pool, entry(found).value.get());
+            }
         };
         // In order, all that is beyond the bound is behind all that is not; in all leaves but the first it is everything, unless they have changed.
         let (mut start, mut end) = (0, entries.len());
@@ -64,11 +64,14 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             steps += 1;
         }
         (start..start + AHEAD).for_each(prefetch);
-        for (at, found) in entries.iter().enumerate().skip(start) {
-            prefetch(at + AHEAD);
-            if visit(entry(found), &mut key)?.is_break() {
-                return Ok(());
-            }
+        let found = &entries[start..];
+        let (before, last) = found.split_at(found.len().saturating_sub(AHEAD));
+        if visit(found, before.len(), &mut key)?.is_break() {
+            return Ok(());
+        }
+        ask();
+        if visit(last, last.len(), &mut key)?.is_break() {
+            return Ok(());
         }
         match next {
             Some(bound) => (from, is_first) = (bound, false),
@@ -78,13 +81,23 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
 }
 
 /// What calls `visit` with the key of each entry that [`scan_leaves`] visits.
-pub(crate) fn with_key<'s, K: Key + ?Sized, M: Medium>(
+pub(crate) fn with_key<'s, K: Key + ?Sized, M: Medium, T: 's>(
     pool: &'s Pool<M>,
+    entry: impl Fn(&T) -> Entry + 's,
     visit: &'s mut Visit<'_, K>,
-) -> impl FnMut(Entry, &mut K::Owned) -> Result<ControlFlow<()>, Error> + 's {
-    |Entry { head, value }, key| {
-        K::read(pool, head, value, key)?;
-        Ok(visit((*key).borrow(), value))
+) -> impl FnMut(&[T], usize, &mut K::Owned) -> Result<ControlFlow<()>, Error> + 's {
+    move |found, count, key| {
+        for (at, one) in found[..count].iter().enumerate() {
+            if let Some(ahead) = found.get(at + AHEAD).filter(|_| !K::WHOLE) {
+                Record::prefetch(pool, entry(ahead).value.get());
+            }
+            let Entry { head, value } = entry(one);
+            K::read(pool, head, value, key)?;
+            if visit((*key).borrow(), value).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }
 

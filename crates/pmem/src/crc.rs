@@ -2,6 +2,8 @@
 //!
 //! What has a key and a hundred bytes is checked in 16 steps. A library that is made for megabytes takes longer to find out that there are none.
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use crate::schedule::is_scheduled;
 use crate::{WORD, Word};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::mem::MaybeUninit;
@@ -34,33 +36,51 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 /// When the words are too few.
 #[inline(always)]
 pub(crate) fn append(crc: u32, words: &[Word], length: usize, out: &mut Vec<u8>) -> Option<u32> {
-    append_padded(crc, words, [0, length], out).map(|[_, crc]| crc)
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if length < LONG
+        && let Some(unit) = machine::Unit::get()
+    {
+        return Some(copy_both(unit, crc, words, [0, length], out));
+    }
+    let _ = (crc, words, length, out);
+    None
 }
 
-/// The same for two strings of bytes side by side, each padded to a word, as they are: what the checksum is behind either.
+/// The same for two strings of bytes side by side, each padded to a word, as they are, with a checksum over `first` and over them.
 ///
 /// # Panics
 /// When the words are too few.
 #[inline(always)]
-pub(crate) fn append_padded(crc: u32, words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>) -> Option<[u32; 2]> {
+pub(crate) fn append_padded(first: u64, words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>) -> Option<u32> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if sizes[0] + sizes[1] < LONG
         && let Some(unit) = machine::Unit::get()
     {
-        let counts = sizes.map(|size| size.div_ceil(WORD));
-        let words = &words[..counts[0] + counts[1]];
-        out.reserve(size_of_val(words));
-        // Of the last word, too, all is copied; what is behind the length does not count.
-        let (eights, _) = out.spare_capacity_mut()[..size_of_val(words)].as_chunks_mut();
-        let (words, eights) = (words.split_at(counts[0]), eights.split_at_mut(counts[0]));
-        let first = copy(unit, crc, words.0, sizes[0] % WORD, eights.0);
-        let second = copy(unit, first, words.1, sizes[1] % WORD, eights.1);
-        // SAFETY: so many bytes, or more, were written behind the last one.
-        unsafe { out.set_len(out.len() + counts[0] * WORD + sizes[1]) };
-        return Some([first, second]);
+        return Some(copy_both(unit, !(unit.add_eight(u32::MAX.into(), first) as u32), words, sizes, out));
     }
-    let _ = (crc, words, sizes, out);
+    let _ = (first, words, sizes, out);
     None
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn copy_both(unit: machine::Unit, crc: u32, words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>) -> u32 {
+    let counts = sizes.map(|size| size.div_ceil(WORD));
+    let words = &words[..counts[0] + counts[1]];
+    out.reserve(size_of_val(words));
+    // Of the last word, too, all is copied; what is behind the length does not count.
+    let (eights, _) = out.spare_capacity_mut()[..size_of_val(words)].as_chunks_mut();
+    let rests = sizes.map(|size| size % WORD);
+    let crc = if rests[0] == 0 {
+        copy(unit, crc, words, rests[1], eights)
+    } else {
+        let (words, eights) = (words.split_at(counts[0]), eights.split_at_mut(counts[0]));
+        let crc = copy(unit, crc, words.0, rests[0], eights.0);
+        copy(unit, crc, words.1, rests[1], eights.1)
+    };
+    // SAFETY: so many bytes, or more, were written behind the last one.
+    unsafe { out.set_len(out.len() + counts[0] * WORD + sizes[1]) };
+    crc
 }
 
 /// Copies words, and goes on with a checksum over them, of the last one over `rest` bytes alone unless that is 0.
@@ -69,19 +89,17 @@ pub(crate) fn append_padded(crc: u32, words: &[Word], sizes: [usize; 2], out: &m
 fn copy(unit: machine::Unit, crc: u32, words: &[Word], rest: usize, to: &mut [[MaybeUninit<u8>; WORD]]) -> u32 {
     let whole = words.len() - usize::from(rest != 0);
     let ((words, last), (to, last_to)) = (words.split_at(whole), to.split_at_mut(whole));
-    let mut crc = u64::from(!crc);
-    let mut step = |word: &Word, to: &mut [MaybeUninit<u8>; WORD]| {
-        let word = word.get();
-        *to = word.to_le_bytes().map(MaybeUninit::new);
-        crc = unit.add_eight(crc, word);
-    };
-    // Four at a time: what is left of a loop of one word is its counting.
-    let ((fours, words), (fours_to, to)) = (words.as_chunks::<4>(), to.as_chunks_mut::<4>());
-    for (four, to) in fours.iter().zip(fours_to) {
-        four.iter().zip(to).for_each(|(word, to)| step(word, to));
-    }
-    words.iter().zip(to).for_each(|(word, to)| step(word, to));
-    let mut crc = crc as u32;
+    let crc = u64::from(!crc);
+    let mut crc = if is_scheduled() {
+        // Each load is a step of the schedule.
+        words.iter().zip(to).fold(crc, |crc, (word, to)| {
+            let word = word.get();
+            *to = word.to_le_bytes().map(MaybeUninit::new);
+            unit.add_eight(crc, word)
+        })
+    } else {
+        unit.copy_eights(crc, words, to)
+    } as u32;
     if let ([last], [to]) = (last, last_to) {
         let last = last.get();
         *to = last.to_le_bytes().map(MaybeUninit::new);
@@ -93,7 +111,9 @@ fn copy(unit: machine::Unit, crc: u32, words: &[Word], rest: usize, to: &mut [[M
 /// The instructions, in assembly: as intrinsics they could not become part of what calls them.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod machine {
+    use crate::{WORD, Word};
     use std::arch::asm;
+    use std::mem::MaybeUninit;
 
     /// Proof that they are there.
     #[derive(Clone, Copy)]
@@ -109,6 +129,67 @@ mod machine {
         pub(super) fn add_eight(self, mut crc: u64, bytes: u64) -> u64 {
             // SAFETY: the instruction is there, and computes.
             unsafe { asm!("crc32 {crc}, {bytes}", crc = inout(reg) crc, bytes = in(reg) bytes, options(pure, nomem, nostack, preserves_flags)) };
+            crc
+        }
+
+        /// Adds words, and copies them.
+        ///
+        /// # Panics
+        /// When there is not as much room.
+        #[inline(always)]
+        pub(super) fn copy_eights(self, mut crc: u64, words: &[Word], to: &mut [[MaybeUninit<u8>; WORD]]) -> u64 {
+            assert_eq!(words.len(), to.len());
+            // SAFETY: the instruction is there. As many words are read as there are, each once and whole, as atomic loads do it, and so many are written, to
+            // which nobody else has a reference.
+            unsafe {
+                asm!(
+                    "sub {left}, 4",
+                    "jb 3f",
+                    "2:",
+                    "mov {one}, [{from}]",
+                    "mov {other}, [{from} + 8]",
+                    "crc32 {crc}, {one}",
+                    "mov [{to}], {one}",
+                    "mov [{to} + 8], {other}",
+                    "crc32 {crc}, {other}",
+                    "mov {one}, [{from} + 16]",
+                    "mov {other}, [{from} + 24]",
+                    "crc32 {crc}, {one}",
+                    "mov [{to} + 16], {one}",
+                    "mov [{to} + 24], {other}",
+                    "crc32 {crc}, {other}",
+                    "add {from}, 32",
+                    "add {to}, 32",
+                    "sub {left}, 4",
+                    "jae 2b",
+                    // What is left is negative by now; its two lowest bits are as they were.
+                    "3:",
+                    "test {left}, 2",
+                    "jz 4f",
+                    "mov {one}, [{from}]",
+                    "mov {other}, [{from} + 8]",
+                    "crc32 {crc}, {one}",
+                    "mov [{to}], {one}",
+                    "mov [{to} + 8], {other}",
+                    "crc32 {crc}, {other}",
+                    "add {from}, 16",
+                    "add {to}, 16",
+                    "4:",
+                    "test {left}, 1",
+                    "jz 5f",
+                    "mov {one}, [{from}]",
+                    "crc32 {crc}, {one}",
+                    "mov [{to}], {one}",
+                    "5:",
+                    crc = inout(reg) crc,
+                    from = inout(reg) words.as_ptr() => _,
+                    to = inout(reg) to.as_mut_ptr() => _,
+                    left = inout(reg) words.len() => _,
+                    one = out(reg) _,
+                    other = out(reg) _,
+                    options(nostack),
+                );
+            }
             crc
         }
 

@@ -70,11 +70,14 @@ impl<T: ?Sized> Off<T> {
     /// [`Error::Corrupt`] when the check does not match.
     #[inline]
     pub fn from_link(word: u64) -> Result<Self, Error> {
+        Self::of_link(word).ok_or_else(|| Error::corrupt(word & OFFSET_MASK, "a link whose check bits do not match its offset"))
+    }
+
+    /// [`Off::from_link`]; `None` where that is an error.
+    #[inline(always)]
+    pub const fn of_link(word: u64) -> Option<Self> {
         let off = Self::unchecked(word);
-        if word >> OFFSET_BITS != check(off.0) {
-            return Err(Error::corrupt(off.0, "a link whose check bits do not match its offset"));
-        }
-        Ok(off)
+        if off.link() == word { Some(off) } else { None }
     }
 }
 

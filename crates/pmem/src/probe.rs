@@ -2,7 +2,7 @@
 //!
 //! Others may store to the words meanwhile. A plain load that races with a store is undefined behaviour, and eight bytes at a time are slow; so on x86-64 the
 //! loads are in inline assembly, where the machine's rules hold: whatever is read is some mixture of old and new bytes, which the caller finds out by a version
-//! or a checksum. Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere, and what is checked while it is copied.
+//! or a checksum. Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere.
 
 use crate::schedule::is_scheduled;
 use crate::{Word, crc};
@@ -81,14 +81,14 @@ pub fn copy_out_checked(words: &[Word], length: usize, out: &mut Vec<u8>, crc: u
     crc::crc32c(crc, &out[start..])
 }
 
-/// Appends two strings of bytes that are side by side in `words`, each padded to a word, as they are but for the padding of the second; what a CRC-32C that was
-/// `crc` so far is behind either. `None` where that is no faster than one by one.
+/// Appends two strings of bytes that are side by side in `words`, each padded to a word, as they are but for the padding of the second; a CRC-32C over
+/// `first` and over them. `None` where that is no faster than one by one.
 ///
 /// # Panics
 /// When the words are too few.
 #[inline(always)]
-pub fn copy_out_padded(words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>, crc: u32) -> Option<[u32; 2]> {
-    crc::append_padded(crc, words, sizes, out)
+pub fn copy_out_padded(first: u64, words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>) -> Option<u32> {
+    crc::append_padded(first, words, sizes, out)
 }
 
 /// Compares `key` with `size` bytes of `words` (big end first, as byte strings order), both from byte `skip` on.
@@ -282,9 +282,9 @@ mod tests {
             let bytes = [&first[..], &vec![0; second_at - first.len()], &second].concat();
             with_words(&bytes, |words| {
                 let mut out = vec![7; before];
-                match copy_out_padded(words, [first.len(), second.len()], &mut out, seed.into()) {
-                    Some([one, both]) => {
-                        assert_eq!((one, both), (crc::crc32c(seed.into(), &first), crc::crc32c(one, &second)));
+                match copy_out_padded(seed.into(), words, [first.len(), second.len()], &mut out) {
+                    Some(crc) => {
+                        assert_eq!(crc, crc32c::crc32c(&[&u64::from(seed).to_le_bytes()[..], &first, &second].concat()));
                         assert_eq!((&out[..before], &out[before..]), (&vec![7; before][..], &bytes[..]));
                     }
                     None => assert_eq!(out, vec![7; before]),

@@ -127,7 +127,7 @@ impl<W: Write, M: Listed> Export<W, M> {
         };
         let writer = &mut self.writer;
         self.snapshot.view(namespace).walk(cursor, Reading::Keys, &mut |met| {
-            let is_full = writer.entry(met.key(), met.record.expiry_ms(), |out| met.copy_value(out))?;
+            let is_full = writer.entry(met.key(), met.expiry_ms(), |out| met.copy_value(out))?;
             Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         self.writer.flush_entries()?;

@@ -179,9 +179,14 @@ impl<M: Listed> Shared<M> {
 /// Whether a reader, now or as of a moment, sees the newest version of a key, as that alone can tell.
 #[inline(always)]
 pub(crate) fn is_plain(newest: &Record<'_>, moment: Option<Moment>) -> bool {
+    newest.commit().load(Ordering::Acquire) < plain_end(moment) && newest.is_lasting()
+}
+
+/// Commit words below this are timestamps of what a reader sees, now or as of a moment.
+#[inline(always)]
+pub(crate) fn plain_end(moment: Option<Moment>) -> u64 {
     // Timestamps are below the bits that say that there is none.
-    let end = moment.map_or(UNSTAMPED, |moment| moment.at);
-    newest.commit().load(Ordering::Acquire) < end && newest.is_lasting()
+    moment.map_or(UNSTAMPED, |moment| moment.at)
 }
 
 /// Whether a committed version says, at that time, that the key is present.

@@ -5,12 +5,13 @@
 
 use crate::namespace::{Found, GROUP, check_key, copy_value_of};
 use crate::store::{Index, Shared, Space};
-use crate::version::{Moment, is_plain};
+use crate::version::{Moment, plain_end};
 use crate::{Cursor, Error};
 use arc_swap::Guard as Loaded;
-use everleaf_index::Listed;
-use everleaf_index::record::{KeySum, Record, Short};
+use everleaf_index::record::{KeySum, Plain, Record};
+use everleaf_index::{AHEAD, Listed};
 use everleaf_pmem::Medium;
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -26,13 +27,17 @@ pub(crate) enum Reading {
 
 /// An entry that a walk comes by, as its reader sees it.
 pub(crate) struct Met<'w> {
-    pub(crate) record: Record<'w>,
-    sum: KeySum,
     key_size: usize,
-    /// Where the value begins, if it was read.
-    value_at: Option<usize>,
     /// The key, and the value or room for it.
     bytes: &'w mut Vec<u8>,
+    value: Value<'w>,
+}
+
+/// Where the value of an entry is.
+enum Value<'w> {
+    /// It was read, and begins there; all is as it was written.
+    Read(usize),
+    Unread(Record<'w>, KeySum),
 }
 
 impl<'w> Met<'w> {
@@ -44,23 +49,43 @@ impl<'w> Met<'w> {
 
     /// The key, if it and the sizes are what was written.
     pub(crate) fn checked_key(&self) -> Result<&[u8], Error> {
-        check_key(&self.record, self.sum)?;
+        if let Value::Unread(record, sum) = &self.value {
+            check_key(record, *sum)?;
+        }
         Ok(self.key())
+    }
+
+    /// When it ceases, in milliseconds since 1970.
+    pub(crate) fn expiry_ms(&self) -> Option<u64> {
+        match &self.value {
+            Value::Read(_) => None,
+            Value::Unread(record, _) => record.expiry_ms(),
+        }
     }
 
     /// Appends the value to `out`, if it and the key are what was written.
     pub(crate) fn copy_value(&self, out: &mut Vec<u8>) -> Result<usize, Error> {
-        copy_value_of(&self.record, self.sum, out)
+        match &self.value {
+            Value::Read(at) => {
+                out.extend_from_slice(&self.bytes[*at..]);
+                Ok(self.bytes.len() - at)
+            }
+            Value::Unread(record, sum) => copy_value_of(record, *sum, out),
+        }
     }
 
     /// Key and value, if they are what was written.
     #[inline(always)]
     pub(crate) fn entry(self) -> Result<(&'w [u8], &'w [u8]), Error> {
-        if self.value_at.is_none() {
-            copy_value_of(&self.record, self.sum, self.bytes)?;
-        }
-        let (key, rest) = self.bytes.split_at(self.key_size);
-        Ok((key, &rest[self.value_at.map_or(0, |at| at - self.key_size)..]))
+        let Self { key_size, bytes, value } = self;
+        let value_at = match value {
+            Value::Read(at) => at,
+            Value::Unread(record, sum) => {
+                copy_value_of(&record, sum, bytes)?;
+                key_size
+            }
+        };
+        Ok((&bytes[..key_size], &bytes[value_at..]))
     }
 }
 
@@ -140,42 +165,47 @@ impl<M: Listed> View<'_, M> {
                 cursor.end();
                 break;
             };
-            let (mut left, mut key_size) = (ENTRIES_PER_EPOCH, None);
+            // How much of `bytes` is the key behind which it goes on, if the scan is broken off.
+            let (mut left, mut last_size) = (ENTRIES_PER_EPOCH, None);
             // What the visit says after which there is no other under this epoch; nothing, if all has been visited.
             let mut outcome = Ok(None);
-            index.tree.scan_values(cursor.position(), cursor.direction(), &mut |link| {
-                let mut step = || {
-                    bytes.clear();
-                    key_size = None;
-                    let newest = Record::read(&self.shared.pool, link.get())?;
-                    let reads_all = reading == Reading::Values && is_plain(&newest, self.moment);
-                    let short = if reads_all { newest.copy_short(&mut bytes) } else { None };
-                    let sum = short.map_or_else(|| newest.copy_key_summed(&mut bytes), |short| short.sum);
-                    let size = newest.key_size();
-                    key_size = Some(size);
-                    if cursor.is_beyond(&bytes[..size]) {
-                        return Ok(None);
+            let pool = &*self.shared.pool;
+            // Timestamps below it are of what is visible, if that is plain. Who wants no values goes the long way.
+            let end = (reading == Reading::Values).then(|| plain_end(self.moment));
+            index.tree.scan_values(cursor.position(), cursor.direction(), &mut |links, count| {
+                for at in 0..count {
+                    if let Some(ahead) = links.get(at + AHEAD) {
+                        Record::prefetch(pool, ahead.get());
                     }
-                    let met = match short {
-                        Some(Short { value_at, .. }) => Met { record: newest, sum, key_size: size, value_at: Some(value_at), bytes: &mut bytes },
-                        None => {
-                            let Some(record) = self.shared.visible(link.get(), self.moment)? else { return Ok(Some(ControlFlow::Continue(()))) };
-                            let sum = if record.off == newest.off { sum } else { record.key_sum(&bytes) };
-                            Met { record, sum, key_size: size, value_at: None, bytes: &mut bytes }
-                        }
+                    bytes.clear();
+                    left -= 1;
+                    // Most records are read here; the others go the long way, which tells what is wrong, if anything is.
+                    let seen = match end.and_then(|end| Record::copy_plain(pool, links[at].get(), end, &mut bytes)) {
+                        Some(Plain { key_size, .. }) if cursor.is_beyond(&bytes[..key_size]) => Ok(Seen::Beyond),
+                        Some(Plain { key_size, value_at }) => Ok(Seen::Shown(key_size, Value::Read(value_at))),
+                        None => self.look(links[at], cursor, &mut bytes, &mut last_size),
                     };
-                    visit(met).map(Some)
-                };
-                let visited = step();
-                left -= 1;
-                if left > 0 && matches!(visited, Ok(Some(ControlFlow::Continue(())))) {
-                    return ControlFlow::Continue(());
+                    let visited = match seen {
+                        Ok(Seen::Shown(size, value)) => {
+                            let visited = visit(Met { key_size: size, bytes: &mut bytes, value });
+                            if left > 0 && matches!(visited, Ok(ControlFlow::Continue(()))) {
+                                continue;
+                            }
+                            last_size = Some(size);
+                            visited.map(Some)
+                        }
+                        Ok(Seen::Hidden) if left > 0 => continue,
+                        Ok(Seen::Hidden) => Ok(Some(ControlFlow::Continue(()))),
+                        Ok(Seen::Beyond) => Ok(None),
+                        Err(error) => Err(error),
+                    };
+                    outcome = visited;
+                    return ControlFlow::Break(());
                 }
-                outcome = visited;
-                ControlFlow::Break(())
+                ControlFlow::Continue(())
             })?;
             // After an error, too, it goes on behind the entry, if that had a key.
-            if let Some(size) = key_size.filter(|_| !matches!(outcome, Ok(None))) {
+            if let Some(size) = last_size.filter(|_| !matches!(outcome, Ok(None))) {
                 cursor.advance(bytes[..size].to_vec());
             }
             match outcome? {
@@ -186,4 +216,32 @@ impl<M: Listed> View<'_, M> {
         }
         Ok(())
     }
+
+    /// Reads the key of what a link leads to, and finds out what a reader sees of it.
+    #[inline(never)]
+    fn look(&self, link: NonZeroU64, cursor: &Cursor, bytes: &mut Vec<u8>, key_size: &mut Option<usize>) -> Result<Seen<'_>, Error> {
+        bytes.clear();
+        *key_size = None;
+        let newest = Record::read(&self.shared.pool, link.get())?;
+        let sum = newest.copy_key_summed(bytes);
+        *key_size = Some(bytes.len());
+        if cursor.is_beyond(bytes) {
+            // There the walk ends: not by a key that is none.
+            check_key(&newest, sum)?;
+            return Ok(Seen::Beyond);
+        }
+        let Some(record) = self.shared.visible(link.get(), self.moment)? else { return Ok(Seen::Hidden) };
+        let sum = if record.off == newest.off { sum } else { record.key_sum(bytes) };
+        Ok(Seen::Shown(bytes.len(), Value::Unread(record, sum)))
+    }
+}
+
+/// What a reader sees of a key.
+enum Seen<'w> {
+    /// An entry: length of the key, and the value.
+    Shown(usize, Value<'w>),
+    /// Nothing.
+    Hidden,
+    /// That it is beyond what the cursor goes to.
+    Beyond,
 }

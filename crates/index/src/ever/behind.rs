@@ -180,7 +180,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     #[inline(never)]
     pub(super) fn wake(&self, number: Number) -> Restart {
         let descriptor = self.known.descriptors.get(handle(number));
-        if let (true, Some(_lock)) = (K::WHOLE, descriptor.latch().begin_locked()) {
+        if K::WHOLE
+            && let Some(_lock) = descriptor.latch().begin_locked()
+        {
             let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, number).expect("a leaf of the router");
             let low = K::read_fence(&self.pool, self.directory.entry(&self.pool, number).low.get()).expect("a low fence that is an integer").0;
             let Fences { low, high } = self.router.fences_of(low.borrow());

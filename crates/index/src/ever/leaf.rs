@@ -102,6 +102,12 @@ impl<const LINES: usize> Leaf<LINES> {
         Some(Slot { value: NonZeroU64::new(value.get())?, token: token.get() })
     }
 
+    /// Its value alone.
+    #[inline(always)]
+    pub(super) fn value(&self, slot: usize) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.slot(slot)[VALUE].get())
+    }
+
     /// The line in which a key is most often found.
     #[inline(always)]
     pub(super) fn home(&self, place: Place) -> &Line {

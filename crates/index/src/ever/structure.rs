@@ -25,17 +25,25 @@ struct Halves<K: Key + ?Sized> {
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// Puts slots of a leaf of this range in the order of their keys.
     pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, fences: &Fences<K>, placed: &mut Vec<Placed>) -> Result<(), Error> {
-        if K::WHOLE && sort_by_rank(leaf, slots, placed) {
-            return Ok(());
-        }
         let skip = fences.high.as_ref().map_or(0, |high| fences.low.borrow().shared(high.borrow()));
-        placed.clear();
-        // The keys are in the records: all are asked for at once.
-        each(slots).filter_map(|slot| leaf.read(slot)).for_each(|found| Record::prefetch(&self.pool, found.value.get()));
+        if !K::WHOLE {
+            // The keys are in the records: all are asked for at once.
+            each(slots).filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch(&self.pool, value.get()));
+        }
+        let (mut found, mut heads, mut count) = ([Placed { entry: leaf::Entry { head: 0, value: NonZeroU64::MIN }, slot: 0 }; RANKED], [0; RANKED], 0);
         for slot in each(slots) {
             let Some(Slot { token, value }) = leaf.read(slot) else { continue };
-            placed.push(Placed { entry: leaf::Entry { head: K::rehead(&self.pool, skip, token, value)?, value }, slot });
+            let head = K::rehead(&self.pool, skip, token, value)?;
+            found[count] = Placed { entry: leaf::Entry { head, value }, slot };
+            heads[count] = head;
+            count += 1;
         }
+        let found = &found[..count];
+        if place_by_rank(found, &heads, placed) {
+            return Ok(());
+        }
+        placed.clear();
+        placed.extend_from_slice(found);
         leaf::sort_by_entry::<K, M, _>(&self.pool, placed, |placed| placed.entry)
     }
 
@@ -211,24 +219,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 }
 
-/// Puts slots in the order of their tokens; false if two of them are equal, be it that the leaf is changing.
-fn sort_by_rank<const LINES: usize>(leaf: &Leaf<LINES>, slots: u64, placed: &mut Vec<Placed>) -> bool {
-    let (mut found, mut tokens, mut count) = ([Placed { entry: leaf::Entry { head: 0, value: NonZeroU64::MIN }, slot: 0 }; RANKED], [0; RANKED], 0);
-    for slot in each(slots) {
-        let Some(Slot { token, value }) = leaf.read(slot) else { continue };
-        found[count] = Placed { entry: leaf::Entry { head: token, value }, slot };
-        tokens[count] = token;
-        count += 1;
-    }
-    let ranks = vector::ranks(&tokens, count);
+/// Puts what was found in the order of its heads, without a branch that nobody can predict; false if two of them are equal, be it that the leaf is changing.
+fn place_by_rank(found: &[Placed], heads: &[u64; RANKED], placed: &mut Vec<Placed>) -> bool {
+    let ranks = vector::ranks(heads, found.len());
     placed.clear();
-    placed.resize(count, found[0]);
+    placed.extend_from_slice(found);
     let mut taken = 0u64;
-    for (item, rank) in found[..count].iter().zip(ranks) {
+    for (item, rank) in found.iter().zip(ranks) {
         placed[rank as usize] = *item;
         taken |= 1 << rank;
     }
-    taken.count_ones() as usize == count
+    taken.count_ones() as usize == found.len()
 }
 
 /// Makes the values of slots that do not count 0, durably.

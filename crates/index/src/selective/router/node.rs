@@ -260,8 +260,12 @@ impl<K: Key + ?Sized> Separators<K> {
 
     /// The fences of the child at `slot`; to be validated when the node is not locked.
     pub(super) fn fences_at<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize) -> Fences<K> {
-        let high = if slot + 1 < shape.count { Some(self.low(node, slot + 1)) } else { self.high(node, shape) };
-        Fences { low: self.low(node, slot), high }
+        Fences { low: self.low(node, slot), high: self.high_at(node, shape, slot) }
+    }
+
+    /// The upper one of them.
+    pub(super) fn high_at<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize) -> Option<K::Owned> {
+        if slot + 1 < shape.count { Some(self.low(node, slot + 1)) } else { self.high(node, shape) }
     }
 
     pub(super) fn entries<const FANOUT: usize>(&self, node: &Node<FANOUT>) -> Vec<Entry<K>> {
