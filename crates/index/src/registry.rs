@@ -176,7 +176,7 @@ pub fn small_variants<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
 
 /// Other sizes of the same leaves, by the same code. Compiled where this is called.
 pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
-    vec![
+    let mut entries = vec![
         olc::<K, M, IsleLeaf<3>, FANOUT>("isle-256", "Isle-Tree with leaves of 256 B"),
         olc::<K, M, IsleLeaf<15>, FANOUT>("isle-1k", "Isle-Tree with leaves of 1 KiB"),
         olc::<K, M, IsleLeaf<31>, FANOUT>("isle-2k", "Isle-Tree with leaves of 2 KiB"),
@@ -206,7 +206,17 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, LbLeaf<4, 1>, FANOUT>("lb-packed", "LB+-Tree with leaves of 256 B on NV-Tree's router"),
         packed::<K, M, WbLeaf<8, 2>, FANOUT>("wb-packed", "wB+-Tree with slot arrays in leaves of 512 B on NV-Tree's router"),
         olc::<K, M, NvLeaf<8>, FANOUT>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
-    ]
+    ];
+    // Without what Ever has lent them, for who compares with what papers measured. Strings have no shortcuts.
+    if K::WHOLE {
+        entries.extend([
+            plain::<K, M, IsleLeaf<7>, FANOUT>("isle-plain", "Isle-Tree with leaves of 512 B, searched from the root on"),
+            plain::<K, M, FpLeaf<8, 4, 0, 2>, FANOUT>("fp-plain", "FPTree with leaves of 512 B, searched from the root on"),
+            plain::<K, M, LbLeaf<4, 1>, FANOUT>("lb-plain", "LB+-Tree with leaves of 256 B, searched from the root on"),
+            plain::<K, M, WbLeaf<8, 2>, FANOUT>("wb-plain", "wB+-Tree with slot arrays in leaves of 512 B, searched from the root on"),
+        ]);
+    }
+    entries
 }
 
 /// Our own index.
@@ -233,6 +243,15 @@ fn olc<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: 
     }
 }
 
+/// The same leaves, without shortcuts past the upper nodes.
+fn plain<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
+    Entry {
+        creator: |entry, pool, root| create::<K, M, L, FANOUT>(entry, pool, root, AnyRouter::plain),
+        opener: |entry, pool, root, recovery| open::<K, M, L, FANOUT>(entry, pool, root, recovery, AnyRouter::plain),
+        ..olc::<K, M, L, FANOUT>(name, summary)
+    }
+}
+
 /// The same leaves with transactions of the processor.
 fn htm<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
     Entry {
@@ -251,7 +270,7 @@ fn packed<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(nam
     }
 }
 
-/// A tree on whichever router: compiled once for both.
+/// A tree on whichever router: compiled once for all.
 type Tree<K, M, L, const FANOUT: usize> = Selective<K, L, AnyRouter<K, FANOUT>, M>;
 
 fn create<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(

@@ -25,14 +25,18 @@ struct Index {
     name: &'static str,
     summary: &'static str,
     persistent: bool,
+    /// Whether it is there for strings, too.
+    takes_strings: bool,
     leaf_bytes: Option<u32>,
 }
 
 /// Every index of the registry.
 pub(super) fn all() -> Vec<Box<dyn System>> {
+    let of_strings = registry::<[u8], Hardware>();
     let system = |entry: Entry<u64, Hardware>| {
+        let takes_strings = of_strings.iter().any(|other| other.name == entry.name);
         let leaf_bytes = entry.persistent.then(|| leaf_bytes(&entry)).flatten();
-        Box::new(Index { name: entry.name, summary: entry.summary, persistent: entry.persistent, leaf_bytes }) as Box<dyn System>
+        Box::new(Index { name: entry.name, summary: entry.summary, persistent: entry.persistent, takes_strings, leaf_bytes }) as Box<dyn System>
     };
     registry::<u64, Hardware>().into_iter().map(system).collect()
 }
@@ -99,7 +103,7 @@ impl System for Index {
             threads: true,
             counts: self.persistent,
             write_latency: self.persistent,
-            any_size: true,
+            any_size: self.takes_strings,
             leaf_bytes: self.leaf_bytes,
             alone: true,
             lacks_transactions: is_about_transactions(self.name) && !htm::is_available(),

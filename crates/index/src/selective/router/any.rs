@@ -23,6 +23,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> AnyRouter<K, FANOUT> {
         Self::Olc(Olc::build(leaves))
     }
 
+    /// Over leaves in ascending order of their lows; see [`Olc::build`]. Without shortcuts.
+    pub fn plain(leaves: &[(K::Owned, u64)]) -> Self {
+        Self::Olc(Olc::build(leaves).without_shortcuts())
+    }
+
     /// Over leaves in ascending order of their lows; see [`Htm::build`].
     pub fn htm(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Htm(Htm::build(leaves))

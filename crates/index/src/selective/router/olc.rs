@@ -25,6 +25,7 @@ use everleaf_pmem::vector::Wide;
 use parking_lot::Mutex;
 use shortcut::Shortcuts;
 use std::borrow::Borrow;
+use std::ops::Bound;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -88,6 +89,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             below = above;
         }
         router
+    }
+
+    /// The same, in which every search goes down from the root.
+    pub(crate) fn without_shortcuts(mut self) -> Self {
+        self.shortcuts.refuse();
+        self
     }
 
     /// A node by a number that may be out of date.
@@ -204,6 +211,17 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             Direction::Reverse => route.slot.checked_sub(1),
         }?;
         Some(Route { leaf: node.children.get(slot)?.load(Relaxed), slot, ..*route })
+    }
+
+    /// The [`next_bound`](crate::scan::next_bound) behind the leaf of a route, without its other fence; validated.
+    pub(crate) fn bound_behind(&self, route: &Route, direction: Direction) -> Result<Option<Bound<K::Owned>>, Restart> {
+        let (node, slot) = (self.node(route.node), route.slot.min(FANOUT - 1));
+        let bound = match direction {
+            Direction::Forward => self.separators.high_at(node, node.shape(), slot).map(Bound::Included),
+            Direction::Reverse => Some(self.separators.low(node, slot)).filter(|low| *low.borrow() != *K::LOWEST).map(Bound::Excluded),
+        };
+        self.validate(route)?;
+        Ok(bound)
     }
 
     /// Takes up a route again.

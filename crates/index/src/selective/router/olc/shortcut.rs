@@ -34,7 +34,8 @@ const FAR: usize = 1 << 16;
 pub(super) struct Shortcuts {
     /// Of each chunk of this arena, all things are a table.
     entries: Handles<AtomicU32, SIZE_MIN>,
-    /// Which chunk is in use, and how far a key is shifted for its place there. 0 if none is: before the first note, and after a trial.
+    /// Which chunk is in use, and how far a key is shifted for its place there. 0 if none is: before the first note, after a trial, and
+    /// for ever if it is refused.
     state: AtomicU64,
     /// In lines of its own: all searches look at the state.
     account: CachePadded<Account>,
@@ -46,9 +47,12 @@ struct Account {
     /// As large as the largest low, or larger.
     reach: AtomicU64,
     notes: AtomicU64,
-    /// The chunk that was chosen last; the number behind it, so that 0 is none.
+    /// The chunk that was chosen last; the number behind it, so that 0 is none. [`NEVER`] if there is to be no table.
     chosen: AtomicU32,
 }
+
+/// No chunk is chosen, and none will be.
+const NEVER: u32 = u32::MAX;
 
 /// Whether a key is one of those whose searches are counted where there is no table: one in 64, by the upper bits of a product, which depend on all bits of the
 /// factor.
@@ -79,6 +83,11 @@ impl Shortcuts {
         self.entries.get((state >> 32) as u32 | (key >> (state % u64::from(u64::BITS))) as u32)
     }
 
+    /// There is to be no table.
+    pub(super) fn refuse(&mut self) {
+        self.account.chosen.set(NEVER);
+    }
+
     /// No low is larger than this, of a router that is being made.
     pub(super) fn begin(&mut self, low: u64) {
         self.account.reach.set(low);
@@ -98,7 +107,8 @@ impl Shortcuts {
         let state = self.state.load(Relaxed);
         if state == 0 {
             // Every search is without help: let only a few of them write to what all share.
-            if self.account.chosen.load(Relaxed) != 0 && !is_of_the_few(key) {
+            let chosen = self.account.chosen.load(Relaxed);
+            if chosen == NEVER || chosen != 0 && !is_of_the_few(key) {
                 return;
             }
         } else {
@@ -193,5 +203,16 @@ mod tests {
             shortcuts.note(key, 0, 0, || 3000);
         }
         assert!(shortcuts.find(7).is_some(), "with more nodes it may be worth something");
+    }
+
+    #[test]
+    fn a_table_that_is_refused_is_never_made() {
+        let mut shortcuts = Shortcuts::new();
+        shortcuts.refuse();
+        shortcuts.reach(u64::MAX);
+        for nodes in [50, 5000] {
+            (0..2 * TRIAL).for_each(|note| shortcuts.note(note << 40, note as u32 % nodes, 0, || nodes));
+            assert_eq!(shortcuts.find(7), None);
+        }
     }
 }
