@@ -31,8 +31,6 @@ const STREAMED_SIZE_MIN: usize = 4 << 10;
 
 const HEADER_WORDS: usize = 4;
 const HEADER_SIZE: u64 = (HEADER_WORDS * WORD) as u64;
-/// Records whose keys and values together have fewer bytes are copied by [`Record::copy_plain`], as far as [`probe::copy_out_padded`] does it.
-const PLAIN_SIZE_END: usize = 768;
 /// Lines of a record that are asked for before its size is known: a short key and a value of a hundred bytes.
 const PREFETCH_LINES: usize = 3;
 const KEY_BITS: u32 = 20;
@@ -253,9 +251,10 @@ impl<'p> Record<'p> {
         matches
     }
 
-    /// Appends the key, padded to a word, and the value of what `link` leads to, if that is a record as most are: short, of a version that was committed before
-    /// `end` and says that the key is present for good, and as it was written; and if the processor has an instruction for that. Else there may be anything
-    /// behind what `out` had. The half of the seal that is of the key alone is not looked at: if that is damaged, whoever reads the key alone is told.
+    /// Appends the key, padded to a word, and the value of what `link` leads to, if that is a record as most are: short enough for [`probe::copy_out_padded`],
+    /// of a version that was committed before `end` and says that the key is present for good, and as it was written; and if the processor has an instruction
+    /// for that. Else there may be anything behind what `out` had. The half of the seal that is of the key alone is not looked at: if that is damaged, whoever
+    /// reads the key alone is told.
     #[inline(always)]
     pub fn copy_plain<M: Medium>(pm: &Pm<M>, link: u64, end: u64, out: &mut Vec<u8>) -> Option<Plain> {
         let start = out.len();
@@ -263,7 +262,7 @@ impl<'p> Record<'p> {
         let [shape, commit, _, seal] = pm.get(off)?;
         let shape = shape.get();
         let (key_size, value_size) = sizes(shape);
-        if shape >= TOMBSTONE || key_size + value_size >= PLAIN_SIZE_END || commit.load(Ordering::Acquire) >= end {
+        if shape >= TOMBSTONE || commit.load(Ordering::Acquire) >= end {
             return None;
         }
         let words = pm.words(Off::<Word>::new(off.bytes() + HEADER_SIZE), key_size.div_ceil(WORD) + value_size.div_ceil(WORD))?;
@@ -409,10 +408,10 @@ mod tests {
             Record::copy_plain(&pool, record.release().link(), 5, &mut Vec::new()).is_some()
         };
         let lasting = Version { commit: 4, ..Version::default() };
-        for sizes in [(0, 0), (1, 1), (16, 100), (13, PLAIN_SIZE_END - 14)] {
+        for sizes in [(0, 0), (1, 1), (16, 100), (13, probe::PADDED_SIZE_END - 14)] {
             assert_eq!(is_plain(sizes.0, sizes.1, lasting), is_x86_feature_detected!("sse4.2"), "{sizes:?}");
         }
-        assert!(!is_plain(13, PLAIN_SIZE_END - 13, lasting));
+        assert!(!is_plain(13, probe::PADDED_SIZE_END - 13, lasting));
         assert!(!is_plain(16, 0, Version { is_tombstone: true, ..lasting }));
         assert!(!is_plain(16, 100, Version { expiry_ms: Some(1), ..lasting }));
         assert!(!is_plain(16, 100, Version { commit: 5, ..lasting }));

@@ -123,9 +123,19 @@ pub(crate) fn scan_target<K: Key + ?Sized>(from: &Bound<K::Owned>, direction: Di
 
 /// The bound with which a scan goes on behind a leaf, if there is more.
 pub(crate) fn next_bound<K: Key + ?Sized>(leaf: Fences<K>, direction: Direction) -> Option<Bound<K::Owned>> {
+    let Fences { low, high } = leaf;
+    bound_behind::<K>(direction, || low, || high)
+}
+
+/// [`next_bound`], of whose fences only the one is made that is needed.
+pub(crate) fn bound_behind<K: Key + ?Sized>(
+    direction: Direction,
+    low: impl FnOnce() -> K::Owned,
+    high: impl FnOnce() -> Option<K::Owned>,
+) -> Option<Bound<K::Owned>> {
     match direction {
-        Direction::Forward => leaf.high.map(Bound::Included),
-        Direction::Reverse => (*leaf.low.borrow() != *K::LOWEST).then_some(Bound::Excluded(leaf.low)),
+        Direction::Forward => high().map(Bound::Included),
+        Direction::Reverse => Some(low()).filter(|low| *low.borrow() != *K::LOWEST).map(Bound::Excluded),
     }
 }
 

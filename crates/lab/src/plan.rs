@@ -244,6 +244,22 @@ pub enum Memory {
     HugePages(std::path::PathBuf),
 }
 
+impl Memory {
+    /// Whether files are to lie on pages of 2 MiB.
+    pub(crate) fn has_huge_pages(&self) -> bool {
+        matches!(self, Self::HugePages(_))
+    }
+
+    /// Where files lie, for people; `None` without any.
+    pub(crate) fn files(&self) -> Option<String> {
+        match self {
+            Self::Anonymous => None,
+            Self::Directory(path) => Some(format!("files in {}", path.display())),
+            Self::HugePages(path) => Some(format!("files in {} on huge pages", path.display())),
+        }
+    }
+}
+
 /// How an experiment is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {

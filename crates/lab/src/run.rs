@@ -245,7 +245,7 @@ fn measure_memory<'a>(cases: impl Iterator<Item = &'a Case>, seed: u64) -> Resul
     let (keys, memory) = largest.map_or((0, &Memory::Anonymous), |case| (case.parameters.keys, &case.parameters.memory));
     let lines = (keys / 2).clamp(1 << 10, RAW_LINES_MAX);
     let place = Place::new(memory, false)?;
-    let pool = system::pool(2 * lines, Domain::Adr, place.path(), matches!(memory, Memory::HugePages(_)))?;
+    let pool = system::pool(2 * lines, Domain::Adr, place.path(), memory.has_huge_pages())?;
     raw::measure(&pool, lines as usize, keys.clamp(1000, 1_000_000) as usize, seed)
 }
 

@@ -1,6 +1,6 @@
 //! Results for people: medians, how far they spread, and ratios.
 
-use crate::plan::{Experiment, KeyKind, Measure, Memory, Parameters};
+use crate::plan::{Experiment, KeyKind, Measure, Parameters};
 use crate::raw::{DEPENDENT_READ, FLUSHED_LINE};
 use crate::result::{Measurement, Results, metric};
 use crate::samples::{Rounds, Samples};
@@ -178,11 +178,7 @@ pub fn describe(workload: &str, parameters: &Parameters) -> String {
         KeyKind::Integer => "8 B".to_owned(),
         KeyKind::Bytes(size) => format!("{size} B strings"),
     };
-    let memory = match memory {
-        Memory::Anonymous => "memory".to_owned(),
-        Memory::Directory(path) => format!("files in {}", path.display()),
-        Memory::HugePages(path) => format!("files in {} on huge pages", path.display()),
-    };
+    let memory = memory.files().unwrap_or_else(|| "memory".into());
     let latency = if *write_latency_ns > 0 { format!(" + {write_latency_ns} ns a line") } else { String::new() };
     let measure = match measure {
         Measure::Time => "time",

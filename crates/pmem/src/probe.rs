@@ -81,6 +81,9 @@ pub fn copy_out_checked(words: &[Word], length: usize, out: &mut Vec<u8>, crc: u
     crc::crc32c(crc, &out[start..])
 }
 
+/// Strings that have so many bytes together are not for [`copy_out_padded`].
+pub const PADDED_SIZE_END: usize = crc::LONG;
+
 /// Appends two strings of bytes that are side by side in `words`, each padded to a word, as they are but for the padding of the second; a CRC-32C over
 /// `first` and over them. `None` where that is no faster than one by one.
 ///

@@ -7,7 +7,7 @@
 
 use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series};
 use super::scale;
-use crate::plan::{self, Experiment, KeyKind, Measure, Memory, Parameters, Shape};
+use crate::plan::{self, Experiment, KeyKind, Measure, Parameters, Shape};
 use crate::result::{Measurement, Results, metric};
 use crate::samples::{Rounds, Spread};
 use std::collections::BTreeSet;
@@ -315,11 +315,7 @@ fn dimension(measurement: &Measurement, name: &str) -> String {
         },
         "domain" => format!("domain {domain}"),
         "scan_length" => format!("scans of {scan_length}"),
-        _ => match memory {
-            Memory::Anonymous => "anonymous memory".into(),
-            Memory::Directory(path) => format!("files in {}", path.display()),
-            Memory::HugePages(path) => format!("files in {} on huge pages", path.display()),
-        },
+        _ => memory.files().unwrap_or_else(|| "anonymous memory".into()),
     }
 }
 

@@ -113,11 +113,16 @@ impl Hardware {
                 Some(at) => &mut pending[at].1,
                 None => &mut pending.push_mut((self.id, Vec::new())).1,
             };
-            // The last ones first: what is written together mostly lies together.
-            match runs.iter_mut().rev().find(|run| pages.start <= run.end && run.start <= pages.end) {
-                Some(run) => *run = run.start.min(pages.start)..run.end.max(pages.end),
-                None => runs.push(pages),
-            }
+            // Runs do not touch each other, so what the new one touches it touches from the beginning.
+            let mut merged = pages.clone();
+            runs.retain(|run| {
+                let touches = pages.start <= run.end && run.start <= pages.end;
+                if touches {
+                    merged = merged.start.min(run.start)..merged.end.max(run.end);
+                }
+                !touches
+            });
+            runs.push(merged);
             runs.len() > RUNS_MAX
         });
         if full {
@@ -137,13 +142,7 @@ impl Hardware {
             let at = pending.iter().position(|(id, _)| *id == self.id)?;
             Some(pending.swap_remove(at).1)
         });
-        let mut runs = runs.unwrap_or_default();
-        runs.sort_unstable_by_key(|run| run.start);
-        runs.dedup_by(|next, run| {
-            let touches = next.start <= run.end;
-            run.end = if touches { run.end.max(next.end) } else { run.end };
-            touches
-        });
+        let runs = runs.unwrap_or_default();
         let (call, done) = match &self.file {
             Some(file) if runs.len() > 1 && runs.iter().all(|run| file.has(run)) => ("fdatasync", file.file().sync_data()),
             _ => ("msync", runs.into_iter().try_for_each(synchronise)),
@@ -208,7 +207,7 @@ impl Medium for Hardware {
 }
 
 thread_local! {
-    /// Per medium, the pages this thread has flushed and not fenced: runs of addresses.
+    /// Per medium, the pages this thread has flushed and not fenced: runs of addresses that do not touch each other.
     static PENDING: RefCell<Vec<(u64, Vec<Range<usize>>)>> = const { RefCell::new(Vec::new()) };
 }
 

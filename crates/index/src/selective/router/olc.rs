@@ -17,6 +17,7 @@ use super::node::{Entry, Node, Separators, Shape};
 use super::siblings::{Join, Siblings};
 use super::{Fences, GROUP, Route, Router, Target, Way};
 use crate::latch::{Latch, Restart};
+use crate::scan::bound_behind;
 use crate::{Direction, Key};
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
@@ -216,10 +217,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// The [`next_bound`](crate::scan::next_bound) behind the leaf of a route, without its other fence; validated.
     pub(crate) fn bound_behind(&self, route: &Route, direction: Direction) -> Result<Option<Bound<K::Owned>>, Restart> {
         let (node, slot) = (self.node(route.node), route.slot.min(FANOUT - 1));
-        let bound = match direction {
-            Direction::Forward => self.separators.high_at(node, node.shape(), slot).map(Bound::Included),
-            Direction::Reverse => Some(self.separators.low(node, slot)).filter(|low| *low.borrow() != *K::LOWEST).map(Bound::Excluded),
-        };
+        let bound = bound_behind::<K>(direction, || self.separators.low(node, slot), || self.separators.high_at(node, node.shape(), slot));
         self.validate(route)?;
         Ok(bound)
     }
