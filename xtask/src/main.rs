@@ -30,7 +30,8 @@ enum Task {
         /// Only on this index, instead of all in turn
         #[arg(long)]
         index: Option<String>,
-        /// Only tests with this in their names: acknowledged (single writes, pipelines, MSET) or transfers (transactions)
+        /// Only tests with this in their names: acknowledged (single writes, pipelines, MSET), machine (the same, in domain msync,
+        /// where the machine fails as well) or transfers (transactions)
         #[arg(long)]
         only: Option<String>,
     },

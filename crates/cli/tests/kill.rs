@@ -7,7 +7,8 @@
 //!
 //! Every structure of the registry in its default size has a pool in its turn.
 //!
-//! A second test transfers between accounts by MULTI and EXEC, and kills as well.
+//! A second test transfers between accounts by MULTI and EXEC, and kills as well. A third does what the first does in the domain `msync`, where the machine
+//! fails, too: see `kill/machine.rs`.
 //!
 //! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone; they are printed. A seed
 //! fixes what is written and when the kill comes, though not how far the server is by then.
@@ -16,6 +17,8 @@
 mod client;
 #[path = "kill/ledger.rs"]
 mod ledger;
+#[path = "kill/machine.rs"]
+mod machine;
 #[path = "kill/server.rs"]
 mod server;
 #[path = "kill/transfers.rs"]
@@ -26,6 +29,7 @@ mod workload;
 use client::Client;
 use everleaf_pmem::Hardware;
 use ledger::Shared;
+use machine::Moment;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use server::{Place, Server};
@@ -86,11 +90,22 @@ fn indexes() -> Vec<String> {
 
 #[test]
 fn every_acknowledged_write_outlives_kill_9() {
+    kill_in_turn("page-cache");
+}
+
+#[test]
+fn every_acknowledged_write_outlives_the_machine() {
+    let failures = kill_in_turn("msync");
+    assert!(failures > 0, "a machine that never failed");
+}
+
+/// Rounds on all indexes in turn; how often the machine has failed.
+fn kill_in_turn(domain: &str) -> u64 {
     let indexes = indexes();
     let rounds = setting("EVERLEAF_KILL_ROUNDS", ROUNDS.max(indexes.len() as u64));
     let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
     let only = if let [only] = &indexes[..] { format!(" --index {only}") } else { String::new() };
-    println!("{rounds} rounds on {}; replay with: cargo xtask kill --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
+    println!("{rounds} rounds in {domain} on {}; replay with: cargo xtask kill --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
     let benchmark = Command::new("redis-benchmark").arg("--version").output().is_ok();
     if !benchmark {
         println!("redis-benchmark is not installed (Debian: redis-tools), so no round runs it");
@@ -100,18 +115,21 @@ fn every_acknowledged_write_outlives_kill_9() {
     let mut totals = Totals::default();
     for (index, rounds) in indexes.iter().cycle().zip(shares(rounds, indexes.len() as u64)) {
         let directory = tempfile::tempdir().expect("a directory for the pool");
-        let place = Place { pool: directory.path().join("kill.pool"), index };
+        let place = Place { pool: directory.path().join("kill.pool"), index, domain };
         run_pool(&place, rounds, benchmark, &mut random, &mut totals);
     }
     println!(
-        "{rounds} rounds in {:.1} s: {} writes acknowledged, {} in flight at a kill, {} keys verified, slowest start {:.0?}: every acknowledged write is there",
+        "{rounds} rounds in {:.1} s, {} failures of the machine: {} writes acknowledged, {} in flight at a kill, {} keys verified, slowest start {:.0?}: every \
+         acknowledged write is there",
         start.elapsed().as_secs_f64(),
+        totals.failures,
         totals.acknowledged,
         totals.in_flight,
         totals.verified,
         totals.slowest_start,
     );
     assert!(totals.acknowledged > rounds, "the rounds were too short to write anything");
+    totals.failures
 }
 
 #[derive(Default)]
@@ -119,6 +137,7 @@ struct Totals {
     acknowledged: u64,
     in_flight: u64,
     verified: u64,
+    failures: u64,
     slowest_start: Duration,
 }
 
@@ -138,6 +157,7 @@ fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut
             Server::kill_at_start(place, Duration::from_micros(random.random_range(0..30_000)));
         }
         let server = Server::start(place);
+        let moment = (place.domain == "msync" && kind != Kind::Graceful).then(|| Moment::of(&place.pool));
         totals.slowest_start = totals.slowest_start.max(server.started_in);
         totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys)
             .unwrap_or_else(|what| panic!("round {round} on {}, {kind:?}: {what}", place.index));
@@ -157,6 +177,7 @@ fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut
             let _ = noise.kill();
             let _ = noise.wait();
         }
+        totals.failures += u64::from(moment.is_some_and(|moment| moment.fail(random)));
         for writer in &mut writers {
             let (acknowledged, in_flight) = writer.take_counts();
             totals.acknowledged += acknowledged;
@@ -181,7 +202,7 @@ fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
     let (mut acknowledged, mut overtaken) = (0, 0);
     for (index, rounds) in indexes.iter().cycle().zip(shares(rounds, indexes.len() as u64)) {
         let directory = tempfile::tempdir().expect("a directory for the pool");
-        let place = Place { pool: directory.path().join("kill.pool"), index };
+        let place = Place { pool: directory.path().join("kill.pool"), index, domain: "page-cache" };
         let mut tellers: Vec<_> = (0..WRITERS as u64).map(Teller::new).collect();
         let mut server = Server::start(&place);
         transfers::open(&server);
@@ -230,7 +251,7 @@ fn every_index_has_its_rounds() {
 
 /// What the verification says of a pool that was killed, and in which `words` have been done since, unless it finds nothing.
 fn notice(pool: &Path, database: &str, words: &[&[u8]]) -> Option<String> {
-    let place = Place { pool: pool.to_owned(), index: "ever" };
+    let place = Place { pool: pool.to_owned(), index: "ever", domain: "page-cache" };
     let shared = Shared::default();
     let mut writers = [Writer::new(0, &shared, 1)];
     let server = Server::start(&place);

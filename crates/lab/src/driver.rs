@@ -107,7 +107,7 @@ fn check(case: &Case) -> Result<(), Error> {
         return wrong(format!("writes cannot be slowed down in domain {}, where no line is written back", parameters.domain));
     }
     if parameters.domain == Domain::Msync.name() && parameters.memory == Memory::Anonymous {
-        return wrong("domain msync needs files: of other memory an msync writes nothing; choose a directory on the device by --directory".into());
+        return wrong("domain msync needs files: other memory has no device behind it; choose a directory on the device by --directory".into());
     }
     if let Some(fill) = workload.load.and_then(|load| load.fill)
         && !FILLS.contains(&fill)

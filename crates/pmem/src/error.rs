@@ -118,6 +118,20 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// What the device may lack of a pool that was left in the domain `msync` is in a journal beside it, which is not as it was left.
+    #[error(
+        "{path} was in use in domain msync, and cannot be opened without its journal: {journal} {what}; put both back as they were, or accept the pool as it \
+         is, which may be torn, with the option to accept a dirty shutdown, and then run `everleaf check`",
+        path = path.display(), journal = journal.display()
+    )]
+    NoJournal {
+        /// The file.
+        path: PathBuf,
+        /// The file of the journal.
+        journal: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// The pool is full and cannot grow.
     #[error(
         "no space: {wanted} bytes wanted, the pool holds {size} of at most {size_max} bytes; delete data, free disk space, or reopen with a larger --size-max"

@@ -5,6 +5,7 @@
 //!
 //! This is the only crate of Everleaf with unsafe code.
 
+pub mod access;
 mod alloc;
 mod block;
 mod crc;
@@ -13,6 +14,7 @@ mod error;
 mod handles;
 pub mod htm;
 pub mod huge;
+mod journal;
 mod local;
 mod map;
 mod medium;

@@ -15,11 +15,11 @@
 //! 80 ns. The mapping begins where a huge page may. A tmpfs has none unless it is mounted so, but puts what is there on huge pages when it is asked to
 //! (`MADV_COLLAPSE`, Linux 6.1), which takes time, and so is an option.
 
-use crate::Error;
 use crate::huge::HUGE_PAGE;
+use crate::journal::Journal;
+use crate::{Error, WORD};
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -131,6 +131,7 @@ pub(crate) struct Mapping {
     /// Whether [`Mapping::collapse`] does anything.
     huge_pages: bool,
     detached: OnceLock<()>,
+    journal: OnceLock<Journal>,
 }
 
 // SAFETY: the mapping only hands out its address; what lies there is accessed as atomic words.
@@ -147,7 +148,9 @@ impl Mapping {
         let mut error = io::Error::from(io::ErrorKind::Unsupported);
         for &sharing in sharings {
             match map(&file, size, sharing) {
-                Ok(base) => return Ok(Self { base, size, sharing, file, path: path.to_owned(), huge_pages, detached: OnceLock::new() }),
+                Ok(base) => {
+                    return Ok(Self { base, size, sharing, file, path: path.to_owned(), huge_pages, detached: OnceLock::new(), journal: OnceLock::new() });
+                }
                 Err(refusal) => error = refusal,
             }
         }
@@ -167,14 +170,28 @@ impl Mapping {
         self.size
     }
 
-    /// Whether it lies at all of these addresses.
-    pub(crate) fn has(&self, run: &Range<usize>) -> bool {
-        let start = self.base.addr().get();
-        start <= run.start && run.end <= start + self.size
-    }
-
     pub(crate) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// What makes lines durable, from [`Mapping::keep_journal`] on.
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.journal.get()
+    }
+
+    /// Keeps a journal from now on. The first one stays.
+    pub(crate) fn keep_journal(&self, journal: Journal) -> &Journal {
+        self.journal.get_or_init(|| journal)
+    }
+
+    /// `count` words from `at`, writable past every medium. The file has to have them: the system ends the process otherwise.
+    ///
+    /// # Panics
+    /// When they do not lie in the mapping, or `at` is not a multiple of a word.
+    pub(crate) fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
+        assert!(at.is_multiple_of(WORD) && count.checked_mul(WORD).and_then(|size| at.checked_add(size)).is_some_and(|end| end <= self.size));
+        // SAFETY: within our own mapping, which lives as long as `self`, and aligned, as that begins on a page; it is accessed as 64-bit atomics only.
+        unsafe { std::slice::from_raw_parts(self.base.add(at).cast().as_ptr(), count) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -304,6 +321,15 @@ pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
         Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => io::Error::new(io::ErrorKind::StorageFull, error),
         _ => error,
     })
+}
+
+/// Has the kernel write what has changed of `length` bytes from `at` on, and waits for it, if it can. Who has this file description may be told of a failure
+/// here, and nowhere else; the others are told when they synchronise the file.
+pub(crate) fn write_range(file: &File, at: u64, length: u64) {
+    use std::os::fd::AsRawFd;
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call touches no memory of the process.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), at as i64, length as i64, flags) };
 }
 
 /// Gives the space of the bytes `from..to` of `file` back to its file system: they read as zero from then on. Whether the file system can do that.

@@ -26,11 +26,13 @@ pub use roots::ROOT_NAME_SIZE_MAX;
 
 use crate::alloc::{Allocator, Start};
 use crate::epoch::Epochs;
-use crate::map::{Memory, Sharing};
+use crate::journal::{Journal, Replay, remove_journal};
+use crate::map::{Mapping, Memory, Sharing};
 use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
+pub(crate) use backing::lock;
 use backing::{Backing, map_file};
-use header::{Header, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
+use header::{Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
@@ -158,8 +160,9 @@ impl<M: Medium> Deref for Pool<M> {
 }
 
 impl<M: Medium> Drop for Pool<M> {
-    /// What was cut off goes when nobody can look at it any more.
+    /// What was cut off goes when nobody can look at it any more, and nobody is left behind who writes the file.
     fn drop(&mut self) {
+        self.backing.journal().iter().for_each(|journal| journal.quiesce());
         // If something was not written, that may be the superblock which says that the pool is shorter.
         if *self.state.get_mut() != INSPECTED && self.failure().is_none() {
             self.backing.trim(self.superblock.get_mut().size as usize);
@@ -255,13 +258,22 @@ impl<M: Medium> Pool<M> {
 
     fn in_file(path: &Path, options: &PoolOptions, mode: Mode, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
         let mapping = Arc::new(map_file(path, options, mode)?);
+        let backing = Backing::File(Arc::clone(&mapping));
+        if mode != Mode::Create {
+            recover_journal(&backing, &mapping, options, mode)?;
+        }
         let domain = match (options.domain, mapping.sharing()) {
             (Some(domain), _) => domain,
             (None, Sharing::Direct) => Sysfs::of_this_machine().domain(mapping.device()?),
             (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
         };
         let hardware = Hardware::new(domain).of_file(&mapping);
-        Self::start(Backing::File(mapping), decorate(hardware), options, mode, Some(domain))
+        let pool = Self::start(backing, decorate(hardware), options, mode, Some(domain))?;
+        if mode != Mode::Inspect && pool.backing.journal().is_none() {
+            // Of a process that died when it had closed the pool.
+            remove_journal(path, pool.info().uuid);
+        }
+        Ok(pool)
     }
 
     fn start(backing: Backing, medium: M, options: &PoolOptions, mode: Mode, domain: Option<Domain>) -> Result<Arc<Self>, Error> {
@@ -318,13 +330,16 @@ impl<M: Medium> Pool<M> {
         self.writable()?;
         self.state.store(CLOSED, Ordering::Release);
         let snapshot = self.snapshot();
+        self.backing.journal().iter().for_each(|journal| journal.quiesce());
         // Everything must be on the device before the flag that says so: in the page cache, the flag alone might outlive the machine.
         self.backing.synchronise()?;
         self.durable()?;
-        let closed = Superblock { sequence: superblock.next(), clean: true, snapshot, ..*superblock };
+        let closed = Superblock { sequence: superblock.next(), clean: true, snapshot, ..without_journal(&superblock) };
         commit_to_device(&self.pm, &self.backing, &closed)?;
         *superblock = closed;
-        self.durable()
+        self.durable()?;
+        self.drop_journal();
+        Ok(())
     }
 
     /// Whether what has been fenced so far is durable.
@@ -340,13 +355,13 @@ impl<M: Medium> Pool<M> {
         self.medium().failure().or_else(|| self.failure.get().map(String::as_str))
     }
 
-    /// Remembers that the file could not be synchronised: afterwards the kernel may report success for pages it has dropped, to this call and to every msync.
+    /// Remembers that the file could not be synchronised: afterwards the kernel may report success for pages it has dropped, to this call and to every other.
     fn latch(&self, synchronised: Result<(), Error>) -> Result<(), Error> {
         synchronised.inspect_err(|error| {
             _ = self.failure.set(error.to_string());
             // First of all nothing more is acknowledged: what is stored from the next line on is lost.
             _ = self.state.compare_exchange(OPEN, FAILED, Ordering::SeqCst, Ordering::Relaxed);
-            self.backing.detach();
+            self.backing.detach(error);
         })
     }
 
@@ -417,6 +432,17 @@ impl<M: Medium> Pool<M> {
         self.pm.head()
     }
 
+    /// Takes away the journal, if there is one, of a pool whose file nobody will find again.
+    pub fn drop_journal(&self) {
+        self.backing.journal().iter().for_each(|journal| journal.remove());
+    }
+
+    /// The journal, if the pool is kept with one.
+    #[cfg(test)]
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.backing.journal()
+    }
+
     /// Gives the bytes from `off` on space on the file system, if they have none.
     ///
     /// # Errors
@@ -458,7 +484,8 @@ impl<M: Medium> Pool<M> {
     /// Makes room for at least `wanted` more bytes, whole slabs, at the end of the pool.
     ///
     /// 1. Allocate space on the file system, and, where the domain outlives the machine, make the file's new length durable. A crash leaves a file longer than
-    ///    its pool, which is harmless; the other order would leave a pool longer than its file.
+    ///    its pool, which is harmless; the other order would leave a pool longer than its file. With a journal, the superblock is
+    ///    written to the device as when the pool is opened, which has a new length first: any part of a file that is synchronised takes it along.
     /// 2. Commit a superblock with the new size: the commit point. Nothing is stored in the new space before.
     /// 3. Let offsets reach it.
     ///
@@ -469,11 +496,15 @@ impl<M: Medium> Pool<M> {
         self.writable()?;
         let size = superblock.size as usize;
         let grown_size = self.backing.make_room(size, wanted, self.slab_size, self.size_max)?;
-        if self.domain.is_some_and(Domain::survives_power_failure) {
-            self.latch(self.backing.synchronise())?;
-        }
         let grown = Superblock { sequence: superblock.next(), size: grown_size as u64, ..*superblock };
-        self.header().commit(&self.pm, &grown);
+        if self.backing.journal().is_some() {
+            self.latch(commit_to_device(&self.pm, &self.backing, &grown))?;
+        } else {
+            if self.domain.is_some_and(Domain::survives_power_failure) {
+                self.latch(self.backing.synchronise())?;
+            }
+            self.header().commit(&self.pm, &grown);
+        }
         *superblock = grown;
         schedule::drain();
         // SAFETY: the backing has that much now, and lives longer than `pm`.
@@ -512,13 +543,14 @@ fn open<M: Medium>(
             backing.drop_cached()?;
         }
     }
-    let mut opened = opened;
     // The page of the header is mapped, and stays in the page cache. So it is written again if the device may not have it: first as it is, for the device may
     // have the superblock before as the active one, which is the one that is written next.
     if survives {
         pm.head::<Header>().switch(pm, &found);
         backing.synchronise_header()?;
     }
+    // The device has no superblock any more that names another.
+    let mut opened = with_journal(&opened, backing, domain)?;
     if opened != found || survives {
         opened.sequence = found.next();
         commit_to_device(pm, backing, &opened)?;
@@ -560,7 +592,13 @@ fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_
     let created = identify(&created, backing, domain)?;
     commit_to_device(pm, backing, &created)?;
     backing.synchronise_directory()?;
-    Ok(created)
+    // What a crash leaves of a journal is known to be this pool's.
+    let mut journaled = with_journal(&created, backing, domain)?;
+    if journaled != created {
+        journaled.sequence = created.next();
+        commit_to_device(pm, backing, &journaled)?;
+    }
+    Ok(journaled)
 }
 
 /// `superblock` with the domain, the restart, and the dirty-shutdown count of now.
@@ -576,6 +614,62 @@ fn identify(superblock: &Superblock, backing: &Backing, domain: Option<Domain>) 
         domain => domain,
     };
     Ok(Superblock { domain: domain.number(), boot: boot_id(), dirty_shutdowns, ..*superblock })
+}
+
+/// `superblock` of a pool that is kept with a journal from here on, if that is the way of its domain.
+fn with_journal(superblock: &Superblock, backing: &Backing, domain: Option<Domain>) -> Result<Superblock, Error> {
+    let (Backing::File(mapping), Some(Domain::Msync)) = (backing, domain) else { return Ok(*superblock) };
+    let journal = mapping.keep_journal(Journal::create(mapping.path(), mapping.file(), superblock.uuid)?);
+    Ok(Superblock { features_incompatible: superblock.features_incompatible | JOURNAL, dirty_shutdowns: journal.id(), ..*superblock })
+}
+
+/// `superblock` of a pool that is whole without a journal.
+fn without_journal(superblock: &Superblock) -> Superblock {
+    let dirty_shutdowns = if superblock.features_incompatible & JOURNAL == 0 { superblock.dirty_shutdowns } else { 0 };
+    Superblock { features_incompatible: superblock.features_incompatible & !JOURNAL, dirty_shutdowns, ..*superblock }
+}
+
+/// Makes a pool whole that was left with a journal, which is gone then; see `journal.rs`. Who only looks sees it so, unless its owner is at work.
+fn recover_journal(backing: &Backing, mapping: &Mapping, options: &PoolOptions, mode: Mode) -> Result<(), Error> {
+    let looks = mode == Mode::Inspect;
+    // SAFETY: as in `Pool::start`.
+    let pm = unsafe { Pm::new(Hardware::page_cache(), backing.base(), size_of::<Header>()) };
+    let header = pm.head::<Header>();
+    // What is wrong with it otherwise, `start` says.
+    let length = backing.length()?;
+    let Ok(found) = header.read(mapping.path(), length) else { return Ok(()) };
+    if found.features_incompatible & JOURNAL == 0 || looks && backing.user().is_some() {
+        return Ok(());
+    }
+    if !looks {
+        // What a process that died may have left in the page cache, and what of it the device has not taken: as in `open`.
+        backing.synchronise()?;
+        backing.drop_cached()?;
+    }
+    match Replay::read(mapping.path(), found.uuid, found.dirty_shutdowns) {
+        Ok(replay) => {
+            // The switch after what it names.
+            let (sector, end) = (512, size_of::<Header>() as u64);
+            replay.apply(mapping, sector..end)?;
+            if !looks {
+                backing.synchronise_header()?;
+            }
+            replay.apply(mapping, 0..sector)?;
+            replay.apply(mapping, end..header.read(mapping.path(), length)?.size)?;
+        }
+        Err(Error::NoJournal { .. }) if options.accept_dirty_shutdown => {}
+        Err(error) => return Err(error),
+    }
+    if looks {
+        return Ok(());
+    }
+    backing.synchronise()?;
+    let found = header.read(mapping.path(), length)?;
+    if found.features_incompatible & JOURNAL != 0 {
+        commit_to_device(&pm, backing, &Superblock { sequence: found.next(), ..without_journal(&found) })?;
+    }
+    remove_journal(mapping.path(), found.uuid);
+    Ok(())
 }
 
 /// Whether the domain in which a pool was left without being closed has survived what happened since.

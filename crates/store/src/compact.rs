@@ -33,7 +33,11 @@ pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64)) ->
     let outcome = write_anew(&old, path, options, watch);
     // Its lock ends here. Unless it has lost its name it is closed, too: else it is refused once the machine has been started again. Of two failures the first
     // is told.
-    outcome.inspect_err(|_| drop(old.close()))
+    match outcome {
+        Err(_) => drop(old.close()),
+        Ok(_) => old.pool().drop_journal(),
+    }
+    outcome
 }
 
 /// Writes what `old` holds into a new pool, which takes its name.

@@ -7,10 +7,11 @@ use crate::stream::{Origin, Part, Passed, StreamEntry, StreamError, StreamReader
 use crate::unfinished::Unfinished;
 use crate::{Error, Namespace, Options, Store};
 use everleaf_index::Listed;
-use everleaf_pmem::Hardware;
+use everleaf_pmem::{Hardware, Pool};
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A stream that is being read into a store, a block at a time.
 pub struct Import<'s, R, M: Listed = Hardware> {
@@ -125,8 +126,18 @@ pub(crate) fn expect_nothing_at(path: &Path) -> Result<(), StreamError> {
 
 /// A pool that gets its name when it is closed. Dropped before, it is gone.
 pub(crate) struct NewPool {
+    journal: Journal,
     store: Store,
     unfinished: Unfinished,
+}
+
+/// A pool that goes if it is not closed, and with it its journal, if there is one.
+struct Journal(Arc<Pool>);
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.0.drop_journal();
+    }
 }
 
 impl NewPool {
@@ -135,7 +146,8 @@ impl NewPool {
         let failed = |source: io::Error| Error::from(everleaf_pmem::Error::Io { action: "create", path: path.to_owned(), source });
         let (unfinished, _) = Unfinished::create(path, source).map_err(failed)?;
         unfinished.unlock().map_err(failed)?;
-        Ok(Self { store: Store::open(unfinished.path(), options)?, unfinished })
+        let store = Store::open(unfinished.path(), options)?;
+        Ok(Self { journal: Journal(Arc::clone(store.pool())), store, unfinished })
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -145,6 +157,7 @@ impl NewPool {
     /// Closes it, and has `name` give it its name.
     pub(crate) fn close_as(self, name: impl FnOnce(Unfinished) -> io::Result<()>) -> Result<(), StreamError> {
         self.store.close()?;
+        drop(self.journal);
         name(self.unfinished).map_err(|source| StreamError::Io { action: "give the pool its name", source })
     }
 }

@@ -9,17 +9,16 @@
 //! It goes where a symbolic link leads, and leaves the link alone. What takes the place of a file takes its permissions, too, and its owner where that is
 //! permitted; what is new can be read by nobody who cannot read the pool that it comes from.
 
-use std::fs::{self, File, Metadata, Permissions, TryLockError};
+use everleaf_pmem::access;
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Who may read and write what is new, as far as the process's mask lets them.
 const MODE_OF_NEW: u32 = 0o666;
 /// What its owner may do in any case, for it is to be written.
 const OWNER_MODE: u32 = 0o600;
-/// What the group may do.
-const GROUP_MODE: u32 = 0o070;
 
 /// A file that is not done.
 pub(crate) struct Unfinished {
@@ -48,8 +47,8 @@ impl Unfinished {
         claim(&file, &path)?;
         let this = Self { path, target, file: file.try_clone()? };
         match (&replaced, &pool) {
-            (Some(replaced), _) => keep_access(&file, &this.path, replaced)?,
-            (None, Some(pool)) => set_mode(&file, file.metadata()?.mode(), pool.gid())?,
+            (Some(replaced), _) => access::keep(&file, replaced)?,
+            (None, Some(pool)) => access::set_mode(&file, file.metadata()?.mode(), pool.gid())?,
             (None, None) => {}
         }
         Ok((this, file))
@@ -134,21 +133,6 @@ fn beside(path: &Path) -> PathBuf {
 
 fn file_at(path: &Path) -> Option<Metadata> {
     fs::metadata(path).ok().filter(Metadata::is_file)
-}
-
-/// Gives a file the owner and the permissions of another, as far as may be.
-fn keep_access(file: &File, path: &Path, like: &Metadata) -> io::Result<()> {
-    // First, for it may take permissions away. Only the superuser gives files away; to give one to a group, its owner need only be in it.
-    if chown(path, Some(like.uid()), Some(like.gid())).is_err() {
-        let _ = chown(path, None, Some(like.gid()));
-    }
-    set_mode(file, like.mode(), like.gid())
-}
-
-/// Gives a file permissions; those of a group only if it is that group's.
-fn set_mode(file: &File, mode: u32, group: u32) -> io::Result<()> {
-    let denied = if file.metadata()?.gid() == group { 0 } else { GROUP_MODE };
-    file.set_permissions(Permissions::from_mode(mode & !denied))
 }
 
 /// Makes a change of names in the directory of `path` durable.

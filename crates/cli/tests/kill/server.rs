@@ -19,11 +19,14 @@ pub(crate) struct Place<'a> {
     pub(crate) pool: PathBuf,
     /// The index of namespaces that are made there.
     pub(crate) index: &'a str,
+    pub(crate) domain: &'a str,
 }
 
 fn command(place: &Place<'_>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-    command.args(["serve", "--json", "--port", "0", "--threads", "2", "--size-max", "4G", "--index", place.index, "--pool"]).arg(&place.pool);
+    command
+        .args(["serve", "--json", "--port", "0", "--threads", "2", "--size-max", "4G", "--index", place.index, "--domain", place.domain, "--pool"])
+        .arg(&place.pool);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }

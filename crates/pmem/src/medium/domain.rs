@@ -13,7 +13,7 @@ pub enum Domain {
     Eadr,
     /// The operating system's page cache: a tmpfs or an ordinary file. Nothing to flush.
     PageCache,
-    /// The device behind an ordinary file, reached by `msync` at every fence.
+    /// The device behind an ordinary file, reached by a journal at every fence.
     Msync,
 }
 
@@ -37,7 +37,7 @@ impl Domain {
             Self::Adr => "power failure (persistent memory, caches written back)",
             Self::Eadr => "power failure (persistent memory, caches in the power-fail domain)",
             Self::PageCache => "kill -9 and restart of the process, but not of the machine",
-            Self::Msync => "power failure, at the price of a system call per fence",
+            Self::Msync => "power failure, at the price of a wait for the device per fence",
         }
     }
 

@@ -5,7 +5,7 @@
 //! | `Adr` | clwb, else clflushopt, else clflush, by cpuid | sfence |
 //! | `Eadr` | nothing up to 256 bytes at once; above, clwb without waiting, so that a large block does not push others out of the caches | sfence |
 //! | `PageCache` | nothing | keeps the compiler from moving stores |
-//! | `Msync` | remembers the pages | msync of what was remembered; fdatasync, if that is not in one piece: one wait for the device, not several |
+//! | `Msync` | remembers the lines | writes them to the pool's journal, and waits for the device: see `journal.rs` |
 
 use super::latency::Latency;
 use super::{Domain, LINE, Lines, Medium};
@@ -16,9 +16,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
 
-/// Page runs a thread remembers between two fences; more are synchronised early, which is always allowed. So many are looked through in a fraction of the time
-/// that a device takes for one.
-const RUNS_MAX: usize = 1024;
+/// Runs of lines a thread remembers between two fences; with more it fences early, which is always allowed.
+const RUNS_MAX: usize = 4096;
 
 /// The machine's memory, with the persistence domain that was found or chosen when the pool was mapped.
 pub struct Hardware {
@@ -26,10 +25,8 @@ pub struct Hardware {
     write_back: WriteBack,
     /// Added to every line that is written back.
     latency: Latency,
-    /// Tells the pages that threads remember for this medium from those for others.
+    /// Tells the lines that threads remember for this medium from those for others.
     id: u64,
-    page: usize,
-    failure: OnceLock<String>,
     /// The file that lies there, if one does.
     file: Option<Arc<Mapping>>,
 }
@@ -53,7 +50,7 @@ impl Hardware {
     /// The machine's memory, taken to be in `domain`.
     pub fn new(domain: Domain) -> Self {
         let (write_back, latency) = (WriteBack::of_this_processor(), Latency::default());
-        Self { domain, write_back, latency, id: local::unique(), page: page_size(), failure: OnceLock::new(), file: None }
+        Self { domain, write_back, latency, id: local::unique(), file: None }
     }
 
     /// The same, but that every line that is written back takes so much longer: for measuring what slower memory would cost.
@@ -62,7 +59,7 @@ impl Hardware {
         Self { latency: Latency::new(nanoseconds_per_line), ..self }
     }
 
-    /// The same, where a file lies: nothing gets there any more once something was not written back.
+    /// The same, where a file lies, whose journal makes it durable in [`Domain::Msync`]. Without one, nothing does.
     pub(crate) fn of_file(self, file: &Arc<Mapping>) -> Self {
         Self { file: Some(Arc::clone(file)), ..self }
     }
@@ -106,34 +103,21 @@ impl Hardware {
 
     #[cold]
     fn remember(&self, lines: Lines<'_>) {
-        let first = lines.first().addr();
-        let pages = first / self.page * self.page..(first + lines.count() * LINE).next_multiple_of(self.page);
+        let run = lines.at()..lines.at().saturating_add(lines.count() * LINE);
         let full = PENDING.with_borrow_mut(|pending| {
             let runs = match pending.iter_mut().position(|(id, _)| *id == self.id) {
                 Some(at) => &mut pending[at].1,
                 None => &mut pending.push_mut((self.id, Vec::new())).1,
             };
-            // Runs do not touch each other, so what the new one touches it touches from the beginning.
-            let mut merged = pages.clone();
-            runs.retain(|run| {
-                let touches = pages.start <= run.end && run.start <= pages.end;
-                if touches {
-                    merged = merged.start.min(run.start)..merged.end.max(run.end);
-                }
-                !touches
-            });
-            runs.push(merged);
+            match runs.last_mut() {
+                Some(last) if touch(last, &run) => *last = last.start.min(run.start)..last.end.max(run.end),
+                _ => runs.push(run),
+            }
             runs.len() > RUNS_MAX
         });
         if full {
             self.synchronise();
         }
-    }
-
-    /// Has the next fence of this thread fail, by two pages in the middle of nowhere: not mapped, so the kernel refuses.
-    #[cfg(all(test, not(miri)))]
-    pub(crate) fn fail(&self) {
-        PENDING.with_borrow_mut(|pending| pending.push((self.id, std::iter::once(1 << 46..(1 << 46) + 8192).collect())));
     }
 
     #[cold]
@@ -142,20 +126,29 @@ impl Hardware {
             let at = pending.iter().position(|(id, _)| *id == self.id)?;
             Some(pending.swap_remove(at).1)
         });
-        let runs = runs.unwrap_or_default();
-        let (call, done) = match &self.file {
-            Some(file) if runs.len() > 1 && runs.iter().all(|run| file.has(run)) => ("fdatasync", file.file().sync_data()),
-            _ => ("msync", runs.into_iter().try_for_each(synchronise)),
-        };
-        #[cfg(test)]
-        CALLS.with_borrow_mut(|calls| calls.push(call));
-        if let Err(error) = done {
-            // The first failure stays: afterwards the kernel may report success for pages it has dropped.
-            let _ = self.failure.set(format!("{call}: {error}"));
-            // Whoever is in the middle of an operation goes on, as if this were durable. What he stores must not be found without it.
-            self.file.iter().for_each(|file| file.detach());
+        if let Some(mut runs) = runs
+            && let Some(file) = &self.file
+            && let Some(journal) = file.journal()
+        {
+            // A reference that is none into this pool may be flushed all the same.
+            runs.retain(|run| run.end <= file.size());
+            runs.sort_unstable_by_key(|run| run.start);
+            // Each line once.
+            runs.dedup_by(|next, run| {
+                let touches = touch(run, next);
+                if touches {
+                    run.end = run.end.max(next.end);
+                }
+                touches
+            });
+            journal.write(file, &runs);
         }
     }
+}
+
+/// Whether two runs are one.
+fn touch(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start <= other.end && other.start <= one.end
 }
 
 impl Medium for Hardware {
@@ -174,7 +167,7 @@ impl Medium for Hardware {
 
     #[inline(always)]
     fn compare_exchange(&self, _at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
-        // The processor completes write-backs by itself in a locked operation; the kernel knows nothing of them.
+        // The processor completes write-backs by itself in a locked operation; a journal knows nothing of it.
         if self.domain == Domain::Msync {
             self.synchronise();
         }
@@ -202,41 +195,13 @@ impl Medium for Hardware {
 
     #[inline]
     fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+        self.file.as_ref()?.journal()?.failure()
     }
 }
 
 thread_local! {
-    /// Per medium, the pages this thread has flushed and not fenced: runs of addresses that do not touch each other.
+    /// Per medium, the lines this thread has flushed and not fenced: bytes of the pool.
     static PENDING: RefCell<Vec<(u64, Vec<Range<usize>>)>> = const { RefCell::new(Vec::new()) };
-}
-
-#[cfg(test)]
-thread_local! {
-    /// By what calls this thread has synchronised what.
-    static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
-}
-
-#[cfg(not(miri))]
-fn page_size() -> usize {
-    rustix::param::page_size()
-}
-
-#[cfg(not(miri))]
-fn synchronise(run: Range<usize>) -> std::io::Result<()> {
-    let address = std::ptr::without_provenance_mut::<std::ffi::c_void>(run.start);
-    // SAFETY: msync reads and writes no memory of the process, whatever the addresses are; unmapped ones are an error.
-    unsafe { rustix::mm::msync(address, run.len(), rustix::mm::MsyncFlags::SYNC) }.map_err(Into::into)
-}
-
-#[cfg(miri)]
-fn page_size() -> usize {
-    4096
-}
-
-#[cfg(miri)]
-fn synchronise(_run: Range<usize>) -> std::io::Result<()> {
-    Ok(())
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -351,65 +316,33 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_remembered_per_medium_and_runs_merge() {
-        let memory = Memory::new(4 * RUNS_MAX * 8192).unwrap();
+    fn lines_are_remembered_per_medium_and_runs_merge() {
+        let memory = Memory::new(4 * RUNS_MAX * 128).unwrap();
         // SAFETY: the memory outlives both, which are dropped first.
         let (pm, other) = unsafe {
             (Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()), Pm::new(Hardware::new(Domain::Msync), memory.base(), memory.size()))
         };
         let all = |pm: &Pm<Hardware>| {
-            let base = memory.base().addr().get();
-            let within = |runs: &Vec<Range<usize>>| runs.iter().map(|run| run.start - base..run.end - base).collect::<Vec<_>>();
-            PENDING.with_borrow(|pending| pending.iter().find(|(id, _)| *id == pm.medium().id).map_or(Vec::new(), |(_, runs)| within(runs)))
+            PENDING.with_borrow(|pending| pending.iter().find(|(id, _)| *id == pm.medium().id).map_or(Vec::new(), |(_, runs)| runs.clone()))
         };
-        let runs = |pm: &Pm<Hardware>| all(pm).len();
-        for at in [4096u64, 4160, 8192, 40960] {
-            pm.flush(&pm.words(crate::Off::<u64>::new(at), 1).unwrap()[0]);
+        let flush = |pm: &Pm<Hardware>, at: u64, count: usize| pm.flush(pm.words(crate::Off::<u64>::new(at), count).unwrap());
+        for at in [4096, 4104, 4160, 40960] {
+            flush(&pm, at, 1);
         }
-        assert_eq!(all(&pm), [4096..12288, 40960..45056], "whole pages, each once");
-        pm.flush(pm.words(crate::Off::<u64>::new(45048), 1026).unwrap());
-        assert_eq!(all(&pm), [4096..12288, 40960..57344], "to the page of the last word");
-        other.flush(&other.words(crate::Off::<u64>::new(4096), 1).unwrap()[0]);
-        assert_eq!((runs(&pm), runs(&other)), (2, 1));
+        assert_eq!(all(&pm), [4096..4224, 40960..41024], "whole lines, each once");
+        flush(&pm, 41016, 10);
+        assert_eq!(all(&pm), [4096..4224, 40960..41152], "to the line of the last word");
+        flush(&other, 4096, 1);
+        assert_eq!((all(&pm).len(), all(&other).len()), (2, 1));
         pm.fence();
-        assert_eq!((runs(&pm), runs(&other)), (0, 1));
+        assert_eq!((all(&pm).len(), all(&other).len()), (0, 1));
         assert_eq!(other.compare_exchange(&other.words(crate::Off::<u64>::new(8192), 1).unwrap()[0], 7, 8), Err(0));
-        assert_eq!(runs(&other), 0, "an exchange, even one that fails, completes what was flushed before it");
-        for page in 1..2 * RUNS_MAX as u64 {
-            pm.flush(&pm.words(crate::Off::<u64>::new(page * 8192 + 4096), 1).unwrap()[0]);
-            assert!(runs(&pm) <= RUNS_MAX, "a bounded set");
+        assert!(all(&other).is_empty(), "an exchange, even one that fails, completes what was flushed before it");
+        for line in 1..2 * RUNS_MAX as u64 {
+            flush(&pm, line * 128, 1);
+            assert!(all(&pm).len() <= RUNS_MAX, "a bounded set");
         }
-        assert!(runs(&pm) < RUNS_MAX, "they were synchronised early");
+        assert!(all(&pm).len() < RUNS_MAX, "they were synchronised early");
         pm.fence();
-    }
-
-    /// What is in one piece is written back by itself; what is not, by one call for the file.
-    #[test]
-    #[cfg(not(miri))]
-    fn a_fence_waits_once_for_pages_of_a_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let options = crate::PoolOptions { size_max: 1 << 20, slab_size: 4096, domain: Some(Domain::Msync), ..crate::PoolOptions::default() };
-        let pool = crate::Pool::create(&directory.path().join("test.pool"), &options).unwrap();
-        let run = pool.alloc_words(64 << 10).unwrap();
-        CALLS.take();
-        for (words, call) in [(&[0..1, 8..9][..], "msync"), (&[0..1, 2048..2049], "fdatasync"), (&[0..1, 2048..2049, 0..2048], "msync")] {
-            words.iter().for_each(|words| pool.flush(&run[words.clone()]));
-            pool.fence();
-            assert_eq!(CALLS.take(), [call], "{words:?}");
-        }
-        assert_eq!(pool.medium().failure(), None);
-    }
-
-    #[test]
-    #[cfg(not(miri))]
-    fn a_failed_msync_is_latched() {
-        let hardware = Hardware::new(Domain::Msync);
-        hardware.fail();
-        assert_eq!(hardware.failure(), None);
-        hardware.fence();
-        let failure = hardware.failure().expect("latched").to_owned();
-        assert!(failure.starts_with("msync: "), "{failure}");
-        hardware.fence();
-        assert_eq!(hardware.failure(), Some(failure.as_str()));
     }
 }

@@ -4,6 +4,7 @@ use super::header::{self, Header};
 use super::{Mode, PoolOptions, check_options};
 use crate::Error;
 use crate::alloc::{HEADER_BYTES, extent_of};
+use crate::journal::Journal;
 use crate::map::{self, Mapping, Memory, Sharing};
 use std::fs::File;
 use std::io;
@@ -190,10 +191,21 @@ impl Backing {
         }
     }
 
-    /// Keeps from the file whatever is stored from now on: see [`Mapping::detach`].
-    pub(super) fn detach(&self) {
+    /// The journal, if the pool is kept with one.
+    pub(super) fn journal(&self) -> Option<&Journal> {
+        match self {
+            Self::Memory(_) => None,
+            Self::File(mapping) => mapping.journal(),
+        }
+    }
+
+    /// Keeps from the file whatever is stored from now on, for this reason: see [`Mapping::detach`].
+    pub(super) fn detach(&self, why: &Error) {
         if let Self::File(mapping) = self {
-            mapping.detach();
+            match mapping.journal() {
+                Some(journal) => journal.give_up(mapping, why.to_string()),
+                None => mapping.detach(),
+            }
         }
     }
 
@@ -294,7 +306,7 @@ fn has_name(file: &File, path: &Path) -> io::Result<bool> {
 
 /// Locks the file for this process, or finds it locked. A process that was killed keeps its lock until the system has taken its memory apart, and a child
 /// between fork and exec holds its parent's, so a lock is asked for again for a moment before it is believed.
-fn lock(file: &File) -> Result<(), std::fs::TryLockError> {
+pub(crate) fn lock(file: &File) -> Result<(), std::fs::TryLockError> {
     for _ in 0..LOCK_ATTEMPTS {
         match file.try_lock() {
             Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),

@@ -19,7 +19,8 @@
 //! 2. The active superblock carries that sequence number and its own checksum, and is never written.
 //! 3. If it says that the pool is clean, nothing has been stored in the pool since, outside of the inactive superblock.
 //!
-//! Changing the superblock ([`Header::commit`]; at creation, opening and closing, the device has step 1 before step 2 in every domain):
+//! Changing the superblock ([`Header::commit`]; at creation, opening, shrinking and closing, and as a pool with a journal grows, the device has step 1 before
+//! step 2):
 //! 1. Store the inactive superblock with the next sequence number, flush, fence. A crash leaves it torn, and nobody reads it.
 //! 2. Store `switch`, flush, fence: the commit point, one word.
 //!
@@ -41,8 +42,10 @@ use std::sync::atomic::Ordering;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EVERLEAF");
 /// The version of the format. A change that older libraries cannot live with raises it.
 pub(crate) const VERSION: u64 = 1;
-/// Feature bits that a library must know to open the pool. None are defined yet.
-pub(crate) const FEATURES: u64 = 0;
+/// Feature bits that a library must know to open the pool.
+pub(crate) const FEATURES: u64 = JOURNAL;
+/// The feature bit of a pool that is not whole without its journal (`journal.rs`).
+pub(crate) const JOURNAL: u64 = 1;
 /// The smallest slab, and so the smallest header.
 pub(crate) const SLAB_SIZE_MIN: usize = 4096;
 /// The largest slab.
@@ -96,7 +99,7 @@ pub(crate) struct Superblock {
     pub(crate) domain: u64,
     /// The restart of the machine after which it was opened last; 0 if unknown.
     pub(crate) boot: u64,
-    /// The dirty-shutdown count of the platform when it was opened last; 0 if there is none.
+    /// The dirty-shutdown count of the platform when it was opened last; 0 if there is none. With [`JOURNAL`], the journal's id.
     pub(crate) dirty_shutdowns: u64,
     /// What the allocator left at a clean shutdown.
     pub(crate) snapshot: Option<Snapshot>,

@@ -52,6 +52,45 @@ fn many_pairs_are_set_in_their_order_whatever_a_fence_waits_for() {
     }
 }
 
+/// The machine fails before the device has anything of the pool but its header: the journal has it all.
+#[test]
+fn a_journal_brings_back_what_was_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let files = || std::fs::read_dir(directory.path()).unwrap().count();
+    for index in ["ever", "isle", "lb", "fp", "wb", "nv"] {
+        let options = || Options { domain: Some(Domain::Msync), index: index.into(), ..Options::default() };
+        let store = Store::open(&path, options()).unwrap();
+        let at_first = std::fs::read(&path).unwrap();
+        let space = store.namespace("space").unwrap();
+        for number in 0..300_u32 {
+            space.put(&(number % 200).to_be_bytes(), &vec![number as u8; number as usize]).unwrap();
+        }
+        space.delete(&7_u32.to_be_bytes()).unwrap();
+        let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+        transaction.put(&space, b"in a transaction", b"value").unwrap();
+        transaction.commit().unwrap();
+        drop((space, store));
+        assert_eq!(files(), 3, "the pool and its journal");
+        std::fs::write(&path, at_first).unwrap();
+        let store = Store::open(&path, options()).unwrap();
+        let space = store.namespace("space").unwrap();
+        for number in (0..200_u32).filter(|number| *number != 7) {
+            let last = if number < 100 { number + 200 } else { number };
+            assert_eq!(space.get(&number.to_be_bytes()).unwrap().unwrap(), vec![last as u8; last as usize], "{index}: {number}");
+        }
+        assert_eq!(space.get(&7_u32.to_be_bytes()).unwrap(), None, "{index}");
+        assert_eq!(space.get(b"in a transaction").unwrap().unwrap(), b"value", "{index}");
+        check(&store);
+        drop(space);
+        store.close().unwrap();
+        assert_eq!(files(), 1, "what was closed is one file");
+        everleaf::compact(&path, options(), |_, _| {}).unwrap();
+        assert_eq!(files(), 1, "as is what was written anew");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
 #[test]
 fn merges_add_up_whoever_does_them() {
     let (store, space) = store();

@@ -1,0 +1,385 @@
+//! Power failures: what the device has of a pool is anything between what it was given last and what the page cache has, sector by sector; what it has of the
+//! journal ends with a whole frame, or within one.
+
+use super::*;
+use crate::{Domain, Off, Pool, PoolOptions, Word};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const SECTOR: usize = 512;
+const LINES: usize = 2048;
+
+fn options() -> PoolOptions {
+    PoolOptions { size_max: 512 << 10, slab_size: 4096, domain: Some(Domain::Msync), ..PoolOptions::default() }
+}
+
+/// All that a line has been.
+struct History {
+    states: Vec<[u64; LINE_WORDS]>,
+    /// Which of them a fence has made durable last, and before that.
+    fenced: [usize; 2],
+}
+
+/// A pool with a block of lines that are stored to and fenced at random.
+struct World {
+    directory: tempfile::TempDir,
+    pool: Arc<Pool>,
+    block: Off<[Word]>,
+    lines: Vec<History>,
+    /// What the device has of the pool at least.
+    base: Vec<u8>,
+    random: SmallRng,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool::create(&directory.path().join("pool"), &options()).unwrap();
+        let words = pool.alloc_words(LINES * LINE_WORDS).unwrap();
+        words.iter().for_each(|word| pool.store(word, 0, Ordering::Relaxed));
+        let block = pool.seal(words);
+        let block = pool.link_root("lines", 1, block).unwrap();
+        let lines = (0..LINES).map(|_| History { states: vec![[0; LINE_WORDS]], fenced: [0; 2] }).collect();
+        let base = std::fs::read(directory.path().join("pool")).unwrap();
+        Self { directory, pool, block, lines, base, random: SmallRng::seed_from_u64(seed) }
+    }
+
+    fn journal(&self) -> &Journal {
+        self.pool.journal().unwrap()
+    }
+
+    fn file(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.directory.path().join(name)).unwrap()
+    }
+
+    fn words(&self, line: usize) -> &[Word] {
+        &self.pool.words(self.block, LINES * LINE_WORDS).unwrap()[line * LINE_WORDS..][..LINE_WORDS]
+    }
+
+    /// Stores a word of a line.
+    fn store(&mut self, line: usize) {
+        let (word, value) = (self.random.random_range(0..LINE_WORDS), self.random.random());
+        self.pool.store(&self.words(line)[word], value, Ordering::Relaxed);
+        let mut state = *self.lines[line].states.last().unwrap();
+        state[word] = value;
+        self.lines[line].states.push(state);
+    }
+
+    /// Changes up to `most` lines side by side, flushes them and fences.
+    fn change(&mut self, most: usize) {
+        let (first, count) = (self.random.random_range(0..LINES), self.random.random_range(1..=most));
+        let run = first..(first + count).min(LINES);
+        for line in run.clone() {
+            (0..self.random.random_range(1..4)).for_each(|_| self.store(line));
+            self.pool.flush(self.words(line));
+        }
+        self.pool.fence();
+        self.lines.iter_mut().for_each(|line| line.fenced[1] = line.fenced[0]);
+        for line in run {
+            self.lines[line].fenced[0] = self.lines[line].states.len() - 1;
+        }
+    }
+
+    /// Lets checkpoints run to their end; the device has what the pool was before.
+    fn checkpoint(&mut self) {
+        self.base = self.file("pool");
+        self.journal().quiesce();
+    }
+
+    /// The machine fails, within the last frame if it is torn. What is found then has to be what it may be.
+    fn fail(&mut self, is_torn: bool) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pool");
+        let mut image = self.file("pool");
+        for (sector, base) in image.chunks_mut(SECTOR).zip(self.base.chunks(SECTOR)) {
+            if self.random.random() {
+                sector.copy_from_slice(base);
+            }
+        }
+        std::fs::write(&path, image).unwrap();
+        for number in 0..2 {
+            let name = format!("pool.journal{number}");
+            let mut journal = self.file(&name);
+            let (generation, end) = self.journal().position();
+            if is_torn && file_of(generation) == number {
+                // The device lacks the end of the last frame.
+                journal[end as usize - WORD * self.random.random_range(1..9)..].fill(0);
+            }
+            std::fs::write(directory.path().join(name), journal).unwrap();
+        }
+        let check = |pool: &Pool, how| {
+            let words = pool.words(Off::<Word>::new(pool.root("lines").unwrap().unwrap().off), LINES * LINE_WORDS).unwrap();
+            for (line, history) in self.lines.iter().enumerate() {
+                let found: [u64; LINE_WORDS] = std::array::from_fn(|word| words[line * LINE_WORDS + word].get());
+                let least = history.fenced[usize::from(is_torn)];
+                assert!(history.states[least..].contains(&found), "{how}: line {line} is {found:?}, at least {:?}", history.states[least]);
+            }
+        };
+        check(&Pool::inspect(&path).unwrap(), "looked at");
+        // Whoever recovers may fail himself.
+        let pool = Pool::open(&path, &options()).unwrap();
+        check(&pool, "opened");
+        drop(pool);
+        let other = PoolOptions { domain: Some(Domain::PageCache), ..options() };
+        check(&Pool::open(&path, &other).unwrap(), "opened again, elsewhere");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nobody needs a journal any more");
+    }
+}
+
+#[test]
+fn what_was_fenced_outlives_the_machine() {
+    let (mut turns, mut between, mut grown) = (0, 0, 0);
+    for seed in 0..4 {
+        let mut world = World::new(seed);
+        for _ in 0..40 {
+            let pool = Arc::clone(&world.pool);
+            let journal = pool.journal().unwrap();
+            let held = journal.held.lock();
+            let generation = journal.position().0;
+            for _ in 0..world.random.random_range(1..12) {
+                world.change(24);
+                let line = world.random.random_range(0..LINES);
+                world.store(line);
+                if journal.state.lock().checkpoints {
+                    break;
+                }
+            }
+            turns += journal.position().0 - generation;
+            let has_turned = journal.state.lock().checkpoints;
+            if has_turned || world.random.random_ratio(1, 4) {
+                let is_torn = world.random.random_bool(0.5);
+                between += u64::from(has_turned && !is_torn);
+                world.fail(is_torn);
+            }
+            drop(held);
+            if has_turned {
+                world.checkpoint();
+            }
+            if world.random.random_ratio(1, 8) {
+                // More than a frame takes.
+                for line in 0..200 {
+                    world.store(line);
+                    world.pool.flush(world.words(line));
+                }
+                world.base = world.file("pool");
+                world.pool.fence();
+                world.lines.iter_mut().for_each(|line| line.fenced[1] = line.fenced[0]);
+                world.lines[..200].iter_mut().for_each(|line| line.fenced = [line.states.len() - 1; 2]);
+                world.fail(false);
+            }
+        }
+        grown += usize::from(world.journal().state.lock().sizes > [SIZE_MIN; 2]);
+    }
+    assert!(turns > 5 && between > 2 && grown > 2, "{turns} turns, {between} failures between a turn and its checkpoint, {grown} worlds whose files grew");
+}
+
+/// Threads share frames, and each waits for its own.
+#[test]
+fn threads_that_share_frames_find_what_each_has_fenced() {
+    const THREADS: usize = 4;
+    let mut world = World::new(1);
+    let (pool, block) = (&*world.pool, world.block);
+    let last: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let words = pool.words(block, LINES * LINE_WORDS).unwrap();
+                    // Each has two words of every line, so that lines are copied while others store to them.
+                    let mut last = vec![0; LINES];
+                    for round in 1..200u64 {
+                        for line in (0..LINES).skip(round as usize * 37 % 64).step_by(64) {
+                            let own = &words[line * LINE_WORDS + thread * 2..][..2];
+                            // The order of a line's stores is kept: the second is never found without the first.
+                            own.iter().for_each(|word| pool.store(word, round, Ordering::Release));
+                            pool.flush(own);
+                            last[line] = round;
+                        }
+                        pool.fence();
+                    }
+                    last
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (number, line) in world.lines.iter_mut().enumerate() {
+        *line = History { states: vec![std::array::from_fn(|word| last[word / 2][number])], fenced: [0; 2] };
+    }
+    world.journal().quiesce();
+    // Of what is written to the device meanwhile nothing is known, so the pool is taken as it is; only the journal may add to it.
+    world.base = world.file("pool");
+    world.fail(false);
+}
+
+/// Many threads that fence all the time do not keep one with a large fence from his turn.
+#[test]
+fn a_large_fence_gets_its_turn() {
+    let world = World::new(1);
+    let words = || world.pool.words(world.block, LINES * LINE_WORDS).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (done, words) = (&done, words());
+            let pool = &world.pool;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    pool.persist(&words[thread * LINE_WORDS]);
+                }
+            });
+        }
+        for _ in 0..20 {
+            world.pool.persist(&words()[8 * LINE_WORDS..][..2 * LARGE / WORD]);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(world.journal().position().0 > 20, "a turn for each");
+}
+
+/// What a journal holds can be read by nobody who cannot read the pool, and nobody takes away one that is in use.
+#[test]
+fn a_journal_is_its_pools() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let mode = |name: &str| std::fs::metadata(directory.path().join(name)).unwrap().permissions().mode() & 0o777;
+    Pool::create(&path, &options()).unwrap().close().unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let pool = Pool::open(&path, &options()).unwrap();
+    assert_eq!((mode("pool.journal0"), mode("pool.journal1")), (0o640, 0o640));
+    let renamed = directory.path().join("renamed");
+    std::fs::rename(&path, &renamed).unwrap();
+    let refused = Pool::create(&path, &options()).err().expect("another pool has a journal of this name").to_string();
+    assert!(refused.contains("pool.journal0") && refused.contains("in use"), "{refused}");
+    drop(pool);
+    let refused = Pool::open_or_create(&path, &options()).err().expect("another pool needs a journal of this name").to_string();
+    assert!(refused.contains("another pool's journal"), "{refused}");
+    let other = PoolOptions { domain: Some(Domain::PageCache), ..options() };
+    Pool::open_or_create(&path, &other).unwrap().close().unwrap();
+    assert!(matches!(Pool::open(&renamed, &options()), Err(Error::NoJournal { .. })), "it was renamed without it");
+    std::fs::rename(&renamed, &path).unwrap();
+    Pool::open(&path, &options()).expect("back where its journal is, which nobody has taken away");
+}
+
+/// A pool that the device has not taken is the end, and its journal is needed for what was acknowledged.
+#[test]
+fn a_checkpoint_that_fails_retires_nothing() {
+    let world = World::new(1);
+    let words = world.pool.words(world.block, LINES * LINE_WORDS).unwrap();
+    let store = |value| {
+        world.pool.store(&words[0], value, Ordering::Relaxed);
+        world.pool.persist(&words[0]);
+    };
+    store(1);
+    world.journal().checkpoint_fails.store(true, Ordering::Relaxed);
+    world.pool.persist(&words[LINE_WORDS..][..2 * LARGE / WORD]);
+    assert!(matches!(world.pool.writable(), Err(Error::WriteBack { .. })));
+    store(2);
+    assert!(matches!(world.pool.close(), Err(Error::WriteBack { .. })));
+    // Nothing of the pool got to the device.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("pool"), &world.base).unwrap();
+    for name in ["pool.journal0", "pool.journal1"] {
+        std::fs::write(directory.path().join(name), world.file(name)).unwrap();
+    }
+    let pool = Pool::open(&directory.path().join("pool"), &options()).unwrap();
+    assert_eq!(pool.words(world.block, 1).unwrap()[0].get(), 1);
+}
+
+/// What a pool has grown by is there, though the device has nothing of it but the header and the file's length.
+#[test]
+fn what_a_pool_has_grown_by_is_recovered() {
+    const STEP: usize = 16 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = PoolOptions { size_max: 4 * STEP, slab_size: 4096, domain: Some(Domain::Msync), ..PoolOptions::default() };
+    let pool = Pool::create(&path, &options).unwrap();
+    let at_first = std::fs::read(&path).unwrap();
+    pool.grow(1).unwrap();
+    let word = &pool.words(Off::<Word>::new(STEP as u64 + 8192), 1).unwrap()[0];
+    pool.store(word, 77, Ordering::Relaxed);
+    pool.persist(word);
+    let header = std::fs::read(&path).unwrap()[..4096].to_vec();
+    drop(pool);
+    let mut image = at_first;
+    image[..4096].copy_from_slice(&header);
+    image.resize(2 * STEP, 0);
+    std::fs::write(&path, image).unwrap();
+    let pool = Pool::open(&path, &options).unwrap();
+    assert_eq!((pool.info().size, pool.words(Off::<Word>::new(STEP as u64 + 8192), 1).unwrap()[0].get()), (2 * STEP, 77));
+}
+
+/// What lies behind the journal of a pool that is in use is an error that says so, and not the end, for who accepts it.
+#[test]
+fn a_journal_that_is_not_as_it_was_left_is_missed() {
+    let world = World::new(1);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let copy = |names: &[&str]| {
+        for name in ["pool", "pool.journal0", "pool.journal1"] {
+            let _ = std::fs::remove_file(directory.path().join(name));
+        }
+        names.iter().for_each(|name| std::fs::write(directory.path().join(name), world.file(name)).unwrap());
+    };
+    let why = |result: Result<Arc<Pool>, Error>| match result {
+        Err(Error::NoJournal { what, .. }) => what,
+        other => panic!("{:?}", other.map(|pool| pool.info())),
+    };
+    let journals = |change: &dyn Fn(&mut Vec<u8>)| {
+        for number in 0..2 {
+            let path = directory.path().join(format!("pool.journal{number}"));
+            let mut bytes = std::fs::read(&path).unwrap();
+            change(&mut bytes);
+            std::fs::write(&path, bytes).unwrap();
+        }
+    };
+    copy(&["pool", "pool.journal1"]);
+    assert_eq!(why(Pool::open(&path, &options())), "is not there");
+    assert!(Pool::inspect(&path).unwrap().root("lines").unwrap().is_some(), "who only looks sees what there is");
+    copy(&["pool", "pool.journal0", "pool.journal1"]);
+    journals(&|bytes| bytes[40] ^= 1);
+    assert_eq!(why(Pool::open(&path, &options())), "is damaged");
+    copy(&["pool", "pool.journal0", "pool.journal1"]);
+    journals(&|bytes| {
+        let words: [u64; HEAD_WORDS] = std::array::from_fn(|word| u64::from_le_bytes(bytes[word * WORD..][..WORD].try_into().unwrap()));
+        let head = Head::decode(&words).unwrap();
+        bytes[..HEAD_WORDS * WORD].copy_from_slice(bytemuck::cast_slice(&Head { id: head.id + 2, ..head }.encode()));
+    });
+    assert_eq!(why(Pool::open(&path, &options())), "belongs to another pool, or to another time");
+    journals(&|bytes| bytes.truncate(100));
+    let pool = Pool::open(&path, &PoolOptions { accept_dirty_shutdown: true, ..options() }).unwrap();
+    assert!(pool.root("lines").unwrap().is_some());
+    pool.close().unwrap();
+    drop(pool);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "closed, it needs none");
+}
+
+/// A frame that contradicts itself, and yet has its checksum, is somebody's work.
+#[test]
+fn frames_are_read_up_to_what_is_none() {
+    let head = Head { uuid: 1, id: 3, generation: 5, sequence: 7 };
+    let frame_of = |sequence, entries: &[u64]| {
+        let mut frame = [&[0, sequence], entries].concat();
+        frame[0] = frame.len() as u64 | u64::from(frame_checksum(head.id, head.generation, &frame)) << 32;
+        frame
+    };
+    let line = [9; LINE_WORDS];
+    let entry = |at: u64, lines: usize| [vec![at | (lines - 1) as u64], line.repeat(lines)].concat();
+    let read = |frames: &[Vec<u64>]| {
+        let mut replay = Replay { words: [vec![0; FIRST as usize / WORD], Vec::new()], lines: BTreeMap::new() };
+        frames.iter().for_each(|frame| replay.words[0].extend(frame));
+        let end = replay.read_frames(0, &head);
+        (end, replay.lines.keys().copied().collect::<Vec<_>>())
+    };
+    let good = [frame_of(7, &entry(64, 2)), frame_of(8, &[entry(128, 1), entry(4096, ENTRY_LINES)].concat())];
+    let lines: Vec<u64> = [64, 128].into_iter().chain((0..ENTRY_LINES as u64).map(|line| 4096 + line * LINE as u64)).collect();
+    assert_eq!(read(&good), (Some(9), lines));
+    assert_eq!(read(&[good[0].clone(), good[0].clone()]), (Some(8), vec![64, 128]), "not the next one");
+    for word in 0..good[0].len() {
+        let mut damaged = good[0].clone();
+        damaged[word] ^= 1 << 17;
+        assert_eq!(read(&[damaged]).0, Some(7), "word {word}");
+    }
+    assert_eq!(read(&[frame_of(7, &[64])]).0, None, "an entry without its line");
+    assert_eq!(read(&[frame_of(7, &entry(u64::MAX - 63, 2))]).0, None, "a line behind all");
+    assert_eq!(read(&[vec![u64::MAX], vec![1]]).0, Some(7));
+}
