@@ -97,6 +97,9 @@ pub struct Work {
     /// Each lookup waits for the one before
     #[arg(long)]
     dependent: bool,
+    /// Ascending keys, one behind the other, in what is loaded and in what is inserted; those that a lookup misses are below all of them
+    #[arg(long)]
+    dense: bool,
     /// Load in bulk, and fill each leaf to this share, from 0.1 to 1
     #[arg(long, value_name = "SHARE")]
     fill: Option<f64>,
@@ -349,11 +352,16 @@ impl Work {
             workload.load = Some(Load { order: workload.load.map_or(Order::Random, |load| load.order), fill: Some(fill) });
             workload.name = format!("{}, leaves {:.0} % full", workload.name, 100.0 * fill);
         }
+        if self.dense {
+            workload.load = workload.load.map(|load| Load { order: Order::Dense, ..load });
+            workload.phases.iter_mut().for_each(|phase| phase.order = Order::Dense);
+        }
         // What is not as its name says is told.
+        let dense = self.dense.then(|| "dense keys".to_owned());
         let batch = self.batch.map(|size| format!("by {size}"));
         let dependent = (self.dependent && batch.is_none()).then(|| "dependent".to_owned());
         let operations = self.operations.map(|count| format!("{count} operations"));
-        for change in [&self.mix, &self.distribution, &batch, &dependent, &operations].into_iter().flatten() {
+        for change in [&dense, &self.mix, &self.distribution, &batch, &dependent, &operations].into_iter().flatten() {
             workload.name = format!("{}, {change}", workload.name);
         }
         for phase in &mut workload.phases {
@@ -446,6 +454,20 @@ mod tests {
             assert!(plan(&format!("--measure {measure}")).is_ok());
         }
         assert!(plan("--measure time,counts --write-latency 300").is_ok());
+    }
+
+    /// Dense keys could be inserted, but nothing else could be done with them: what was loaded was random.
+    #[test]
+    fn dense_keys_are_loaded_as_well_as_inserted() {
+        for options in ["", "--fill 0.7"] {
+            let plan = plan(&format!("--dense --workload micro,search,ycsb-e {options}")).unwrap();
+            for Case { workload, .. } in &plan.experiments[0].cases {
+                assert!(workload.name.contains("dense keys"), "{}", workload.name);
+                assert!(workload.load.iter().all(|load| load.order == Order::Dense), "{workload:?}");
+                assert!(workload.phases.iter().all(|phase| phase.order == Order::Dense), "{workload:?}");
+            }
+        }
+        assert_eq!(plan("--workload search").unwrap().experiments[0].cases[0].workload.load.unwrap().order, Order::Random);
     }
 
     #[test]

@@ -97,6 +97,26 @@ fn batches_and_dependent_lookups() {
     assert_eq!(results.measurements.len(), 6);
 }
 
+/// Ever leaves the leaves full that ascending keys divide, so that fewer leaves tell that the keys which were loaded are dense.
+#[test]
+fn dense_keys_are_searched_changed_and_scanned() {
+    let dense = |name| {
+        let mut workload = workload::find(name).unwrap();
+        workload.load = Some(Load { order: Order::Dense, fill: None });
+        workload.phases.iter_mut().for_each(|phase| phase.order = Order::Dense);
+        workload
+    };
+    let names = ["search", "miss", "update", "scan", "delete", "zipfian", "latest", "insert", "ycsb-e"];
+    let of = |workload, measure| Case { workload, parameters: Parameters { threads: 2, ..parameters(measure) } };
+    let results = run(plan(&["isle", "nv", "lb", "wb", "ever", "store"], names.iter().map(|name| of(dense(name), Measure::Time)).collect()));
+    assert_eq!(results.measurements.len(), 6 * names.len());
+    let leaves = |workload: Workload| {
+        figure(&run(plan(&["ever"], vec![of(Workload { phases: Vec::new(), ..workload }, Measure::Space)])), "ever", "space", metric::LEAVES)
+    };
+    let (ascending, random) = (leaves(dense("search")), leaves(workload::find("search").unwrap()));
+    assert!(ascending < 0.9 * random, "{ascending} leaves of ascending keys, {random} of random ones");
+}
+
 /// Threads insert different numbers of keys in a mix; later phases must know which.
 #[test]
 fn what_a_mix_has_inserted_is_found_afterwards() {
