@@ -8,7 +8,7 @@
 
 mod worker;
 
-use crate::keys::{KEY_COUNT_MAX, Keys, Population, belongs, word_of};
+use crate::keys::{KEY_COUNT_MAX, Keys, Population, version_of};
 use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Parameters, Phase};
 use crate::result::{Metric, metric};
 use crate::{Capabilities, Error, Instance, Setting, Shutdown, System, child, workload};
@@ -92,8 +92,8 @@ fn check(case: &Case) -> Result<(), Error> {
     if parameters.keys == 0 || keys_max(case) >= KEY_COUNT_MAX {
         return wrong(format!("{} keys in all; there can be from 1 to {KEY_COUNT_MAX}", keys_max(case)));
     }
-    if parameters.value_bytes < 8 {
-        return wrong(format!("values of {} bytes; the least are 8, by which they are told apart", parameters.value_bytes));
+    if parameters.value_bytes == 0 {
+        return wrong("values of no byte; the least have one, by which it is seen whose they are".into());
     }
     if parameters.threads == 0 {
         return wrong("no thread".into());
@@ -560,7 +560,7 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
         let mut handle = instance.handle()?;
         let mut look = |(number, key): (u64, Vec<u8>)| {
             value.clear();
-            wrong += u64::from(!(handle.get(&key, &mut value)? && belongs(word_of(&value), number)));
+            wrong += u64::from(!(handle.get(&key, &mut value)? && version_of(&value, number).is_some()));
             Ok::<_, Error>(())
         };
         first.map(&mut look).transpose()?;

@@ -82,26 +82,45 @@ impl Keys {
     }
 }
 
-/// Appends a value of so many bytes, at least 8, for the key of that number: no two versions in a row are the same.
+/// Appends a value of so many bytes for the key of that number: no two versions in a row are the same, and only version 0 looks like version 0.
+#[inline]
 pub(crate) fn append_value(number: u64, version: u16, size: u32, values: &mut Vec<u8>) {
-    let (word, end) = ((tag(number) | u64::from(version) << VERSION_SHIFT).to_le_bytes(), values.len() + size as usize);
-    values.extend_from_slice(&word);
-    values.resize(end, word[0] | 1);
+    let word = if size < 8 { short_word(number, version, size) } else { tag(number) | u64::from(version) << VERSION_SHIFT };
+    let (bytes, end) = (word.to_le_bytes(), values.len() + size as usize);
+    values.extend_from_slice(&bytes[..bytes.len().min(size as usize)]);
+    values.resize(end, bytes[0] | 1);
 }
 
-/// The first word of a value; 0 of one that is too short.
-pub(crate) fn word_of(value: &[u8]) -> u64 {
-    value.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+/// The version of a value; `None` if it cannot be of the key of that number. A short value may be that of another key, too: in a byte four bits tell keys.
+#[inline]
+pub(crate) fn version_of(value: &[u8], number: u64) -> Option<u16> {
+    match value.first_chunk() {
+        Some(word) => {
+            let word = u64::from_le_bytes(*word);
+            (word & ((1 << VERSION_SHIFT) - 1) == tag(number)).then_some((word >> VERSION_SHIFT) as u16)
+        }
+        None => version_of_short(value, number),
+    }
 }
 
-/// Whether a value that begins with this word may belong to the key of that number, in whatever version.
-pub(crate) fn belongs(word: u64, number: u64) -> bool {
-    word & ((1 << VERSION_SHIFT) - 1) == tag(number)
+/// Bits of a value of less than 8 bytes that tell the key. As many tell the version above them, and 16 of the longer ones.
+fn short_shift(size: u32) -> u32 {
+    8 * size - (4 * size).min(16)
 }
 
-/// The version of a value that begins with this word.
-pub(crate) fn version_of(word: u64) -> u16 {
-    (word >> VERSION_SHIFT) as u16
+fn short_word(number: u64, version: u16, size: u32) -> u64 {
+    let (shift, most) = (short_shift(size), u16::MAX >> (16 - (4 * size).min(16)));
+    let version = if version == 0 { 0 } else { (version - 1) % most + 1 };
+    tag(number) & ((1 << shift) - 1) | u64::from(version) << shift
+}
+
+#[cold]
+fn version_of_short(value: &[u8], number: u64) -> Option<u16> {
+    let mut bytes = [0; 8];
+    bytes[..value.len()].copy_from_slice(value);
+    let (word, shift) = (u64::from_le_bytes(bytes), short_shift(value.len() as u32));
+    let is_its = !value.is_empty() && word & ((1 << shift) - 1) == short_word(number, 0, value.len() as u32);
+    is_its.then_some((word >> shift) as u16)
 }
 
 /// Not zero, and below 2^48.
@@ -216,16 +235,31 @@ mod tests {
     #[test]
     fn values_tell_their_keys_and_versions() {
         let mut value = Vec::new();
-        for number in [0, 1, 77_777, DENSE, DENSE + 5] {
+        for (number, size) in [0, 1, 77_777, DENSE, DENSE + 5].into_iter().flat_map(|number| [8, 21].map(|size| (number, size))) {
             for version in [0, 1, u16::MAX] {
                 value.clear();
-                append_value(number, version, 21, &mut value);
-                let word = word_of(&value);
-                assert!(value.len() == 21 && word != 0 && belongs(word, number) && version_of(word) == version);
-                assert!(!belongs(word, number + 1) && !belongs(word, number ^ DENSE));
+                append_value(number, version, size, &mut value);
+                assert!(value.len() == size as usize && value[..8] != [0; 8] && version_of(&value, number) == Some(version));
+                assert!(version_of(&value, number + 1).is_none() && version_of(&value, number ^ DENSE).is_none());
             }
         }
-        assert_eq!(word_of(b"short"), 0);
+        assert_eq!(version_of(b"", 0), None);
+    }
+
+    /// They were refused.
+    #[test]
+    fn short_values_tell_what_they_have_bits_for() {
+        for size in 1..8 {
+            let (mut value, mut before) = (Vec::new(), Vec::new());
+            for version in 0..=u16::MAX {
+                std::mem::swap(&mut value, &mut before);
+                value.clear();
+                append_value(77, version, size, &mut value);
+                let read = version_of(&value, 77);
+                assert!(value.len() == size as usize && read.is_some_and(|read| (read == 0) == (version == 0)), "{size} bytes, version {version}: {read:?}");
+                assert!(value != before && version_of(&value, 78).is_none(), "{size} bytes, version {version}");
+            }
+        }
     }
 
     #[test]

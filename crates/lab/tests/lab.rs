@@ -82,6 +82,11 @@ fn strings_threads_and_values_of_any_size_on_indexes_the_store_and_the_server() 
         let [p50, p99, p999] = [metric::P50, metric::P99, metric::P999].map(|name| found.metrics[name].value);
         assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{found:?}");
     }
+    let short = |value_bytes| {
+        let case = of("micro", Measure::Time);
+        Case { parameters: Parameters { value_bytes, ..case.parameters }, ..case }
+    };
+    assert_eq!(run(plan(&SYSTEMS, [1, 7].map(short).into())).measurements.len(), SYSTEMS.len() * 10);
     let results = run(plan(&SYSTEMS, vec![of("readseq", Measure::Time)]));
     assert_eq!(results.measurements.len(), SYSTEMS.len());
     assert!(results.measurements.iter().all(|found| found.metrics.contains_key(metric::ENTRIES)), "all entries are visited, whatever the system");
@@ -599,7 +604,7 @@ fn what_makes_no_sense_is_an_error() {
         },
         &|case| case.parameters.keys = 0,
         &|case| case.parameters.keys = 1 << 40,
-        &|case| case.parameters.value_bytes = 7,
+        &|case| case.parameters.value_bytes = 0,
         &|case| case.parameters.threads = 0,
         &|case| case.parameters.key = KeyKind::Bytes(7),
         &|case| case.parameters.domain = "pear".into(),

@@ -9,7 +9,7 @@
 
 use super::{Kind, Outcome, Work, shares};
 use crate::choice::Chooser;
-use crate::keys::{ABSENT, DENSE, append_value, belongs, version_of, word_of};
+use crate::keys::{ABSENT, DENSE, append_value, version_of};
 use crate::plan::{Access, Distribution, Lengths, Measure};
 use crate::{Error, Handle, Instance};
 use rand::rngs::SmallRng;
@@ -239,8 +239,8 @@ impl Player<'_> {
             stands.then(|| (number, &block.keys[at * key_size..][..key_size]))
         };
         if let Some((number, key)) = last(Kind::Update, Kind::Delete) {
-            let word = self.find(number, key)?;
-            self.outcome.wrong += u64::from(word.is_none_or(|word| version_of(word) == 0));
+            let version = self.find(number, key)?;
+            self.outcome.wrong += u64::from(version.is_none_or(|version| version == 0));
         }
         if let Some((_, key)) = last(Kind::Delete, Kind::Insert) {
             self.value.clear();
@@ -262,7 +262,7 @@ impl Player<'_> {
             right &= left.next().is_some_and(|number| {
                 expected.clear();
                 keys.append(*number, &mut expected);
-                key == expected && value.len() == size && belongs(word_of(value), *number)
+                key == expected && value.len() == size && version_of(value, *number).is_some()
             });
             if right && left.len() > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
@@ -280,7 +280,7 @@ impl Player<'_> {
         } else {
             let mut right = 0;
             let mut visit =
-                |at: usize, value: Option<&[u8]>| right += usize::from(value.is_some_and(|value| belongs(word_of(value), block.operations[at].number)));
+                |at: usize, value: Option<&[u8]>| right += usize::from(value.and_then(|value| version_of(value, block.operations[at].number)).is_some());
             self.handle.get_many(&keys.collect::<Vec<_>>(), &mut visit)?;
             self.outcome.wrong += (count - right) as u64;
         }
@@ -303,9 +303,9 @@ impl Player<'_> {
             }
             Kind::Update => self.handle.update(key, value).map(|()| true),
             Kind::Modify => {
-                let Some(word) = self.find(number, key)? else { return Ok(false) };
+                let Some(version) = self.find(number, key)? else { return Ok(false) };
                 self.value.clear();
-                append_value(number, version_of(word).wrapping_add(1).max(1), self.work.parameters.value_bytes, &mut self.value);
+                append_value(number, version.wrapping_add(1).max(1), self.work.parameters.value_bytes, &mut self.value);
                 self.handle.update(key, &self.value).map(|()| true)
             }
             Kind::Delete => self.handle.delete(key),
@@ -313,18 +313,18 @@ impl Player<'_> {
         }
     }
 
-    /// The first word of the value of a key, if it is there and right.
+    /// The version of the value of a key, if it is there and right.
     #[inline(always)]
-    fn find(&mut self, number: u64, key: &[u8]) -> Result<Option<u64>, Error> {
+    fn find(&mut self, number: u64, key: &[u8]) -> Result<Option<u16>, Error> {
         self.value.clear();
         let found = self.handle.get(key, &mut self.value)?;
-        let word = word_of(&self.value);
-        let right = found && self.value.len() == self.work.parameters.value_bytes as usize && belongs(word, number);
+        let has_size = found && self.value.len() == self.work.parameters.value_bytes as usize;
+        let version = if has_size { version_of(&self.value, number) } else { None };
         if self.work.phase.access == Access::Dependent {
             // Nothing, but the processor cannot know before the value is there.
-            self.bend = usize::from(!right);
+            self.bend = usize::from(version.is_none());
         }
-        Ok(right.then_some(word))
+        Ok(version)
     }
 
     fn scan(&mut self, from: &[u8], length: u64) -> Result<bool, Error> {
