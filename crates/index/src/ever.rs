@@ -105,6 +105,7 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     known: Arc<Known>,
     router: Olc<K, FANOUT>,
     leaves: Counter,
+    splits: Counter,
     behind: Behind<K>,
     gate: Gate,
 }
@@ -436,6 +437,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn stats(&self) -> Stats {
         self.read_rest();
         let leaves = self.leaves.get();
-        Stats { keys: self.known.keys.get(), leaves, leaf_bytes: leaves * size_of::<Leaf<LINES>>() as u64, depth: self.router.depth() + 1, ..Stats::default() }
+        Stats {
+            keys: self.known.keys.get(),
+            leaves,
+            splits: self.splits.get(),
+            leaf_bytes: leaves * size_of::<Leaf<LINES>>() as u64,
+            depth: self.router.depth() + 1,
+            ..Stats::default()
+        }
     }
 }

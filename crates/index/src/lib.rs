@@ -250,6 +250,8 @@ pub struct Stats {
     pub keys: u64,
     /// Number of leaves.
     pub leaves: u64,
+    /// Leaves that were divided since the index was opened. Those that were merged again are among them; loading in bulk divides none.
+    pub splits: u64,
     /// Size of all leaves in bytes.
     pub leaf_bytes: u64,
     /// Levels, leaves included.

@@ -81,6 +81,7 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     router: R,
     keys: Counter,
     leaves: Counter,
+    splits: Counter,
     gate: Gate,
     _key: PhantomData<fn(&K, L)>,
 }
@@ -584,6 +585,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
         Stats {
             keys: self.keys.get(),
             leaves,
+            splits: self.splits.get(),
             leaf_bytes,
             depth: self.router.depth() + 1,
             rebuilds: self.router.rebuilds(),

@@ -33,6 +33,7 @@ pub(crate) struct Tree<K: Key + ?Sized, M: Medium> {
     free: Mutex<Free>,
     keys: Counter,
     leaf_count: Counter,
+    splits: Counter,
 }
 
 #[derive(Default)]
@@ -136,9 +137,9 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         let first: &Leaf = leaves.get_or_make(0);
         assert!(first.latch.revive(), "a latch of zeroes has not begun");
         let free = Mutex::new(Free { next: 1, numbers: Vec::new() });
-        let leaf_count = Counter::default();
+        let (keys, leaf_count, splits) = (Counter::default(), Counter::default(), Counter::default());
         leaf_count.add(1);
-        Self { pool: pool.clone(), router: Olc::build(&[(K::LOWEST.to_owned(), 0)]), leaves, free, keys: Counter::default(), leaf_count }
+        Self { pool: pool.clone(), router: Olc::build(&[(K::LOWEST.to_owned(), 0)]), leaves, free, keys, leaf_count, splits }
     }
 
     #[inline(always)]
@@ -232,6 +233,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         leaf.fill(lower_skip, &lower);
         self.router.split(number, number, low.borrow(), separator.borrow(), right_number);
         self.leaf_count.add(1);
+        self.splits.add(1);
         Ok(())
     }
 
@@ -381,6 +383,6 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
     fn stats(&self) -> Stats {
         let leaves = self.leaf_count.get();
         let leaf_bytes = leaves * size_of::<Leaf>() as u64;
-        Stats { keys: self.keys.get(), leaves, leaf_bytes, depth: self.router.depth() + 1, ..Stats::default() }
+        Stats { keys: self.keys.get(), leaves, splits: self.splits.get(), leaf_bytes, depth: self.router.depth() + 1, ..Stats::default() }
     }
 }

@@ -90,6 +90,28 @@ fn byte_strings() {
     );
 }
 
+/// Where leaves merge, there are no more of them than before, however many were divided.
+#[test]
+fn divisions_are_counted_apart_from_merges() {
+    const KEYS: u64 = if cfg!(miri) { 500 } else { 5_000 };
+    let value = NonZeroU64::MIN;
+    for entry in registry::<u64, Hardware>() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let index = entry.create(&pool, "t").unwrap();
+        let mut splits = 0;
+        for round in 1..4 {
+            (0..KEYS).for_each(|key| assert!(index.insert(&key, value).unwrap().is_none()));
+            (0..2 * KEYS).for_each(|key| assert!(index.update(&(key % KEYS), value).unwrap().is_some()));
+            let stats = index.stats();
+            assert!(stats.splits >= splits + KEYS / entry.leaf_capacity as u64 / 2, "{}, round {round}: {stats:?} after {splits}", entry.name);
+            assert!(round > 1 || stats.splits == stats.leaves - 1, "{}: {stats:?}, and nothing has merged", entry.name);
+            (0..KEYS).for_each(|key| assert!(index.remove(&key).unwrap().is_some()));
+            assert!(index.stats().splits >= stats.splits && index.stats().leaves < stats.leaves, "{}: {:?} after {stats:?}", entry.name, index.stats());
+            splits = index.stats().splits;
+        }
+    }
+}
+
 /// Leaves are read when they are touched, by those who touch them and by threads behind them, and the count is right in the end.
 #[test]
 fn an_index_serves_while_its_leaves_are_read() {

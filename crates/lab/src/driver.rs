@@ -302,8 +302,9 @@ fn run_phase(
         report_counts(&counts, operations, &mut metrics);
     }
     if let (Some(before), Some(after)) = (before, instance.marks()) {
-        if mix.insert > 0.0 {
-            put(&mut metrics, metric::SPLITS, after.leaves.saturating_sub(before.leaves) as f64 / operations as f64, "1/op");
+        // An update divides leaves, too, where they keep what was, as NV-Tree's do.
+        if mix.insert + mix.update + mix.modify + mix.delete > 0.0 {
+            put(&mut metrics, metric::SPLITS, (after.splits - before.splits) as f64 / operations as f64, "1/op");
             put(&mut metrics, metric::LEAVES, after.leaves as f64, "");
             put(&mut metrics, metric::REBUILDS, (after.rebuilds.count - before.rebuilds.count) as f64, "");
             if parameters.measure == Measure::Time {

@@ -122,7 +122,7 @@ pub trait Instance: Send + Sync {
     fn reset_counts(&self) {}
 
     /// What has happened so far, cheap enough to be asked after every operation, so that operations that divide a leaf can be told from others. `None` if that
-    /// cannot be told. Without [`Measure::Counts`] only leaves are counted.
+    /// cannot be told. Without [`Measure::Counts`] neither lines nor fences are counted.
     fn marks(&self) -> Option<Marks> {
         None
     }
@@ -178,6 +178,8 @@ pub struct Marks {
     pub fences: u64,
     /// Leaves that there are.
     pub leaves: u64,
+    /// Leaves that were divided.
+    pub splits: u64,
     /// How inner nodes were built anew.
     pub rebuilds: Rebuilds,
     /// How transactions of the processor have fared, of a system that is about them.

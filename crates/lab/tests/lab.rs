@@ -250,6 +250,22 @@ fn counts_are_those_of_the_structure() {
     assert!(results.skipped.len() == 1 && results.skipped[0].system == "volatile", "what cannot be done is told");
 }
 
+/// They were told of inserts alone, as what there were more leaves at the end: those that updates divide were not seen, nor those that merged again.
+#[test]
+fn divisions_are_told_whatever_divides() {
+    let micro = Case { workload: workload::find("micro").unwrap(), parameters: parameters(Measure::Counts) };
+    let results = run(plan(&["nv", "isle"], vec![micro]));
+    assert!(figure(&results, "nv", "update", metric::SPLITS) > 0.01, "each update is one more element in a leaf");
+    assert_eq!(figure(&results, "isle", "update", metric::SPLITS), 0.0);
+    let mut shrinking = workload::find("ycsb-a").unwrap();
+    shrinking.phases[0].mix = workload::parse_mix("insert=1,delete=2").unwrap();
+    shrinking.phases[0].operations = Some(2 * KEYS);
+    let results = run(plan(&["store:nv", "nv"], vec![Case { workload: shrinking, parameters: parameters(Measure::Counts) }]));
+    for system in ["store:nv", "nv"] {
+        assert!(figure(&results, system, "run", metric::SPLITS) > 0.001, "leaves divide while they become fewer");
+    }
+}
+
 #[test]
 fn a_run_can_be_repeated_from_its_results() {
     let insert = Case { workload: workload::find("insert").unwrap(), parameters: parameters(Measure::Counts) };

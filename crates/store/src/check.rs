@@ -51,6 +51,8 @@ pub struct NamespaceStats {
     pub keys: u64,
     /// Number of leaves of the index.
     pub leaves: u64,
+    /// Leaves that were divided since the index was opened or cleared.
+    pub splits: u64,
     /// Size of all leaves in bytes.
     pub leaf_bytes: u64,
     /// Levels of the index, leaves included.
@@ -111,9 +113,8 @@ impl<M: Listed> Store<M> {
     pub fn stats(&self) -> Stats {
         let namespaces = self.existing().into_iter().filter_map(|space| {
             let index = space.index.load_full()?;
-            let stats = index.tree.stats();
-            let keys = space.count.get();
-            Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys, leaves: stats.leaves, leaf_bytes: stats.leaf_bytes, depth: stats.depth })
+            let everleaf_index::Stats { leaves, splits, leaf_bytes, depth, .. } = index.tree.stats();
+            Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys: space.count.get(), leaves, splits, leaf_bytes, depth })
         });
         Stats { namespaces: namespaces.collect(), pool: self.shared.pool.info() }
     }

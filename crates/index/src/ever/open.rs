@@ -58,7 +58,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn assemble(pool: &Arc<Pool<M>>, root: Off<Root>, directory: Directory<LINES, LEAVES>, known: Arc<Known>, live: &[(K::Owned, Number)]) -> Self {
         let leaves = Counter::default();
         leaves.add(live.len() as i64);
-        Self { pool: pool.clone(), root, directory, known, router: Olc::build(live), leaves, behind: Behind::nothing(), gate: Gate::default() }
+        let (router, splits) = (Olc::build(live), Counter::default());
+        Self { pool: pool.clone(), root, directory, known, router, leaves, splits, behind: Behind::nothing(), gate: Gate::default() }
     }
 
     /// The descriptor of a leaf that begins to live.

@@ -81,6 +81,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             Err(error) => return Ok(Err(error)),
         };
         self.leaves.add(1);
+        self.splits.add(1);
         if !is_done {
             return Err(Restart);
         }

@@ -72,7 +72,19 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let places: Vec<u64> = image.leaves.iter().map(|(_, place)| *place).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
         let router = build(&image.leaves);
-        Self { pool: pool.clone(), root, waypoints, latches, logs: Logs::new(logs), router, keys, leaves, gate: Gate::default(), _key: PhantomData }
+        Self {
+            pool: pool.clone(),
+            root,
+            waypoints,
+            latches,
+            logs: Logs::new(logs),
+            router,
+            keys,
+            leaves,
+            splits: Counter::default(),
+            gate: Gate::default(),
+            _key: PhantomData,
+        }
     }
 
     /// See [`OrderedIndex::close`](crate::OrderedIndex::close).

@@ -219,7 +219,7 @@ impl Player<'_> {
                 self.outcome.record(*kind, nanoseconds, 1);
             }
             if let (Some(before), Some(after)) = (before, after) {
-                let group = if after.leaves > before.leaves { &mut self.outcome.dividing } else { &mut self.outcome.common };
+                let group = if after.splits > before.splits { &mut self.outcome.dividing } else { &mut self.outcome.common };
                 let (lines, fences) = (after.lines_flushed - before.lines_flushed, after.fences - before.fences);
                 group.add(super::Group { count: 1, lines, fences, nanoseconds });
             }

@@ -264,9 +264,9 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
 
     fn marks(&self) -> Option<Marks> {
         let (lines_flushed, fences) = self.pool.medium().flushed_and_fenced();
-        let everleaf_index::Stats { leaves, rebuilds, transactions, .. } = self.index.stats();
+        let everleaf_index::Stats { leaves, splits, rebuilds, transactions, .. } = self.index.stats();
         let transactions = is_about_transactions(self.entry.name).then_some(transactions);
-        Some(Marks { lines_flushed, fences, leaves, rebuilds, transactions })
+        Some(Marks { lines_flushed, fences, leaves, splits, rebuilds, transactions })
     }
 
     fn settle(&self) {

@@ -86,8 +86,9 @@ impl<M: Measured + Listed> Open<M> {
         |error| Error::system(&self.system.name, error)
     }
 
-    fn leaves(&self) -> u64 {
-        self.store.stats().namespaces.iter().map(|namespace| namespace.leaves).sum()
+    /// Of its namespaces together: leaves, and how many were divided.
+    fn leaves_and_splits(&self) -> (u64, u64) {
+        self.store.stats().namespaces.iter().fold((0, 0), |(leaves, splits), of| (leaves + of.leaves, splits + of.splits))
     }
 }
 
@@ -97,7 +98,7 @@ impl<M: Measured + Listed> Instance for Open<M> {
     }
 
     fn space(&self) -> Result<Space, Error> {
-        Ok(Space { pool_bytes: Some(self.store.fill().used as u64), leaves: Some(self.leaves()) })
+        Ok(Space { pool_bytes: Some(self.store.fill().used as u64), leaves: Some(self.leaves_and_splits().0) })
     }
 
     fn counts(&self) -> Option<Counts> {
@@ -110,7 +111,8 @@ impl<M: Measured + Listed> Instance for Open<M> {
 
     fn marks(&self) -> Option<Marks> {
         let (lines_flushed, fences) = self.store.pool().medium().flushed_and_fenced();
-        Some(Marks { lines_flushed, fences, leaves: self.leaves(), ..Marks::default() })
+        let (leaves, splits) = self.leaves_and_splits();
+        Some(Marks { lines_flushed, fences, leaves, splits, ..Marks::default() })
     }
 
     fn reopen(self: Box<Self>, shutdown: Shutdown, threads: u16) -> Result<Reopened, Error> {

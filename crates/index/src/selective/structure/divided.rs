@@ -47,6 +47,7 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
         let (right, room) = leaf.divide(division);
         tree.router.split(off, off, low.borrow(), separator.borrow(), right.bytes());
         tree.leaves.add(1);
+        tree.splits.add(1);
         tree.pass_by(right.bytes());
         let room = match change {
             Change::Insert(value) if matches!(room, Room::Made) && !goes_right && leaf.insert(&tree.pool, key, value)? == Written::Done => Room::Applied,

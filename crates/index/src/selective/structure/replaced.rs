@@ -54,6 +54,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             Some((separator, right)) => {
                 tree.router.split(off, left, low.borrow(), separator.borrow(), right.bytes());
                 tree.leaves.add(1);
+                tree.splits.add(1);
                 // Where keys ascend, or descend, the half that this one does not belong to stays.
                 tree.pass_by(if *pending.key < *separator.borrow() { right.bytes() } else { left });
             }
