@@ -67,6 +67,7 @@ pub(crate) const PERSISTENT: Capabilities = Capabilities {
     any_size: true,
     leaf_bytes: None,
     alone: false,
+    by_requests: false,
     lacks_transactions: false,
 };
 

@@ -94,6 +94,7 @@ impl System for Servers {
             any_size: true,
             leaf_bytes: None,
             alone: false,
+            by_requests: true,
             lacks_transactions: false,
         }
     }

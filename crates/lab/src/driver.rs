@@ -30,6 +30,11 @@ pub type Metrics = BTreeMap<String, Metric>;
 
 /// Shares of leaves that can be filled by loading in bulk.
 const FILLS: RangeInclusive<f64> = 0.1..=1.0;
+/// As many operations of a tree take as long as a request through a socket, about: a client that waits for each has one in 70 us, and several, which keep the
+/// processors awake, have one in 8 to 30.
+const REQUEST: u64 = 64;
+/// The same of an operation whose instructions are counted.
+const INSTRUMENTED: u64 = 50;
 /// Longest latency that is told apart from longer ones.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -148,10 +153,16 @@ fn keys_max(case: &Case) -> u64 {
     loaded.saturating_add(inserted.fold(0, u64::saturating_add))
 }
 
-/// Operations of a case in all, loading included: what takes time.
-pub fn effort(case: &Case) -> u64 {
+/// How long a case takes, about: as many operations of a tree, loading included.
+pub fn effort(case: &Case, capabilities: &Capabilities) -> u64 {
     let loaded = if case.workload.load.is_some() { case.parameters.keys } else { 0 };
-    loaded + case.workload.phases.iter().map(|phase| operations(phase, &case.parameters)).sum::<u64>()
+    let operations = loaded + case.workload.phases.iter().map(|phase| operations(phase, &case.parameters)).sum::<u64>();
+    let each = match case.parameters.measure {
+        Measure::Instructions => INSTRUMENTED,
+        _ if capabilities.by_requests => REQUEST,
+        _ => 1,
+    };
+    operations * each
 }
 
 /// A directory for an instance, gone when it is dropped.

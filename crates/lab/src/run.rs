@@ -15,7 +15,7 @@
 use crate::driver::{self, Context, Place};
 use crate::plan::{Case, Experiment, Measure, Memory, Plan};
 use crate::result::{End, FORMAT, Header, Line, Machine, Measurement, MemoryCosts, Results, Skipped};
-use crate::{Error, System, child, claims, raw, system};
+use crate::{Capabilities, Error, System, child, claims, raw, system};
 use everleaf_pmem::Domain;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
@@ -119,13 +119,7 @@ impl Run<'_> {
             return ProgressBar::hidden();
         }
         let style = ProgressStyle::with_template("{elapsed} [{bar:40}] {percent} %, {eta} left: {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
-        let steps = |experiment: &Experiment| {
-            let rounds = |case: &Case| u64::from(if case.parameters.measure.is_counted() { 1 } else { plan.rounds });
-            let warm_up = warm_up(experiment, least_of(plan)).map_or(0, |case| driver::effort(&case));
-            let all = experiment.cases.iter().map(|case| rounds(case) * driver::effort(case)).sum::<u64>();
-            (warm_up + all) * experiment.systems.len() as u64
-        };
-        ProgressBar::new(plan.experiments.iter().map(steps).sum()).with_style(style)
+        ProgressBar::new(plan.experiments.iter().map(|experiment| steps(experiment, plan, self.systems.as_slice())).sum()).with_style(style)
     }
 
     fn experiment(&self, experiment: &Experiment, results: &mut Results, progress: &ProgressBar, out: &mut dyn Write) -> Result<(), Error> {
@@ -148,7 +142,7 @@ impl Run<'_> {
                         Err(other) => return Err(other),
                     }
                 }
-                progress.inc(driver::effort(&case));
+                progress.inc(driver::effort(&case, &system.capabilities()));
             }
         }
         // The same order would have each system follow the same other one in every round.
@@ -172,7 +166,7 @@ impl Run<'_> {
                         // Other keys each round: a figure must not hang on one lucky set.
                         self.case(experiment, case, system, round, seed + u64::from(round), results, out)?;
                     }
-                    progress.inc(driver::effort(case));
+                    progress.inc(driver::effort(case, &system.capabilities()));
                 }
             }
         }
@@ -217,6 +211,17 @@ impl Run<'_> {
     }
 }
 
+/// The effort of an experiment, of all its systems, rounds and cases.
+fn steps(experiment: &Experiment, plan: &Plan, systems: &[Box<dyn System>]) -> u64 {
+    let rounds = |case: &Case| u64::from(if case.parameters.measure.is_counted() { 1 } else { plan.rounds });
+    let warm_up = warm_up(experiment, least_of(plan));
+    let of = |capabilities: Capabilities| {
+        let all = experiment.cases.iter().map(|case| rounds(case) * driver::effort(case, &capabilities));
+        all.chain(warm_up.iter().map(|case| driver::effort(case, &capabilities))).sum::<u64>()
+    };
+    systems.iter().filter(|system| experiment.systems.iter().any(|name| name == system.name())).map(|system| of(system.capabilities())).sum()
+}
+
 /// The least number of keys that systems are warmed up with.
 fn least_of(plan: &Plan) -> u64 {
     if plan.claims.is_empty() { WARM_UP.1 } else { WARM_UP_OF_CLAIMS }
@@ -252,6 +257,22 @@ fn measure_memory<'a>(cases: impl Iterator<Item = &'a Case>, seed: u64) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What was left was told as if a request took as long as an operation of a tree: half of the time, nearly all of the bar.
+    #[test]
+    fn a_request_weighs_as_many_operations_of_a_tree_as_take_as_long() {
+        let mut systems = crate::systems();
+        crate::find(&mut systems, "server:lb").unwrap();
+        let names: Vec<String> = systems.iter().map(|system| system.name().to_owned()).collect();
+        let plan = claims::plan("lb", claims::Scale::TINY, &names, 5, 1).unwrap();
+        let served = plan.experiments.iter().find(|experiment| experiment.id == "lb-server").unwrap();
+        let steps_of = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            steps(&Experiment { systems: names, ..served.clone() }, &plan, &systems)
+        };
+        let (tree, server, both) = (steps_of(&["lb"]), steps_of(&["server:lb"]), steps_of(&["lb", "server:lb"]));
+        assert!((30..150).contains(&(server / tree)) && both == tree + server, "{tree}, {server}, {both}");
+    }
 
     #[test]
     fn claims_are_warmed_up_with_all_keys_of_the_default_scale() {

@@ -64,6 +64,8 @@ pub struct Capabilities {
     pub leaf_bytes: Option<u32>,
     /// All that it does is done by the thread that calls it.
     pub alone: bool,
+    /// Each operation is a request through a socket.
+    pub by_requests: bool,
     /// It is about transactions of the processor, and this one has none.
     pub lacks_transactions: bool,
 }

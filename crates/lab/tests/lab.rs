@@ -430,6 +430,7 @@ impl System for Map {
             any_size,
             leaf_bytes: None,
             alone: true,
+            by_requests: self.lie == Lie::Waits,
             lacks_transactions: false,
         }
     }

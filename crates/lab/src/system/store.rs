@@ -43,6 +43,7 @@ impl System for Stores {
             any_size: true,
             leaf_bytes: None,
             alone: false,
+            by_requests: false,
             lacks_transactions: false,
         }
     }
