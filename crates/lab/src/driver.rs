@@ -298,6 +298,9 @@ fn run_phase(
         numbers
     });
     let work = Work { phase, parameters, keys, population, sorted, operations, insert_base, marked, context };
+    if phase.touches_ahead {
+        instance.touch_ahead(operations)?;
+    }
     instance.reset_counts();
     let before = instance.marks();
     let outcome = run_threads(instance, &work)?;

@@ -104,6 +104,9 @@ pub struct Phase {
     /// How many entries a scan visits.
     #[serde(default)]
     pub lengths: Lengths,
+    /// Whether memory for a new leaf of each operation is touched before: a huge page that is touched first takes as long as thousands of inserts.
+    #[serde(default)]
+    pub touches_ahead: bool,
     /// Whether it gives a measurement; a warm-up does not.
     pub measured: bool,
 }

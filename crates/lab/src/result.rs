@@ -385,6 +385,7 @@ mod tests {
             operations: Some(7),
             access: Access::Batch(16),
             lengths: Lengths::Uniform,
+            touches_ahead: true,
             measured: true,
         };
         let workload = Workload { name: "micro".into(), load: Some(Load { order: Order::Dense, fill: Some(0.7) }), phases: vec![phase] };

@@ -123,6 +123,14 @@ pub trait Instance: Send + Sync {
     /// Starts counting anew.
     fn reset_counts(&self) {}
 
+    /// Touches the persistent memory that so many new leaves will take, if it has leaves, so that nobody waits for the system to find pages for them.
+    ///
+    /// # Errors
+    /// Whatever hinders it.
+    fn touch_ahead(&self, _leaves: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// What has happened so far, cheap enough to be asked after every operation, so that operations that divide a leaf can be told from others. `None` if that
     /// cannot be told. Without [`Measure::Counts`] neither lines nor fences are counted.
     fn marks(&self) -> Option<Marks> {

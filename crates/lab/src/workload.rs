@@ -143,6 +143,7 @@ pub(crate) fn phase(name: &str, mix: Mix) -> Phase {
         operations: None,
         access: Access::Independent,
         lengths: Lengths::Fixed,
+        touches_ahead: false,
         measured: true,
     }
 }

@@ -171,7 +171,7 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
     // be added to many.
     let (many, few) = (4 * n, n / 200);
     let inserts = |name: &str, fill, order, stretches: &[&str]| {
-        let stretch = |name: &&str| some(few, Phase { order, ..phase(name, INSERT) });
+        let stretch = |name: &&str| some(few, Phase { order, touches_ahead: true, ..phase(name, INSERT) });
         workload(name, filled(fill), stretches.iter().map(stretch).collect())
     };
     let case = |workload: Workload, threads: u16, measure: Measure| Case { workload, parameters: Parameters { threads, ..parameters(n, 0, measure) } };

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::plan::{KeyKind, Measure};
 use everleaf_index::record::Record;
 use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, Trace, registry};
-use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions, htm};
+use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions, WORD, htm};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ use std::time::Instant;
 
 /// Name of the root in the pool.
 const ROOT: &str = "lab";
+/// Size of the smallest page that memory can lie on.
+const SMALLEST_PAGE: usize = 4 << 10;
 
 /// An index of the registry.
 struct Index {
@@ -263,6 +265,15 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
         self.pool.medium().reset();
     }
 
+    fn touch_ahead(&self, leaves: u64) -> Result<(), Error> {
+        let stats = self.index.stats();
+        let size = leaves * stats.leaf_bytes / stats.leaves.max(1);
+        // A block that is dropped is free at once, and its slabs lie before all that was never taken, so that they are taken first.
+        let block = self.pool.alloc_words(size as usize / WORD).map_err(|error| self.failed()(error.into()))?;
+        block.iter().step_by(SMALLEST_PAGE / WORD).for_each(|word| self.pool.store(word, 0, Ordering::Relaxed));
+        Ok(())
+    }
+
     fn marks(&self) -> Option<Marks> {
         let (lines_flushed, fences) = self.pool.medium().flushed_and_fenced();
         let everleaf_index::Stats { leaves, splits, rebuilds, transactions, .. } = self.index.stats();
@@ -395,5 +406,39 @@ impl<K: Class + ?Sized, M: Measured> Handle for Threads<'_, K, M> {
             0 => Ok(()),
             present => Err(Error::system(open.entry.name, format!("{present} keys are there that were never inserted"))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf_pmem::Domain;
+
+    /// A huge page that was touched first within 5,000 inserts took four times as long as all of them, in every second round.
+    #[test]
+    fn memory_that_was_touched_ahead_is_taken_first() {
+        const LEAVES: u64 = 200_000;
+        let setting = Setting {
+            keys_max: 1_000_000,
+            key: KeyKind::Integer,
+            value_bytes: 8,
+            threads: 1,
+            domain: Domain::PageCache,
+            write_latency_ns: 0,
+            directory: None,
+            huge_pages: false,
+            measure: Measure::Time,
+        };
+        let instance = all().iter().find(|system| system.name() == "lb").unwrap().create(&setting).unwrap();
+        let (size, space) = (LEAVES * 256, instance.space().unwrap());
+        let growth = || {
+            let before = crate::machine::private_bytes().unwrap();
+            instance.touch_ahead(LEAVES).unwrap();
+            crate::machine::private_bytes().unwrap().saturating_sub(before)
+        };
+        // Other tests take some megabytes meanwhile.
+        let (first, second) = (growth(), growth());
+        assert!(first > size * 9 / 10 && second < size / 2, "{first} and then {second} bytes for {size}");
+        assert_eq!(instance.space().unwrap(), space, "nothing is kept");
     }
 }
