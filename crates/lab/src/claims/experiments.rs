@@ -2,6 +2,7 @@
 
 use super::table::ROWS;
 use crate::Error;
+use crate::driver::memory_directory;
 use crate::plan::{Case, Distribution, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Phase, Plan, Shape, Workload};
 use crate::result::metric;
 use crate::workload::{DELETE, INSERT, NONE, SEARCH, UPDATE, YCSB, phase};
@@ -250,12 +251,13 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
     });
     let rebuilt = [n / 10, n, 4 * n].map(|keys| Case { workload: insert(), parameters: parameters(keys, 0, Measure::Time) });
     let opened = case(workload("reopen", Some(RANDOM), Vec::new()), 0, Measure::Recovery);
-    // NV-Store is an index behind a store, and compared with a server.
+    // NV-Store is an index behind a store, and compared with a server, whose log is in memory as well.
     let served = ["status-update", "session-store"].map(|name| {
         let workload = crate::workload::find(name).expect("a workload of its study");
         [1, 2].map(|threads| {
             let key = KeyKind::Bytes(24);
-            Case { workload: workload.clone(), parameters: Parameters { key, value_bytes: 100, threads, ..parameters(n / 40, 0, Measure::Time) } }
+            let memory = Memory::Directory(memory_directory());
+            Case { workload: workload.clone(), parameters: Parameters { key, value_bytes: 100, threads, memory, ..parameters(n / 40, 0, Measure::Time) } }
         })
     });
     let media = [0, 50, 180].map(|latency| case(insert(), latency, Measure::Time));
@@ -280,7 +282,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "nv-server",
             "Clients of a server: NV-Store's study",
-            &["server:nv"],
+            &["server:nv", "redis-memory", "redis-always"],
             served.into_iter().flatten().collect(),
             Some((Shape::Bars, "system", metric::THROUGHPUT)),
         ),

@@ -23,6 +23,8 @@ const ISLE_RIVALS: [&str; 3] = ["nv", "fp-published", "wb"];
 const NEARLY_LINEAR: f64 = 1.7;
 /// Inserts of which the paper says how often they build inner nodes anew.
 const PAPERS_REBUILDS: u64 = 100_000_000;
+/// What NV-Store is compared with: Redis without a log, and with one that is synchronised at each write. Both are systems of the peers' program alone.
+const REDIS: [&str; 2] = ["redis-memory", "redis-always"];
 /// Alike, as times are.
 const ALIKE: Wanted = Wanted::between(1.0 - TIME_TOLERANCE, 1.0 + TIME_TOLERANCE);
 
@@ -412,20 +414,35 @@ pub(super) fn survived(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 pub(super) fn status_updates(evidence: &Evidence<'_>) -> Option<Judgement> {
-    requests(evidence, "status-update")
+    requests(evidence, "status-update", 3.2)
 }
 
 pub(super) fn sessions(evidence: &Evidence<'_>) -> Option<Judgement> {
-    requests(evidence, "session-store")
+    requests(evidence, "session-store", 4.8)
 }
 
-fn requests(evidence: &Evidence<'_>, workload: &str) -> Option<Judgement> {
-    let mut ours = Vec::new();
+/// How many times as many requests as Redis the server answers, with as many clients as are best for that; without a Redis, how many there are.
+fn requests(evidence: &Evidence<'_>, workload: &str, paper: f64) -> Option<Judgement> {
+    let rate = |system, count| evidence.rounds_of(["nv-server", workload, "run", metric::THROUGHPUT], system, threads(count));
+    let (mut ours, mut parts) = (Vec::new(), Vec::new());
     for count in [1, 2] {
-        let rate = evidence.rounds_of(["nv-server", workload, "run", metric::THROUGHPUT], "server:nv", threads(count))?.figure()?.in_units_of(1000.0);
-        ours.push(format!("{} with {count}", rate.show(1, "")));
+        let figure = rate("server:nv", count)?.figure()?.in_units_of(1000.0);
+        ours.push(format!("{} with {count}", figure.show(1, "")));
     }
-    Some(Judgement::new(true, format!("thousands of requests a second, by clients: {}", ours.join(", "))).cannot_compare())
+    for redis in REDIS {
+        let ratios = [1, 2].map(|count| rate("server:nv", count)?.by(&rate(redis, count)?));
+        if let Some(most) = ratios.into_iter().flatten().max_by(|one, other| one.median.total_cmp(&other.median)) {
+            parts.push(Part::ratio("server:nv", redis, most, Wanted::ratio(paper, paper, TIME_TOLERANCE)));
+        }
+    }
+    let ours = format!("thousands of requests a second, by clients: {}", ours.join(", "));
+    if parts.len() < REDIS.len() {
+        let why =
+            "Without redis-memory and redis-always, which are systems of everleaf-peers alone: `everleaf-peers lab reproduce nv` compares with them.".into();
+        return Some(Judgement { why, ..Judgement::new(true, ours).cannot_compare() });
+    }
+    let judged = Judgement::of(&parts);
+    Some(Judgement { ours: format!("{ours}; at the most {}", judged.ours), ..judged })
 }
 
 pub(super) fn slower_media(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -528,6 +545,32 @@ mod tests {
             results.measurements.iter_mut().for_each(|found| found.parameters.keys = keys);
             assert_eq!(rebuild_count(&Evidence(&results)).unwrap().verdict, verdict);
         }
+    }
+
+    /// Redis was no part of the plan, wherever that was made, and nothing was ever compared with it.
+    #[test]
+    fn requests_are_compared_with_redis_where_it_is_there() {
+        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let served = |systems: &[String]| {
+            let experiments = plan("nv", Scale::TINY, systems, 5, 1).unwrap().experiments;
+            experiments.into_iter().find(|experiment| experiment.id == "nv-server").unwrap().systems
+        };
+        assert_eq!(served(&systems), ["server:nv"]);
+        assert_eq!(served(&[systems, REDIS.map(str::to_owned).to_vec()].concat()), ["server:nv", "redis-memory", "redis-always"]);
+        let mut results = planned("nv");
+        for (count, rate) in [(1, 15e3), (2, 96e3)] {
+            add(&mut results, "nv-server", metric::THROUGHPUT, &[("server:nv", rate)], |case| case.parameters.threads == count);
+        }
+        results.measurements.iter_mut().for_each(|found| found.phase = "run".into());
+        let Judgement { verdict, why, .. } = status_updates(&Evidence(&results)).unwrap();
+        assert!(verdict == Verdict::CannotCompare && why.contains("everleaf-peers lab reproduce nv"), "{why}");
+        for (count, rate) in [(1, 15e3), (2, 32e3)] {
+            add(&mut results, "nv-server", metric::THROUGHPUT, &REDIS.map(|redis| (redis, rate)), |case| case.parameters.threads == count);
+        }
+        results.measurements.iter_mut().for_each(|found| found.phase = "run".into());
+        let Judgement { ours, verdict, .. } = status_updates(&Evidence(&results)).unwrap();
+        assert!(verdict == Verdict::Agree && ours.contains("at the most server:nv 3.00 x redis-memory, server:nv 3.00 x redis-always"), "{ours}");
+        assert_eq!(sessions(&Evidence(&results)).unwrap().verdict, Verdict::Differ, "3 instead of 4.8");
     }
 
     /// One thread and two were measured in experiments of their own, minutes apart, and compared by their rounds.
