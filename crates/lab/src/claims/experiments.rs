@@ -135,7 +135,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-search",
             "Lookups of random keys",
-            &all,
+            &["isle", "nv", "fp-published", "wb", "isle-plain"],
             vec![slow(workload("search", Some(RANDOM), vec![phase("search", SEARCH)]), n, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
@@ -149,7 +149,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-nodes",
             "Inserts and lookups by size of the nodes",
-            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k"],
+            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k", "isle-plain"],
             vec![slow(nodes, n / 2, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),

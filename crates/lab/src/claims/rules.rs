@@ -86,14 +86,17 @@ pub(super) fn inserts_for_a_split(evidence: &Evidence<'_>) -> Option<Judgement> 
 pub(super) fn larger_nodes(evidence: &Evidence<'_>) -> Option<Judgement> {
     let ratio = |phase, system, base| evidence.ratio(["isle-nodes", "", phase, metric::MEAN], system, base);
     let degraded = Wanted::between(1.0 + TIME_TOLERANCE, f64::INFINITY);
-    Some(Judgement::of(&[
+    let judged = Judgement::of(&[
         Part::ratio("inserts: isle-2k", "isle", ratio("insert", "isle-2k", "isle")?, ALIKE),
         Part::ratio("nv-2k", "nv", ratio("insert", "nv-2k", "nv")?, ALIKE),
         Part::ratio("wb-1k", "wb", ratio("insert", "wb-1k", "wb")?, degraded),
         Part::ratio("searches: isle", "nv", ratio("search", "isle", "nv")?, Wanted::BELOW),
         Part::ratio("isle-1k", "nv-1k", ratio("search", "isle-1k", "nv-1k")?, Wanted::BELOW),
         Part::ratio("isle-2k", "nv-2k", ratio("search", "isle-2k", "nv-2k")?, Wanted::BELOW),
-    ]))
+    ]);
+    // Older files do not have it.
+    let plain = ratio("search", "isle-plain", "nv").map(|figure| format!("; without shortcuts isle-plain {}", figure.show(2, " x nv")));
+    Some(Judgement { ours: judged.ours + &plain.unwrap_or_default(), ..judged })
 }
 
 pub(super) fn gap_over_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
