@@ -29,14 +29,15 @@ pub(crate) struct Arguments {
 }
 
 /// What is measured beside the claims: where it goes, the workloads, and with what. Keys of YCSB and db_bench are strings, whose records an index has to keep
-/// as well; instructions are counted at a fiftieth of the speed. The last two are what the README has tables of.
-const PANELS: [(&str, &str, &[&str]); 6] = [
+/// as well; instructions are counted at a fiftieth of the speed. `basic-5m` and `recovery` are what the README has tables of.
+const PANELS: [(&str, &str, &[&str]); 7] = [
     ("ycsb", "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "50000"]),
     ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "100000"]),
     ("space", "load", &["--measure", "space", "--systems", "ever,isle,lb,fp,wb,nv,store,volatile", "--keys", "1000000"]),
     ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
     ("basic-5m", "basic", &["--systems", "lb,fp,wb,ever", "--keys", "5000000", "--threads", "1,2", "--directory", "/dev/shm"]),
     ("recovery", "load", &["--measure", "recovery", "--systems", "isle,lb,fp,wb,nv,ever", "--keys", "4000000", "--threads", "1,2"]),
+    ("plain", "basic,search-dependent,miss,update", &["--systems", "lb,lb-plain,ever", "--keys", "5000000"]),
 ];
 
 /// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is
@@ -55,10 +56,26 @@ const PROCESS: [&str; 12] = [
     "bf-tree",
     "volatile",
 ];
+/// The store and ordered engines of its kind alone, whose turns then lie closer together.
+const LMDB: [&str; 4] = ["store", "store-snapshots", "lmdb-nosync", "redb-durable"];
 /// Maps of integers: indexes of the registry, and those that outlive nothing.
 const INTEGERS: [&str; 7] = ["ever", "lb", "volatile", "congee", "btreemap", "skipmap", "bf-tree"];
 /// Engines whose writes outlive a power failure, on a disk.
 const DISK: [&str; 6] = ["store", "lmdb-durable", "redb-durable", "fjall-durable", "rocksdb-durable", "sled-durable"];
+/// Keys of 16 B and values of 100 B, and integers.
+const STRINGS: [&str; 2] = ["16", "100"];
+const WORDS: [&str; 2] = ["integer", "8"];
+/// Where engines are compared by `micro`: where it goes; domain and directory; sizes of keys and values; the part of the keys; and the systems. A hundredth on
+/// a disk, which takes a thousand times as long.
+type Panel = (&'static str, [&'static str; 2], [&'static str; 2], u64, &'static [&'static str]);
+const ENGINES: [Panel; 4] = [
+    ("disk", ["msync", "."], STRINGS, 100, &DISK),
+    ("peers", ["page-cache", "/dev/shm"], STRINGS, 1, &PROCESS),
+    ("lmdb", ["page-cache", "/dev/shm"], STRINGS, 1, &LMDB),
+    ("integers", ["page-cache", "/dev/shm"], WORDS, 1, &INTEGERS),
+];
+/// Where servers are compared.
+const SERVED: &str = "servers";
 /// Servers, with the programs that must be installed for them.
 const SERVERS: [(&str, Option<&str>); 8] = [
     ("server", None),
@@ -83,7 +100,6 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
     if !arguments.peers && !arguments.peers_without_rocksdb {
         return Ok(());
     }
-    let strings = ["16", "100"];
     let measure = |place: &str, workload: &[&str], [domain, directory]: [&str; 2], [key, value_bytes]: [&str; 2], keys: u64, systems: &[&str]| {
         let mut command = cargo(&["run", "--release", "--manifest-path", "peers/Cargo.toml"]);
         if arguments.peers_without_rocksdb {
@@ -95,12 +111,11 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
         report(&format!("{}/{place}", arguments.out), &mut command)
     };
     let keys = arguments.peers_keys;
-    // A hundredth on a disk, which takes a thousand times as long.
-    measure("disk", &["micro"], ["msync", "."], strings, keys / 100, &DISK)?;
-    measure("peers", &["micro"], ["page-cache", "/dev/shm"], strings, keys, &PROCESS)?;
-    measure("integers", &["micro"], ["page-cache", "/dev/shm"], ["integer", "8"], keys, &INTEGERS)?;
+    for (place, memory, sizes, part, systems) in ENGINES {
+        measure(place, &["micro"], memory, sizes, keys / part, systems)?;
+    }
     let servers: Vec<&str> = SERVERS.iter().filter(|(_, program)| program.is_none_or(is_installed)).map(|(name, _)| *name).collect();
-    measure("servers", &["basic", "--threads", "1,2"], ["page-cache", "."], strings, keys / 10, &servers)
+    measure(SERVED, &["basic", "--threads", "1,2"], ["page-cache", "."], STRINGS, keys / 10, &servers)
 }
 
 /// Lets `command` write its results into a new folder, and draw them there. Paths begin in the workspace, so that what is kept tells nothing of a machine.
@@ -121,4 +136,20 @@ fn everleaf() -> Command {
 
 fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two had been measured by hand, and the page said that this command had made all of them.
+    #[test]
+    fn whatever_is_kept_can_be_measured_again() {
+        let known: Vec<&str> = PANELS.iter().map(|(place, ..)| *place).chain(ENGINES.iter().map(|(place, ..)| *place)).chain([SERVED]).collect();
+        for entry in std::fs::read_dir(root().join("docs/results")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap();
+            assert!(!path.join("results.jsonl").is_file() || known.contains(&name), "nothing here measures {}", path.display());
+        }
+    }
 }
