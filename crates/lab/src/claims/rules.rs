@@ -435,7 +435,8 @@ fn requests(evidence: &Evidence<'_>, workload: &str, paper: f64) -> Option<Judge
     for redis in REDIS {
         let ratios = [1, 2].map(|count| rate("server:nv", count)?.by(&rate(redis, count)?));
         if let Some(most) = ratios.into_iter().flatten().max_by(|one, other| one.median.total_cmp(&other.median)) {
-            parts.push(Part::ratio("server:nv", redis, most, Wanted::ratio(paper, paper, TIME_TOLERANCE)));
+            let ours = format!("server:nv {}", most.show(2, &format!(" x {redis}")));
+            parts.push(Part::new(redis, ours, most.judge(Wanted::ratio(paper, paper, TIME_TOLERANCE))));
         }
     }
     let ours = format!("thousands of requests a second, by clients: {}", ours.join(", "));
