@@ -52,13 +52,13 @@ mod tests;
 use crate::map::{self, Mapping, Sharing};
 use crate::pool::lock;
 use crate::word::checksum;
-use crate::{Error, LINE, WORD, access};
+use crate::{Error, LINE, WORD, files};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 #[cfg(test)]
 use std::sync::atomic::AtomicBool;
@@ -119,7 +119,7 @@ struct Part {
 impl Part {
     /// Takes it away. It means nothing, so it does no harm if it stays. Somebody else's may be in its place.
     fn remove(&self) {
-        if is_at(&self.file, &self.path).unwrap_or(false) {
+        if files::has_name(&self.file, &self.path).unwrap_or(false) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -189,7 +189,7 @@ impl Journal {
     pub(crate) fn create(path: &Path, file: &File, uuid: u128) -> Result<Self, Error> {
         let at = |path: &Path, source| Error::Io { action: "create the journal", path: path.to_owned(), source };
         let [first, second] = paths(path).map_err(|error| at(path, error))?;
-        let id = random().map_err(|error| at(path, error))?;
+        let id = u64::from_le_bytes(files::random().map_err(|error| at(path, error))?) | 1;
         let again = || open_again(path, file).map_err(|error| at(path, error));
         let pool = [again()?, again()?];
         let retired = Head { uuid, id, generation: 0, sequence: 0 };
@@ -235,7 +235,7 @@ impl Journal {
         };
         let begin = || {
             journal.begin_generation(1, 1)?;
-            File::open(journal.files[0].path.parent().unwrap_or(Path::new("/")))?.sync_all()
+            files::sync_directory_of(&journal.files[0].path)
         };
         match begin() {
             Ok(()) => Ok(journal),
@@ -369,7 +369,7 @@ impl Journal {
         let [pool_file, in_pieces] = &self.pool;
         if was_full {
             // There is time, so frames need not wait behind all of it.
-            write_back(in_pieces, PIECE);
+            map::write_back(in_pieces, PIECE);
         }
         let written = pool_file.sync_data().map_err(|error| format!("the pool: {error}"));
         #[cfg(test)]
@@ -400,7 +400,7 @@ impl Journal {
         if !was_full || size >= SIZE_MAX {
             return Ok(size);
         }
-        if map::allocate(file, size as usize, 2 * size as usize).is_err() || extend(file, size, 2 * size).is_err() {
+        if map::allocate(file, size as usize, 2 * size as usize).is_err() || files::write_zeroes(file, size, 2 * size).is_err() {
             // Without more space it stays as it is.
             file.set_len(size)?;
             return Ok(size);
@@ -484,18 +484,6 @@ fn file_of(generation: u64) -> usize {
     (generation % 2) as usize
 }
 
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_le_bytes(bytes) | 1)
-}
-
-/// Writes zeroes, so that a frame finds blocks that need not be made first.
-fn extend(file: &File, from: u64, to: u64) -> io::Result<()> {
-    let zeroes = vec![0; 1 << 20];
-    (from..to).step_by(zeroes.len()).try_for_each(|at| file.write_all_at(&zeroes[..zeroes.len().min((to - at) as usize)], at))
-}
-
 /// Makes one of the two files, which is locked as long as it is open, with blocks and a head on the device. What fails leaves none.
 fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
     remove(path, head.uuid)?;
@@ -503,8 +491,9 @@ fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let fill = || {
         file.try_lock()?;
-        access::keep(&file, &like.metadata()?)?;
-        extend(&file, 0, SIZE_MIN)?;
+        files::keep_access(&file, &like.metadata()?)?;
+        // So that a frame finds blocks that need not be made first.
+        files::write_zeroes(&file, 0, SIZE_MIN)?;
         file.write_all_at(bytemuck::cast_slice(&head.encode()), 0)?;
         file.sync_all()
     };
@@ -536,13 +525,8 @@ fn remove(path: &Path, uuid: u128) -> io::Result<()> {
     if words != [0; HEAD_WORDS] && Head::decode(&words).is_none_or(|head| head.uuid != uuid) {
         return Err(io::Error::other("there is another file of this name, or another pool's journal; move it to where that is"));
     }
-    match is_at(&there, path) {
-        // Its owner has taken it away meanwhile.
-        Ok(false) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Ok(true) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    }
+    // Its owner may have taken it away meanwhile.
+    if files::has_name(&there, path)? { std::fs::remove_file(path) } else { Ok(()) }
 }
 
 /// Opens a file that is there; nothing else.
@@ -551,23 +535,10 @@ fn open_part(path: &Path, write: bool) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file")) }
 }
 
-/// Whether `file` is the one that is at `path`.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let (one, other) = (file.metadata()?, std::fs::metadata(path)?);
-    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
-}
-
 /// Opens the file at `path` once more, with a description of its own.
 fn open_again(path: &Path, file: &File) -> io::Result<File> {
     let again = File::options().read(true).write(true).open(path)?;
-    if is_at(file, path)? { Ok(again) } else { Err(io::Error::other("somebody has put another in its place")) }
-}
-
-/// Has the kernel write what has changed of a file, `piece` bytes after the other, so that whatever else wants the device waits for no more than one. The
-/// device may still have it in a cache, and may not know where it lies; what fails is told to who synchronises the file.
-fn write_back(file: &File, piece: u64) {
-    let length = file.metadata().map_or(0, |metadata| metadata.len());
-    (0..length).step_by(piece as usize).for_each(|at| map::write_range(file, at, piece));
+    if files::has_name(file, path)? { Ok(again) } else { Err(io::Error::other("somebody has put another in its place")) }
 }
 
 /// The line at `at`, as it was at one moment: while others store to it, each word for itself, it may have to be read again.

@@ -5,12 +5,12 @@
 //!
 //! This is the only crate of Everleaf with unsafe code.
 
-pub mod access;
 mod alloc;
 mod block;
 mod crc;
 mod epoch;
 mod error;
+pub mod files;
 mod handles;
 pub mod htm;
 pub mod huge;

@@ -17,10 +17,10 @@
 
 use crate::huge::HUGE_PAGE;
 use crate::journal::Journal;
-use crate::{Error, WORD};
+use crate::{Error, WORD, files};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -323,13 +323,17 @@ pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     })
 }
 
-/// Has the kernel write what has changed of `length` bytes from `at` on, and waits for it, if it can. Who has this file description may be told of a failure
-/// here, and nowhere else; the others are told when they synchronise the file.
-pub(crate) fn write_range(file: &File, at: u64, length: u64) {
+/// Has the kernel write what has changed of a file, `piece` bytes after the other, so that whatever else wants the device waits for no more than one. The
+/// device may still have it in a cache, and may not know where it lies. Who has this file description may be told of a failure here, and nowhere else; the
+/// others are told when they synchronise the file.
+pub(crate) fn write_back(file: &File, piece: u64) {
     use std::os::fd::AsRawFd;
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // SAFETY: the call touches no memory of the process.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), at as i64, length as i64, flags) };
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    for at in (0..length).step_by(piece as usize) {
+        // SAFETY: the call touches no memory of the process.
+        unsafe { libc::sync_file_range(file.as_raw_fd(), at as i64, piece as i64, flags) };
+    }
 }
 
 /// Gives the space of the bytes `from..to` of `file` back to its file system: they read as zero from then on. Whether the file system can do that.
@@ -347,12 +351,5 @@ pub(crate) fn punch(file: &File, from: usize, to: usize) -> io::Result<bool> {
 
 /// What `fallocate` does, as far as possible on file systems that have no such call: what the file has already is left as it is.
 fn extend_with_zeroes(file: &File, from: u64, to: u64) -> io::Result<()> {
-    let zeroes = vec![0; 1 << 20];
-    let mut at = from.max(file.metadata()?.len());
-    while at < to {
-        let size = zeroes.len().min((to - at) as usize);
-        file.write_all_at(&zeroes[..size], at)?;
-        at += size as u64;
-    }
-    Ok(())
+    files::write_zeroes(file, from.max(file.metadata()?.len()), to)
 }

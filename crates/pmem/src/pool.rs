@@ -27,7 +27,7 @@ pub use roots::ROOT_NAME_SIZE_MAX;
 use crate::alloc::{Allocator, Start};
 use crate::epoch::Epochs;
 use crate::journal::{Journal, Replay, remove_journal};
-use crate::map::{Mapping, Memory, Sharing};
+use crate::map::{Memory, Sharing};
 use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
 pub(crate) use backing::lock;
@@ -260,7 +260,7 @@ impl<M: Medium> Pool<M> {
         let mapping = Arc::new(map_file(path, options, mode)?);
         let backing = Backing::File(Arc::clone(&mapping));
         if mode != Mode::Create {
-            recover_journal(&backing, &mapping, options, mode)?;
+            recover_journal(&backing, options, mode)?;
         }
         let domain = match (options.domain, mapping.sharing()) {
             (Some(domain), _) => domain,
@@ -630,7 +630,8 @@ fn without_journal(superblock: &Superblock) -> Superblock {
 }
 
 /// Makes a pool whole that was left with a journal, which is gone then; see `journal.rs`. Who only looks sees it so, unless its owner is at work.
-fn recover_journal(backing: &Backing, mapping: &Mapping, options: &PoolOptions, mode: Mode) -> Result<(), Error> {
+fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode) -> Result<(), Error> {
+    let Backing::File(mapping) = backing else { return Ok(()) };
     let looks = mode == Mode::Inspect;
     // SAFETY: as in `Pool::start`.
     let pm = unsafe { Pm::new(Hardware::page_cache(), backing.base(), size_of::<Header>()) };

@@ -9,7 +9,7 @@
 //! It goes where a symbolic link leads, and leaves the link alone. What takes the place of a file takes its permissions, too, and its owner where that is
 //! permitted; what is new can be read by nobody who cannot read the pool that it comes from.
 
-use everleaf_pmem::access;
+use everleaf_pmem::files;
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -47,8 +47,8 @@ impl Unfinished {
         claim(&file, &path)?;
         let this = Self { path, target, file: file.try_clone()? };
         match (&replaced, &pool) {
-            (Some(replaced), _) => access::keep(&file, replaced)?,
-            (None, Some(pool)) => access::set_mode(&file, file.metadata()?.mode(), pool.gid())?,
+            (Some(replaced), _) => files::keep_access(&file, replaced)?,
+            (None, Some(pool)) => files::set_mode(&file, file.metadata()?.mode(), pool.gid())?,
             (None, None) => {}
         }
         Ok((this, file))
@@ -68,7 +68,7 @@ impl Unfinished {
     pub(crate) fn replace(self) -> io::Result<()> {
         claim(&self.file, &self.path)?;
         fs::rename(&self.path, &self.target)?;
-        sync_directory_of(&self.target)
+        files::sync_directory_of(&self.target)
     }
 
     /// Gives it its name, unless something has it.
@@ -77,14 +77,14 @@ impl Unfinished {
         // A second name: to give it another one would replace what is there.
         fs::hard_link(&self.path, &self.target)?;
         fs::remove_file(&self.path)?;
-        sync_directory_of(&self.target)
+        files::sync_directory_of(&self.target)
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // When it has got its name there is nothing to remove; else it is in nobody's way if that fails.
-        if is_at(&self.file, &self.path) {
+        if files::has_name(&self.file, &self.path).unwrap_or(false) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -104,24 +104,16 @@ fn remove_remnant(path: &Path) -> io::Result<()> {
 fn claim(file: &File, path: &Path) -> io::Result<()> {
     // On a file system without locks nobody has one.
     let is_locked = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-    match !is_locked && is_at(file, path) {
+    match !is_locked && files::has_name(file, path).unwrap_or(false) {
         true => Ok(()),
         false => Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("somebody else is writing {}", path.display()))),
     }
 }
 
-/// Whether it is this file that has this name.
-fn is_at(file: &File, path: &Path) -> bool {
-    are_same(file.metadata(), fs::metadata(path))
-}
-
 /// Whether two names lead to one file.
 pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
-    are_same(fs::metadata(a), fs::metadata(b))
-}
-
-fn are_same(a: io::Result<Metadata>, b: io::Result<Metadata>) -> bool {
-    a.is_ok_and(|a| b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())))
+    let identity = |path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    identity(a).is_some_and(|a| identity(b) == Some(a))
 }
 
 /// The name of what is to be `path` when it is done.
@@ -133,10 +125,4 @@ fn beside(path: &Path) -> PathBuf {
 
 fn file_at(path: &Path) -> Option<Metadata> {
     fs::metadata(path).ok().filter(Metadata::is_file)
-}
-
-/// Makes a change of names in the directory of `path` durable.
-fn sync_directory_of(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
 }

@@ -2,10 +2,10 @@
 
 use super::header::{self, Header};
 use super::{Mode, PoolOptions, check_options};
-use crate::Error;
 use crate::alloc::{HEADER_BYTES, extent_of};
 use crate::journal::Journal;
 use crate::map::{self, Mapping, Memory, Sharing};
+use crate::{Error, files};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -229,15 +229,13 @@ impl Backing {
         #[cfg(test)]
         synchronised::note("directory", self);
         let Self::File(mapping) = self else { return Ok(()) };
-        let parent = mapping.path().parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(parent).and_then(|directory| directory.sync_all()).map_err(|error| mapping.error("synchronise the directory of", error))
+        files::sync_directory_of(mapping.path()).map_err(|error| mapping.error("synchronise the directory of", error))
     }
 
     /// A random UUID (version 4) for files; nil for memory, so that what is done there can be repeated exactly.
     pub(super) fn new_uuid(&self) -> Result<u128, Error> {
         let Self::File(mapping) = self else { return Ok(0) };
-        let mut bytes = [0; 16];
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|error| mapping.error("name", error))?;
+        let bytes = files::random().map_err(|error| mapping.error("name", error))?;
         Ok(u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62)
     }
 }
@@ -255,7 +253,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
                 std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
                 std::fs::TryLockError::Error(source) => io_error("lock")(source),
             })?;
-            if has_name(&file, path).map_err(io_error("look at"))? {
+            if files::has_name(&file, path).map_err(io_error("look at"))? {
                 break;
             }
             if attempt == LOCK_ATTEMPTS {
@@ -292,16 +290,6 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
         _ => Error::Io { action: "open", path: path.to_owned(), source },
     })
-}
-
-/// Whether the file is still the one that the path names.
-fn has_name(file: &File, path: &Path) -> io::Result<bool> {
-    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    match std::fs::metadata(path) {
-        Ok(named) => Ok(identity(named) == identity(file.metadata()?)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Locks the file for this process, or finds it locked. A process that was killed keeps its lock until the system has taken its memory apart, and a child
