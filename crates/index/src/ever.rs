@@ -75,7 +75,7 @@ use crate::selective::leaf::Placed;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValues, Write};
-use batch::Fencing;
+use batch::{Fencing, STAGED_MAX};
 use behind::Behind;
 use directory::{Descriptors, Directory, Number, handle};
 use everleaf_pmem::vector::Wide;
@@ -395,7 +395,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        writes.chunks(GROUP).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
+        let at_once = if self.pool.medium().awaits_device() { STAGED_MAX } else { GROUP };
+        writes.chunks(at_once).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
     }
 
     fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {

@@ -165,7 +165,7 @@ pub enum Write {
     Remove,
 }
 
-/// Hands writes on in groups of [`GROUP`], made of `things`: no structure looks at more of them at once.
+/// Hands writes on in groups of [`GROUP`], made of `things`.
 fn in_groups<'a, T, K: Key + ?Sized>(
     things: &[T],
     write: impl Fn(&T) -> (&'a K, Write),

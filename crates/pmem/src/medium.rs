@@ -124,6 +124,12 @@ pub trait Medium: Send + Sync + 'static {
         None
     }
 
+    /// See [`Domain::awaits_device`].
+    #[inline(always)]
+    fn awaits_device(&self) -> bool {
+        false
+    }
+
     /// Why the medium can no longer make anything durable, if so.
     fn failure(&self) -> Option<&str> {
         None

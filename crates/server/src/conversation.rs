@@ -28,8 +28,10 @@ const SLICE_OUTPUT_SIZE: usize = 1 << 20;
 const UNAUTHENTICATED_OUTPUT_SIZE: usize = 4 * 1024;
 /// SETs or GETs of a client that are run together at most.
 const GROUP_COUNT: usize = 64;
+/// The same of SETs, where a write waits for a device.
+const SHARED_GROUP_COUNT: usize = 256;
 /// SETs of all clients that the store is given at once.
-const SETS_AT_ONCE: usize = 16 * GROUP_COUNT;
+const SETS_AT_ONCE: usize = 1024;
 
 /// Why a slice ended, or has not ended yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub(crate) struct Conversation {
 
 /// SETs that are to be run with those of other clients. All of the slice's input stays where it is until then, and nothing is done for the client.
 struct Held {
-    places: ArrayVec<Place, GROUP_COUNT>,
+    places: Vec<Place>,
     /// Bytes that are done then, and why the slice stopped.
     end: (usize, Pause),
 }
@@ -73,7 +75,7 @@ struct Work<'a> {
 /// Plain SETs, or GETs, that wait to be run together.
 struct Group {
     kind: Kind,
-    places: ArrayVec<Place, GROUP_COUNT>,
+    places: ArrayVec<Place, SHARED_GROUP_COUNT>,
 }
 
 /// Commands that are run in groups.
@@ -91,6 +93,18 @@ struct Place {
     key: Range<usize>,
     /// Of a GET: nothing.
     value: Range<usize>,
+}
+
+impl Work<'_> {
+    /// Whether the commands that wait had better be run with those of other clients.
+    fn is_to_be_held(&self) -> bool {
+        self.server.shares_waits && self.group.kind == Kind::Set && !self.group.places.is_empty()
+    }
+
+    /// Whether no other command joins them.
+    fn is_full(&self) -> bool {
+        self.group.places.len() >= if self.is_to_be_held() { SHARED_GROUP_COUNT } else { GROUP_COUNT }
+    }
 }
 
 impl Conversation {
@@ -123,8 +137,8 @@ impl Conversation {
         let group = Group { kind: Kind::Get, places: ArrayVec::new() };
         let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(), group };
         let (mut done, mut pause) = self.run_slice(&mut work, input);
-        if server.shares_waits && work.group.kind == Kind::Set && !work.group.places.is_empty() {
-            self.held = Some(Box::new(Held { places: work.group.places, end: (done, pause) }));
+        if work.is_to_be_held() {
+            self.held = Some(Box::new(Held { places: work.group.places.drain(..).collect(), end: (done, pause) }));
             return (0, Pause::Held);
         }
         if let Some(rest) = self.run_group(&mut work, input) {
@@ -207,7 +221,11 @@ impl Conversation {
                 .ok()
                 .and_then(|spec| Kind::of(spec, spans.len()))
                 .filter(|_| self.session.replies == Replies::On && self.session.queue.is_none());
-            if (kind != Some(work.group.kind) || work.group.places.is_full())
+            let is_full = work.is_full();
+            if is_full && kind == Some(Kind::Set) && work.is_to_be_held() {
+                return (done, Pause::Turn);
+            }
+            if (kind != Some(work.group.kind) || is_full)
                 && let Some(rest) = self.run_group(work, input)
             {
                 return (rest, Pause::Turn);
@@ -306,7 +324,7 @@ impl Conversation {
                 self.run_gets(database, counters, &keys, output_size_max)
             }
             Kind::Set => {
-                let pairs: ArrayVec<_, GROUP_COUNT> = places.iter().map(|place| place.pair(input)).collect();
+                let pairs: Vec<_> = places.iter().map(|place| place.pair(input)).collect();
                 set_all(database, counters, &pairs, |outcome| self.reply.ok_or(counters, outcome));
                 places.len()
             }

@@ -120,7 +120,7 @@ impl Shared {
         let databases = (0..config.databases.max(1)).map(|index| store.namespace(&index.to_string())).collect::<Result<_, _>>()?;
         let backup = config.backup.clone().unwrap_or_else(|| beside(store.path()));
         Ok(Self {
-            shares_waits: store.pool().info().domain == Some(Domain::Msync),
+            shares_waits: store.pool().info().domain.is_some_and(Domain::awaits_device),
             store,
             databases,
             port,

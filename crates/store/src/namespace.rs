@@ -22,8 +22,8 @@ use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
 use crate::version::{damaged, is_shown};
 use crate::view::View;
-use everleaf_index::Listed;
 use everleaf_index::record::{KeySum, Record, Version};
+use everleaf_index::{Listed, Write};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Reserve, Word, with_reserve};
 use std::collections::HashSet;
 use std::num::NonZeroU64;
@@ -140,6 +140,10 @@ impl<M: Medium> Clone for Namespace<M> {
 
 /// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
 pub(crate) const GROUP: usize = 64;
+/// Records that share a fence which waits for a device, and so do their links: that takes longer than all else.
+const GROUP_OF_DEVICE: usize = 256;
+/// Of keys and values in such a group, unless it is no larger than others: what is made durable together goes past the journal when there is more of it.
+const GROUP_OF_DEVICE_BYTES: usize = 256 << 10;
 
 impl<M: Listed> Namespace<M> {
     /// Its name.
@@ -253,21 +257,25 @@ impl<M: Listed> Namespace<M> {
 
     /// [`Namespace::put_many`], up to a pair that cannot be set, if there is one: how many have been, each once, and why the next one has not.
     pub fn put_first(&self, pairs: &[(&[u8], &[u8])]) -> (usize, Result<(), Error>) {
-        let mut done = 0;
+        let (mut done, mut group_max) = (0, usize::MAX);
         let sizes = pairs.iter().map(|(key, value)| check_sizes(key, value)).enumerate().find(|(_, checked)| checked.is_err());
         let (count, too_long) = sizes.unwrap_or((pairs.len(), Ok(())));
-        let outcome = pairs[..count].chunks(GROUP).try_for_each(|group| {
-            let (start, end) = (done, done + group.len());
-            let way = self.shared.with_room(|| {
+        while done < count {
+            let (start, end) = (done, done + self.group_len(&pairs[done..count]).min(group_max));
+            let outcome = self.shared.with_room(|| {
                 // Those that have been set before the pool was full are not set again: somebody else may have set them since.
                 let rest = &pairs[done..end];
                 let stripes = self.shared.stripes.lock_many(rest.iter().map(|(key, _)| (self.space.number, *key)));
                 self.put_group(&stripes, rest, &mut done)
-            })?;
-            self.tidy(way, end - start);
-            Ok(())
-        });
-        (done, outcome.and(too_long))
+            });
+            match outcome {
+                Ok(way) => self.tidy(way, end - start),
+                // Fewer find room, perhaps: they make it by what they replace.
+                Err(error) if error.is_no_space() && end - done > 1 => group_max = (end - done) / 2,
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, too_long)
     }
 
     /// Sets `key` if it is absent; whether it was.
@@ -302,7 +310,7 @@ impl<M: Listed> Namespace<M> {
             return self.delete(key).map(u64::from);
         }
         let mut shown = 0;
-        for group in keys.chunks(GROUP) {
+        for group in keys.chunks(if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP }) {
             let way = self.shared.with_room(|| {
                 let stripes = self.shared.stripes.lock_many(group.iter().map(|key| (self.space.number, *key)));
                 with_reserve(Reserve::Half, || self.delete_group(&stripes, group, &mut shown))
@@ -505,7 +513,7 @@ impl<M: Listed> Namespace<M> {
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
                 let mut removed = Vec::with_capacity(keys.len());
-                let outcome = index.tree.remove_many(keys, &mut removed);
+                let outcome = index.tree.apply(&keys.iter().map(|key| (*key, Write::Remove)).collect::<Vec<_>>(), &mut removed);
                 for old in removed.into_iter().flatten() {
                     *shown += u64::from(self.taken(old, at)?);
                 }
@@ -612,6 +620,20 @@ impl<M: Listed> Namespace<M> {
         let links = self.write_group(versions)?;
         let outcome = self.shared.upsert_many(index, &links, &mut replaced);
         self.count_done(done, replaced.len(), self.settle_versions(&links, &replaced, outcome))
+    }
+
+    /// With how many of `pairs` to begin.
+    fn group_len(&self, pairs: &[(&[u8], &[u8])]) -> usize {
+        let few = pairs.len().min(GROUP);
+        if !self.shared.pool.medium().awaits_device() {
+            return few;
+        }
+        let mut size = 0;
+        let fits = |(key, value): &&(&[u8], &[u8])| {
+            size += key.len() + value.len();
+            size <= GROUP_OF_DEVICE_BYTES
+        };
+        pairs.iter().take(GROUP_OF_DEVICE).take_while(fits).count().max(few)
     }
 
     /// Writes records, and makes them durable together.

@@ -1,14 +1,14 @@
 //! Several writes under one fence.
 //!
-//! 1. For each write in turn: find the leaf of its key, and begin to append to it, or latch it if the key is there, unless somebody is in the way. Nothing is
+//! 1. For each write in turn: find the leaf of its key, and begin to append to it, which is no matter to readers, unless somebody is in the way. Nothing is
 //!    stored yet: a locked instruction waits for all write-backs under way, and here are many of those.
-//! 2. Store all entries and values, and flush their lines; then one fence for all of them.
+//! 2. Latch the leaves of keys that are there; store all entries and values, and flush their lines; then one fence for all of them.
 //! 3. Publish the fingerprints of what is new, take back those of what is gone, and let go.
 //!
 //! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody who may: where somebody is in the way, what has been staged is
 //! settled first, and then the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys: it is not in its own way any
-//! more when it has settled, so such a write begins the next stage. Writes to the same leaf share what the first of them holds: a latch is good for all, an
-//! append for other keys that are new.
+//! more when it has settled, so such a write begins the next stage. Writes to the same leaf share what the first of them holds. One that sets a key again only
+//! changes what is stored for the one before it.
 //!
 //! A leaf that is full, and not held yet, is split in step 1: nothing that is staged has been stored, so the fences of the split are its own; and it waits but
 //! for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before those
@@ -36,9 +36,15 @@ use crate::latch::{Appending, Locked, Restart};
 use crate::selective::router::{GROUP, Route, Router, Target};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Error, Key, Write};
-use everleaf_pmem::Medium;
 use everleaf_pmem::vector::Wide;
+use everleaf_pmem::{Medium, schedule};
 use std::num::NonZeroU64;
+
+/// Writes that share a fence at most, where it waits for a device. Others wait for those who hold leaves meanwhile, as they would for the device.
+pub(super) const STAGED_MAX: usize = 256;
+
+/// Keys that are looked for at once: few where schedules are looked at, whose batches are short, so that some are looked for when leaves are held.
+const APPROACHED_MAX: usize = if schedule::IS_BUILT_IN { 2 } else { GROUP };
 
 /// A write that has a slot, and a leaf that nobody else writes to.
 struct Staged<'a, K: ?Sized, const LINES: usize> {
@@ -63,14 +69,32 @@ pub(super) enum Fencing {
 /// Writes that have been staged.
 struct Stage<'a, K: ?Sized, const LINES: usize> {
     writes: Vec<Staged<'a, K, LINES>>,
-    /// A bit for each leaf that is held. Others may have the same.
-    held: u128,
+    held: Leaves,
     fencing: Fencing,
 }
 
-/// The bit of a leaf.
-fn bit(leaf: Number) -> u128 {
-    1 << (handle(leaf) % u128::BITS)
+/// Leaves that are held: a bit for each, and others may have the same.
+#[derive(Default)]
+struct Leaves([u64; Self::BITS / 64]);
+
+impl Leaves {
+    /// Several for each write of the largest stage.
+    const BITS: usize = 4 * STAGED_MAX;
+
+    fn bit(leaf: Number) -> (usize, u64) {
+        let bit = handle(leaf) as usize % Self::BITS;
+        (bit / 64, 1 << (bit % 64))
+    }
+
+    fn may_hold(&self, leaf: Number) -> bool {
+        let (word, bit) = Self::bit(leaf);
+        self.0[word] & bit != 0
+    }
+
+    fn add(&mut self, leaf: Number) {
+        let (word, bit) = Self::bit(leaf);
+        self.0[word] |= bit;
+    }
 }
 
 /// What becomes of the slot.
@@ -83,36 +107,80 @@ enum Deed {
 
 /// By what right a staged write is made.
 enum Hold<'a> {
-    /// The key is there.
-    Lock(#[expect(dead_code, reason = "held")] Locked<'a>),
-    /// The key is new.
-    Append(#[expect(dead_code, reason = "held")] Appending<'a>),
-    /// That of an earlier write of the batch, which holds the same leaf.
+    /// Keys are new.
+    Append(Appending<'a>),
+    /// One is there: the leaf is to be latched before anything is stored.
+    Latch(Appending<'a>),
+    /// It is latched.
+    Locked(#[expect(dead_code, reason = "held")] Locked<'a>),
+    /// That of another write of the batch, which holds the same leaf.
     Shared,
 }
 
+impl<K: Key + ?Sized, const LINES: usize> Staged<'_, K, LINES> {
+    /// Lets a later write to the same key take the place of this one, if that is all there is to it; the value that the key has before it.
+    fn follow(&mut self, write: Write) -> Result<Option<NonZeroU64>, Restart> {
+        match (&mut self.deed, write.sets()) {
+            (Deed::Add(set) | Deed::Set(set), Some((value, when))) => {
+                let old = *set;
+                if when != When::Absent {
+                    *set = value;
+                }
+                Ok(Some(old))
+            }
+            (Deed::Remove, None | Some((_, When::Present))) => Ok(None),
+            _ => Err(Restart),
+        }
+    }
+}
+
+impl Hold<'_> {
+    fn latch_later(&mut self) {
+        *self = match std::mem::replace(self, Hold::Shared) {
+            Hold::Append(appending) => Hold::Latch(appending),
+            hold => hold,
+        };
+    }
+
+    fn latch(&mut self) {
+        *self = match std::mem::replace(self, Hold::Shared) {
+            Hold::Latch(appending) => Hold::Locked(appending.lock()),
+            hold => hold,
+        };
+    }
+}
+
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
-    /// See [`OrderedIndex::apply`](crate::OrderedIndex::apply), for at most [`GROUP`] writes.
+    /// See [`OrderedIndex::apply`](crate::OrderedIndex::apply), for a part of the writes that has one stage, unless somebody is in the way.
     pub(super) fn write_many(&self, writes: &[(&K, Write)], fencing: Fencing, returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        let mut staged = Stage { writes: Vec::with_capacity(writes.len()), held: Leaves::default(), fencing };
+        for writes in writes.chunks(APPROACHED_MAX) {
+            self.stage_many(writes, &mut staged, returned)?;
+        }
+        self.settle(&mut staged);
+        Ok(())
+    }
+
+    /// Step 1 for at most [`GROUP`] writes.
+    fn stage_many<'a>(&'a self, writes: &[(&'a K, Write)], staged: &mut Stage<'a, K, LINES>, returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
         self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
-        let mut staged = Stage { writes: Vec::with_capacity(writes.len()), held: 0, fencing };
         for ((key, write), route) in writes.iter().zip(&routes) {
-            let mut outcome = route.as_ref().ok_or(Restart).and_then(|route| self.stage(*key, *write, route, &mut staged));
+            let mut outcome = route.as_ref().ok_or(Restart).and_then(|route| self.stage(*key, *write, route, staged));
             // A route may be out of date because of a split, be it of this very leaf; the batch may be in its own way; and what it has split is found anew.
             for is_in_the_way in [false, true, false] {
                 if outcome.is_err() {
                     if is_in_the_way {
-                        self.settle(&mut staged);
+                        self.settle(staged);
                     }
-                    outcome = self.router.find(Target::At(*key)).and_then(|route| self.stage(*key, *write, &route, &mut staged));
+                    outcome = self.router.find(Target::At(*key)).and_then(|route| self.stage(*key, *write, &route, staged));
                 }
             }
             match outcome {
                 Ok(old) => returned.push(old),
                 Err(Restart) => {
-                    self.settle(&mut staged);
+                    self.settle(staged);
                     returned.push(match write.sets() {
                         Some((value, when)) => self.set(key, value, when, None),
                         None => self.take(key, None),
@@ -120,7 +188,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 }
             }
         }
-        self.settle(&mut staged);
         Ok(())
     }
 
@@ -129,43 +196,45 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let place = Place::of::<LINES>(key.token());
         let (leaf, descriptor) = self.leaf(route.leaf)?;
         // Since the first of them nobody else has changed the leaf, and its range stands.
-        let (mut taken, mut is_held, mut is_locked) = (0, false, false);
-        let others = if staged.held & bit(route.leaf) != 0 { &staged.writes[..] } else { &[] };
-        for other in others.iter().filter(|other| std::ptr::eq(other.descriptor, descriptor)) {
+        let (mut taken, mut holder) = (0, None);
+        let others = if staged.held.may_hold(route.leaf) { &mut staged.writes[..] } else { &mut [] };
+        for other in others.iter_mut().filter(|other| std::ptr::eq(other.descriptor, descriptor)) {
             if other.place.token == place.token {
-                return Err(Restart);
+                return if other.key == key { other.follow(write) } else { Err(Restart) };
             }
             taken |= 1 << other.slot;
-            is_held = true;
-            is_locked |= matches!(other.hold, Hold::Lock(_));
+            if !matches!(other.hold, Hold::Shared) {
+                holder = Some(&mut other.hold);
+            }
         }
-        let version = if is_held { 0 } else { descriptor.latch().try_read()? };
+        let version = if holder.is_some() { 0 } else { descriptor.latch().try_read()? };
         self.router.validate(route)?;
         let found = descriptor.find(Wide::get(), &self.pool, leaf, key, place).map_err(|_| Restart)?;
         let old = found.map(|(_, old)| old);
         let (slot, deed) = match (found, write.sets()) {
             (None, Some((value, When::Absent | When::Always))) => match descriptor.room::<LINES>(Wide::get(), place, taken) {
                 Some(slot) => (slot, Deed::Add(value)),
-                None if is_held => return Err(Restart),
+                None if holder.is_some() => return Err(Restart),
                 // It tells of an error when the write is made alone.
                 None => return self.split(key, value, Reached { way: self.router.along(route), leaf, descriptor, version })?.or(Err(Restart)),
             },
             (Some((slot, _)), Some((value, When::Present | When::Always))) => (slot, Deed::Set(value)),
             (Some((slot, _)), None) => (slot, Deed::Remove),
             (Some(_), Some((_, When::Absent))) | (None, Some((_, When::Present)) | None) => {
-                if !is_held {
+                if holder.is_none() {
                     descriptor.latch().validate(version)?;
                 }
                 return Ok(old);
             }
         };
-        let hold = match deed {
-            Deed::Add(_) if is_held => Hold::Shared,
-            Deed::Set(_) | Deed::Remove if is_held => is_locked.then_some(Hold::Shared).ok_or(Restart)?,
-            Deed::Add(_) => Hold::Append(descriptor.latch().append_from(version)?),
-            Deed::Set(_) | Deed::Remove => Hold::Lock(descriptor.latch().lock_from(version)?),
+        let mut hold = match holder {
+            Some(_) => Hold::Shared,
+            None => Hold::Append(descriptor.latch().append_from(version)?),
         };
-        staged.held |= bit(route.leaf);
+        if !matches!(deed, Deed::Add(_)) {
+            holder.unwrap_or(&mut hold).latch_later();
+        }
+        staged.held.add(route.leaf);
         staged.writes.push(Staged { key, leaf, descriptor, slot, place, deed, hold });
         Ok(old)
     }
@@ -175,6 +244,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if writes.is_empty() {
             return;
         }
+        writes.iter_mut().for_each(|write| write.hold.latch());
         for Staged { leaf, slot, place, deed, .. } in &*writes {
             match *deed {
                 Deed::Add(value) => leaf.write(&self.pool, *slot, Slot { token: place.token, value }),
@@ -206,7 +276,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         }
         writes.clear();
-        *held = 0;
+        *held = Leaves::default();
         self.known.keys.add(added);
         for key in sparse {
             // Somebody in the way is no reason to wait.

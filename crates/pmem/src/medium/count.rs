@@ -175,6 +175,11 @@ impl<M: Medium> Medium for Count<M> {
         self.below.transaction(act)
     }
 
+    #[inline(always)]
+    fn awaits_device(&self) -> bool {
+        self.below.awaits_device()
+    }
+
     fn failure(&self) -> Option<&str> {
         self.below.failure()
     }

@@ -46,6 +46,11 @@ impl Domain {
         self != Self::PageCache
     }
 
+    /// Whether a fence waits for a device, a hundred microseconds or more, and not just for memory: then many writes had better share one.
+    pub fn awaits_device(self) -> bool {
+        self == Self::Msync
+    }
+
     /// The number kept in the superblock; 0 stands for none.
     pub(crate) fn number(self) -> u64 {
         match self {

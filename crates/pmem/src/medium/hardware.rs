@@ -193,6 +193,11 @@ impl Medium for Hardware {
         }
     }
 
+    #[inline(always)]
+    fn awaits_device(&self) -> bool {
+        self.domain.awaits_device()
+    }
+
     #[inline]
     fn failure(&self) -> Option<&str> {
         // Asked at every write.

@@ -1,7 +1,7 @@
 //! What writes cost: lines flushed and fences. The figures do not depend on the machine.
 
 use everleaf::{Batch, Isolation, Namespace, Options, Store};
-use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
+use everleaf_pmem::{Count, Domain, Hardware, Pool, PoolOptions};
 use std::sync::Arc;
 
 type Counted = Count<Hardware>;
@@ -22,7 +22,11 @@ struct Cost {
 impl Bench {
     /// A store with 64 keys of 8 bytes and values of 20: a record takes 64 bytes, one or two lines.
     fn new(index: &str) -> Self {
-        let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        Self::in_domain(Domain::PageCache, index)
+    }
+
+    fn in_domain(domain: Domain, index: &str) -> Self {
+        let pool = Pool::anonymous(Count::new(Hardware::new(domain)), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
         let store = Store::on(pool.clone(), &Options { index: index.into(), ..Options::default() }).unwrap();
         let space = store.namespace("space").unwrap();
         (0..64u64).for_each(|n| space.put(&n.to_be_bytes(), &[1; 20]).unwrap());
@@ -128,6 +132,27 @@ fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
         assert!(leaves(&alone) == leaves(&together) && divided >= count / 56, "{} and {} leaves", leaves(&alone), leaves(&together));
         // Its log may take a slab.
         assert!((4 + structure..=5 + structure + divided).contains(&cost.fences), "{count}: {cost:?}, {structure} for {divided} leaves");
+    }
+}
+
+/// Keys that come again, and new ones beside those that are there, are no reason to wait for the device once more.
+#[test]
+fn writes_that_wait_for_a_device_share_more_fences() {
+    for (domain, fences) in [(Domain::PageCache, 8 + 16), (Domain::Msync, 2 + 2)] {
+        let bench = Bench::in_domain(domain, "ever");
+        let keys: Vec<_> = (0..512u64).map(|n| (n * 37 % 70).to_be_bytes()).collect();
+        let pairs: Vec<_> = keys.iter().map(|key| (key.as_slice(), &[4; 20][..])).collect();
+        // Six are new; the first time takes slabs for the records.
+        bench.space.put_many(&pairs).unwrap();
+        (64..70u64).for_each(|n| assert!(bench.space.delete(&n.to_be_bytes()).unwrap()));
+        bench.pool.collect();
+        let cost = bench.cost(|| bench.space.put_many(&pairs).unwrap());
+        assert_eq!((cost.fences, bench.space.count()), (fences, 70), "{domain}: {cost:?}");
+        let keys: Vec<_> = keys.iter().map(<[u8; 8]>::as_slice).collect();
+        assert!(keys.iter().all(|key| bench.space.get(key).unwrap().as_deref() == Some(&[4; 20])));
+        let merges = 3;
+        let cost = bench.cost(|| assert_eq!(bench.space.delete_many(&keys[..70]).unwrap(), 70));
+        assert!(cost.fences <= fences + 2 * merges, "{domain}: {cost:?}");
     }
 }
 

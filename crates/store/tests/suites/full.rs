@@ -2,7 +2,7 @@
 
 use crate::shown::{break_links_to, keys};
 use everleaf::{Batch, Change, Error, Isolation, Namespace, Options, Store};
-use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use everleaf_pmem::{Domain, Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -67,6 +67,30 @@ fn every_write_makes_room_of_what_nobody_wants() {
         let (store, space) = full_of_garbage("isle");
         act(&store, &space).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(space.value_size(b"large").unwrap(), Some(LARGE), "{name}");
+        check(&store);
+    }
+}
+
+/// Of what was made durable together nothing is replaced before all of it is there: where there is room for less, less is made durable together.
+#[test]
+fn many_values_are_replaced_where_there_is_room_for_few() {
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let pool = Pool::anonymous(Hardware::new(domain), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
+        let store = Store::on(pool, &Options::default()).unwrap();
+        let space = store.namespace("space").unwrap();
+        let count = (0..).find(|n| !fits(space.put(&key(*n), &[1; 900]))).unwrap();
+        (0..10).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+        let keys: Vec<_> = (10..count).map(key).collect();
+        let pairs: Vec<_> = keys.iter().map(|key| (key.as_slice(), &[2; 900][..])).collect();
+        let (done, outcome) = space.put_first(&pairs);
+        assert!(done == pairs.len() && outcome.is_ok(), "{domain}: {done} of {}: {outcome:?}", pairs.len());
+        check(&store);
+        // Whoever is told that there is no room has none.
+        let new: Vec<_> = (count..count + 300).map(key).collect();
+        let new: Vec<_> = new.iter().map(|key| (key.as_slice(), &[3; 900][..])).collect();
+        let (done, outcome) = space.put_first(&new);
+        assert!(outcome.is_err_and(|error| error.is_no_space()) && !fits(space.put(new[done].0, new[done].1)), "{domain}: {done} new ones");
+        assert!(new.iter().enumerate().all(|(n, (key, _))| space.get(key).unwrap().is_some() == (n < done)));
         check(&store);
     }
 }
