@@ -460,6 +460,9 @@ fn the_lab_measures_and_measures_again() {
     assert!(["results.jsonl", "report.html", "figures/run.svg"].iter().all(|name| path.join("everything").join(name).is_file()));
     expect(path, &["lab", "rerun", "results.jsonl", "--report", "everything"], b"", 4);
     let claims = lines(&expect(path, &["lab", "reproduce", "sentinels", "--scale", "tiny", "--json"], b"", 0));
+    let counted = lines(&expect(path, &["lab", "reproduce", "nv", "--claims", "D22,D23", "--scale", "tiny", "--rounds", "1", "--json"], b"", 0));
+    assert!(count(&counted, "claim") == 2 && counted.iter().all(|line| line["line"] != "measurement" || line["experiment"] == "nv-counts"));
+    expect(path, &["lab", "reproduce", "nv", "--claims", "A1"], b"", 2);
     assert!(count(&claims, "claim") == 6 && claims.iter().all(|line| line["line"] != "claim" || !line["why"].as_str().unwrap_or_default().is_empty()));
 }
 

@@ -12,7 +12,7 @@ mod experiments;
 mod rules;
 mod table;
 
-pub use experiments::{PAPERS, Scale, plan};
+pub use experiments::{PAPERS, Scale, only, plan};
 
 use crate::Error;
 use crate::result::{Claim, Results, Verdict};
@@ -149,6 +149,7 @@ pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Plan;
     use std::collections::BTreeSet;
 
     #[test]
@@ -170,6 +171,31 @@ mod tests {
         for row in table::ROWS {
             let is_judged = !matches!(row.rule, Rule::Not(Verdict::NotYetPossible));
             assert!(!is_judged || row.why.len() >= 40 || row.why.starts_with("As "), "{}: {:?} explains nothing", row.id, row.why);
+        }
+    }
+
+    /// To judge three claims by counts of many keys, all times of the paper had to be measured with as many.
+    #[test]
+    fn claims_that_are_asked_for_alone_are_measured_alone() {
+        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let of = |paper: &str, ids: &[&str]| {
+            let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+            let Plan { experiments, claims, .. } = only(plan(paper, Scale::TINY, &systems, 1, 1)?, &ids, &systems)?;
+            Ok::<_, Error>((experiments.into_iter().map(|experiment| experiment.id).collect::<Vec<_>>(), claims))
+        };
+        for (paper, ids, experiments) in [
+            ("nv", ["D21", "D22", "D23"].as_slice(), ["nv-counts"].as_slice()),
+            ("nv", &["D24"], &["nv-nodes", "nv-reopen"]),
+            // By a range of one metric; by nothing but the layout; not at all, with systems that are missing, and by nature.
+            ("all", &["A4", "B3"], &["isle-counts"]),
+            ("all", &["A9", "D1", "D30"], &[]),
+        ] {
+            let (found, claims) = of(paper, ids).unwrap();
+            assert!(found == experiments && claims == ids, "{ids:?}: {found:?}, {claims:?}");
+        }
+        for (paper, id) in [("nv", "A1"), ("nv", "D31"), ("all", "")] {
+            let refused = of(paper, &["D1", id]).unwrap_err().to_string();
+            assert!(refused.contains(&format!("the id {id};")) && refused.contains("D1, D2, D3"), "{refused}");
         }
     }
 

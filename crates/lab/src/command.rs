@@ -5,6 +5,7 @@
 //! everleaf lab run --systems lb,wb --workload insert --measure counts
 //! everleaf lab rerun results.jsonl
 //! everleaf lab reproduce isle --scale small --report isle
+//! everleaf lab reproduce nv --claims D21,D22,D23 --scale 100000000 --rounds 1
 //! ```
 
 use crate::claims::{self, Scale};
@@ -42,10 +43,13 @@ pub enum Command {
         /// isle, lb, sentinels, nv, pftree, or all of them
         #[arg(default_value = "all", value_name = "PAPER")]
         paper: String,
+        /// Judge these of its claims alone, by the ids of `lab list`, and measure nothing but what they are judged by
+        #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+        claims: Vec<String>,
         /// Number of keys that stands for the papers' ten million: tiny, small, default (a million), large, or a number
         #[arg(long, default_value = "default", value_name = "SCALE")]
         scale: Scale,
-        /// Rounds, of which the median is told; by fewer than five no time is judged, and more decide more
+        /// Rounds, of which the median is told; by fewer than five no time is judged, and more decide more; what is counted takes one
         #[arg(long, default_value_t = 9, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
         /// Seed of keys and choices
@@ -213,9 +217,11 @@ impl Command {
                 warn_of_defaults(&plan);
                 execute(plan, &output, &mut systems, stop)
             }
-            Self::Reproduce { paper, scale, rounds, seed, output } => {
+            Self::Reproduce { paper, claims, scale, rounds, seed, output } => {
                 let names: Vec<String> = systems.iter().map(|system| system.name().to_owned()).collect();
-                execute(claims::plan(&paper, scale, &names, rounds, seed)?, &output, &mut systems, stop)
+                let plan = claims::plan(&paper, scale, &names, rounds, seed)?;
+                let plan = if claims.is_empty() { plan } else { claims::only(plan, &claims, &names)? };
+                execute(plan, &output, &mut systems, stop)
             }
             Self::Child => child::serve(&mut systems, std::io::stdin(), &mut std::io::stdout(), stop),
         }

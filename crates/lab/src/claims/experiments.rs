@@ -1,6 +1,7 @@
 //! The experiments behind the claims, at a size that fits the machine.
 
 use super::table::ROWS;
+use super::{Row, is_there};
 use crate::Error;
 use crate::driver::memory_directory;
 use crate::plan::{Case, Distribution, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Phase, Plan, Shape, Workload};
@@ -64,10 +65,27 @@ pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u6
         }
     }
     for experiment in &mut experiments {
-        experiment.systems.retain(|name| super::is_there(name, systems));
+        experiment.systems.retain(|name| is_there(name, systems));
     }
     experiments.retain(|experiment| !experiment.systems.is_empty());
     Ok(Plan { experiments, claims, rounds, seed })
+}
+
+/// What of a plan it takes to judge these of its claims alone.
+///
+/// # Errors
+/// [`Error::Usage`] for a claim that is none of the plan's.
+pub fn only(mut plan: Plan, ids: &[String], systems: &[String]) -> Result<Plan, Error> {
+    let others: Vec<&str> = ids.iter().filter(|id| !plan.claims.contains(id)).map(String::as_str).collect();
+    if !others.is_empty() {
+        return Err(Error::Usage(format!("no claim here has the id {}; there are: {}", others.join(", "), plan.claims.join(", "))));
+    }
+    plan.claims.retain(|id| ids.contains(id));
+    // Of a claim that lacks a system nothing is judged, whatever was measured for it.
+    let is_judged = |row: &&Row| plan.claims.iter().any(|id| id == row.id) && row.needs.iter().all(|name| is_there(name, systems));
+    let needed: Vec<&str> = ROWS.iter().filter(is_judged).flat_map(Row::experiments).collect();
+    plan.experiments.retain(|experiment| needed.contains(&experiment.id.as_str()));
+    Ok(plan)
 }
 
 fn parameters(keys: u64, write_latency_ns: u64, measure: Measure) -> Parameters {
