@@ -479,7 +479,8 @@ fn the_lab_measures_in_processes_of_its_own() {
     if std::process::Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
         let found = lines(&output.stdout);
         let counted = found.iter().find(|line| line["line"] == "measurement").expect("a measurement");
-        assert!(counted["metrics"]["instructions"]["value"].as_f64() > Some(50.0), "{counted}");
+        let of = |name: &str| counted["metrics"][name]["value"].as_f64();
+        assert!(of("instructions") > Some(50.0) && of("data reads") > Some(5.0) && of("data reads") < of("instructions"), "{counted}");
     } else {
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(4) && message.contains("valgrind"), "{message}");

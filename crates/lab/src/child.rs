@@ -5,8 +5,10 @@
 
 use crate::driver::{self, Context};
 use crate::plan::{Case, Measure};
+use crate::result::metric;
 use crate::{Error, System};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -19,6 +21,10 @@ use std::time::Duration;
 
 /// The function from which the driver calls the system, as callgrind names it.
 const PLAY: &str = "*::worker::Player::play";
+/// What is told of what callgrind counts, by metric: the sum of these events.
+const EVENTS: [(&str, &[&str]); 3] = [(metric::INSTRUCTIONS, &["Ir"]), (metric::DATA_READS, &["Dr"]), (metric::LAST_LEVEL_MISSES, &["DLmr", "DLmw"])];
+/// What callgrind says where it does not know the caches of the machine, and simulates others.
+const UNKNOWN_CACHES: &str = "Cannot auto-detect cache config";
 /// How often one who waits for a child looks whether to stop.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Numbers of the signals by which whoever runs the lab stops it: SIGINT, SIGTERM.
@@ -64,13 +70,14 @@ impl Program {
         used.map(Some).map_err(|error| Error::system(system, format!("a process for it said what was not understood: {error}")))
     }
 
-    /// Lets a child do the case under callgrind; its instructions in [`PLAY`], or `None` if it was stopped.
-    pub(crate) fn instructions(&self, system: &str, case: &Case, context: Context<'_>) -> Result<Option<u64>, Error> {
+    /// Lets a child do the case under callgrind; what it has counted in [`PLAY`], by metric, or `None` if it was stopped.
+    pub(crate) fn instructions(&self, system: &str, case: &Case, context: Context<'_>) -> Result<Option<BTreeMap<&'static str, u64>>, Error> {
         let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &format!("--toggle-collect={PLAY}")]).arg(&self.path).args(&self.arguments);
+        let options = ["--tool=callgrind", "--cache-sim=yes", "--callgrind-out-file=/dev/null", &format!("--toggle-collect={PLAY}")];
+        command.args(options).arg(&self.path).args(&self.arguments);
         let Some((_, messages)) = self.order(command, system, case, context)? else { return Ok(None) };
-        let collected = messages.lines().find_map(|line| line.split_once("Collected : ")?.1.split(' ').next()?.parse().ok());
-        collected.map(Some).ok_or_else(|| Error::system(system, "valgrind has not said how many instructions it has seen"))
+        let counted = collected(&messages).filter(|counted| counted.contains_key(metric::INSTRUCTIONS));
+        counted.map(Some).ok_or_else(|| Error::system(system, "valgrind has not said how many instructions it has seen"))
     }
 
     /// What a child has said on both its outputs; `None` if it was stopped, by whoever stops the lab, and then the lab is, too.
@@ -108,6 +115,20 @@ impl Program {
             Err(Error::system(system, format!("a process for it ended with {}: {messages}", output.status)))
         }
     }
+}
+
+/// What callgrind says that it has collected, by metric, as far as it has counted the events of that; `None` if it does not say.
+fn collected(messages: &str) -> Option<BTreeMap<&'static str, u64>> {
+    let words = |head: &str| {
+        let line = messages.lines().filter_map(|line| line.split_once(':')).find(|(found, _)| found.trim_end().ends_with(head));
+        line.map(|(_, words)| words.split_whitespace())
+    };
+    // Zeroes at the end are left out.
+    let counts = words("Collected")?.map(|count| count.parse().ok()).chain(std::iter::repeat(Some(0)));
+    let events: BTreeMap<&str, Option<u64>> = words("Events")?.zip(counts).collect();
+    let is_known = |name: &str| name != metric::LAST_LEVEL_MISSES || !messages.contains(UNKNOWN_CACHES);
+    let sum = |names: &[&str]| names.iter().map(|name| *events.get(name)?).sum::<Option<u64>>();
+    Some(EVENTS.into_iter().filter(|(name, _)| is_known(name)).filter_map(|(name, of)| Some((name, sum(of)?))).collect())
 }
 
 /// What a child does: reads its order, does it, answers, unless `stop` is set meanwhile, or nobody waits for the answer any more.
@@ -158,6 +179,24 @@ mod tests {
         let stop = AtomicBool::new(stopped);
         let used = program.measure("lb", &case(Measure::Space), Context { seed: 1, stop: &stop, child: None });
         (used, stop.into_inner())
+    }
+
+    /// The first number was taken, whatever it was of.
+    #[test]
+    fn events_are_told_apart_by_their_names() {
+        let counted = |events: &str, counts: &str| {
+            let said = format!("==7== Command: a: b\n==7== \n==7== Events    : {events}\n==7== Collected : {counts}\n==7== \n==7== I   refs:      1,000\n");
+            (collected(&said), collected(&format!("==7== Warning: {UNKNOWN_CACHES}, using defaults.\n{said}")))
+        };
+        let all = [(metric::INSTRUCTIONS, 1000), (metric::DATA_READS, 300), (metric::LAST_LEVEL_MISSES, 10)];
+        let (known, unknown) = (BTreeMap::from(all), BTreeMap::from([all[0], all[1]]));
+        assert_eq!(counted("Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw", "1000 300 200 8 40 20 7 3 7"), (Some(known.clone()), Some(unknown.clone())));
+        assert_eq!(counted("Dr DLmw DLmr Ir", "300 7 3 1000"), (Some(known), Some(unknown)));
+        let none = BTreeMap::from([(metric::INSTRUCTIONS, 1000), (metric::DATA_READS, 300), (metric::LAST_LEVEL_MISSES, 0)]);
+        assert_eq!(counted("Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw", "1000 300 200 8").0, Some(none), "zeroes at the end are not printed");
+        assert_eq!(counted("Ir", "1000").0, Some(BTreeMap::from([all[0]])), "caches were not simulated");
+        assert_eq!(counted("Ir Dr", "many 300").0, Some(BTreeMap::from([all[1]])));
+        assert_eq!(collected("==7== Events    : Ir\n"), None);
     }
 
     #[test]

@@ -167,7 +167,7 @@ enum What {
     Space,
     /// Time to open again after a crash and after a clean shutdown
     Recovery,
-    /// Instructions, by callgrind, in domain page-cache
+    /// Instructions, reads of memory, misses of the last cache, by callgrind, in domain page-cache
     Instructions,
 }
 

@@ -637,7 +637,8 @@ pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> 
     Ok(Some(child::Used { keys: key_count, private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves }))
 }
 
-/// Instructions of each phase: in the calls of the system, in the process that does it, less those in one that does all before it.
+/// Instructions of each phase, what they read and what they miss: in the calls of the system, in the process that does it, less those in one that does all
+/// before it.
 fn instructions(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     let program = context.child.ok_or_else(|| Error::Usage("this program cannot count instructions: it cannot start itself".into()))?;
     let mut measured = Vec::new();
@@ -646,19 +647,22 @@ fn instructions(system: &dyn System, case: &Case, context: Context<'_>) -> Resul
         case.workload.phases.truncate(count);
         program.instructions(system.name(), &case, context)
     };
-    let mut before = 0;
+    let mut before = BTreeMap::new();
     for (at, phase) in case.workload.phases.iter().enumerate() {
         if context.stopped() {
             break;
         }
         let Some(all) = prefix(at + 1)? else { break };
-        if all == before {
+        let seen = |counts: &BTreeMap<&str, u64>| counts.get(metric::INSTRUCTIONS).copied().unwrap_or(0);
+        if seen(&all) == seen(&before) {
             return Err(Error::system(system.name(), "callgrind has seen no instruction of the phase; has this program been stripped of its symbols?"));
         }
         let operations = operations(phase, &case.parameters);
         if phase.measured {
             let mut metrics = Metrics::new();
-            put(&mut metrics, metric::INSTRUCTIONS, all.saturating_sub(before) as f64 / operations as f64, "1/op");
+            for (name, count) in &all {
+                put(&mut metrics, name, count.saturating_sub(before.get(name).copied().unwrap_or(0)) as f64 / operations as f64, "1/op");
+            }
             measured.push((phase.name.clone(), metrics));
         }
         before = all;

@@ -209,7 +209,7 @@ pub enum Measure {
     Space,
     /// Time to open again after a crash, and after a clean shutdown.
     Recovery,
-    /// Instructions, by callgrind, in one round; nothing is written back meanwhile.
+    /// Instructions, reads of memory and misses of the last cache, by callgrind, in one round; nothing is written back meanwhile.
     Instructions,
 }
 

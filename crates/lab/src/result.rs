@@ -175,6 +175,11 @@ pub mod metric {
     pub const OPERATIONS: &str = "operations";
     /// Instructions of the phase: `1/op`.
     pub const INSTRUCTIONS: &str = "instructions";
+    /// Reads of memory by these instructions: `1/op`.
+    pub const DATA_READS: &str = "data reads";
+    /// Reads and writes of data that a simulated cache, as large as the last level of the machine's, does not have: `1/op`. Nothing is written back meanwhile,
+    /// so no line leaves it by that.
+    pub const LAST_LEVEL_MISSES: &str = "last-level misses";
 
     /// Those of [`ABORTS`] that have this reason: `1/op`.
     pub fn aborts(reason: everleaf_pmem::htm::Abort) -> String {

@@ -8,7 +8,7 @@ use everleaf_pmem::Domain;
 use std::fmt::Write;
 
 /// Columns, by metric: the name above, the factor by which figures are divided, digits behind the point. The first that is there is what ratios are of.
-const COLUMNS: [(&str, &str, f64, usize); 23] = [
+const COLUMNS: [(&str, &str, f64, usize); 25] = [
     (metric::MEAN, "mean ns", 1.0, 1),
     (metric::THROUGHPUT, "Mop/s", 1e6, 3),
     (metric::P50, "p50 ns", 1.0, 0),
@@ -26,6 +26,8 @@ const COLUMNS: [(&str, &str, f64, usize); 23] = [
     (metric::ABORTS, "aborts", 1.0, 4),
     (metric::FALLBACKS, "fallbacks", 1.0, 4),
     (metric::INSTRUCTIONS, "instructions", 1.0, 0),
+    (metric::DATA_READS, "data reads", 1.0, 1),
+    (metric::LAST_LEVEL_MISSES, "LL misses", 1.0, 3),
     (metric::POOL, "pool B/key", 1.0, 1),
     (metric::DRAM, "DRAM B/key", 1.0, 1),
     (metric::RECOVERY, "crash ms", 1e-3, 1),

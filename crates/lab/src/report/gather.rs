@@ -93,12 +93,14 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
 }
 
 /// What also has a figure of its own, wherever it was found out, and its words.
-const OTHERS: [(&str, &str); 5] = [
+const OTHERS: [(&str, &str); 7] = [
     (metric::POOL, "persistent memory"),
     (metric::DRAM, "DRAM"),
     (metric::RECOVERY, "opening after a crash"),
     (metric::REOPENING, "opening after a clean shutdown"),
     (metric::INSTRUCTIONS, "instructions"),
+    (metric::DATA_READS, "data reads"),
+    (metric::LAST_LEVEL_MISSES, "misses of the last cache"),
 ];
 
 /// Measurements that have all of these; if some were taken for the sake of time alone, throughput and mean come from them.
@@ -395,6 +397,7 @@ fn metric_name(name: &str) -> String {
         metric::REBUILD_SHARE => "time spent on building inner nodes anew".into(),
         metric::REBUILD_PER_LEAF => "time of the last of these for each leaf".into(),
         metric::SPLITS => "divisions of leaves".into(),
+        metric::LAST_LEVEL_MISSES => "misses of the last cache, simulated".into(),
         other => other.into(),
     }
 }
