@@ -83,7 +83,7 @@ impl Row {
         let (ours, verdict, mut why) = if missing.is_empty() {
             match self.judge_present(evidence) {
                 Some(Judgement { ours, verdict, why }) => (ours, verdict, format!("{} {why}", self.why).trim().to_owned()),
-                None => (String::new(), Verdict::CannotCompare, "It was not measured: the run was stopped before, or asked for something else.".into()),
+                None => (String::new(), Verdict::CannotCompare, self.unmeasured(evidence)),
             }
         } else {
             (String::new(), Verdict::NotYetPossible, format!("missing: {}. {}", missing.join(", "), self.why).trim().to_owned())
@@ -95,6 +95,14 @@ impl Row {
         let experiments = self.experiments().into_iter().map(Into::into).collect();
         let (id, place, what, paper) = (self.id.into(), self.place.into(), self.what.into(), self.figure.into());
         Claim { id, place, what, paper, ours, verdict, why, experiments }
+    }
+
+    /// Why it was not measured.
+    fn unmeasured(&self, evidence: &Evidence<'_>) -> String {
+        match evidence.0.skipped.iter().find(|skipped| self.experiments().contains(&skipped.experiment.as_str())) {
+            Some(skipped) => format!("{} was not measured: {}.", skipped.system, skipped.why),
+            None => "It was not measured: the run was stopped before, or asked for something else.".into(),
+        }
     }
 
     /// What comes of it where all that it needs is there; `None` if it was not measured.

@@ -190,6 +190,10 @@ impl Run<'_> {
             Err(Error::Missing { .. }) => return Ok(()),
             // What ends the lab may have ended what it measured, too.
             Err(_) if self.context(seed).stopped() => return Ok(()),
+            // One claim of a paper needs valgrind, and the others are judged without.
+            Err(error) if case.parameters.measure == Measure::Instructions && !results.header.plan.claims.is_empty() => {
+                return skip(experiment, case, system, error.to_string(), results, out);
+            }
             other => other?,
         };
         for (phase, metrics) in measured {

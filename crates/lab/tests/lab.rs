@@ -351,6 +351,20 @@ fn all_papers_are_reproduced_and_no_claim_is_left_out() {
     assert!(matches!(claims::plan("pear", Scale::TINY, &names, 1, 1), Err(Error::Usage(_))));
 }
 
+/// Where valgrind was not installed, a claim that needs it would have ended the run of all the others.
+#[test]
+fn claims_are_judged_without_valgrind_but_for_those_that_need_it() {
+    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let ids = ["D18", "D23"].map(str::to_owned);
+    let plan = claims::only(claims::plan("nv", Scale::TINY, &names, 1, 1).unwrap(), &ids, &names).unwrap();
+    let results = run(plan.clone());
+    let [reads, splits] = &results.claims[..] else { panic!("{:?}", results.claims) };
+    assert!(reads.verdict == Verdict::CannotCompare && reads.why.contains("was not measured: this program cannot count instructions"), "{reads:?}");
+    assert_eq!((splits.verdict, results.skipped.len()), (Verdict::Agree, 4));
+    let asked_for = run_with(everleaf_lab::systems(), Plan { claims: Vec::new(), ..plan }, false);
+    assert!(matches!(asked_for, Err(Error::Usage(_))), "who asks for instructions wants to know why there are none");
+}
+
 #[test]
 fn a_run_that_is_stopped_leaves_a_good_file() {
     let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();

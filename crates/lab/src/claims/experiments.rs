@@ -45,6 +45,8 @@ impl FromStr for Scale {
 pub(super) const PAPERS_SIZE: usize = 1;
 /// Phases of as many inserts each into a loaded tree: the paper has 50 to 300 thousand.
 pub(super) const STRETCHES: [&str; 3] = ["insert", "insert 2", "insert 3"];
+/// Fewest keys whose reads are counted: enough for leaves of 4 KiB to be many.
+const READ_KEYS_MIN: u64 = 20_000;
 /// Slow memory as Isle-Tree's paper emulates it.
 const ISLE_LATENCY_NS: u64 = 300;
 
@@ -279,6 +281,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         })
     });
     let media = [0, 50, 180].map(|latency| case(insert(), latency, Measure::Time));
+    let read = Case { workload: insert(), parameters: parameters((n / 50).max(READ_KEYS_MIN), 0, Measure::Instructions) };
     vec![
         experiment("nv-nodes", "NV-Tree by size of its leaves", &all, vec![case(micro, 0, Measure::Time)], Some((Shape::Bars, "phase", metric::MEAN))),
         experiment(
@@ -287,6 +290,13 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
             &all,
             vec![case(insert(), 0, Measure::Counts)],
             [(Shape::Bars, "system", metric::LINES_FLUSHED), (Shape::Bars, "system", metric::SPLITS)],
+        ),
+        experiment(
+            "nv-reads",
+            "What inserts of NV-Tree read, by size of its leaves",
+            &all,
+            vec![read],
+            [(Shape::Bars, "system", metric::DATA_READS), (Shape::Bars, "system", metric::LAST_LEVEL_MISSES)],
         ),
         experiment(
             "nv-rebuild",

@@ -347,6 +347,14 @@ pub(super) fn larger_changes(evidence: &Evidence<'_>) -> Option<Judgement> {
     by_size(evidence, &["update", "delete"])
 }
 
+pub(super) fn flat_reads(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let what = ["nv-reads", "", "insert", metric::DATA_READS];
+    let reads = NV_SIZES.into_iter().map(|system| Some(format!("{:.0}", evidence.median(what, system)?))).collect::<Option<Vec<_>>>()?;
+    let part = |system: &&str| Some(Part::ratio(*system, "nv", evidence.ratio(what, system, "nv")?, Wanted::near(1.0, 1.0, COUNT_TOLERANCE)));
+    let judged = Judgement::of(&NV_SIZES[1..].iter().map(part).collect::<Option<Vec<_>>>()?);
+    Some(Judgement { ours: format!("{} reads an insert at 0.5, 1, 2, 4 KiB; {}", reads.join(", "), judged.ours), ..judged })
+}
+
 pub(super) fn rebuild_share(evidence: &Evidence<'_>) -> Option<Judgement> {
     let mut parts = Vec::new();
     for count in evidence.sizes("nv-rebuild")? {
@@ -548,6 +556,18 @@ mod tests {
             add(&mut results, "nv-counts", metric::REBUILDS, &figures, |_| true);
             results.measurements.iter_mut().for_each(|found| found.parameters.keys = keys);
             assert_eq!(rebuild_count(&Evidence(&results)).unwrap().verdict, verdict);
+        }
+    }
+
+    /// What one size reads more than a tenth more than another is not flat; in the other trees it is in proportion.
+    #[test]
+    fn reads_are_flat_if_they_are_within_a_tenth_of_those_of_the_smallest_leaves() {
+        for (largest, verdict) in [(109.0, Verdict::Agree), (91.0, Verdict::Agree), (112.0, Verdict::Differ), (800.0, Verdict::Differ)] {
+            let mut results = planned("nv");
+            let figures = [("nv", 100.0), ("nv-1k", 97.0), ("nv-2k", 101.0), ("nv-4k", largest)];
+            add(&mut results, "nv-reads", metric::DATA_READS, &figures, |_| true);
+            let judged = flat_reads(&Evidence(&results)).unwrap();
+            assert!(judged.verdict == verdict && judged.ours.starts_with("100, 97, 101, "), "{judged:?}");
         }
     }
 
