@@ -40,7 +40,7 @@ use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::image::Gate;
 use crate::latch::{Latch, Locked, Restart};
-use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
+use crate::{Direction, Error, Key, OrderedIndex, Rebuilds, Relocated, Stats, Visit, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
@@ -50,6 +50,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
 pub use router::{AnyRouter, Htm, Olc, Packed};
@@ -83,6 +84,8 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     leaves: Counter,
     splits: Counter,
     gate: Gate,
+    /// See [`Rebuilds::from_leaves`].
+    from_leaves: Duration,
     _key: PhantomData<fn(&K, L)>,
 }
 
@@ -588,7 +591,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
             splits: self.splits.get(),
             leaf_bytes,
             depth: self.router.depth() + 1,
-            rebuilds: self.router.rebuilds(),
+            rebuilds: Rebuilds { from_leaves: self.from_leaves, ..self.router.rebuilds() },
             transactions: self.router.transactions(),
         }
     }

@@ -193,7 +193,7 @@ mod tests {
         };
         for (paper, ids, experiments) in [
             ("nv", ["D21", "D22", "D23"].as_slice(), ["nv-counts"].as_slice()),
-            ("nv", &["D24"], &["nv-nodes", "nv-reopen"]),
+            ("nv", &["D24"], &["nv-reopen"]),
             // By a range of one metric; by nothing but the layout; not at all, with systems that are missing, and by nature.
             ("all", &["A4", "B3"], &["isle-counts"]),
             ("all", &["A9", "D1", "D30"], &[]),

@@ -560,6 +560,9 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
     if let Some(leaves) = instance.space()?.leaves {
         put(&mut metrics, metric::LEAVES, leaves as f64, "");
     }
+    if let Some(Rebuilds { count: 1.., last, .. }) = instance.marks().map(|marks| marks.rebuilds) {
+        put(&mut metrics, metric::REBUILD_PER_LEAF, last.time.as_nanos() as f64 / last.leaves as f64, "ns");
+    }
     let ways = [(Shutdown::Crash, metric::RECOVERY, metric::RECOVERY_IN_FULL), (Shutdown::Close, metric::REOPENING, metric::REOPENING_IN_FULL)];
     for (shutdown, name, in_full) in ways {
         if context.stopped() {
@@ -582,6 +585,9 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
         put(&mut metrics, name, (reopened.time + start.elapsed()).as_secs_f64(), "s");
         instance.settle();
         put(&mut metrics, in_full, (reopened.time + start.elapsed()).as_secs_f64(), "s");
+        if let Some(marks) = instance.marks().filter(|marks| marks.rebuilds.from_leaves > Duration::ZERO) {
+            put(&mut metrics, metric::REBUILD_FROM_LEAVES, marks.rebuilds.from_leaves.as_nanos() as f64 / marks.leaves as f64, "ns");
+        }
         looked_for.try_for_each(look)?;
         if wrong > 0 {
             return Err(Error::WrongAnswers { system: system.name().into(), phase: name.into(), count: wrong });

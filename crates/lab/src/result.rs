@@ -149,6 +149,8 @@ pub mod metric {
     pub const LAST_REBUILD: &str = "last rebuild";
     /// Time that the last of these took, by leaves under what it has built: `ns`.
     pub const REBUILD_PER_LEAF: &str = "last rebuild per leaf";
+    /// Time in which an opening after a crash has followed the list of leaves and built inner nodes over them, by leaves: `ns`.
+    pub const REBUILD_FROM_LEAVES: &str = "rebuild from leaves per leaf";
     /// Attempts at a transaction of the processor that have not taken place: `1/op`. By reason: [`aborts`].
     pub const ABORTS: &str = "aborts";
     /// Operations that have gone another way, because no attempt took place: `1/op`.

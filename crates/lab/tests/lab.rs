@@ -2,7 +2,7 @@
 
 use everleaf_lab::claims::{self, Scale};
 use everleaf_lab::plan::{Access, Case, Distribution, Experiment, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Workload};
-use everleaf_lab::result::{Results, Verdict, metric};
+use everleaf_lab::result::{Measurement, Results, Verdict, metric};
 use everleaf_lab::run::Run;
 use everleaf_lab::{Capabilities, Error, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, summary, workload};
 use std::collections::BTreeMap;
@@ -207,6 +207,8 @@ fn every_measure_of_a_run_has_its_rows() {
     assert!(rows.len() == 8 && rows.iter().all(|row| row.ends_with(|last: char| last.is_ascii_digit())), "each has a ratio: {text}");
     assert_eq!(rows.iter().filter(|row| row.contains('%')).count(), 4, "latency and recovery have two rounds: {text}");
     assert!(results.measurements.iter().any(|found| found.metrics.contains_key(metric::P50) && found.metrics[metric::THROUGHPUT].value > 0.0));
+    let from_leaves = |found: &Measurement| found.metrics.get(metric::REBUILD_FROM_LEAVES).is_some_and(|time| time.value > 0.0);
+    assert_eq!(results.measurements.iter().filter(|found| from_leaves(found)).count(), 4, "each opening after a crash, of two systems in two rounds");
     everleaf_lab::report::write(&results, directory.path()).unwrap();
     for name in ["test-latency", "test-counts", "test-pool", "test-recovery", "test-reopening"] {
         assert!(directory.path().join(format!("figures/{name}.svg")).is_file(), "no figure {name}");

@@ -20,6 +20,7 @@ use std::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, Release},
 };
+use std::time::{Duration, Instant};
 
 /// How many leaves ahead of the one that is recovered are asked for.
 const AHEAD: usize = 8;
@@ -62,16 +63,27 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             pool.retire(block, &pool.pin());
         })?;
         let image = Image { keys: 0, leaves: vec![(K::Owned::default(), leaf.bytes())] };
-        Ok(Self::assemble(pool, root, waypoints, build, Vec::new(), image))
+        Ok(Self::assemble(pool, root, waypoints, build, Vec::new(), image, None))
     }
 
-    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, waypoints: Waypoints, build: Build<K, R>, logs: Vec<Off<Log>>, image: Image<K>) -> Self {
+    /// `listed` is how long it took to follow the list of leaves, where that was done.
+    fn assemble(
+        pool: &Arc<Pool<M>>,
+        root: Off<TreeRoot>,
+        waypoints: Waypoints,
+        build: Build<K, R>,
+        logs: Vec<Off<Log>>,
+        image: Image<K>,
+        listed: Option<Duration>,
+    ) -> Self {
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
         keys.add(image.keys as i64);
         leaves.add(image.leaves.len() as i64);
         let places: Vec<u64> = image.leaves.iter().map(|(_, place)| *place).collect();
         latches.begin(&places).expect("leaves that do not overlap have latches of their own");
+        let begun = Instant::now();
         let router = build(&image.leaves);
+        let built = begun.elapsed();
         Self {
             pool: pool.clone(),
             root,
@@ -83,6 +95,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             leaves,
             splits: Counter::default(),
             gate: Gate::default(),
+            from_leaves: listed.map_or(Duration::ZERO, |listed| listed + built),
             _key: PhantomData,
         }
     }
@@ -126,9 +139,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             && block.first.get() == Off::<L>::new(image.leaves[0].1).link()
             && check_apart::<L>(root, waypoints, &logs, image.leaves.iter().map(|(_, leaf)| *leaf)).is_ok()
         {
-            return Ok(Self::assemble(pool, root, waypoints, build, logs, image));
+            return Ok(Self::assemble(pool, root, waypoints, build, logs, image, None));
         }
-        let mut found = recover_all::<K, L, M>(pool, block.first.get(), waypoints, recovery)?;
+        let begun = Instant::now();
+        let leaves = list::<K, L, M>(pool, block.first.get(), waypoints.words(pool))?;
+        let listed = begun.elapsed();
+        let mut found = recover_all::<K, L, M>(pool, block.first.get(), &leaves, recovery)?;
         check_apart::<L>(root, waypoints, &logs, found.iter().map(|leaf| leaf.off))?;
         if !L::Structure::FENCED {
             found = leave_out_empty::<K, L, M>(pool, found)?;
@@ -151,7 +167,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
         let keys = found.iter().map(|leaf| leaf.count as u64).sum();
         let leaves = found.into_iter().map(|leaf| (leaf.low, leaf.off)).collect();
-        Ok(Self::assemble(pool, root, waypoints, build, logs, Image { keys, leaves }))
+        Ok(Self::assemble(pool, root, waypoints, build, logs, Image { keys, leaves }, Some(listed)))
     }
 
     /// Reads the list of leaves in order, while nobody writes.
@@ -403,10 +419,9 @@ fn find_ranges<K: Key + ?Sized>(found: &mut [Found<K>]) -> Result<(), Error> {
 fn recover_all<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(
     pool: &Pool<M>,
     first: u64,
-    waypoints: Waypoints,
+    leaves: &[Off<L>],
     recovery: &Recovery<'_, M>,
 ) -> Result<Vec<Found<K>>, Error> {
-    let leaves = list::<K, L, M>(pool, first, waypoints.words(pool))?;
     let fences = AtomicUsize::new(0);
     let recover_share = |share: &[Off<L>]| {
         let mut entries = Vec::with_capacity(L::CAPACITY);

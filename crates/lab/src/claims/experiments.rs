@@ -306,7 +306,13 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
             [(Shape::Lines, "keys", metric::REBUILD_SHARE), (Shape::Lines, "keys", metric::REBUILD_PER_LEAF)],
         ),
         experiment("nv-mixes", "Inserts among lookups", &["nv", "nv-4k"], mixes.into(), Some((Shape::Bars, "workload", metric::MEAN))),
-        experiment("nv-reopen", "Opening NV-Tree after a crash, by size of its leaves", &all, vec![opened], Some((Shape::Bars, "system", metric::RECOVERY))),
+        experiment(
+            "nv-reopen",
+            "Opening NV-Tree after a crash, by size of its leaves",
+            &all,
+            vec![opened],
+            [(Shape::Bars, "system", metric::RECOVERY), (Shape::Bars, "system", metric::REBUILD_FROM_LEAVES)],
+        ),
         experiment(
             "nv-server",
             "Clients of a server: NV-Store's study",

@@ -404,18 +404,20 @@ pub(super) fn fewer_splits(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 pub(super) fn rebuild_sources(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let mut ours = Vec::new();
+    let of = |name, system| evidence.rounds(["nv-reopen", "", "reopen", name], system);
+    let (mut parts, mut ours) = (Vec::new(), Vec::new());
     for system in NV_SIZES {
-        let reopened = |name| evidence.median(["nv-reopen", "", "reopen", name], system);
-        let leaves = 1e9 * reopened(metric::RECOVERY)? / reopened(metric::LEAVES)?;
-        if let Some(parents) = evidence.median(["nv-nodes", "", "insert", metric::REBUILD_PER_LEAF], system) {
-            ours.push(format!("{system} {parents:.0} and {leaves:.0}"));
-        }
+        let leaves = of(metric::REBUILD_FROM_LEAVES, system)?;
+        // Of few keys, larger leaves are too few for that.
+        let Some(parents) = of(metric::REBUILD_PER_LEAF, system) else { continue };
+        ours.push(format!("{system} {:.0} and {:.0}", parents.figure()?.median, leaves.figure()?.median));
+        parts.push(Part::ratio(system, "from leaves", parents.by(&leaves)?, Wanted::ratio(0.53, 0.78, TIME_TOLERANCE)));
     }
-    if ours.is_empty() {
+    if parts.is_empty() {
         return Some(too_few_keys());
     }
-    Some(Judgement::new(true, format!("ns a leaf, from the lowest inner nodes and by opening: {}", ours.join(", "))).cannot_compare())
+    let judged = Judgement::of(&parts);
+    Some(Judgement { ours: format!("ns a leaf, from the lowest inner nodes and from leaves: {}; {}", ours.join(", "), judged.ours), ..judged })
 }
 
 pub(super) fn survived(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -568,6 +570,22 @@ mod tests {
             add(&mut results, "nv-reads", metric::DATA_READS, &figures, |_| true);
             let judged = flat_reads(&Evidence(&results)).unwrap();
             assert!(judged.verdict == verdict && judged.ours.starts_with("100, 97, 101, "), "{judged:?}");
+        }
+    }
+
+    /// It was compared with all of an opening, in an experiment of its own, and nothing was said.
+    #[test]
+    fn inner_nodes_from_leaves_are_compared_with_those_from_inner_nodes_of_the_same_tree() {
+        for (parents, verdict) in [(65.0, Verdict::Agree), (15.0, Verdict::Differ), (120.0, Verdict::Differ)] {
+            let mut results = planned("nv");
+            add(&mut results, "nv-reopen", metric::REBUILD_FROM_LEAVES, &NV_SIZES.map(|system| (system, 100.0)), |_| true);
+            results.measurements.iter_mut().for_each(|found| found.phase = "reopen".into());
+            assert!(rebuild_sources(&Evidence(&results)).unwrap().ours.contains("too few keys"));
+            for found in results.measurements.iter_mut().filter(|found| found.system != "nv-4k") {
+                found.metrics.insert(metric::REBUILD_PER_LEAF.into(), Metric { value: parents, unit: "ns".into() });
+            }
+            let judged = rebuild_sources(&Evidence(&results)).unwrap();
+            assert!(judged.verdict == verdict && judged.ours.contains(&format!("nv-2k {parents} and 100; nv ")), "{judged:?}");
         }
     }
 

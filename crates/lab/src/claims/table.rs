@@ -800,11 +800,11 @@ pub(super) const ROWS: &[Row] = &[
         figure: "22 to 47 % faster",
         needs: &["nv", "nv-1k", "nv-2k", "nv-4k"],
         lacks: &[],
-        rule: Rule::By(&["nv-nodes", "nv-reopen"], rebuild_sources),
-        why: "From the lowest inner nodes, separators are copied from nodes that lie side by side. From leaves it is built only when a pool is opened, and not \
-               apart from the rest of that: leaves are found by following their links, each is read, checked, and its block marked as in use, after the \
-               file has been mapped. So the second figure holds more than the paper's, and its difference from the first says no more than that it is the \
-               right way round.",
+        rule: Rule::By(&["nv-reopen"], rebuild_sources),
+        why: "From the lowest inner nodes, separators are copied from nodes that lie side by side, each with 28 leaves or more, where the paper has a \
+               parent for each leaf. From leaves they are built when a pool is opened after a crash: their links are followed, each to a line that no cache \
+               has, and often to a page of the file that was not touched since it was mapped; the larger the leaves, the fewer of them share a page. What \
+               else recovery does with each leaf is left aside.",
     },
     Row {
         paper: "nv",

@@ -396,6 +396,7 @@ fn metric_name(name: &str) -> String {
         metric::SPLIT_SHARE => "time spent in inserts that divide a leaf".into(),
         metric::REBUILD_SHARE => "time spent on building inner nodes anew".into(),
         metric::REBUILD_PER_LEAF => "time of the last of these for each leaf".into(),
+        metric::REBUILD_FROM_LEAVES => "time of building them from leaves, for each leaf".into(),
         metric::SPLITS => "divisions of leaves".into(),
         metric::LAST_LEVEL_MISSES => "misses of the last cache, simulated".into(),
         other => other.into(),

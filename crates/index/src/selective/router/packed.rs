@@ -194,7 +194,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         let built = Rebuild { leaves: leaves.len() as u64, bytes: (nodes * size_of::<Node<FANOUT>>()) as u64, time: begun.elapsed() };
         let mut rebuilds = self.rebuilds.lock();
         let first = if rebuilds.count == 0 { built } else { rebuilds.first };
-        *rebuilds = Rebuilds { count: rebuilds.count + 1, time: rebuilds.time + built.time, first, last: built };
+        *rebuilds = Rebuilds { count: rebuilds.count + 1, time: rebuilds.time + built.time, first, last: built, ..*rebuilds };
         drop(rebuilds);
         self.is_rebuilding.store(0, Release);
         Ok(())
@@ -446,7 +446,7 @@ mod tests {
         router.rebuild(|leaves| leaves).unwrap();
         assert!(router.validate(&route).is_err(), "though it is in use again");
         assert_eq!(leaves(&router).len(), 100);
-        let Rebuilds { count, first, last, time } = router.rebuilds();
+        let Rebuilds { count, first, last, time, .. } = router.rebuilds();
         let nodes = [50, 13, 4, 1].iter().sum::<u64>();
         let is_all = |built: Rebuild| (built.leaves, built.bytes) == (100, nodes * size_of::<Node<4>>() as u64);
         assert!(count == 2 && is_all(first) && is_all(last) && first.time + last.time == time);
