@@ -11,7 +11,7 @@ pub(crate) struct Arguments {
     /// Size of the work, as `everleaf lab reproduce` takes it
     #[arg(long, default_value = "default")]
     scale: String,
-    /// Measure other engines, too; builds them, which needs a C++ compiler and libclang
+    /// Measure other engines, too, and judge the claims about Redis; builds them, which needs a C++ compiler and libclang
     #[arg(long)]
     peers: bool,
     /// The same without RocksDB, which takes longest to build
@@ -90,23 +90,22 @@ const SERVERS: [(&str, Option<&str>); 8] = [
 
 /// Measures, and draws.
 pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
+    let has_peers = arguments.peers || arguments.peers_without_rocksdb;
+    let program = || if has_peers { peers(arguments.peers) } else { everleaf() };
     run(&mut cargo(&["build", "--release", "--package", "everleaf-cli"]))?;
     if !arguments.peers_only {
-        report(&arguments.out, everleaf().args(["lab", "reproduce", "all", "--scale", &arguments.scale]))?;
+        report(&arguments.out, program().args(["lab", "reproduce", "all", "--scale", &arguments.scale]))?;
         for (place, workloads, options) in PANELS {
             report(&format!("{}/{place}", arguments.out), everleaf().args(["lab", "run", "--workload", workloads]).args(options))?;
         }
     }
-    if !arguments.peers && !arguments.peers_without_rocksdb {
+    if !has_peers {
         return Ok(());
     }
     let measure = |place: &str, workload: &[&str], [domain, directory]: [&str; 2], [key, value_bytes]: [&str; 2], keys: u64, systems: &[&str]| {
-        let mut command = cargo(&["run", "--release", "--manifest-path", "peers/Cargo.toml"]);
-        if arguments.peers_without_rocksdb {
-            command.arg("--no-default-features");
-        }
+        let mut command = program();
         let systems: Vec<&str> = systems.iter().copied().filter(|name| arguments.peers || !name.starts_with("rocksdb")).collect();
-        command.args(["--", "lab", "run", "--key", key, "--value-bytes", value_bytes, "--domains", domain, "--directory", directory]);
+        command.args(["lab", "run", "--key", key, "--value-bytes", value_bytes, "--domains", domain, "--directory", directory]);
         command.args(["--workload"]).args(workload).args(["--keys", &keys.to_string(), "--systems", &systems.join(",")]);
         report(&format!("{}/{place}", arguments.out), &mut command)
     };
@@ -131,6 +130,16 @@ fn report(out: &str, command: &mut Command) -> Result<(), Failure> {
 fn everleaf() -> Command {
     let mut command = Command::new("target/release/everleaf");
     command.current_dir(root());
+    command
+}
+
+/// The same with the other engines.
+fn peers(with_rocksdb: bool) -> Command {
+    let mut command = cargo(&["run", "--release", "--manifest-path", "peers/Cargo.toml"]);
+    if !with_rocksdb {
+        command.arg("--no-default-features");
+    }
+    command.arg("--");
     command
 }
 
