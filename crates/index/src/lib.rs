@@ -25,7 +25,6 @@ pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more
 pub use scan::AHEAD;
 
 use everleaf_pmem::htm::Statistics;
-use selective::router::GROUP;
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
@@ -91,22 +90,22 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
 
     /// [`OrderedIndex::insert`] for several keys, as [`OrderedIndex::apply`] does it.
     fn insert_many(&self, pairs: &[(&K, NonZeroU64)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        in_groups(pairs, |&(key, value)| (key, Write::Insert(value)), |writes| self.apply(writes, returned))
+        self.apply(&made_of(pairs, |&(key, value)| (key, Write::Insert(value))), returned)
     }
 
     /// [`OrderedIndex::upsert`] for several keys, as [`OrderedIndex::apply`] does it.
     fn upsert_many(&self, pairs: &[(&K, NonZeroU64)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        in_groups(pairs, |&(key, value)| (key, Write::Upsert(value)), |writes| self.apply(writes, returned))
+        self.apply(&made_of(pairs, |&(key, value)| (key, Write::Upsert(value))), returned)
     }
 
     /// [`OrderedIndex::update`] for several keys, as [`OrderedIndex::apply`] does it.
     fn update_many(&self, pairs: &[(&K, NonZeroU64)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        in_groups(pairs, |&(key, value)| (key, Write::Update(value)), |writes| self.apply(writes, returned))
+        self.apply(&made_of(pairs, |&(key, value)| (key, Write::Update(value))), returned)
     }
 
     /// [`OrderedIndex::remove`] for several keys, as [`OrderedIndex::apply`] does it.
     fn remove_many(&self, keys: &[&K], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        in_groups(keys, |&key| (key, Write::Remove), |writes| self.apply(writes, returned))
+        self.apply(&made_of(keys, |&key| (key, Write::Remove)), returned)
     }
 
     /// Visits entries in order from a bound on, until `visit` breaks or there are no more.
@@ -165,18 +164,9 @@ pub enum Write {
     Remove,
 }
 
-/// Hands writes on in groups of [`GROUP`], made of `things`.
-fn in_groups<'a, T, K: Key + ?Sized>(
-    things: &[T],
-    write: impl Fn(&T) -> (&'a K, Write),
-    mut act: impl FnMut(&[(&'a K, Write)]) -> Result<(), Error>,
-) -> Result<(), Error> {
-    for things in things.chunks(GROUP) {
-        let mut writes = [(K::LOWEST, Write::Remove); GROUP];
-        writes.iter_mut().zip(things).for_each(|(to, thing)| *to = write(thing));
-        act(&writes[..things.len()])?;
-    }
-    Ok(())
+/// Writes made of `things`: all of them, so that structures themselves say how many they look at at once.
+fn made_of<'a, T, K: Key + ?Sized>(things: &[T], write: impl Fn(&T) -> (&'a K, Write)) -> Vec<(&'a K, Write)> {
+    things.iter().map(write).collect()
 }
 
 /// How far [`OrderedIndex::relocate`] has come.

@@ -53,7 +53,7 @@ pub(crate) struct Conversation {
     pub(crate) session: Session,
     pub(crate) reply: Reply,
     parser: Parser,
-    held: Option<Box<Held>>,
+    held: Option<Held>,
 }
 
 /// SETs that are to be run with those of other clients. All of the slice's input stays where it is until then, and nothing is done for the client.
@@ -138,7 +138,7 @@ impl Conversation {
         let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(), group };
         let (mut done, mut pause) = self.run_slice(&mut work, input);
         if work.is_to_be_held() {
-            self.held = Some(Box::new(Held { places: work.group.places.drain(..).collect(), end: (done, pause) }));
+            self.held = Some(Held { places: work.group.places.drain(..).collect(), end: (done, pause) });
             return (0, Pause::Held);
         }
         if let Some(rest) = self.run_group(&mut work, input) {
@@ -163,8 +163,7 @@ impl Conversation {
 
     /// Answers the SETs that were held; what [`Conversation::advance`] would have told without.
     pub(crate) fn answer_held(&mut self, counters: &Counters, outcomes: &mut impl Iterator<Item = Result<(), Failure>>) -> (usize, Pause) {
-        let Some(held) = self.held.take() else { return (0, Pause::Turn) };
-        let Held { places, end } = *held;
+        let Some(Held { places, end }) = self.held.take() else { return (0, Pause::Turn) };
         counters.commands.add(places.len() as u64);
         outcomes.take(places.len()).for_each(|outcome| self.reply.ok_or(counters, outcome));
         end

@@ -22,8 +22,8 @@ use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
 use crate::version::{damaged, is_shown};
 use crate::view::View;
+use everleaf_index::Listed;
 use everleaf_index::record::{KeySum, Record, Version};
-use everleaf_index::{Listed, Write};
 use everleaf_pmem::{Durable, Hardware, Medium, Off, Reserve, Word, with_reserve};
 use std::collections::HashSet;
 use std::num::NonZeroU64;
@@ -310,7 +310,7 @@ impl<M: Listed> Namespace<M> {
             return self.delete(key).map(u64::from);
         }
         let mut shown = 0;
-        for group in keys.chunks(if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP }) {
+        for group in keys.chunks(self.group_max()) {
             let way = self.shared.with_room(|| {
                 let stripes = self.shared.stripes.lock_many(group.iter().map(|key| (self.space.number, *key)));
                 with_reserve(Reserve::Half, || self.delete_group(&stripes, group, &mut shown))
@@ -513,7 +513,7 @@ impl<M: Listed> Namespace<M> {
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
                 let mut removed = Vec::with_capacity(keys.len());
-                let outcome = index.tree.apply(&keys.iter().map(|key| (*key, Write::Remove)).collect::<Vec<_>>(), &mut removed);
+                let outcome = index.tree.remove_many(keys, &mut removed);
                 for old in removed.into_iter().flatten() {
                     *shown += u64::from(self.taken(old, at)?);
                 }
@@ -622,18 +622,19 @@ impl<M: Listed> Namespace<M> {
         self.count_done(done, replaced.len(), self.settle_versions(&links, &replaced, outcome))
     }
 
+    /// How many writes are made durable together at most.
+    fn group_max(&self) -> usize {
+        if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP }
+    }
+
     /// With how many of `pairs` to begin.
     fn group_len(&self, pairs: &[(&[u8], &[u8])]) -> usize {
-        let few = pairs.len().min(GROUP);
-        if !self.shared.pool.medium().awaits_device() {
-            return few;
-        }
-        let mut size = 0;
+        let (few, mut size) = (pairs.len().min(GROUP), 0);
         let fits = |(key, value): &&(&[u8], &[u8])| {
             size += key.len() + value.len();
             size <= GROUP_OF_DEVICE_BYTES
         };
-        pairs.iter().take(GROUP_OF_DEVICE).take_while(fits).count().max(few)
+        pairs.iter().take(self.group_max()).take_while(fits).count().max(few)
     }
 
     /// Writes records, and makes them durable together.

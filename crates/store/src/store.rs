@@ -485,11 +485,10 @@ impl<M: Listed> Shared<M> {
         again(&self.pool, || index.tree.upsert(key, link))
     }
 
-    /// [`Shared::upsert`] for several keys; see [`OrderedIndex::apply`](everleaf_index::OrderedIndex::apply).
+    /// [`Shared::upsert`] for several keys; see [`OrderedIndex::upsert_many`](everleaf_index::OrderedIndex::upsert_many).
     pub(crate) fn upsert_many(&self, index: &Index, links: &[(&[u8], NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let start = replaced.len();
-        let writes: Vec<_> = links.iter().map(|(key, link)| (*key, Write::Upsert(*link))).collect();
-        again(&self.pool, || index.tree.apply(&writes[replaced.len() - start..], replaced))
+        again(&self.pool, || index.tree.upsert_many(&links[replaced.len() - start..], replaced))
     }
 
     /// Several writes of which nobody is told before the caller has fenced; see [`OrderedIndex::apply_unfenced`](everleaf_index::OrderedIndex::apply_unfenced).
