@@ -8,6 +8,9 @@ use everleaf::{Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation,
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 
+/// Of so many keys at once a transaction copies the values.
+const COPIED_AT_ONCE: usize = 32;
+
 /// All databases.
 #[derive(Clone, Copy)]
 pub(crate) struct Databases<'a> {
@@ -85,7 +88,11 @@ impl Database<'_> {
     /// Calls `visit` for each of `keys`, in their order, with what was found of it.
     pub(crate) fn visit_many<E: From<Error>>(&self, keys: &[&[u8]], mut visit: impl FnMut(Option<Value<'_>>) -> Result<(), E>) -> Result<(), E> {
         match self.transaction {
-            Some(_) => keys.iter().try_for_each(|key| visit(self.get(key)?.map(Value::Copied))),
+            Some(transaction) => keys.chunks(COPIED_AT_ONCE).try_for_each(|keys| {
+                let values = transaction.borrow().get_many(self.namespace, keys)?;
+                self.looked_at.add(values.iter().flatten().map(|value| value.len() as u64).sum());
+                values.into_iter().try_for_each(|value| visit(value.map(Value::Copied)))
+            }),
             None => self.namespace.visit_many(keys, |found| visit(found.map(Value::InPlace))),
         }
     }

@@ -191,6 +191,12 @@ impl Space {
         }
     }
 
+    /// The indexes that were cleared between two moments, of which the caller holds snapshots, and when. The caller is pinned.
+    pub(crate) fn cleared_between(&self, from: u64, to: u64, clock: &Clock) -> Vec<(Arc<Index>, u64)> {
+        let former = self.former.load();
+        former.iter().map(|former| (former.index.clone(), former.ended.get(clock))).filter(|(_, ended)| (from..to).contains(ended)).collect()
+    }
+
     /// No snapshot wants to see `former` any more.
     pub(crate) fn forget(&self, former: &Arc<Former>) {
         schedule::drain();

@@ -4,13 +4,14 @@
 //! nothing has changed if the transaction, which reads from a snapshot of its own, finds that very version; and what it has looked at it looks at again when it
 //! commits. So, if it commits, the key was the same from the one moment to the other. A version that was loaded is as old as its index.
 
+use crate::store::Index;
 use crate::version::{CUT_OUT, is_surely_shown};
 use crate::{Error, Namespace, Snapshot, Transaction};
 use everleaf_index::Listed;
 
 impl<M: Listed> Transaction<M> {
     /// Whether `key` has been left alone since `before`: neither written, be it with the same value, nor removed, nor expired. One that had expired before then
-    /// may have been removed since; and a key that both find absent, in a namespace that was cleared between them, counts as left alone.
+    /// may have been removed since.
     ///
     /// # Errors
     /// A damaged pool.
@@ -22,9 +23,23 @@ impl<M: Listed> Transaction<M> {
         let was_shown = before.value_size(namespace, key)?.is_some();
         let (now, shared) = (self.snapshot().moment(), &before.shared);
         let _pinned = shared.pool.pin();
-        let index = namespace.space.index_at(now, &shared.clock);
-        let Some(link) = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))? else { return Ok(!was_shown) };
-        let mut newest = shared.version_at(link.get(), now.at)?;
+        let was_left_alone = |index: Option<&Index>, until| self.is_unchanged_in(index, until, before, was_shown, key);
+        // What was absent may have come and gone with an index.
+        let former = if was_shown { Vec::new() } else { namespace.space.cleared_between(before.timestamp(), now.at, &shared.clock) };
+        for (index, ended) in &former {
+            // Who has written last before the clear may have its timestamp.
+            if !was_left_alone(Some(index), *ended + 1)? {
+                return Ok(false);
+            }
+        }
+        was_left_alone(namespace.space.index_at(now, &shared.clock).as_deref(), now.at)
+    }
+
+    /// [`Transaction::is_unchanged_since`], as far as one index tells that had nothing newer than `until`.
+    fn is_unchanged_in(&self, index: Option<&Index>, until: u64, before: &Snapshot<M>, was_shown: bool, key: &[u8]) -> Result<bool, Error> {
+        let (now, shared) = (self.snapshot().moment(), &before.shared);
+        let Some(link) = index.map_or(Ok(None), |index| index.tree.get(key))? else { return Ok(!was_shown) };
+        let mut newest = shared.version_at(link.get(), until)?;
         // Whoever removes what is not shown changes nothing: then what was removed tells. It is held back as long as `before` lives, or was cut out.
         while let Some((record, at)) = &newest
             && !was_shown
@@ -38,7 +53,7 @@ impl<M: Listed> Transaction<M> {
         }
         let Some((record, at)) = newest else { return Ok(!was_shown) };
         // What was loaded has no timestamp of its own.
-        let begun = index.as_deref().map_or(0, |index| index.begun.get(&shared.clock));
+        let begun = index.map_or(0, |index| index.begun.get(&shared.clock));
         Ok(at.max(begun) < before.timestamp() && is_surely_shown(&record, now.time_ms)? == was_shown)
     }
 }

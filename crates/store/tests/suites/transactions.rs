@@ -539,6 +539,23 @@ fn what_was_cleared_and_loaded_has_changed() {
 }
 
 #[test]
+fn what_came_and_went_with_a_clear_has_changed() {
+    let (store, space) = store();
+    let before = store.snapshot().unwrap();
+    let unchanged = |key: &[u8]| store.begin(Isolation::Serializable).unwrap().is_unchanged_since(&before, &space, key).unwrap();
+    space.clear().unwrap();
+    assert!(unchanged(b"absent") && !unchanged(b"x"));
+    space.put(b"absent", b"1").unwrap();
+    assert!(!unchanged(b"absent"));
+    space.clear().unwrap();
+    assert!(!unchanged(b"absent") && unchanged(b"other"));
+    space.put(b"other", b"1").unwrap();
+    space.delete(b"other").unwrap();
+    space.clear().unwrap();
+    assert_eq!([&b"absent"[..], b"other", b"third"].map(unchanged), [false, false, true]);
+}
+
+#[test]
 #[should_panic(expected = "a savepoint of another transaction")]
 fn a_savepoint_of_another_transaction_is_refused() {
     let (store, space) = store();
