@@ -47,6 +47,8 @@ use crate::snapshot::Snapshot;
 use crate::store::{Index, Shared, again, check_sizes};
 use crate::stripes::Locked;
 use crate::transaction::conflict;
+use crate::version::Moment;
+use crate::wall::HeldTime;
 use crate::{Error, Namespace, Store};
 use everleaf_index::record::{Record, Version};
 use everleaf_index::{Listed, Write};
@@ -184,8 +186,8 @@ impl<M: Listed> Store<M> {
             check_sizes(&item.key, item.to.as_deref().unwrap_or_default())?;
         }
         let changes = combine(changes)?;
-        let check = || {
-            expectations.iter().try_for_each(|item| match item.namespace.holds(&item.key, item.to.as_deref())? {
+        let check = |time_ms| {
+            expectations.iter().try_for_each(|item| match item.namespace.holds(&item.key, item.to.as_deref(), Some(Moment::now(time_ms)))? {
                 true => Ok(()),
                 false => Err(conflict(&item.namespace.space, &item.key)),
             })
@@ -197,6 +199,9 @@ impl<M: Listed> Store<M> {
 impl<M: Listed> Shared<M> {
     /// Applies all of `changes`, or none of them, if `check`, at that moment, finds nothing in the way. They are ordered by place, and no key is there twice.
     ///
+    /// `check` is told the time by which it is to judge what has expired, and merges are done by it, too. Time stands still till all can see what was written:
+    /// or somebody could find gone what is believed to be there, and then what is yet to be written as it was.
+    ///
     /// Then `snapshot`, which `check` may have needed, ends: what is written wants nothing back, not even what it replaces itself. If it fails, the snapshot is
     /// begun again while nobody can have changed what was checked, so that `check` still finds out who does so from then on.
     pub(crate) fn commit(
@@ -204,21 +209,24 @@ impl<M: Listed> Shared<M> {
         changes: &[Item<M>],
         quiet: Quiet<'_>,
         snapshot: Option<&mut Snapshot<M>>,
-        check: impl FnOnce() -> Result<(), Error>,
+        check: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let depends = !matches!(&quiet, Quiet::Keys(others) if others.is_empty()) || changes.iter().any(|item| matches!(item.to, Goal::Become(_)));
         {
             let stripes = match quiet {
                 Quiet::Keys(others) => self.stripes.lock_many(changes.iter().map(Item::place).chain(others)),
                 Quiet::Everything => self.stripes.lock_all(),
             };
             self.writable()?;
-            check()?;
+            let time = (depends && self.may_expire.load(Ordering::Acquire)).then(|| self.wall.hold_for_commit());
+            let time_ms = time.as_ref().map_or(0, HeldTime::at_ms);
+            check(time_ms)?;
             match snapshot {
                 Some(snapshot) => {
                     snapshot.release();
-                    self.apply(changes, stripes.first()).inspect_err(|_| snapshot.hold())?;
+                    self.apply(changes, time_ms, stripes.first()).inspect_err(|_| snapshot.hold())?;
                 }
-                None => self.apply(changes, stripes.first())?,
+                None => self.apply(changes, time_ms, stripes.first())?,
             }
         }
         if !self.garbage.is_empty() {
@@ -228,8 +236,8 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Applies `changes`, whose stripes are held, `stripe` among them.
-    fn apply(&self, changes: &[Item<M>], stripe: Option<&Locked<'_>>) -> Result<(), Error> {
-        let steps = self.plan(changes)?;
+    fn apply(&self, changes: &[Item<M>], time_ms: u64, stripe: Option<&Locked<'_>>) -> Result<(), Error> {
+        let steps = self.plan(changes, time_ms)?;
         match (steps.as_slice(), stripe) {
             ([Step { item, aim: Aim::Entry(entry), .. }], Some(stripe)) => {
                 item.namespace.set_locked(stripe, &item.key, entry.as_ref().as_ref().map(Content::of)).map(drop)
@@ -242,13 +250,13 @@ impl<M: Listed> Shared<M> {
     }
 
     /// What there is to do: deletes of absent keys drop out.
-    fn plan<'b>(&self, changes: &'b [Item<M>]) -> Result<Vec<Step<'b, M>>, Error> {
+    fn plan<'b>(&self, changes: &'b [Item<M>], time_ms: u64) -> Result<Vec<Step<'b, M>>, Error> {
         let mut steps = Vec::with_capacity(changes.len());
         for item in changes {
             let aim = match &item.to {
                 Goal::Be(entry) => Aim::Entry(Cow::Borrowed(entry)),
                 Goal::BeDraft(draft) => Aim::Draft(draft),
-                Goal::Become(merges) => Aim::Entry(Cow::Owned(item.namespace.merged(&item.key, merges)?)),
+                Goal::Become(merges) => Aim::Entry(Cow::Owned(item.namespace.merged(&item.key, merges, Some(Moment::now(time_ms)))?)),
             };
             let index = match &aim {
                 Aim::Entry(entry) if entry.is_none() => match item.namespace.space.index.load_full() {

@@ -20,7 +20,7 @@ use crate::garbage::STEPS_PER_WRITE;
 use crate::merge::{self, Merge};
 use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
-use crate::version::{damaged, is_shown};
+use crate::version::{Moment, damaged, is_shown};
 use crate::view::View;
 use everleaf_index::Listed;
 use everleaf_index::record::{KeySum, Record, Version};
@@ -326,7 +326,7 @@ impl<M: Listed> Namespace<M> {
     /// See [`Namespace::put`].
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
         check_sizes(key, new.unwrap_or_default())?;
-        let swap = |stripe: &Locked<'_>| match self.holds(key, expected)? {
+        let swap = |stripe: &Locked<'_>| match self.holds(key, expected, None)? {
             true => Ok((true, self.set_locked(stripe, key, new.map(Content::lasting))?)),
             false => Ok((false, Way::Plain)),
         };
@@ -372,7 +372,7 @@ impl<M: Listed> Namespace<M> {
     pub fn merge(&self, key: &[u8], merge: &Merge) -> Result<Option<Vec<u8>>, Error> {
         check_sizes(key, &[])?;
         let act = |stripe: &Locked<'_>| {
-            let merged = self.merged(key, std::slice::from_ref(merge))?;
+            let merged = self.merged(key, std::slice::from_ref(merge), None)?;
             let way = self.set_locked(stripe, key, merged.as_ref().map(Content::of))?;
             Ok((merged.map(|entry| entry.value), way))
         };
@@ -380,8 +380,9 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// What `merges` make of `key`, with its stripe held.
-    pub(crate) fn merged(&self, key: &[u8], merges: &[Merge]) -> Result<Option<Entry>, Error> {
-        let merged = merge::apply(self.entry(key)?, merges).map_err(merge::failed(self.name(), key))?;
+    pub(crate) fn merged(&self, key: &[u8], merges: &[Merge], moment: Option<Moment>) -> Result<Option<Entry>, Error> {
+        let entry = self.view_at(moment).find(key, |found| found.entry())?;
+        let merged = merge::apply(entry, merges).map_err(merge::failed(self.name(), key))?;
         check_sizes(key, merged.as_ref().map_or(&[], |entry| &entry.value))?;
         Ok(merged)
     }
@@ -395,12 +396,16 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Whether the value of `key` is `expected` (`None`: absent).
-    pub(crate) fn holds(&self, key: &[u8], expected: Option<&[u8]>) -> Result<bool, Error> {
-        match (self.value_size(key)?, expected) {
-            (None, None) => Ok(true),
-            (Some(size), Some(expected)) if size == expected.len() => Ok(self.get(key)?.as_deref() == Some(expected)),
-            _ => Ok(false),
-        }
+    pub(crate) fn holds(&self, key: &[u8], expected: Option<&[u8]>, moment: Option<Moment>) -> Result<bool, Error> {
+        let held = self.view_at(moment).find(key, |found| {
+            let is_expected = expected.is_some_and(|expected| expected.len() == found.size());
+            if is_expected { found.entry().map(|entry| Some(entry.value)) } else { found.check().map(|()| None) }
+        })?;
+        Ok(match (held, expected) {
+            (None, None) => true,
+            (Some(value), Some(expected)) => value.as_deref() == Some(expected),
+            _ => false,
+        })
     }
 
     /// Does something with the stripe of `key` held, and collects some garbage after it if it kept a version, or if there is some.
@@ -705,7 +710,11 @@ impl<M: Listed> Namespace<M> {
     }
 
     pub(crate) fn view(&self) -> View<'_, M> {
-        View { shared: &self.shared, space: &self.space, moment: None }
+        self.view_at(None)
+    }
+
+    fn view_at(&self, moment: Option<Moment>) -> View<'_, M> {
+        View { shared: &self.shared, space: &self.space, moment }
     }
 
     /// # Panics

@@ -286,10 +286,16 @@ impl<M: Listed> Snapshot<M> {
             shared.stripes.await_plain();
             shared.snapshots.settle();
         }
-        let at = shared.tick().at;
-        shared.snapshots.set_timestamp(held, at);
-        let time_ms = if shared.may_expire.load(Ordering::Acquire) { shared.wall.now_ms() } else { 0 };
-        Self { shared: shared.clone(), held: Some(held), moment: Moment { at, time_ms } }
+        let time_ms = || if shared.may_expire.load(Ordering::Acquire) { shared.wall.now_ms() } else { 0 };
+        let moment = loop {
+            let moment = Moment { time_ms: time_ms(), at: shared.tick().at };
+            // It was that time when the timestamp was drawn, which is above those of all commits that held the time till then, and of none that does so later.
+            if moment.time_ms == time_ms() {
+                break moment;
+            }
+        };
+        shared.snapshots.set_timestamp(held, moment.at);
+        Self { shared: shared.clone(), held: Some(held), moment }
     }
 
     /// The timestamp: what was committed before it is seen.

@@ -19,9 +19,10 @@
 //! nothing might have done everything when it began. These moments lie within the calls, so transactions are linearizable, among each other and with single
 //! operations.
 //!
-//! **What time does.** One that has read what expires before it commits cannot be given the moment at which it began: others, whom it does not know, may have
-//! found that gone, and then what it has yet to write as it was before. So it fails, and where keys expire all the time, a long one fails each time.
-//! [`Store::transact`] has the store's time stand still (`wall.rs`) when it has failed often.
+//! **What time does.** What expires is judged by the time of the commit, which stands still for all until they can see what is written. One that has read what
+//! expires before it commits cannot be given the moment at which it began: others, whom it does not know, may have found that gone, and then what it has yet to
+//! write as it was before. So it fails, and where keys expire all the time, a long one fails each time. [`Store::transact`] has the store's time stand still
+//! (`wall.rs`) when it has failed often.
 //!
 //! **What it costs.** DRAM for each key that it writes, and in serializable mode for each that it reads: the key, about 150 bytes, and a value of less than 512
 //! bytes; of what merges append to a value that the transaction has not set, all. The pool has room for values of 512 bytes and more from the moment when they
@@ -613,12 +614,12 @@ impl<M: Listed> Transaction<M> {
             false => Quiet::Everything,
         };
         let is_first = Cell::new(true);
-        let check = || {
+        let check = |time_ms| {
             // After a commit that has found no room, what the snapshot held back may be gone.
             let is_held = is_first.replace(false);
             let mut set = changes.iter().filter(|item| !matches!(item.to, Goal::Become(_)));
             set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, Seen { moment, now_ms: None, is_held }))?;
-            reads.check(&shared, Seen { moment, now_ms: Some(shared.wall.now_ms()), is_held })
+            reads.check(&shared, Seen { moment, now_ms: Some(time_ms), is_held })
         };
         shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
     }

@@ -60,6 +60,13 @@ pub(crate) struct Moment {
     pub(crate) time_ms: u64,
 }
 
+impl Moment {
+    /// Now, for one who judges by that time what has expired.
+    pub(crate) fn now(time_ms: u64) -> Self {
+        Self { at: UNSTAMPED, time_ms }
+    }
+}
+
 /// When a version was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Age {

@@ -12,9 +12,13 @@
 //! Somebody may hold the time for a while: then it is the same for all, and nothing expires. Whoever reads the time looks at the clocks first, and then whether
 //! somebody holds it; whoever holds it says so first, and then looks at the clocks. So nobody has seen a later time than the one that is held: one who was not
 //! told of it had looked at the clocks before.
+//!
+//! A commit holds it, too, from its look at what it depends on until all can see what it has written ([`Wall::hold_for_commit`]). Several may do so at once:
+//! then it is the time of the first of them for all, and goes on to that of the next one when the first has ended.
 
 use crate::Store;
 use everleaf_index::Listed;
+use everleaf_pmem::schedule;
 use parking_lot::Mutex;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,18 +58,25 @@ pub(crate) struct Wall {
     /// The latest beginning of `passed_ms` that the wall has claimed, in milliseconds since 1970.
     beginning_ms: AtomicU64,
     is_held: AtomicBool,
-    held: Mutex<Option<Hold>>,
+    held: Mutex<Vec<Hold>>,
     /// How many have held it.
     holds: AtomicU64,
 }
 
 /// The time that is held, and until when, in milliseconds since 1970.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Hold {
     /// Which of all that there have been.
     number: u64,
     at_ms: u64,
-    until_ms: u64,
+    /// `None`: as long as a commit takes.
+    until_ms: Option<u64>,
+}
+
+impl Hold {
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.until_ms.is_some_and(|until_ms| now_ms >= until_ms)
+    }
 }
 
 /// The store's time stands still as long as this lives. See [`Store::hold_time`].
@@ -79,11 +90,17 @@ impl Drop for HeldTime<'_> {
     fn drop(&mut self) {
         let Self { wall, hold } = self;
         let mut held = wall.held.lock();
-        // Somebody else's, if this one has run out.
-        if *held == Some(*hold) {
+        held.retain(|other| other.number != hold.number);
+        if held.is_empty() {
             wall.is_held.store(false, Ordering::SeqCst);
-            *held = None;
         }
+    }
+}
+
+impl HeldTime<'_> {
+    /// Later than this it is for nobody, as long as the time is held.
+    pub(crate) fn at_ms(&self) -> u64 {
+        self.hold.at_ms
     }
 }
 
@@ -98,20 +115,41 @@ impl<M: Listed> Store<M> {
 
 impl Wall {
     pub(crate) fn new(look: fn() -> Times) -> Self {
-        Self { look, beginning_ms: AtomicU64::new(0), is_held: AtomicBool::new(false), held: Mutex::new(None), holds: AtomicU64::new(0) }
+        Self { look, beginning_ms: AtomicU64::new(0), is_held: AtomicBool::new(false), held: Mutex::default(), holds: AtomicU64::new(0) }
     }
 
     /// See [`Store::hold_time`].
     fn hold(&self, at_most_ms: u64) -> Option<HeldTime<'_>> {
-        let mut held = self.held.lock();
-        if held.is_some_and(|hold| self.look_ms() < hold.until_ms) {
-            return None;
+        let time = {
+            let mut held = self.held.lock();
+            let now_ms = self.look_ms();
+            if held.iter().any(|hold| hold.until_ms.is_some() && !hold.is_over(now_ms)) {
+                return None;
+            }
+            self.begin(&mut held, Some(at_most_ms))
+        };
+        // Whoever begins to read now must not find that it goes on once more, when a commit has ended that had begun before.
+        while self.held.lock().iter().any(|hold| hold.until_ms.is_none() && hold.at_ms < time.at_ms()) {
+            schedule::rest();
         }
+        Some(time)
+    }
+
+    /// Holds the time for a commit, which judges by [`HeldTime::at_ms`] what it depends on: what is there then is so for all until the time is given up, and
+    /// what has expired for a reader before goes on to be so. Short: others who take it meanwhile wait for nobody, and time goes on with each that ends.
+    pub(crate) fn hold_for_commit(&self) -> HeldTime<'_> {
+        self.begin(&mut self.held.lock(), None)
+    }
+
+    fn begin(&self, held: &mut Vec<Hold>, at_most_ms: Option<u64>) -> HeldTime<'_> {
         self.is_held.store(true, Ordering::SeqCst);
-        let at_ms = self.look_ms();
-        let hold = Hold { number: self.holds.fetch_add(1, Ordering::Relaxed), at_ms, until_ms: at_ms.saturating_add(at_most_ms) };
-        *held = Some(hold);
-        Some(HeldTime { wall: self, hold })
+        let now_ms = self.look_ms();
+        // Not earlier, if only commits hold it: one that overlaps another would hand the time of that on, for ever.
+        let at_ms = held.iter().filter(|hold| hold.until_ms.is_some() && !hold.is_over(now_ms)).map(|hold| hold.at_ms).fold(now_ms, u64::min);
+        let until_ms = at_most_ms.map(|at_most_ms| now_ms.saturating_add(at_most_ms));
+        let hold = Hold { number: self.holds.fetch_add(1, Ordering::Relaxed), at_ms, until_ms };
+        held.push(hold);
+        HeldTime { wall: self, hold }
     }
 
     /// Milliseconds since 1970.
@@ -122,10 +160,7 @@ impl Wall {
 
     #[cold]
     fn while_held(&self, now_ms: u64) -> u64 {
-        match *self.held.lock() {
-            Some(Hold { at_ms, until_ms, .. }) if now_ms < until_ms => now_ms.min(at_ms),
-            _ => now_ms,
-        }
+        self.held.lock().iter().filter(|hold| !hold.is_over(now_ms)).map(|hold| hold.at_ms).fold(now_ms, u64::min)
     }
 
     /// What the clocks say.
@@ -187,6 +222,32 @@ mod tests {
         TIMES.set(Times { wall_ms: 1_000_200, passed_ms: 200 });
         let _held = wall.hold(u64::MAX).unwrap();
         assert_eq!([at(201), at(1 << 40)], [1_000_200; 2]);
+    }
+
+    #[test]
+    fn commits_hold_the_time_side_by_side() {
+        let wall = Wall::new(|| TIMES.get());
+        let at = |ms| {
+            TIMES.set(Times { wall_ms: 1_000_000 + ms, passed_ms: ms });
+            wall.now_ms()
+        };
+        at(0);
+        let first = wall.hold_for_commit();
+        assert_eq!(at(5), 1_000_000);
+        let second = wall.hold_for_commit();
+        assert_eq!((first.at_ms(), second.at_ms(), at(9)), (1_000_000, 1_000_005, 1_000_000));
+        drop(first);
+        assert_eq!(at(9), 1_000_005);
+        drop(second);
+        assert_eq!(at(9), 1_000_009);
+        let held = wall.hold(100).unwrap();
+        at(50);
+        let commit = wall.hold_for_commit();
+        assert_eq!((commit.at_ms(), at(60)), (1_000_009, 1_000_009), "what is held for long is what a commit judges by");
+        drop(held);
+        assert_eq!(at(60), 1_000_009);
+        drop(commit);
+        assert_eq!(at(60), 1_000_060);
     }
 
     /// A thread that slept for five seconds between its looks at the two clocks used to leave the store five seconds ahead.

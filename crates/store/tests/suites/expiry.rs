@@ -1,10 +1,11 @@
 //! Keys that expire, by clocks that the tests set.
 
 use crate::shown::{break_links_to, keys};
-use everleaf::{Batch, Change, Direction, Entry, Error, Isolation, Namespace, Options, Store, Swept, Times, Transaction};
+use everleaf::{Batch, Change, Direction, Entry, Error, Isolation, Merge, Namespace, Options, Store, Swept, Times, Transaction};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
@@ -243,6 +244,53 @@ fn what_expires_under_a_serializable_transaction_is_a_conflict() {
             assert!(if is_conflict { matches!(outcome, Err(Error::Conflict { .. })) } else { outcome.is_ok() }, "{isolation:?}: {outcome:?}");
             assert_eq!(space.get(b"key").unwrap().is_some(), !is_conflict);
         }
+    }
+}
+
+/// Between a commit's look at what it relies on and its merges time passed: what it had seen there was gone, and the counter began anew, to last.
+#[test]
+fn what_a_commit_relies_on_does_not_expire_before_it_is_done() {
+    type Commit = fn(&Store, &Namespace, Merge) -> Result<(), Error>;
+    let commits: [Commit; 3] = [
+        |store, space, late| {
+            let mut transaction = store.begin(Isolation::Snapshot)?;
+            transaction.merge(space, b"counter", Merge::Add(1))?;
+            assert_eq!(transaction.get(space, b"counter")?, Some(8i64.to_le_bytes().to_vec()));
+            transaction.merge(space, b"a", late)?;
+            transaction.put(space, b"other", b"2")?;
+            transaction.commit()
+        },
+        |store, space, late| {
+            let mut transaction = store.begin(Isolation::Serializable)?;
+            assert!(transaction.get(space, b"counter")?.is_some());
+            transaction.merge(space, b"a", late)?;
+            transaction.put(space, b"other", b"2")?;
+            transaction.commit()
+        },
+        |store, space, late| {
+            let mut batch = Batch::default();
+            batch.expect(space, b"counter", Some(&7i64.to_le_bytes()));
+            batch.merge(space, b"a", late);
+            batch.merge(space, b"counter", Merge::Add(1));
+            batch.put(space, b"other", b"2");
+            store.write(batch)
+        },
+    ];
+    for commit in commits {
+        let (store, space) = store();
+        space.put_until(b"counter", &7i64.to_le_bytes(), store.time_ms() + 10).unwrap();
+        let (store, others) = (Arc::new(store), space.clone());
+        let seen = Arc::downgrade(&store);
+        // It looks as others may look meanwhile: as long as they do not find what the commit writes, they find what it relies on.
+        let late = Merge::With(Arc::new(move |_| {
+            pass(10);
+            let snapshot = seen.upgrade().unwrap().snapshot().unwrap();
+            assert_eq!([&b"counter"[..], b"other"].map(|key| others.get(key).unwrap().is_some()), [true, false]);
+            assert_eq!([&b"counter"[..], b"other"].map(|key| snapshot.get(&others, key).unwrap().is_some()), [true, false]);
+            Ok(Some(b"1".to_vec()))
+        }));
+        commit(&store, &space, late).unwrap();
+        assert_eq!(keys(&space), [&b"a"[..], b"other"], "time goes on when it is done");
     }
 }
 
