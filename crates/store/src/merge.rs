@@ -53,6 +53,16 @@ impl Merge {
         }
     }
 
+    /// Bytes of DRAM that it takes, about. What an operator refers to is not known.
+    fn size(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Add(_) => 0,
+                Self::Append(tail) => tail.len(),
+                Self::With(operator) => size_of_val(&**operator),
+            }
+    }
+
     /// Takes in the one that comes after it, if the two are one.
     fn absorb(&mut self, next: &Self) -> bool {
         match (self, next) {
@@ -109,7 +119,7 @@ impl<M: Listed> Goal<M> {
         match self {
             Self::Be(entry) => entry.as_ref().map_or(0, |entry| entry.value.len()),
             Self::BeDraft(_) => 0,
-            Self::Become(merges) => merges.iter().map(|merge| if let Merge::Append(tail) = merge { tail.len() } else { 0 }).sum(),
+            Self::Become(merges) => merges.iter().map(Merge::size).sum(),
         }
     }
 

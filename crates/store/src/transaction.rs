@@ -25,8 +25,9 @@
 //! (`wall.rs`) when it has failed often.
 //!
 //! **What it costs.** DRAM for each key that it writes, and in serializable mode for each that it reads: the key, about 150 bytes, and a value of less than 512
-//! bytes; of what merges append to a value that the transaction has not set, all. The pool has room for values of 512 bytes and more from the moment when they
-//! are set, or refuses them. Those that the transaction may go back to, by a savepoint, are kept.
+//! bytes. Of a value that the transaction has not set, it keeps what is to be done: for each merge 32 bytes, what it appends, and what the function has taken
+//! along; sums, and tails, that follow each other are one. The pool has room for values of 512 bytes and more from the moment when they are set, or refuses
+//! them. Of what there was at a savepoint it keeps what it has changed since, of each key once. [`Transaction::limit_size`] limits all of it but what is read.
 
 use crate::batch::{Item, Quiet};
 use crate::draft::{self, Draft};
@@ -43,6 +44,7 @@ use everleaf_pmem::Hardware;
 use everleaf_pmem::schedule;
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -101,13 +103,16 @@ pub struct Savepoint {
 pub struct Transaction<M: Listed = Hardware> {
     isolation: Isolation,
     writes: BTreeMap<At, Write<M>>,
-    /// What `writes` had before each write since the first savepoint; the writes are numbered upward from there on, those that were taken back, too.
+    /// What `writes` had of a key before it was first written behind a savepoint; such writes are numbered upward from the first savepoint on, those that were
+    /// taken back, too.
     undo: Vec<(u64, At, Option<Write<M>>)>,
-    /// The number of the last write since the first savepoint.
+    /// The number of the last of them.
     last: u64,
     /// The number of the beginning, before the first write: another one after each release.
     beginning: u64,
     has_savepoint: bool,
+    /// The number of the last write before the latest savepoint.
+    saved: u64,
     /// Bytes of DRAM that `writes` and `undo` take, about.
     size: usize,
     /// And may take.
@@ -121,6 +126,14 @@ pub struct Transaction<M: Listed = Hardware> {
 struct Write<M: Listed> {
     namespace: Namespace<M>,
     to: Goal<M>,
+    /// The number of the last write to the key that is in `undo`; 0 if there is none.
+    kept: u64,
+}
+
+impl<M: Listed> Clone for Write<M> {
+    fn clone(&self) -> Self {
+        Self { namespace: self.namespace.clone(), to: self.to.clone(), kept: self.kept }
+    }
 }
 
 /// What must not change until a transaction commits: what it has read, if it is serializable, and what it has read and merged, in any mode.
@@ -162,6 +175,7 @@ impl<M: Listed> Store<M> {
             last: 0,
             beginning: 0,
             has_savepoint: false,
+            saved: 0,
             size: 0,
             size_max: usize::MAX,
             reads: Mutex::default(),
@@ -361,7 +375,7 @@ impl<M: Listed> Transaction<M> {
         Ok(count)
     }
 
-    /// Refuses writes from then on by which keys and small values would take more than about `size_max` bytes of DRAM.
+    /// Refuses writes from then on by which keys, small values and merges would take more than about `size_max` bytes of DRAM.
     pub fn limit_size(&mut self, size_max: usize) {
         self.size_max = size_max;
     }
@@ -384,27 +398,29 @@ impl<M: Listed> Transaction<M> {
         if self.size.saturating_add(added) > self.size_max {
             return Err(Error::TransactionTooLarge { size_max: self.size_max });
         }
-        let before = match (self.writes.get_mut(&at), to) {
-            (Some(write), to @ Goal::Become(_)) => {
-                let before = self.has_savepoint.then(|| write.to.clone());
-                write.to.then(to, failed)?;
-                self.size += added - memory_of::<M>(key, None);
-                before
-            }
-            (Some(write), to) => {
-                self.size = self.size + added - memory_of(key, Some(&write.to));
-                Some(std::mem::replace(&mut write.to, to))
-            }
-            (None, to) => {
-                self.writes.insert(at.clone(), Write { namespace: namespace.clone(), to });
+        // What the key was at the latest savepoint is kept once, however often it is written from then on.
+        let keeps = self.has_savepoint && self.writes.get(&at).is_none_or(|write| write.kept <= self.saved);
+        if keeps {
+            let before = self.writes.get(&at).cloned();
+            self.last += 1;
+            self.size += memory_of(key, before.as_ref().map(|write| &write.to));
+            self.undo.push((self.last, at.clone(), before));
+        }
+        let write = match self.writes.entry(at) {
+            Slot::Vacant(slot) => {
                 self.size += added;
-                None
+                slot.insert(Write { namespace: namespace.clone(), to, kept: 0 })
+            }
+            Slot::Occupied(slot) => {
+                let write = slot.into_mut();
+                self.size -= write.to.size();
+                write.to.then(to, failed)?;
+                self.size += write.to.size();
+                write
             }
         };
-        if self.has_savepoint {
-            self.last += 1;
-            self.size += memory_of(key, before.as_ref());
-            self.undo.push((self.last, at, before.map(|to| Write { namespace: namespace.clone(), to })));
+        if keeps {
+            write.kept = self.last;
         }
         Ok(())
     }
@@ -550,6 +566,7 @@ impl<M: Listed> Transaction<M> {
     pub fn savepoint(&mut self) -> Savepoint {
         let (length, is_first) = (self.undo.len(), !self.has_savepoint);
         self.has_savepoint = true;
+        self.saved = self.last;
         Savepoint { transaction: self.snapshot.timestamp(), length, last: self.last_before(length), is_first }
     }
 
@@ -607,7 +624,7 @@ impl<M: Listed> Transaction<M> {
             return Ok(());
         }
         let (shared, moment) = (snapshot.shared.clone(), snapshot.moment());
-        let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, to })| Item { namespace, key, to }).collect();
+        let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, to, .. })| Item { namespace, key, to }).collect();
         let reads = reads.into_inner();
         let quiet = || match reads.ranges.is_empty() {
             true => Quiet::Keys(reads.keys.iter().map(|(space, key)| (*space, key.as_slice())).collect()),
@@ -783,10 +800,40 @@ mod tests {
             Goal::Become(_) => usize::MAX,
         });
         assert_eq!(sizes.max(), Some(draft::SIZE_MIN - 1));
-        // Of each key three values of each size, of which savepoints keep all.
-        assert!(store.held_back().draft_bytes > 3 * 200 * (10_000 + 30_000), "{:?}", store.held_back());
+        // Of each key three values, of which savepoints keep two; none of those that were replaced between savepoints.
+        assert!((3 * 200 * 30_000..3 * 200 * 31_000).contains(&store.held_back().draft_bytes), "{:?}", store.held_back());
         drop(transaction);
         assert_eq!(store.held_back().draft_bytes, 0);
+    }
+
+    /// Each merge behind a savepoint kept all merges of the key before it, and functions took no room at all.
+    #[test]
+    fn merges_without_number_take_the_room_of_each_or_are_refused() {
+        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+        transaction.savepoint();
+        for n in 0..10_000u64 {
+            transaction.merge(&space, b"sum", Merge::Add(1)).unwrap();
+            transaction.merge(&space, b"tail", Merge::Append(vec![n as u8])).unwrap();
+        }
+        let few = transaction.size;
+        assert!((10_000..15_000).contains(&few), "{few}");
+        let longer = |n: u64| Merge::With(Arc::new(move |value| Ok(Some([value.unwrap_or_default(), &n.to_le_bytes()[..1]].concat()))));
+        transaction.limit_size(1 << 20);
+        let mut count = 0;
+        let refused = loop {
+            match transaction.merge(&space, b"longer", longer(count)) {
+                Ok(()) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::TransactionTooLarge { size_max } if size_max == 1 << 20), "{refused}");
+        let each = size_of::<Merge>() + size_of::<u64>();
+        assert!(((1 << 20) - few - 1_000..=1 << 20).contains(&(count as usize * each)), "{count} of {each} bytes");
+        transaction.commit().unwrap();
+        let found = [&b"sum"[..], b"tail", b"longer"].map(|key| space.value_size(key).unwrap());
+        assert_eq!(found, [Some(8), Some(10_000), Some(count as usize)]);
     }
 
     #[test]
@@ -805,7 +852,8 @@ mod tests {
             for n in 0..20u8 {
                 match (n ^ turn) % 4 {
                     0 => transaction.put(&space, &[n], &vec![turn; usize::from(turn) * 10]).unwrap(),
-                    1 => transaction.merge(&space, &[n], Merge::Append(vec![turn; 5])).unwrap(),
+                    1 if n % 8 < 4 => transaction.merge(&space, &[n], Merge::Append(vec![turn; 5])).unwrap(),
+                    1 => transaction.merge(&space, &[n], Merge::With(Arc::new(move |_| Ok(Some(vec![turn; 5]))))).unwrap(),
                     2 => drop(transaction.delete(&space, &[n]).unwrap()),
                     _ => transaction.put(&space, &[n], &[turn; 600]).unwrap(),
                 }
