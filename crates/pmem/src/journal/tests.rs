@@ -383,3 +383,33 @@ fn frames_are_read_up_to_what_is_none() {
     assert_eq!(read(&[frame_of(7, &entry(u64::MAX - 63, 2))]).0, None, "a line behind all");
     assert_eq!(read(&[vec![u64::MAX], vec![1]]).0, Some(7));
 }
+
+/// A large fence turns only when the frame that others write is written, and what they have copied to the next: that is older than what it makes durable.
+#[test]
+fn a_large_fence_is_not_undone_by_a_copy_from_before() {
+    let mut world = World::new(1);
+    let pool = Arc::clone(&world.pool);
+    let (journal, lines) = (pool.journal().unwrap(), 4 * LARGE / LINE);
+    let large = pool.words(world.block, lines * LINE_WORDS).unwrap();
+    let generation = journal.position().0;
+    journal.state.lock().writes = true;
+    std::thread::scope(|scope| {
+        scope.spawn(|| pool.persist(large));
+        let mut state = journal.state.lock();
+        while !state.turns && state.generation == generation {
+            MutexGuard::unlocked(&mut state, std::thread::yield_now);
+        }
+        state.writes = false;
+        journal.changed.notify_all();
+        assert_eq!(state.generation, generation, "who writes a frame counts on where the next one begins");
+    });
+    // Of another thread there is a copy of a line, as long as nobody has written it.
+    let copied: Vec<_> = std::iter::once(world.block.bytes()).chain(world.words(0).iter().map(Word::get)).collect();
+    journal.state.lock().filled.extend(copied);
+    (0..lines).for_each(|line| world.store(line));
+    pool.persist(large);
+    world.lines[..lines].iter_mut().for_each(|line| line.fenced = [line.states.len() - 1; 2]);
+    world.base = world.file("pool");
+    world.change(1);
+    world.fail(false);
+}
