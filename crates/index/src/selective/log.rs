@@ -114,8 +114,9 @@ impl Logs {
             None => {
                 let log = pool.alloc_zeroed::<Log>()?;
                 pool.store(&log.link, first.get(), Relaxed);
+                let log = pool.seal(log);
                 // persist-equivalent(fence drop): to one thread, which fences what it records. Where it finds no room for a leaf, another takes the log next.
-                pool.link(first, pool.seal(log))
+                pool.link(first, log)
             }
         };
         Ok(Taken { log: pool.at(off, "a log of a tree does not lie in the pool")?, off, logs: self })
