@@ -15,7 +15,7 @@ mod threads;
 mod watch;
 
 use crate::crash::source::Source;
-use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, Suite, dependences, field_bugs, more_suites, mutants, profile, sow, suites};
+use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, STAGES, Suite, dependences, field_bugs, more_suites, mutants, profile, sow, suites};
 use clap::{Args, Subcommand};
 use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site, Tally};
@@ -59,6 +59,9 @@ pub enum Command {
         /// Only at places that begin so: the end of a file's path, perhaps a line
         #[arg(long)]
         site: Option<String>,
+        /// How much is run, from 1, little, to 5: places that this does not come by are left out, and what it does not find may be found by more
+        #[arg(long, default_value_t = STAGES)]
+        stages: usize,
         /// Threads
         #[arg(long, default_value_t = 2)]
         threads: usize,
@@ -235,7 +238,7 @@ impl Command {
         match self {
             Self::Run { worlds, extent, sampled } => run(&worlds.chosen()?, &extent.options()?, sampled),
             Self::Long { worlds, extent, minutes, images } => long(&worlds.chosen()?, &extent.options()?, minutes, images),
-            Self::Mutate { worlds, site, threads } => mutate(&worlds.chosen()?, site.as_deref(), threads),
+            Self::Mutate { worlds, site, stages, threads } => mutate(&worlds.chosen()?, site.as_deref(), stages, threads),
             Self::Seeded { names } => seeded(&names),
             Self::Sites { worlds, extent, rounds } => sites(&worlds.chosen()?, &extent.options()?, rounds),
             Self::Lines { worlds, extent } => lines(&worlds.chosen()?, &extent.options()?),
@@ -326,14 +329,14 @@ fn tell(world: &str, report: &Report) -> bool {
     report.violation.is_none()
 }
 
-fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, threads: usize) -> Result<bool, String> {
+fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, stages: usize, threads: usize) -> Result<bool, String> {
     let options = Options { threads, ..Options::default() };
     let chosen = |fault: &Fault| site.is_none_or(|site| fault.site.place.to_string().contains(site));
     Source::of_this_build().expect()?;
     let begun = Instant::now();
     let bar = std::io::stderr().is_terminal().then(|| watch::bar("mutants", 0));
     let mut images = 0;
-    let score = mutants(suites, &options, &chosen, &mut |done, total, mutant| {
+    let score = mutants(suites, &options, stages, &chosen, &mut |done, total, mutant| {
         images += mutant.images;
         let line = format!("{done:>4}/{total} {mutant}");
         match &bar {

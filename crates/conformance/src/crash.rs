@@ -40,7 +40,7 @@ pub(crate) mod world;
 pub use dependence::dependences;
 pub use field::{FieldBug, field_bugs};
 pub use index::{Index, IndexChange};
-pub use mutate::{Mutant, Outcome, Score, mutants, profile};
+pub use mutate::{Mutant, Outcome, STAGES, Score, mutants, profile};
 pub use pool::{PoolChange, Pools};
 pub use progress::Progress;
 pub use report::{Report, Violation};

@@ -103,8 +103,11 @@ impl fmt::Display for Mutant {
     }
 }
 
+/// How many stages there are.
+pub const STAGES: usize = 5;
+
 /// How much is run against a mistake, from little to much; the first violation ends it.
-pub(super) fn stages(options: &Options) -> [(bool, Options); 5] {
+pub(super) fn stages(options: &Options) -> [(bool, Options); STAGES] {
     let with = |operations, random, second_life_every| Options { operations, random, second_life_every, closes: true, sequences: 2, ..options.clone() };
     [(false, with(1, 0, 16)), (true, with(0, 60, 32)), (false, with(2, 0, 4)), (true, with(0, 150, 8)), (true, with(0, 600, 8))]
 }
@@ -113,10 +116,17 @@ pub(super) fn run(suite: &dyn Suite, random: bool, options: &Options) -> Report 
     if random { suite.sampled(options) } else { suite.every(options) }
 }
 
-/// Makes every mistake that `chosen` agrees to, at every place that runs of `suites` come by, and tells `progress` of each: how many are done, and of how many.
-pub fn mutants(suites: &[Box<dyn Suite>], options: &Options, chosen: &dyn Fn(&Fault) -> bool, progress: &mut dyn FnMut(usize, usize, &Mutant)) -> Score {
+/// Makes every mistake that `chosen` agrees to, at every place that the first `stages_max` stages of `suites` come by, and runs them against it. Tells
+/// `progress` of each: how many are done, and of how many.
+pub fn mutants(
+    suites: &[Box<dyn Suite>],
+    options: &Options,
+    stages_max: usize,
+    chosen: &dyn Fn(&Fault) -> bool,
+    progress: &mut dyn FnMut(usize, usize, &Mutant),
+) -> Score {
     let begun = Instant::now();
-    let profiles: Vec<_> = suites.iter().map(|suite| profile(&**suite, options, usize::MAX)).collect();
+    let profiles: Vec<_> = suites.iter().map(|suite| profile(&**suite, options, stages_max)).collect();
     let mut sites: BTreeMap<Site, Vec<(usize, Tally)>> = BTreeMap::new();
     for (number, profile) in profiles.iter().enumerate() {
         for (site, tally) in profile.sites() {
@@ -140,7 +150,7 @@ pub fn mutants(suites: &[Box<dyn Suite>], options: &Options, chosen: &dyn Fn(&Fa
     let total = faults.len();
     for (fault, worlds) in faults {
         let worlds: Vec<&dyn Suite> = worlds.into_iter().map(|number| &*suites[number]).collect();
-        let mutant = try_out(fault, &worlds, options, why(&mut source, &fault));
+        let mutant = try_out(fault, &worlds, options, stages_max, why(&mut source, &fault));
         score.mutants.push(mutant);
         progress(score.mutants.len(), total, &score.mutants[score.mutants.len() - 1]);
     }
@@ -159,11 +169,11 @@ pub fn profile(suite: &dyn Suite, options: &Options, stages_max: usize) -> Arc<P
 }
 
 /// Stage by stage, in each world: most mistakes are found by little.
-fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, why: Option<String>) -> Mutant {
+fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, stages_max: usize, why: Option<String>) -> Mutant {
     let begun = Instant::now();
     let names: Vec<_> = worlds.iter().map(|suite| suite.name()).collect();
     let mut images = 0;
-    for (random, stage) in stages(options) {
+    for (random, stage) in stages(options).into_iter().take(stages_max) {
         for suite in worlds {
             let life = CrashOptions { fault: Some(fault), ..stage.life.clone() };
             let report = run(*suite, random, &Options { life, ..stage.clone() });
