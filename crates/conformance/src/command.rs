@@ -177,9 +177,9 @@ pub struct Extent {
     /// Stores are durable at once, as with a cache in the persistence domain
     #[arg(long)]
     durable_cache: bool,
-    /// Large values go into the caches, as where the kernel writes pages back
+    /// The pool is in domain msync: large values go into the caches, and record and entry are published together
     #[arg(long)]
-    cached_streams: bool,
+    awaits_device: bool,
     /// Flushes do nothing, as is right with a cache in the persistence domain
     #[arg(long)]
     no_flushes: bool,
@@ -214,7 +214,7 @@ impl Extent {
                 sample_count: self.sample_count,
                 lazy_runs_max: self.lazy,
                 hidden_in_full: self.hidden_in_full,
-                streams_are_cached: self.cached_streams,
+                awaits_device: self.awaits_device,
                 drops_flushes: self.no_flushes,
                 ..CrashOptions::default()
             },

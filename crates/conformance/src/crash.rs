@@ -381,8 +381,8 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
     if options.life.stores_are_durable {
         command += " --durable-cache";
     }
-    if options.life.streams_are_cached {
-        command += " --cached-streams";
+    if options.life.awaits_device {
+        command += " --awaits-device";
     }
     if options.life.drops_flushes {
         command += " --no-flushes";

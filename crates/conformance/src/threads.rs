@@ -77,6 +77,8 @@ pub struct Options {
     pub store_buffers: Option<bool>,
     /// Whether the cache is in the persistence domain, and flushes do nothing: a crash takes only what is in the store buffers. Default no.
     pub durable_cache: bool,
+    /// Whether the medium is one that waits for a device; see [`CrashOptions::awaits_device`]. Default no.
+    pub awaits_device: bool,
     /// Number of workers, each of which runs one schedule at a time. Default 2.
     pub workers: usize,
 }
@@ -98,6 +100,7 @@ impl Default for Options {
             sites: None,
             store_buffers: None,
             durable_cache: false,
+            awaits_device: false,
             workers: 2,
         }
     }
@@ -105,9 +108,18 @@ impl Default for Options {
 
 impl Options {
     fn life(&self, seed: u64) -> CrashOptions {
-        let (images_max, stores_are_durable) = (self.images_max, self.durable_cache);
+        let Self { images_max, awaits_device, durable_cache: stores_are_durable, .. } = *self;
         let fault = self.late_fence.map(|site| Fault { site, act: Act::Drop });
-        CrashOptions { seed, images_max, sample_count: 4, stores_are_durable, drops_flushes: stores_are_durable, fault, ..CrashOptions::default() }
+        CrashOptions {
+            seed,
+            images_max,
+            sample_count: 4,
+            stores_are_durable,
+            drops_flushes: stores_are_durable,
+            awaits_device,
+            fault,
+            ..CrashOptions::default()
+        }
     }
 
     /// The n-th schedule.
@@ -125,11 +137,12 @@ impl Options {
         };
         let omission = self.omission.as_ref().map_or_else(String::new, |omission| format!(" --omit {omission}"));
         let cache = if self.durable_cache { " --durable-cache" } else { "" };
+        let device = if self.awaits_device { " --awaits-device" } else { "" };
         let buffers = self.store_buffers.map_or_else(String::new, |on| format!(" --store-buffers {on}"));
         let Self { crash_every, images_max, follow_up_every, .. } = self;
         format!(
             "cargo xtask crash threads --index {name} --seed {seed:#x} --schedules 1{shorter} --crash-every {crash_every} --images-max {images_max} \
-             --follow-up-every {follow_up_every}{omission}{buffers}{cache}"
+             --follow-up-every {follow_up_every}{omission}{buffers}{cache}{device}"
         )
     }
 }

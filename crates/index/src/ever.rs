@@ -399,6 +399,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         writes.chunks(at_once).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
     }
 
+    fn apply_behind(&self, fence: &dyn Fn(), writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        if !self.pool.medium().awaits_device() {
+            // Leaves are held for one fence, not for two.
+            fence();
+        }
+        self.apply(writes, returned)
+    }
+
     fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         writes.chunks(GROUP).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Callers, returned)))
     }

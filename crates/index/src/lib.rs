@@ -88,6 +88,13 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
         self.apply(writes, returned)
     }
 
+    /// [`OrderedIndex::apply`] for a caller who has flushed what the values link, but not fenced: that is durable before a crash leaves anything of the writes.
+    /// `fence` fences.
+    fn apply_behind(&self, fence: &dyn Fn(), writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        fence();
+        self.apply(writes, returned)
+    }
+
     /// [`OrderedIndex::insert`] for several keys, as [`OrderedIndex::apply`] does it.
     fn insert_many(&self, pairs: &[(&K, NonZeroU64)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         self.apply(&made_of(pairs, |&(key, value)| (key, Write::Insert(value))), returned)

@@ -1,8 +1,8 @@
 //! A block's life as types: `Fresh -> Durable -> linked`.
 //!
 //! A block from the allocator is [`Fresh`]: nobody can reach it, it may be written at leisure, and a crash forgets it. [`Pool::seal`] flushes all of it and
-//! fences; what comes back is [`Durable`], and only that can be linked. So publishing what is not durable does not compile. Dropping a block that was not
-//! linked gives it back.
+//! fences; what comes back is [`Durable`], and only that can be linked. So linking what is not durable does not compile, but for who says so
+//! ([`Flushed::release`]). Dropping a block that was not linked gives it back.
 
 use crate::{Error, Medium, Off, Pool, Resident, Word};
 use std::marker::PhantomData;
@@ -69,6 +69,11 @@ impl<T: Resident + ?Sized, M: Medium> Flushed<'_, T, M> {
     /// Where the block lies.
     pub fn off(&self) -> Off<T> {
         self.block.off()
+    }
+
+    /// [`Durable::release`], for whoever stores the offset behind a fence that is to come, or by [`Pm::publish`](crate::Pm::publish).
+    pub fn release(self) -> Off<T> {
+        Durable(self.block).release()
     }
 }
 

@@ -25,6 +25,11 @@
 //!    it leaves a frame that is whole, which is as good as a fence that came earlier, or one that is not: then its lines are what they were at the fence
 //!    before, or what the kernel has written of them since, and nobody has been told more.
 //!
+//! What is *published* ([`Medium::publish`](crate::Medium::publish)) must not be found without what was flushed before, and the kernel writes what is stored
+//! whenever it likes. So it is not stored: its lines are copied to the frame with what they are to have, beside what was flushed before, and stored when the
+//! device has the frame, before anything else is written, so before a file turns that has the frame. Whoever copies such a line meanwhile, because of what he
+//! has stored there before, copies what it is to have, for his frame may be the later one.
+//!
 //! When a file is full ([`Journal::turn`], [`Journal::checkpoint`]):
 //! 1. The other, which is retired, gets the next generation, and frames go there.
 //! 2. Meanwhile the pool is written to the device. A crash before that ends finds two files whose frames follow each other.
@@ -54,7 +59,7 @@ use crate::pool::lock;
 use crate::word::checksum;
 use crate::{Error, LINE, WORD, files};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -130,6 +135,10 @@ struct State {
     filled: Vec<u64>,
     /// A buffer for the next one.
     spare: Vec<u64>,
+    /// What is published by that frame: where, and what.
+    held: Vec<(usize, u64)>,
+    /// All that is published and not stored yet, by where it goes.
+    published: BTreeMap<usize, u64>,
     /// The sequence number of the frame that is being filled.
     sequence: u64,
     /// The device has all frames below this one.
@@ -147,6 +156,23 @@ struct State {
     sizes: [u64; 2],
     /// Who does the checkpoint, or did the last.
     worker: Option<JoinHandle<()>>,
+}
+
+impl State {
+    /// Copies lines to the frame that is being filled, with what is published there.
+    fn fill(&mut self, pool: &Mapping, run: Range<usize>) {
+        for at in run.clone().step_by(ENTRY_LINES * LINE) {
+            let lines = (run.end - at).div_ceil(LINE).min(ENTRY_LINES);
+            self.filled.push(at as u64 | (lines - 1) as u64);
+            for at in (at..).step_by(LINE).take(lines) {
+                let mut line = copy(pool, at);
+                if !self.published.is_empty() {
+                    self.published.range(at..at + LINE).for_each(|(word, value)| line[(word - at) / WORD] = *value);
+                }
+                self.filled.extend(line);
+            }
+        }
+    }
 }
 
 /// The first of a file's words.
@@ -208,6 +234,8 @@ impl Journal {
         let state = State {
             filled: vec![0; FRAME_HEAD],
             spare: Vec::new(),
+            held: Vec::new(),
+            published: BTreeMap::new(),
             sequence: 1,
             durable: 1,
             writes: false,
@@ -256,31 +284,43 @@ impl Journal {
         self.failure.get().map(String::as_str)
     }
 
-    /// Makes the lines at `runs` of `pool`, bytes from its start that neither touch nor lie in disorder, durable as they are now, or later. If it fails, that
-    /// is the end: see [`Journal::failure`].
-    pub(crate) fn write(&self, pool: &Arc<Mapping>, runs: &[Range<usize>]) {
+    /// Makes the lines at `runs` of `pool`, bytes from its start that neither touch nor lie in disorder, durable as they are now, or later, and with them what
+    /// `held` has for words that lie there; that is stored then. If it fails, that is the end: see [`Journal::failure`].
+    pub(crate) fn write(&self, pool: &Arc<Mapping>, runs: &[Range<usize>], held: &[(usize, u64)]) {
         let mut state = self.state.lock();
+        let lines: Vec<_>;
+        let mut runs = runs;
         if runs.iter().map(Range::len).sum::<usize>() > LARGE {
-            return self.write_pool(pool, state);
-        }
-        while state.turns || state.filled.len() > FRAME_WORDS {
-            if self.failure().is_some() {
+            self.write_pool(pool, state);
+            // What is published was not stored yet.
+            lines = held.iter().map(|(at, _)| at / LINE * LINE).collect::<BTreeSet<_>>().into_iter().map(|at| at..at + LINE).collect();
+            runs = &lines;
+            if runs.is_empty() {
                 return;
-            } else if state.turns {
+            }
+            state = self.state.lock();
+        }
+        while self.failure().is_none() && (state.turns || state.filled.len() > FRAME_WORDS) {
+            if state.turns {
                 self.changed.wait(&mut state);
             } else {
                 self.proceed(pool, &mut state);
             }
         }
-        for run in runs {
-            for at in run.clone().step_by(ENTRY_LINES * LINE) {
-                let lines = (run.end - at).div_ceil(LINE).min(ENTRY_LINES);
-                state.filled.push(at as u64 | (lines - 1) as u64);
-                (0..lines).for_each(|line| state.filled.extend(copy(pool, at + line * LINE)));
-            }
+        if self.failure().is_none() {
+            state.held.extend(held);
+            state.published.extend(held.iter().copied());
+            runs.iter().for_each(|run| state.fill(pool, run.clone()));
+            let frame = state.sequence;
+            while state.durable <= frame && self.proceed(pool, &mut state) {}
         }
-        let frame = state.sequence;
-        while state.durable <= frame && self.proceed(pool, &mut state) {}
+        if self.failure().is_some() {
+            // As whoever goes on takes it to be; nobody finds it. Not before whoever may be about to store it is over.
+            while state.writes {
+                self.changed.wait(&mut state);
+            }
+            store(pool, held);
+        }
     }
 
     /// Writes the frame that is being filled, or waits until whoever writes another is done. False after a failure.
@@ -324,9 +364,10 @@ impl Journal {
         let mut frame = std::mem::take(&mut state.spare);
         frame.resize(FRAME_HEAD, 0);
         std::mem::swap(&mut frame, &mut state.filled);
+        let held = std::mem::take(&mut state.held);
         let (sequence, generation, end) = (state.sequence, state.generation, state.end);
         state.sequence += 1;
-        let written = MutexGuard::unlocked(state, || {
+        let written: io::Result<()> = MutexGuard::unlocked(state, || {
             #[cfg(test)]
             if self.fails.swap(false, Ordering::Relaxed) {
                 return Err(io::Error::other("a test"));
@@ -335,9 +376,17 @@ impl Journal {
             frame[0] = frame.len() as u64 | u64::from(frame_checksum(self.id, generation, &frame)) << 32;
             let file = &self.files[file_of(generation)].file;
             file.write_all_at(bytemuck::cast_slice(&frame), end)?;
-            file.sync_data()
+            file.sync_data()?;
+            // Pages that were written to the device meanwhile have to be made writable again: others need not wait for that.
+            if self.failure().is_none() {
+                store(pool, &held);
+            }
+            Ok(())
         });
         written?;
+        for (at, _) in &held {
+            state.published.remove(at);
+        }
         state.end += size_of_val(&*frame) as u64;
         state.durable = sequence + 1;
         frame.clear();
@@ -539,6 +588,13 @@ fn open_part(path: &Path, write: bool) -> io::Result<File> {
 fn open_again(path: &Path, file: &File) -> io::Result<File> {
     let again = File::options().read(true).write(true).open(path)?;
     if files::has_name(file, path)? { Ok(again) } else { Err(io::Error::other("somebody has put another in its place")) }
+}
+
+/// Stores what was published, in order.
+fn store(pool: &Mapping, held: &[(usize, u64)]) {
+    for (at, value) in held {
+        pool.words(*at, 1)[0].store(*value, Ordering::Release);
+    }
 }
 
 /// The line at `at`, as it was at one moment: while others store to it, each word for itself, it may have to be read again.

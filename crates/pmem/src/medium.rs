@@ -124,6 +124,19 @@ pub trait Medium: Send + Sync + 'static {
         None
     }
 
+    /// Runs `act`, which stores and flushes, so that all that this thread has flushed before is durable before a crash leaves anything of what it stores, and
+    /// that is durable at the end: between two times `fence`; or with what is stored held back, until it is durable with what was flushed, by one wait for a
+    /// device.
+    ///
+    /// `act` must do nothing but store and flush. Until the end nobody else may store to the same words, and nobody must mind whether they have the old values
+    /// or the new ones.
+    #[track_caller]
+    fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
+        fence();
+        act();
+        fence();
+    }
+
     /// See [`Domain::awaits_device`].
     #[inline(always)]
     fn awaits_device(&self) -> bool {

@@ -1,8 +1,8 @@
 //! Every verb on persistent memory.
 //!
-//! `store`, `flush`, `fence`, `persist` (flush and fence), `seal` (make a new block durable) and `link` (publish it) are the only words for these acts in
-//! Everleaf. [`Pm<M>`] is the one way from an offset to memory: [`Pm::get`] checks bounds and alignment, so whatever number a damaged pool holds, the answer is
-//! `None`.
+//! `store`, `flush`, `fence`, `persist` (flush and fence), `seal` (make a new block durable), `link` (store where it lies) and `publish` (store behind what was
+//! flushed, and make both durable) are the only words for these acts in Everleaf. [`Pm<M>`] is the one way from an offset to memory: [`Pm::get`] checks bounds
+//! and alignment, so whatever number a damaged pool holds, the answer is `None`.
 
 use crate::medium::{LINE, Lines, Medium};
 use crate::schedule::{self, Step};
@@ -160,6 +160,12 @@ impl<M: Medium> Pm<M> {
     pub fn fence(&self) {
         schedule::before(Step::Fence);
         self.medium.fence();
+    }
+
+    /// Stores and flushes behind what was flushed before, and makes both durable; see [`Medium::publish`] for what is asked of `act`.
+    #[track_caller]
+    pub fn publish(&self, act: impl FnOnce()) {
+        self.medium.publish(|| self.fence(), act);
     }
 
     /// Flush and fence.

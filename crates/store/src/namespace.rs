@@ -5,6 +5,7 @@
 //! 1. Take the key's stripe. Readers do not, so nothing waits for a writer but another writer of the key (or of one that shares its stripe).
 //! 2. Write the record into a fresh block and seal it. *Crash: nobody reaches the block; recovery finds it free.*
 //! 3. Publish its link in the index: **the commit point**, durable before any reader can see it. *Crash before: the old version is there; after: the new one.*
+//!    Where a device is waited for, the record is but flushed in 2, and durable before the link or with it ([`Pm::publish`](everleaf_pmem::Pm::publish)).
 //! 4. Retire the old record. *Crash: nobody reaches it; recovery finds it free.*
 //!
 //! That is a *plain* write, whose record carries the timestamp that it has drawn before. When there are snapshots, or were lately (`snapshot.rs`), a write
@@ -24,7 +25,7 @@ use crate::version::{Moment, damaged, is_shown};
 use crate::view::View;
 use everleaf_index::Listed;
 use everleaf_index::record::{KeySum, Record, Version};
-use everleaf_pmem::{Durable, Hardware, Medium, Off, Reserve, Word, with_reserve};
+use everleaf_pmem::{Fresh, Hardware, Medium, Off, Reserve, Word, with_reserve};
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -449,7 +450,8 @@ impl<M: Listed> Namespace<M> {
             Course::Plain(at, _announced) => {
                 let expiry_ms = self.shared.note_expiry(&self.space, content.expiry_ms);
                 let record = Record::write(&self.shared.pool, key, content.value, Version { commit: at, expiry_ms, ..Version::default() })?;
-                self.publish(index, key, self.shared.pool.seal(record), at)?;
+                let (link, replaced, outcome) = self.link(index, key, record);
+                self.settle(&[(key, link)], replaced.as_slice(), at, outcome)?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
@@ -581,9 +583,7 @@ impl<M: Listed> Namespace<M> {
         let expiry_ms = self.shared.note_expiry(&self.space, content.and_then(|content| content.expiry_ms));
         let version = Version { is_tombstone: content.is_none(), commit: self.shared.unstamped(), previous, expiry_ms };
         let value = content.map_or(&[][..], |content| content.value);
-        let link = link_word(pool.seal(Record::write(pool, key, value, version)?).release());
-        let mut replaced = None;
-        let outcome = self.shared.upsert(index, key, link).map(|old| replaced = Some(old));
+        let (link, replaced, outcome) = self.link(index, key, Record::write(pool, key, value, version)?);
         self.settle_versions(&[(key, link)], replaced.as_slice(), outcome)
     }
 
@@ -642,23 +642,32 @@ impl<M: Listed> Namespace<M> {
         pairs.iter().take(self.group_max()).take_while(fits).count().max(few)
     }
 
-    /// Writes records, and makes them durable together.
+    /// Writes records back, which are to be durable together, before or when they are linked: see [`Shared::upsert_many`].
     fn write_group<'k>(&self, versions: impl ExactSizeIterator<Item = (&'k [u8], &'k [u8], Version)>) -> Result<Vec<(&'k [u8], NonZeroU64)>, Error> {
         let pool = &*self.shared.pool;
-        let (mut keys, mut records) = (Vec::with_capacity(versions.len()), Vec::with_capacity(versions.len()));
+        let (mut records, mut size) = (Vec::with_capacity(versions.len()), 0);
         for (key, value, version) in versions {
-            keys.push(key);
-            records.push(Record::write(pool, key, value, version)?.flush());
+            records.push((key, Record::write(pool, key, value, version)?.flush()));
+            size += key.len() + value.len();
         }
-        Ok(keys.into_iter().zip(pool.fence_all(records)).map(|(key, record)| (key, link_word(record.release()))).collect())
+        if pool.medium().awaits_device() && size > GROUP_OF_DEVICE_BYTES {
+            // That takes a while, in which no leaf of the index is to be held.
+            pool.fence();
+        }
+        Ok(records.into_iter().map(|(key, record)| (key, link_word(record.release()))).collect())
     }
 
-    /// Links a record in the index.
-    fn publish(&self, index: &Index, key: &[u8], record: Durable<'_, [Word], M>, at: u64) -> Result<(), Error> {
-        let link = link_word(record.release());
-        let mut replaced = None;
+    /// Writes a record back, and links it in the index when it is durable; its link, and what that has replaced, if it was done.
+    fn link(&self, index: &Index, key: &[u8], record: Fresh<'_, [Word], M>) -> (NonZeroU64, Option<Option<NonZeroU64>>, Result<(), Error>) {
+        let pool = &*self.shared.pool;
+        if pool.medium().awaits_device() && size_of_val(&*record) <= GROUP_OF_DEVICE_BYTES {
+            let (link, mut replaced) = (link_word(record.flush().release()), Vec::with_capacity(1));
+            let outcome = self.shared.upsert_many(index, &[(key, link)], &mut replaced);
+            return (link, replaced.pop(), outcome);
+        }
+        let (link, mut replaced) = (link_word(pool.seal(record).release()), None);
         let outcome = self.shared.upsert(index, key, link).map(|old| replaced = Some(old));
-        self.settle(&[(key, link)], replaced.as_slice(), at, outcome)
+        (link, replaced, outcome)
     }
 
     /// Stamps what was published, and settles it.

@@ -491,10 +491,12 @@ impl<M: Listed> Shared<M> {
         again(&self.pool, || index.tree.upsert(key, link))
     }
 
-    /// [`Shared::upsert`] for several keys; see [`OrderedIndex::upsert_many`](everleaf_index::OrderedIndex::upsert_many).
+    /// [`Shared::upsert`] for several keys, whose records were flushed, but not fenced; see
+    /// [`OrderedIndex::apply_behind`](everleaf_index::OrderedIndex::apply_behind).
     pub(crate) fn upsert_many(&self, index: &Index, links: &[(&[u8], NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let start = replaced.len();
-        again(&self.pool, || index.tree.upsert_many(&links[replaced.len() - start..], replaced))
+        let writes: Vec<_> = links.iter().map(|(key, link)| (*key, Write::Upsert(*link))).collect();
+        again(&self.pool, || index.tree.apply_behind(&|| self.pool.fence(), &writes[replaced.len() - start..], replaced))
     }
 
     /// Several writes of which nobody is told before the caller has fenced; see [`OrderedIndex::apply_unfenced`](everleaf_index::OrderedIndex::apply_unfenced).

@@ -49,6 +49,9 @@ pub struct Arguments {
     /// The cache is in the persistence domain, and flushes do nothing
     #[arg(long)]
     durable_cache: bool,
+    /// The medium is one that waits for a device, as in the domain msync
+    #[arg(long)]
+    awaits_device: bool,
     /// Leave out a part of a protocol, to see it noticed: validate@FILE:LINE, wait@FILE:LINE or lock@FILE:LINE; without a line, all in the file; or `all`,
     /// which leaves out each in turn, tells which were noticed, and fails if one was not that the source does not say to change nothing
     #[arg(long)]
@@ -152,7 +155,8 @@ impl Runs<'_> {
     }
 
     fn options(&self, schedules: u64, omission: Option<Omission>) -> Options {
-        let Arguments { seed, order, without, crash_every, images_max, follow_up_every, store_buffers, durable_cache, workers, .. } = self.arguments;
+        let Arguments { seed, order, without, crash_every, images_max, follow_up_every, store_buffers, durable_cache, awaits_device, workers, .. } =
+            self.arguments;
         let omits_each = matches!(self.omit, Omit::Each);
         Options {
             schedules,
@@ -168,6 +172,7 @@ impl Runs<'_> {
             omission,
             store_buffers: *store_buffers,
             durable_cache: *durable_cache,
+            awaits_device: *awaits_device,
             workers: (*workers).min(usize::try_from(schedules).unwrap_or(usize::MAX)),
             ..Options::default()
         }

@@ -14,6 +14,13 @@
 //! for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before those
 //! that are staged.
 //!
+//! # Behind what is not durable yet
+//!
+//! Where a device is waited for, step 2 is done by [`Pm::publish`](everleaf_pmem::Pm::publish): entries are stored when the device has them, and what the
+//! caller has flushed that they link ([`OrderedIndex::apply_behind`](crate::OrderedIndex::apply_behind)). Nobody else stores to what is held, and nobody reads
+//! it: of a new entry nobody knows, and of one that is set or removed the leaf is latched. A split fences before its new leaf lives; before a write that is
+//! made alone there is a fence.
+//!
 //! # Without a fence
 //!
 //! A caller who fences himself ([`OrderedIndex::apply_unfenced`](crate::OrderedIndex::apply_unfenced)) gets step 2 without a fence: lines are flushed, and
@@ -181,6 +188,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 Ok(old) => returned.push(old),
                 Err(Restart) => {
                     self.settle(staged);
+                    if self.pool.medium().awaits_device() {
+                        self.pool.fence();
+                    }
                     returned.push(match write.sets() {
                         Some((value, when)) => self.set(key, value, when, None),
                         None => self.take(key, None),
@@ -245,16 +255,23 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             return;
         }
         writes.iter_mut().for_each(|write| write.hold.latch());
-        for Staged { leaf, slot, place, deed, .. } in &*writes {
-            match *deed {
-                Deed::Add(value) => leaf.write(&self.pool, *slot, Slot { token: place.token, value }),
-                Deed::Set(value) => leaf.set_value(&self.pool, *slot, Some(value)),
-                Deed::Remove => leaf.set_value(&self.pool, *slot, None),
+        let store = || {
+            for Staged { leaf, slot, place, deed, .. } in &*writes {
+                match *deed {
+                    Deed::Add(value) => leaf.write(&self.pool, *slot, Slot { token: place.token, value }),
+                    Deed::Set(value) => leaf.set_value(&self.pool, *slot, Some(value)),
+                    Deed::Remove => leaf.set_value(&self.pool, *slot, None),
+                }
+                self.pool.flush(leaf.line(*slot));
             }
-            self.pool.flush(leaf.line(*slot));
-        }
-        if *fencing == Fencing::Own {
-            self.pool.fence();
+        };
+        match fencing {
+            Fencing::Own if self.pool.medium().awaits_device() => self.pool.publish(store),
+            Fencing::Own => {
+                store();
+                self.pool.fence();
+            }
+            Fencing::Callers => store(),
         }
         let (mut added, mut sparse) = (0, Vec::new());
         for Staged { key, descriptor, slot, place, deed, .. } in &*writes {

@@ -20,6 +20,9 @@ struct History {
     fenced: [usize; 2],
 }
 
+/// The pool's file as it is before something is published; and what that is: lines, and which of their states.
+type Published = (Vec<u8>, Vec<(usize, usize)>);
+
 /// A pool with a block of lines that are stored to and fenced at random.
 struct World {
     directory: tempfile::TempDir,
@@ -28,6 +31,8 @@ struct World {
     lines: Vec<History>,
     /// What the device has of the pool at least.
     base: Vec<u8>,
+    /// What it has at most, if the last frame is torn and published something.
+    published: Option<Published>,
     random: SmallRng,
 }
 
@@ -41,7 +46,7 @@ impl World {
         let block = pool.link_root("lines", 1, block).unwrap();
         let lines = (0..LINES).map(|_| History { states: vec![[0; LINE_WORDS]], fenced: [0; 2] }).collect();
         let base = std::fs::read(directory.path().join("pool")).unwrap();
-        Self { directory, pool, block, lines, base, random: SmallRng::seed_from_u64(seed) }
+        Self { directory, pool, block, lines, base, published: None, random: SmallRng::seed_from_u64(seed) }
     }
 
     fn journal(&self) -> &Journal {
@@ -65,15 +70,38 @@ impl World {
         self.lines[line].states.push(state);
     }
 
-    /// Changes up to `most` lines side by side, flushes them and fences.
+    /// Stores to a line and flushes it.
+    fn write(&mut self, line: usize) {
+        (0..self.random.random_range(1..4)).for_each(|_| self.store(line));
+        self.pool.flush(self.words(line));
+    }
+
+    /// Changes up to `most` lines side by side, flushes them and fences, or publishes some of them behind the others.
     fn change(&mut self, most: usize) {
         let (first, count) = (self.random.random_range(0..LINES), self.random.random_range(1..=most));
         let run = first..(first + count).min(LINES);
-        for line in run.clone() {
-            (0..self.random.random_range(1..4)).for_each(|_| self.store(line));
-            self.pool.flush(self.words(line));
+        let ahead = if self.random.random() { run.end } else { self.random.random_range(run.clone()) };
+        (first..ahead).for_each(|line| self.write(line));
+        self.published = None;
+        if ahead < run.end {
+            let (image, pool) = (self.file("pool"), Arc::clone(&self.pool));
+            let states = (ahead..run.end).map(|line| (line, self.lines[line].states.len())).collect();
+            pool.publish(|| {
+                for line in ahead..run.end {
+                    let now = |world: &Self| world.words(line).iter().map(Word::get).collect::<Vec<_>>();
+                    let before = now(self);
+                    self.write(line);
+                    assert!(before == now(self), "the kernel would have found it");
+                }
+            });
+            for line in ahead..run.end {
+                let now: Vec<_> = self.words(line).iter().map(Word::get).collect();
+                assert!(self.lines[line].states.last().unwrap()[..] == now, "what was published is stored");
+            }
+            self.published = Some((image, states));
+        } else {
+            self.pool.fence();
         }
-        self.pool.fence();
         self.lines.iter_mut().for_each(|line| line.fenced[1] = line.fenced[0]);
         for line in run {
             self.lines[line].fenced[0] = self.lines[line].states.len() - 1;
@@ -90,7 +118,8 @@ impl World {
     fn fail(&mut self, is_torn: bool) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pool");
-        let mut image = self.file("pool");
+        let published = self.published.as_ref().filter(|_| is_torn);
+        let mut image = published.map_or_else(|| self.file("pool"), |(image, _)| image.clone());
         for (sector, base) in image.chunks_mut(SECTOR).zip(self.base.chunks(SECTOR)) {
             if self.random.random() {
                 sector.copy_from_slice(base);
@@ -102,8 +131,8 @@ impl World {
             let mut journal = self.file(&name);
             let (generation, end) = self.journal().position();
             if is_torn && file_of(generation) == number {
-                // The device lacks the end of the last frame.
-                journal[end as usize - WORD * self.random.random_range(1..9)..].fill(0);
+                // The device lacks the end of the last frame, and has something else there.
+                journal[end as usize - WORD * self.random.random_range(1..9)..].fill(0xa5);
             }
             std::fs::write(directory.path().join(name), journal).unwrap();
         }
@@ -113,6 +142,8 @@ impl World {
                 let found: [u64; LINE_WORDS] = std::array::from_fn(|word| words[line * LINE_WORDS + word].get());
                 let least = history.fenced[usize::from(is_torn)];
                 assert!(history.states[least..].contains(&found), "{how}: line {line} is {found:?}, at least {:?}", history.states[least]);
+                let after = published.and_then(|(_, states)| states.iter().find(|(published, _)| *published == line));
+                assert!(after.is_none_or(|(_, state)| !history.states[*state..].contains(&found)), "{how}: line {line} was published by no whole frame");
             }
         };
         check(&Pool::inspect(&path).unwrap(), "looked at");
@@ -162,7 +193,13 @@ fn what_was_fenced_outlives_the_machine() {
                     world.pool.flush(world.words(line));
                 }
                 world.base = world.file("pool");
-                world.pool.fence();
+                if world.random.random() {
+                    world.pool.fence();
+                } else {
+                    let pool = Arc::clone(&world.pool);
+                    pool.publish(|| (150..200).for_each(|line| world.write(line)));
+                }
+                world.published = None;
                 world.lines.iter_mut().for_each(|line| line.fenced[1] = line.fenced[0]);
                 world.lines[..200].iter_mut().for_each(|line| line.fenced = [line.states.len() - 1; 2]);
                 world.fail(false);
@@ -209,6 +246,35 @@ fn threads_that_share_frames_find_what_each_has_fenced() {
     // Of what is written to the device meanwhile nothing is known, so the pool is taken as it is; only the journal may add to it.
     world.base = world.file("pool");
     world.fail(false);
+}
+
+/// Who has stored to a line and gone on may flush it late, when others publish words of it: his frame may be the last that has the line.
+#[test]
+fn what_is_published_is_not_undone_by_who_flushes_its_line() {
+    let mut world = World::new(2);
+    for round in 1..=100 {
+        world.base = world.file("pool");
+        let words = world.pool.words(world.block, 16 * LINE_WORDS).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while world.journal().state.lock().published.is_empty() && words[0].get() < round {
+                    std::hint::spin_loop();
+                }
+                world.pool.persist(words);
+            });
+            world.pool.publish(|| {
+                for line in words.chunks(LINE_WORDS) {
+                    world.pool.store(&line[1], round, Ordering::Release);
+                    world.pool.store(&line[0], round, Ordering::Release);
+                    world.pool.flush(line);
+                }
+            });
+        });
+        for line in &mut world.lines[..16] {
+            *line = History { states: vec![[round, round, 0, 0, 0, 0, 0, 0]], fenced: [0; 2] };
+        }
+        world.fail(false);
+    }
 }
 
 /// Many threads that fence all the time do not keep one with a large fence from his turn.

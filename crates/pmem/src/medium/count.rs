@@ -175,6 +175,11 @@ impl<M: Medium> Medium for Count<M> {
         self.below.transaction(act)
     }
 
+    fn publish(&self, _fence: impl Fn(), act: impl FnOnce()) {
+        self.with_shard(|shard| shard.counts.fences += 1);
+        self.below.publish(|| self.below.fence(), act);
+    }
+
     #[inline(always)]
     fn awaits_device(&self) -> bool {
         self.below.awaits_device()

@@ -18,7 +18,7 @@
 //!
 //! *Streams* go past the caches ([`Medium::stream`]): each word is there or not, whatever else was stored before or after, and however much it was flushed,
 //! until a fence or an exchange of the thread, which makes all of them durable. They are lost where caches are durable, too. Where the kernel writes pages back
-//! ([`Domain::Msync`](crate::Domain::Msync)) nothing goes past the caches: there they are relaxed stores ([`CrashOptions::streams_are_cached`]).
+//! ([`Domain::Msync`](crate::Domain::Msync)) nothing goes past the caches: there they are relaxed stores ([`CrashOptions::awaits_device`]).
 //!
 //! *Transactions.* Stores between begin and commit join their lines at the commit: of each line all of them or none are there, but of one line those may be
 //! and of another not. A flush within one is a bug, since processors may abort on it.
@@ -92,8 +92,9 @@ pub struct CrashOptions {
     pub stores_max: u64,
     /// A defect, planted in operations and recoveries alike. Default none.
     pub fault: Option<Fault>,
-    /// Whether what is streamed goes into the caches and needs a flush, as where pages are written back by the kernel. Default no.
-    pub streams_are_cached: bool,
+    /// Whether the medium is one of [`Domain::Msync`](crate::Domain::Msync): what is streamed goes into the caches and needs a flush, and who can does with one
+    /// fence what takes two elsewhere ([`Medium::publish`]), which is shown as two here, for more is left of it then. Default no.
+    pub awaits_device: bool,
     /// Whether flushes do nothing, as would be right where stores are durable at once. Default no.
     pub drops_flushes: bool,
     /// Whether every transaction aborts, so that whoever tried it must do without. Default no.
@@ -119,7 +120,7 @@ impl Default for CrashOptions {
             seed: 0,
             stores_max: 1 << 20,
             fault: None,
-            streams_are_cached: false,
+            awaits_device: false,
             drops_flushes: false,
             aborts_transactions: false,
             profile: None,
@@ -495,7 +496,7 @@ impl Medium for Crash {
         schedule::let_the_pool_catch_up();
         let mut state = self.level.state.lock();
         assert!(!state.log.in_transaction(), "a stream in a transaction, which may abort each attempt at it");
-        let way = if state.options.streams_are_cached { Way::Relaxed } else { Way::Streamed };
+        let way = if state.options.awaits_device { Way::Relaxed } else { Way::Streamed };
         for (number, (word, value)) in words.iter().map(Word::atomic).zip(values).enumerate() {
             let old = word.swap(value, Ordering::Relaxed);
             state.record(at + number * WORD, old, value, way, site, log::this_thread());
@@ -515,6 +516,10 @@ impl Medium for Crash {
             state.record(at, current, new, way, Site { place, verb: Verb::Exchange }, log::this_thread());
         }
         result
+    }
+
+    fn awaits_device(&self) -> bool {
+        self.level.state.lock().options.awaits_device
     }
 
     #[track_caller]

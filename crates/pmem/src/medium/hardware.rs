@@ -6,12 +6,14 @@
 //! | `Eadr` | nothing up to 256 bytes at once; above, clwb without waiting, so that a large block does not push others out of the caches | sfence |
 //! | `PageCache` | nothing | keeps the compiler from moving stores |
 //! | `Msync` | remembers the lines | writes them to the pool's journal, and waits for the device: see `journal.rs` |
+//!
+//! In `Msync` what is published ([`Medium::publish`]) is stored when the journal has it.
 
 use super::latency::Latency;
 use super::{Domain, LINE, Lines, Medium};
 use crate::map::Mapping;
 use crate::{Word, local};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
@@ -116,17 +118,26 @@ impl Hardware {
             runs.len() > RUNS_MAX
         });
         if full {
-            self.synchronise();
+            self.synchronise(&[]);
         }
     }
 
     #[cold]
-    fn synchronise(&self) {
+    fn wait(&self) {
+        debug_assert!(HOLDING.get() == 0, "what is published waits");
+        self.synchronise(&[]);
+    }
+
+    /// Makes what this thread has flushed durable, and what it has `held` back.
+    #[cold]
+    fn synchronise(&self, held: &[(usize, u64)]) {
         let runs = PENDING.with_borrow_mut(|pending| {
             let at = pending.iter().position(|(id, _)| *id == self.id)?;
             Some(pending.swap_remove(at).1)
         });
-        if let Some(mut runs) = runs
+        let mut runs = runs.unwrap_or_default();
+        runs.extend(held.iter().map(|(at, _)| at & !(LINE - 1)..(at | (LINE - 1)) + 1));
+        if !runs.is_empty()
             && let Some(file) = &self.file
             && let Some(journal) = file.journal()
         {
@@ -141,7 +152,7 @@ impl Hardware {
                 }
                 touches
             });
-            journal.write(file, &runs);
+            journal.write(file, &runs, held);
         }
     }
 }
@@ -152,6 +163,15 @@ fn touch(one: &Range<usize>, other: &Range<usize>) -> bool {
 }
 
 impl Medium for Hardware {
+    #[inline(always)]
+    fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
+        if self.domain == Domain::Msync && HOLDING.get() == self.id {
+            HELD.with_borrow_mut(|held| held.push((at, value)));
+        } else {
+            word.store(value, order);
+        }
+    }
+
     #[inline]
     fn stream(&self, _at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
         let words = words.iter().map(Word::atomic).zip(values);
@@ -169,7 +189,7 @@ impl Medium for Hardware {
     fn compare_exchange(&self, _at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
         // The processor completes write-backs by itself in a locked operation; a journal knows nothing of it.
         if self.domain == Domain::Msync {
-            self.synchronise();
+            self.wait();
         }
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }
@@ -189,8 +209,19 @@ impl Medium for Hardware {
                 store_fence();
                 self.latency.pay();
             }
-            Domain::Msync => self.synchronise(),
+            Domain::Msync => self.wait(),
         }
+    }
+
+    fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
+        if self.file.as_ref().is_none_or(|file| file.journal().is_none()) {
+            fence();
+            act();
+            return fence();
+        }
+        let holding = Holding::begin(self.id);
+        act();
+        self.synchronise(&holding.end());
     }
 
     #[inline(always)]
@@ -208,6 +239,32 @@ impl Medium for Hardware {
 thread_local! {
     /// Per medium, the lines this thread has flushed and not fenced: bytes of the pool.
     static PENDING: RefCell<Vec<(u64, Vec<Range<usize>>)>> = const { RefCell::new(Vec::new()) };
+    /// The medium to which this thread's stores are held back; 0 if none.
+    static HOLDING: Cell<u64> = const { Cell::new(0) };
+    /// What is held back: where, and what.
+    static HELD: RefCell<Vec<(usize, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// As long as this lives, stores of this thread are held back.
+struct Holding;
+
+impl Holding {
+    fn begin(id: u64) -> Self {
+        assert!(HOLDING.replace(id) == 0, "what is published publishes");
+        Self
+    }
+
+    /// What was held back.
+    fn end(self) -> Vec<(usize, u64)> {
+        HELD.take()
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        HOLDING.set(0);
+        HELD.take();
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -367,6 +367,12 @@ fn the_device_has_what_a_header_says() {
 #[test]
 #[cfg(not(miri))]
 fn nothing_that_is_stored_behind_a_failed_msync_gets_into_the_file() {
+    [false, true].into_iter().for_each(fail_to_write);
+}
+
+/// The device fails a write, or a publication.
+#[cfg(not(miri))]
+fn fail_to_write(publishes: bool) {
     use std::os::unix::fs::FileExt;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
@@ -384,14 +390,23 @@ fn nothing_that_is_stored_behind_a_failed_msync_gets_into_the_file() {
     store(1);
     assert_eq!(in_file(), 1);
     pool.journal().unwrap().fail_next();
-    store(2);
+    if publishes {
+        pool.publish(|| {
+            pool.store(&block[0], 2, Ordering::Relaxed);
+            pool.flush(&block[0]);
+        });
+        assert_eq!((block[0].get(), in_file()), (2, 1), "whoever goes on finds it, and nobody else");
+    } else {
+        store(2);
+    }
     store(3);
-    assert_eq!((block[0].get(), in_file()), (3, 2), "what was stored before the failure may get there");
+    let before = if publishes { 1 } else { 2 };
+    assert_eq!((block[0].get(), in_file()), (3, before), "what was stored before the failure may get there");
     assert!(matches!(pool.writable(), Err(Error::WriteBack { .. })));
     // Nor does another failure take away what this process has stored meanwhile.
     pool.journal().unwrap().fail_next();
     store(4);
-    assert_eq!((block[0].get(), in_file()), (4, 2));
+    assert_eq!((block[0].get(), in_file()), (4, before));
     assert!(matches!(pool.close(), Err(Error::WriteBack { .. })));
 }
 

@@ -79,6 +79,19 @@ fn a_put_costs_its_record_and_the_index_with_snapshots_and_without() {
     }
 }
 
+/// The device is waited for once, for record and entry; of an index that does not publish them together, for each.
+#[test]
+fn a_put_waits_for_a_device_once() {
+    for (index, waits) in [("ever", 1), ("isle", 2)] {
+        let bench = Bench::in_domain(Domain::Msync, index);
+        let plain = bench.put();
+        let snapshot = bench.store.snapshot().unwrap();
+        let versioned = bench.put();
+        drop(snapshot);
+        assert_eq!((plain.1, versioned.1), (waits, waits), "{index}");
+    }
+}
+
 #[test]
 fn a_plain_delete_writes_no_record() {
     for (index, lines) in [("ever", 1), ("isle", 2)] {
@@ -138,7 +151,7 @@ fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
 /// Keys that come again, and new ones beside those that are there, are no reason to wait for the device once more.
 #[test]
 fn writes_that_wait_for_a_device_share_more_fences() {
-    for (domain, fences) in [(Domain::PageCache, 8 + 16), (Domain::Msync, 2 + 2)] {
+    for (domain, fences) in [(Domain::PageCache, 8 + 16), (Domain::Msync, 2)] {
         let bench = Bench::in_domain(domain, "ever");
         let keys: Vec<_> = (0..512u64).map(|n| (n * 37 % 70).to_be_bytes()).collect();
         let pairs: Vec<_> = keys.iter().map(|key| (key.as_slice(), &[4; 20][..])).collect();

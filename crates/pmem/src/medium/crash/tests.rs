@@ -230,7 +230,7 @@ fn what_is_streamed_is_there_or_not_until_a_fence_whatever_is_flushed() {
 #[test]
 fn what_is_streamed_into_the_caches_needs_a_flush() {
     let memory = Memory::new(SIZE).unwrap();
-    let life = Crash::new(&memory).live(CrashOptions { streams_are_cached: true, ..CrashOptions::default() });
+    let life = Crash::new(&memory).live(CrashOptions { awaits_device: true, ..CrashOptions::default() });
     let pm = pm(&memory, life.medium());
     let words = pm.words(Off::<u64>::new(64), 16).unwrap();
     pm.stream(&words[7..9], &[1; 16]);
