@@ -42,7 +42,8 @@
 //! retired any more that was not under way. Whoever finds out has the copy already. Checkpoints synchronise the pool by a file description of their own: the
 //! system tells each of a failure once, and this one is not to miss it because somebody else was told.
 //!
-//! Recovery ([`Replay`]): frames are read in order, up to the first that is none, and each line is written to the pool as its last frame has it. That is what
+//! Recovery ([`Replay`]): frames are read in order, up to the first that is none, and each line is written to the pool as its last frame has it (if a later
+//! frame lies behind, by invariant 1 the one that is none was one: the journal is damaged, and the pool is not opened without what it had). That is what
 //! it was at a fence, or later, and every line without a frame is what the kernel has written of it: at least what it was at the checkpoint before. So each
 //! line is some prefix of its stores that has all that were fenced. A crash during recovery changes nothing: it begins again. At its end, when the device has
 //! the pool, a superblock without the journal's id is the commit point. Sectors of the header are written in the order in which they are when a superblock is
@@ -656,7 +657,7 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Takes note of the lines of one file; the sequence number that its next frame would have. `None` if a frame contradicts itself.
+    /// Takes note of the lines of one file; the sequence number that its next frame would have. `None` if a frame contradicts itself, or lies behind none.
     fn read_frames(&mut self, number: usize, head: &Head) -> Option<u64> {
         let words = &self.words[number];
         let (mut at, mut sequence) = (FIRST as usize / WORD, head.sequence);
@@ -673,7 +674,7 @@ impl Replay {
             at += frame.len();
             sequence = sequence.wrapping_add(1);
         }
-        Some(sequence)
+        (!is_followed(words.get(at..)?, head, sequence)).then_some(sequence)
     }
 
     /// Writes the lines that begin at bytes `range` to the pool: to its file, or, where that is only looked at, to this process's own copy of what it has.
@@ -698,6 +699,20 @@ impl Replay {
 fn frame<'a>(words: &'a [u64], head: &Head, sequence: u64) -> Option<&'a [u64]> {
     let frame = words.get(..*words.first()? as u32 as usize).filter(|frame| frame.len() >= FRAME_HEAD)?;
     (frame[1] == sequence && frame[0] >> 32 == u64::from(frame_checksum(head.id, head.generation, frame))).then_some(frame)
+}
+
+/// Whether a later frame lies behind what is not the one with this number: that was whole once, since each is written when the device has the one before.
+fn is_followed(words: &[u64], head: &Head, sequence: u64) -> bool {
+    // What somebody has made to look like frames all over is not read again for each.
+    let mut left = 4 * words.len();
+    (1..words.len().saturating_sub(1)).any(|at| {
+        let (length, number) = (words[at] as u32 as usize, words[at + 1]);
+        if !(1..=at as u64).contains(&number.wrapping_sub(sequence)) || length > left.min(words.len() - at) {
+            return false;
+        }
+        left -= length;
+        frame(&words[at..], head, number).is_some()
+    })
 }
 
 /// The whole words of a file that is no larger than one of a journal.

@@ -443,7 +443,8 @@ fn frames_are_read_up_to_what_is_none() {
     for word in 0..good[0].len() {
         let mut damaged = good[0].clone();
         damaged[word] ^= 1 << 17;
-        assert_eq!(read(&[damaged]).0, Some(7), "word {word}");
+        assert_eq!(read(&[damaged.clone()]).0, Some(7), "word {word}");
+        assert_eq!(read(&[damaged, good[1].clone()]).0, None, "word {word}, and there was one behind it");
     }
     assert_eq!(read(&[frame_of(7, &[64])]).0, None, "an entry without its line");
     assert_eq!(read(&[frame_of(7, &entry(u64::MAX - 63, 2))]).0, None, "a line behind all");
