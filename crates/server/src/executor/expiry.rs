@@ -197,7 +197,12 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
     let also = match call.arguments.len() {
         2 => Also::Nothing,
         3 if call.arguments.is(2, "persist") => Also::Persist,
-        4 => Also::Expire(future_ms(call, 3, notation(call, 2).ok_or(Failure::SYNTAX)?)?),
+        4 => match future_ms(call, 3, notation(call, 2).ok_or(Failure::SYNTAX)?) {
+            Ok(expiry_ms) => Also::Expire(expiry_ms),
+            // Redis looks for the key first.
+            Err(_) if call.database().value_size(call.argument(1))?.is_none() => Also::Nothing,
+            Err(error) => return Err(error),
+        },
         _ => return Err(Failure::SYNTAX),
     };
     let mut value = None;

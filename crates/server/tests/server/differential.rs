@@ -126,7 +126,7 @@ const CHANGES: &[&[&str]] = &[
     &["DEL a b nosuch", "UNLINK nosuch", "GETDEL nosuch", "GETDEL x"],
     &["APPEND s abc", "SETRANGE s 1 x", "SETRANGE nosuch 0 ", "GETRANGE s 0 1", "INCR s", "INCR n", "DECRBY n 5", "INCRBYFLOAT f 0.5"],
     &["GETSET n 7", "EXPIRE n 100", "EXPIRE nosuch 100", "EXPIRE n 200 NX", "GETEX n", "GETEX n EX 100", "PERSIST n", "PERSIST n", "GETEX n PERSIST"],
-    &["SETEX e 100 v", "PSETEX e 100000 v", "EXPIRE e -1", "SET g v", "GETEX g PXAT 1"],
+    &["SETEX e 100 v", "PSETEX e 100000 v", "EXPIRE e -1", "SET g v", "GETEX g PXAT 1", "GETEX nosuch EX 0", "GETEX nosuch EX x", "GETEX nosuch EX"],
     &["RENAME n m", "RENAME nosuch m", "RENAMENX m s", "RENAMENX m o", "RENAME o o"],
     &["MULTI", "SET p 1", "INCR p", "DEL p nosuch", "MSET p 1 q 1", "RENAME p r", "INCR s", "EXEC"],
     &["MULTI", "SET p 1", "DISCARD", "MULTI", "GET p", "EXEC"],
