@@ -67,7 +67,8 @@ impl Failure {
             Self::Store(error) => tell(error),
             Self::Server(error) => tell(error),
             Self::Lab(error) => tell(error),
-            // The store's own errors are not about that file.
+            // Neither the store's own errors nor this one are about that file.
+            Self::Stream { error: error @ StreamError::Exists { .. }, .. } => tell(error),
             Self::Stream { error: StreamError::Store(error), .. } => tell(error),
             Self::Stream { path, error } => tell(format_args!("{}: {error}", path.display())),
             Self::Output(source) => tell(format_args!("write to standard output: {source}")),

@@ -252,6 +252,8 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     assert_eq!((backup["entries"].as_u64(), backup["namespaces"].as_u64()), (Some(20_001), Some(2)));
     expect(path, &["restore", "file", "--pool", "restored.pool"], b"", 0);
     expect(path, &["restore", "file", "--pool", "restored.pool"], b"", 4);
+    let message = String::from_utf8_lossy(&everleaf(path, &["restore", "file", "--pool", "restored.pool"], b"").stderr).into_owned();
+    assert!(message.starts_with("everleaf: restored.pool is there already") && message.contains("choose another path"), "{message}");
     assert!(expect(path, &["dump", "--pool", "restored.pool"], b"", 0) == dump);
     let report = said(expect(path, &["verify", "--json", "--pool", "restored.pool"], b"", 0));
     assert_eq!((&report["sound"], &report["namespaces"][1]["index"]), (&true.into(), &"lb".into()));

@@ -34,7 +34,8 @@ pub struct Fill {
 
 impl Fill {
     /// Whether less than a tenth is left: time to make room, or to open the pool with a higher [`Options::size_max`](crate::Options::size_max). A pool that is
-    /// full refuses writes; reads, deletes and clears go on.
+    /// full refuses writes; reads, deletes and clears go on. While a snapshot is open, or a transaction, which has one, a delete leaves a tombstone: for these
+    /// there is half of the reserve (a thirty-second of [`Fill::limit`], 2 MiB at most), and when that is used up, deletes are refused, too, until it ends.
     pub fn is_near_limit(&self) -> bool {
         self.used > self.limit - self.limit / 10
     }

@@ -119,7 +119,7 @@ pub fn restore<R: Read>(path: &Path, options: Options, input: R, mut watch: impl
 /// Refuses to make a pool where something is, be it a symbolic link that leads nowhere.
 pub(crate) fn expect_nothing_at(path: &Path) -> Result<(), StreamError> {
     match fs::symlink_metadata(path) {
-        Ok(_) => Err(StreamError::Io { action: "create the pool", source: io::ErrorKind::AlreadyExists.into() }),
+        Ok(_) => Err(StreamError::Exists { path: path.to_owned() }),
         Err(_) => Ok(()),
     }
 }

@@ -22,6 +22,7 @@ use crate::error::NAMESPACE_SIZE_MAX;
 use crate::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 
 /// Not text, and different after any transfer that takes it for text.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89EVS\r\n\x1a\n";
@@ -65,13 +66,19 @@ pub enum StreamError {
     /// It begins as no stream does.
     #[error("this is no stream of Everleaf's: it begins with other bytes; give a file that `backup` or `export` has written")]
     NotAStream,
-    /// A newer one.
+    /// A newer one. There is none of version 0.
     #[error("the stream has version {found} of the format, and this program knows none above {known}; read it with a later one")]
     UnknownVersion {
         /// Its version.
         found: u32,
         /// The latest one that is known.
         known: u32,
+    },
+    /// There is something where a pool is to be made.
+    #[error("{path} is there already, and was left as it is; choose another path for the new pool, or remove what is there", path = path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
     },
     /// Reading or writing it failed.
     #[error("{action}: {source}")]
@@ -265,6 +272,9 @@ impl<R: Read> StreamReader<R> {
         }
         if word(&header, 12) != crc32c::crc32c(&header[..12]) {
             return Err(StreamError::Damaged { offset: 0, what: "its header does not match its checksum" });
+        }
+        if word(&header, 8) == 0 {
+            return Err(StreamError::Damaged { offset: 0, what: "it says that it has version 0 of the format, which there is not" });
         }
         if word(&header, 8) != VERSION {
             return Err(StreamError::UnknownVersion { found: word(&header, 8), known: VERSION });
