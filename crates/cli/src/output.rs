@@ -1,9 +1,14 @@
 //! Standard output: locked once, buffered, its failures reported instead of panicked upon. Standard error, whose failures nobody can be told of.
 
 use crate::failure::Failure;
+use crate::text;
+use everleaf::Damage;
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{BufWriter, StdoutLock, Write};
+
+/// Number of damages that are shown one by one, but for JSON.
+const DAMAGES_SHOWN_MAX: usize = 64;
 
 /// Says something on standard error, as this program.
 pub(crate) fn tell(what: impl Display) {
@@ -32,6 +37,18 @@ impl Output {
     pub(crate) fn line(&mut self, line: impl AsRef<str>) -> Result<(), Failure> {
         self.bytes(line.as_ref().as_bytes())?;
         self.bytes(b"\n")
+    }
+
+    /// Writes a line for each damage, up to a number that can be read.
+    pub(crate) fn damages(&mut self, label: &str, damages: &[Damage]) -> Result<(), Failure> {
+        for damage in damages.iter().take(DAMAGES_SHOWN_MAX) {
+            let place = damage.namespace.as_ref().map_or_else(String::new, |name| format!("namespace {}: ", text::escape(name.as_bytes())));
+            self.line(format!("{label}: {place}{}", damage.what))?;
+        }
+        match damages.len().saturating_sub(DAMAGES_SHOWN_MAX) {
+            0 => Ok(()),
+            more => self.line(format!("{label}: and {} more, which --json names", text::count(more as u64))),
+        }
     }
 
     /// Writes a JSON value as a line.

@@ -334,6 +334,35 @@ fn bad_lines_are_reported_by_number() {
     // Of the many only the first are shown, and all are counted.
     let output = everleaf(path, &["load", "-", "--json"], &b"a\t1\n".iter().copied().chain(*b"bad\n").cycle().take(8 * 100).collect::<Vec<_>>());
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+/// Sixteen of them were named, and not by their keys.
+#[test]
+fn every_damage_is_named() {
+    let directory = directory();
+    let path = directory.path();
+    let mut text = Vec::new();
+    (0..200).for_each(|number| writeln!(text, "key {number}\tvalue-{number:03}-").expect("a vector takes everything"));
+    expect(path, &["load", "-"], &text, 0);
+    let mut bytes = std::fs::read(path.join("everleaf.pool")).expect("the pool");
+    for number in 0..100 {
+        let value = format!("value-{number:03}-");
+        let at = bytes.windows(value.len()).position(|window| window == value.as_bytes()).expect("the value lies in the pool");
+        bytes[at] ^= 1;
+    }
+    std::fs::write(path.join("everleaf.pool"), &bytes).expect("a file");
+    let said = |arguments: &[&str]| String::from_utf8(expect(path, arguments, b"", 1)).expect("UTF-8");
+    let report = said(&["verify"]);
+    assert!(report.contains("DAMAGED: namespace 0: key \"key 1\": ") && report.contains("DAMAGED: and 36 more"), "{report}");
+    let repaired = said(&["repair", "repaired.pool"]);
+    assert!(repaired.contains("LOST: and 36 more") && repaired.contains("100 losses"), "{repaired}");
+    for (arguments, field) in [(&["verify", "--json"][..], "damages"), (&["repair", "again.pool", "--json"], "losses")] {
+        let said: serde_json::Value = serde_json::from_str(&said(arguments)).expect("JSON");
+        let named = |number| {
+            said[field].as_array().expect("a list").iter().any(|it| it["what"].as_str().is_some_and(|what| what.contains(&format!("\"key {number}\""))))
+        };
+        assert!(said[field].as_array().map(Vec::len) == Some(100) && (0..100).all(named), "{said}");
+    }
+}
+
     assert_eq!((said["loaded"].as_u64(), said["bad"].as_u64()), (Some(100), Some(100)));
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 21);
 }

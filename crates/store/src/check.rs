@@ -9,8 +9,6 @@ use everleaf_pmem::{Info, Off, Reach, Usage, Word, schedule};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Number of damages that a [`Report`] describes; it counts all.
-const DAMAGE_COUNT_MAX: usize = 16;
 /// Keys that are read before whoever watches a verification is told how many it were.
 const KEYS_PER_LOOK: u64 = 1024;
 
@@ -67,9 +65,7 @@ pub struct Report {
     pub namespaces: Vec<NamespaceReport>,
     /// How the space of the pool is used.
     pub usage: Usage,
-    /// Number of damages.
-    pub damage_count: u64,
-    /// The first of them.
+    /// Every damage.
     pub damages: Vec<Damage>,
 }
 
@@ -98,14 +94,11 @@ pub struct Damage {
 impl Report {
     /// Whether nothing is wrong.
     pub fn is_sound(&self) -> bool {
-        self.damage_count == 0
+        self.damages.is_empty()
     }
 
     fn note(&mut self, namespace: Option<&str>, what: impl ToString) {
-        self.damage_count += 1;
-        if self.damages.len() < DAMAGE_COUNT_MAX {
-            self.damages.push(Damage { namespace: namespace.map(str::to_owned), what: what.to_string() });
-        }
+        self.damages.push(Damage { namespace: namespace.map(str::to_owned), what: what.to_string() });
     }
 }
 
@@ -201,7 +194,7 @@ impl<M: Listed> Store<M> {
             report.note(Some(name), error);
         }
         let mut found = NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() };
-        let mut bare_key = Vec::new();
+        let (mut bare_key, mut last_key) = (Vec::new(), Vec::new());
         let scanned = index.tree.scan(Bound::Unbounded, Direction::Forward, &mut |key, link| {
             step();
             match self.verify_record(key, link.get(), reach, &mut bare_key) {
@@ -210,12 +203,14 @@ impl<M: Listed> Store<M> {
                     found.keys += 1;
                     found.bytes += bytes;
                 }
-                Err(error) => report.note(Some(name), error),
+                Err(error) => report.note(Some(name), format!("key \"{}\": {error}", key.escape_ascii())),
             }
+            last_key.clear();
+            last_key.extend_from_slice(key);
             ControlFlow::Continue(())
         });
         if let Err(error) = scanned {
-            report.note(Some(name), error);
+            report.note(Some(name), format!("behind the key \"{}\": {error}", last_key.escape_ascii()));
         }
         found
     }

@@ -35,17 +35,13 @@ use std::sync::Arc;
 pub const LOST_AND_FOUND: &str = "lost+found";
 /// Number of namespaces for what is found: of so many records of one key the newest are taken, and the others are counted.
 const FOUND_NAMESPACES_MAX: usize = 16;
-/// Number of losses that are described; all are counted.
-const LOSS_COUNT_MAX: usize = 64;
 
 /// What was salvaged.
 #[derive(Clone, Debug, Default)]
 pub struct Salvaged {
     /// Number of entries by namespace.
     pub namespaces: Vec<(String, u64)>,
-    /// Number of losses.
-    pub loss_count: u64,
-    /// The first of them.
+    /// Every loss, and whatever may have been one.
     pub losses: Vec<Damage>,
     /// Number of entries in [`LOST_AND_FOUND`], and in others of that kind.
     pub found: u64,
@@ -58,10 +54,7 @@ pub struct Salvaged {
 
 impl Salvaged {
     fn lose(&mut self, namespace: Option<&str>, what: impl ToString) {
-        self.loss_count += 1;
-        if self.losses.len() < LOSS_COUNT_MAX {
-            self.losses.push(Damage { namespace: namespace.map(str::to_owned), what: what.to_string() });
-        }
+        self.losses.push(Damage { namespace: namespace.map(str::to_owned), what: what.to_string() });
     }
 }
 
@@ -283,7 +276,7 @@ impl<M: Listed> Salvage<'_, M> {
             }
         };
         let are_known = self.pool.visit_blocks(&mut note).is_ok_and(|are_known| are_known);
-        if !are_known && self.salvaged.loss_count > 0 {
+        if !are_known && !self.salvaged.losses.is_empty() {
             let slab_size = self.pool.info().slab_size;
             (slab_size as u64..self.pool.length() as u64).step_by(WORD).for_each(note);
         }
@@ -322,7 +315,7 @@ impl<M: Listed> Salvage<'_, M> {
 
     /// Step 3.
     fn find_leaks(&mut self) {
-        let Some(reach) = self.reach.as_ref().filter(|_| self.salvaged.loss_count == 0) else { return };
+        let Some(reach) = self.reach.as_ref().filter(|_| self.salvaged.losses.is_empty()) else { return };
         let records = self.seen.iter().filter_map(|at| Record::read(self.pool, Off::<Word>::new(*at).link()).ok());
         records.for_each(|record| self.mark(record.off.bytes(), record.size()));
         match self.pool.audit(reach) {

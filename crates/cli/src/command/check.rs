@@ -44,19 +44,15 @@ impl Arguments {
             ))?;
         }
         out.line(format!("blocks: {} reachable, {} leaked", text::count(report.usage.reachable as u64), text::count(report.usage.leaked as u64)))?;
-        for damage in &report.damages {
-            let place = damage.namespace.as_ref().map_or_else(String::new, |name| format!("namespace {}: ", text::escape(name.as_bytes())));
-            out.line(format!("DAMAGED: {place}{}", damage.what))?;
+        out.damages("DAMAGED", &report.damages)?;
+        if report.is_sound() {
+            return out.line(format!("{} is sound", self.pool.pool.display()));
         }
-        match report.damage_count {
-            0 => out.line(format!("{} is sound", self.pool.pool.display())),
-            count => out.line(format!(
-                "{} has {} damages, {} of them above; `everleaf repair` makes a new pool of what can be read, `everleaf restore` one of a backup",
-                self.pool.pool.display(),
-                text::count(count),
-                report.damages.len()
-            )),
-        }
+        out.line(format!(
+            "{} has {} damages; `everleaf repair` makes a new pool of what can be read, `everleaf restore` one of a backup",
+            self.pool.pool.display(),
+            text::count(report.damages.len() as u64)
+        ))
     }
 }
 
@@ -66,6 +62,6 @@ fn as_json(report: &Report) -> Value {
     let damages: Vec<_> = report.damages.iter().map(|damage| json!({ "namespace": damage.namespace, "what": damage.what })).collect();
     json!({
         "sound": report.is_sound(), "namespaces": namespaces, "blocks_reachable": report.usage.reachable, "blocks_leaked": report.usage.leaked,
-        "damage_count": report.damage_count, "damages": damages,
+        "damage_count": report.damages.len(), "damages": damages,
     })
 }

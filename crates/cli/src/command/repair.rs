@@ -33,25 +33,21 @@ impl Arguments {
             let losses: Vec<_> = salvaged.losses.iter().map(|loss| json!({ "namespace": loss.namespace, "what": loss.what })).collect();
             let [namespaces, found] = [&salvaged.namespaces, &salvaged.found_in]
                 .map(|all| all.iter().map(|(name, entries)| json!({ "name": name, "entries": entries })).collect::<Vec<_>>());
-            out.json(
-                &json!({ "namespaces": namespaces, "found": found, "passed_over": salvaged.passed_over, "loss_count": salvaged.loss_count, "losses": losses }),
-            )?;
+            let (passed_over, loss_count) = (salvaged.passed_over, losses.len());
+            out.json(&json!({ "namespaces": namespaces, "found": found, "passed_over": passed_over, "loss_count": loss_count, "losses": losses }))?;
         } else {
             self.print(&salvaged, &mut out)?;
         }
         out.flush()?;
-        if salvaged.loss_count == 0 { Ok(()) } else { Err(Failure::No) }
+        if salvaged.losses.is_empty() { Ok(()) } else { Err(Failure::No) }
     }
 
     fn print(&self, salvaged: &Salvaged, out: &mut Output) -> Result<(), Failure> {
         for (name, entries) in &salvaged.namespaces {
             out.line(format!("namespace {}: {} entries", text::escape(name.as_bytes()), text::count(*entries)))?;
         }
-        for loss in &salvaged.losses {
-            let place = loss.namespace.as_ref().map_or_else(String::new, |name| format!("namespace {}: ", text::escape(name.as_bytes())));
-            out.line(format!("LOST: {place}{}", loss.what))?;
-        }
-        if salvaged.loss_count == 0 {
+        out.damages("LOST", &salvaged.losses)?;
+        if salvaged.losses.is_empty() {
             return out.line(format!("{} has all of it", self.to.display()));
         }
         for (name, entries) in &salvaged.found_in {
@@ -61,7 +57,7 @@ impl Arguments {
                 text::escape(name.as_bytes())
             ))?;
         }
-        let (count, shown, passed) = (text::count(salvaged.loss_count), salvaged.losses.len(), text::count(salvaged.passed_over));
-        out.line(format!("{count} losses, {shown} of them above; {passed} records were passed over for newer ones of their keys"))
+        let (count, passed) = (text::count(salvaged.losses.len() as u64), text::count(salvaged.passed_over));
+        out.line(format!("{count} losses; {passed} records were passed over for newer ones of their keys"))
     }
 }

@@ -154,7 +154,7 @@ fn of_what_is_cleared_only_damaged_leaves_leak() {
         other.put(b"key", b"value").unwrap();
         let report = store.verify().unwrap();
         let leaked_max = damaged.len() * LEAF_MAX as usize;
-        assert!((damaged.len()..=leaked_max).contains(&report.usage.leaked) && report.damage_count == 1, "{index}: {:?}", report.damages);
+        assert!((damaged.len()..=leaked_max).contains(&report.usage.leaked) && report.damages.len() == 1, "{index}: {:?}", report.damages);
     }
 }
 

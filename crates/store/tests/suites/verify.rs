@@ -207,7 +207,7 @@ fn what_is_salvaged_is_what_was_written() {
         let (sound, expected, written) = build(index, End::Closed);
         std::fs::write(&path, &sound).unwrap();
         let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap();
-        assert_eq!((salvaged.loss_count, salvaged.found), (0, 0), "{:?}", salvaged.losses);
+        assert_eq!((salvaged.losses.len(), salvaged.found), (0, 0), "{:?}", salvaged.losses);
         assert!(salvaged_content(&to) == expected);
         repair(&path, &to, Options::default(), |_| ()).expect_err("a pool that is there");
         let (mut with_losses, mut hidden) = (0, 0);
@@ -226,11 +226,11 @@ fn what_is_salvaged_is_what_was_written() {
             let is_written = |((_, key), (value, _)): (&Place, &Held)| written.contains(&(key.clone(), value.clone()));
             let strange = kept.iter().chain(&lost).find(|entry| !is_written(*entry));
             assert!(strange.is_none(), "byte {at:#x}, {:#04x} -> {:#04x}: never written was {strange:?}; {:?}", sound[at], damaged[at], salvaged.losses);
-            with_losses += usize::from(salvaged.loss_count > 0);
+            with_losses += usize::from(!salvaged.losses.is_empty());
             let is_missing = |place: &&Place| !kept.contains_key(*place) && !lost.contains_key(&(LOST_AND_FOUND.into(), place.1.clone()));
             let missing: Vec<_> = expected.keys().filter(is_missing).collect();
             // The pool was closed: what an index hides is found, but for a record that is damaged itself.
-            assert!(missing.len() <= usize::from(salvaged.loss_count > 0), "byte {at:#x}: {missing:?} are missing, {:?}", salvaged.losses);
+            assert!(missing.len() <= usize::from(!salvaged.losses.is_empty()), "byte {at:#x}: {missing:?} are missing, {:?}", salvaged.losses);
             hidden += usize::from(salvaged.losses.iter().any(|loss| loss.what.contains("no index leads")));
         }
         println!("{with_losses} of {ROUNDS} had losses, in {hidden} an index hid something");
@@ -251,8 +251,8 @@ fn of_a_record_whose_key_is_damaged_repair_tells() {
             damaged[at] ^= 1;
             std::fs::write(&path, &damaged).unwrap();
             let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ()).unwrap();
-            assert!(salvaged.loss_count > 0 || salvaged_content(&to) == expected, "{index}: byte {at:#x}");
-            told += u64::from(salvaged.loss_count > 0);
+            assert!(!salvaged.losses.is_empty() || salvaged_content(&to) == expected, "{index}: byte {at:#x}");
+            told += u64::from(!salvaged.losses.is_empty());
             std::fs::remove_file(&to).unwrap();
         }
         assert!(told > 40, "{index}: {told}");
@@ -274,7 +274,7 @@ fn what_a_transaction_has_only_set_is_not_found() {
     keys.iter().for_each(|key| break_links_to(&memory, *key, 600));
     std::fs::write(&path, bytes_of(&memory)).unwrap();
     let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap();
-    assert!(salvaged.found == keys.len() as u64 && salvaged.loss_count > 0, "{salvaged:?}");
+    assert!(salvaged.found == keys.len() as u64 && !salvaged.losses.is_empty(), "{salvaged:?}");
     let committed = keys.iter().map(|key| ((LOST_AND_FOUND.into(), key.to_vec()), (vec![1; 600], None)));
     assert!(salvaged_content(&to) == committed.collect());
 }
@@ -305,7 +305,7 @@ fn what_is_found_of_one_key_in_several_namespaces_is_kept() {
         let names = ["lost+found-2", "lost+found-3"].map(|name| (name.to_owned(), count));
         let (found_in, passed_over) = if end == End::Closed { (&names[..], 0) } else { (&names[..1], count) };
         assert_eq!((&salvaged.found_in[..], salvaged.passed_over, salvaged.found), (found_in, passed_over, count * found_in.len() as u64), "{end:?}");
-        assert!(salvaged.loss_count >= 2, "{end:?}: {salvaged:?}");
+        assert!(salvaged.losses.len() >= 2, "{end:?}: {salvaged:?}");
         let kept = [(LOST_AND_FOUND, SIZES[0]), ("lost+found-2", SIZES[2]), ("lost+found-3", SIZES[1])];
         let expected = kept.iter().take(1 + found_in.len()).flat_map(|(name, size)| {
             let entry = (vec![*size as u8; *size], None);
@@ -326,7 +326,7 @@ fn a_pool_that_is_in_use_is_not_repaired() {
     assert!(refused.to_string().contains("is in use by process"), "{refused}");
     assert!(!to.exists());
     store.close().unwrap();
-    assert_eq!(repair(&path, &to, Options::default(), |_| ()).unwrap().loss_count, 0);
+    assert_eq!(repair(&path, &to, Options::default(), |_| ()).unwrap().losses.len(), 0);
 }
 
 fn bytes_of(memory: &Memory) -> Vec<u8> {
