@@ -296,6 +296,21 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     assert_eq!(names, ["damaged", "everleaf.pool", "file", "imported.pool", "restored.pool"]);
 }
 
+/// It was refused, with nothing of it found.
+#[test]
+fn a_pool_that_is_cut_off_is_repaired() {
+    let directory = directory();
+    let path = directory.path();
+    let mut text = Vec::new();
+    (0..3000).for_each(|number| writeln!(text, "key {number}\tvalue {number}").expect("a vector takes everything"));
+    expect(path, &["load", "-"], &text, 0);
+    let pool = std::fs::File::options().write(true).open(path.join("everleaf.pool")).expect("the pool");
+    pool.set_len(1_000_000).expect("it is ours");
+    expect(path, &["check"], b"", 3);
+    let said = String::from_utf8(expect(path, &["repair", "repaired.pool"], b"", 1)).expect("UTF-8");
+    assert!(said.contains("namespace 0: 3 000 entries") && said.contains("LOST: whatever lay behind byte 1000000 is lost"), "{said}");
+}
+
 /// What a bit that was flipped in a closed pool does: `verify` names it, and `repair` makes a pool of the rest.
 #[test]
 fn a_damaged_pool_is_repaired() {
@@ -319,21 +334,6 @@ fn a_damaged_pool_is_repaired() {
     expect(path, &["repair", "again.pool", "--pool", "repaired.pool"], b"", 0);
 }
 
-#[test]
-fn bad_lines_are_reported_by_number() {
-    let directory = directory();
-    let path = directory.path();
-    let text = b"a\t1\nbad\nb\t2\nworse\t\t\nc\t3\n";
-    let output = everleaf(path, &["load", "-"], text);
-    assert_eq!(output.status.code(), Some(1));
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(errors, "-:2: 1 fields, 2 expected\n-:4: 3 fields, 2 expected\n");
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("loaded 3 lines in "));
-    expect(path, &["load", "-", "--strict", "--pool", "strict.pool"], text, 1);
-    assert_eq!(expect(path, &["scan", "--pool", "strict.pool"], b"", 0), b"a\t1\n");
-    // Of the many only the first are shown, and all are counted.
-    let output = everleaf(path, &["load", "-", "--json"], &b"a\t1\n".iter().copied().chain(*b"bad\n").cycle().take(8 * 100).collect::<Vec<_>>());
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
 /// Sixteen of them were named, and not by their keys.
 #[test]
 fn every_damage_is_named() {
@@ -363,6 +363,21 @@ fn every_damage_is_named() {
     }
 }
 
+#[test]
+fn bad_lines_are_reported_by_number() {
+    let directory = directory();
+    let path = directory.path();
+    let text = b"a\t1\nbad\nb\t2\nworse\t\t\nc\t3\n";
+    let output = everleaf(path, &["load", "-"], text);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(errors, "-:2: 1 fields, 2 expected\n-:4: 3 fields, 2 expected\n");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("loaded 3 lines in "));
+    expect(path, &["load", "-", "--strict", "--pool", "strict.pool"], text, 1);
+    assert_eq!(expect(path, &["scan", "--pool", "strict.pool"], b"", 0), b"a\t1\n");
+    // Of the many only the first are shown, and all are counted.
+    let output = everleaf(path, &["load", "-", "--json"], &b"a\t1\n".iter().copied().chain(*b"bad\n").cycle().take(8 * 100).collect::<Vec<_>>());
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((said["loaded"].as_u64(), said["bad"].as_u64()), (Some(100), Some(100)));
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 21);
 }

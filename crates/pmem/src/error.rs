@@ -18,8 +18,8 @@ pub enum Error {
     },
     /// The active superblock does not have the checksum it carries.
     #[error(
-        "pool damaged: the superblock at byte {at:#x} of {path} carries checksum {stored:#010x}, its content has {computed:#010x}; restore a backup, or have a \
-         copy of the file examined",
+        "pool damaged: the superblock at byte {at:#x} of {path} carries checksum {stored:#010x}, its content has {computed:#010x}; restore a backup, or \
+         have `everleaf repair` make a new pool of what can be read",
         path = path.display()
     )]
     Checksum {
@@ -71,7 +71,11 @@ pub enum Error {
         features_known: u64,
     },
     /// The file is shorter than the pool it holds.
-    #[error("{path} is truncated: the pool has {size} bytes, the file only {length}; restore the whole file from where it was copied", path = path.display())]
+    #[error(
+        "{path} is truncated: the pool has {size} bytes, the file only {length}; restore the whole file from where it was copied, or have \
+         `everleaf repair` make a new pool of what is left",
+        path = path.display()
+    )]
     Truncated {
         /// The file.
         path: PathBuf,

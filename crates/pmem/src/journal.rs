@@ -621,11 +621,11 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Reads the journal `id` of the pool `uuid` in the file at `path`.
+    /// Reads the journal `id` of the pool `uuid` in the file at `path`; without an `id`, whichever is there.
     ///
     /// # Errors
     /// [`Error::NoJournal`], [`Error::Io`].
-    pub(crate) fn read(path: &Path, uuid: u128, id: u64) -> Result<Self, Error> {
+    pub(crate) fn read(path: &Path, uuid: u128, mut id: Option<u64>) -> Result<Self, Error> {
         let io_error = |path: &Path, source| Error::Io { action: "read the journal", path: path.to_owned(), source };
         let places = paths(path).map_err(|error| io_error(path, error))?;
         let none = |place: &PathBuf, what| Error::NoJournal { path: path.to_owned(), journal: place.clone(), what };
@@ -638,7 +638,7 @@ impl Replay {
                 Err(error) => return Err(io_error(place, error)),
             };
             let head = words.first_chunk().and_then(Head::decode).ok_or_else(|| none(place, "is damaged"))?;
-            if (head.uuid, head.id) != (uuid, id) {
+            if head.uuid != uuid || *id.get_or_insert(head.id) != head.id {
                 return Err(none(place, "belongs to another pool, or to another time"));
             }
             heads.push(head);
@@ -682,7 +682,7 @@ impl Replay {
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn apply(&self, pool: &Mapping, range: Range<u64>) -> Result<(), Error> {
-        let length = pool.file().metadata().map_err(|error| pool.error("look at", error))?.len();
+        let length = pool.length()?;
         for (&at, &(number, word)) in self.lines.range(range) {
             let line = &self.words[number][word..word + LINE_WORDS];
             if pool.sharing() != Sharing::Private {

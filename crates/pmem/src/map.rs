@@ -122,9 +122,11 @@ pub(crate) enum Sharing {
 
 /// A mapped file.
 pub(crate) struct Mapping {
-    /// Invariant: `size` bytes from here are mapped to the file until the mapping is dropped. Those that the file has may be accessed.
+    /// Invariant: `size` bytes from here are mapped to the file until the mapping is dropped. Those that the file has may be accessed; if `is_continued`, all.
     base: NonNull<u8>,
     size: usize,
+    /// Whether there are zeroes behind the end of the file, so that all of it may be accessed.
+    is_continued: bool,
     sharing: Sharing,
     file: File,
     path: PathBuf,
@@ -149,7 +151,9 @@ impl Mapping {
         for &sharing in sharings {
             match map(&file, size, sharing) {
                 Ok(base) => {
-                    return Ok(Self { base, size, sharing, file, path: path.to_owned(), huge_pages, detached: OnceLock::new(), journal: OnceLock::new() });
+                    let path = path.to_owned();
+                    let (detached, journal) = (OnceLock::new(), OnceLock::new());
+                    return Ok(Self { base, size, is_continued: false, sharing, file, path, huge_pages, detached, journal });
                 }
                 Err(refusal) => error = refusal,
             }
@@ -168,6 +172,41 @@ impl Mapping {
     /// Bytes of address space.
     pub(crate) fn size(&self) -> usize {
         self.size
+    }
+
+    /// Bytes that are there: those that the file has, or all.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn length(&self) -> Result<u64, Error> {
+        if self.is_continued { Ok(self.size as u64) } else { self.file_length() }
+    }
+
+    /// Length of the file in bytes.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn file_length(&self) -> Result<u64, Error> {
+        Ok(self.file.metadata().map_err(|error| self.error("look at", error))?.len())
+    }
+
+    /// Puts zeroes where the file does not reach, for who looks at what is left of it: in its last page there are some in any case.
+    ///
+    /// # Errors
+    /// [`Error::AddressSpace`], [`Error::Io`].
+    pub(crate) fn continue_with_zeroes(&mut self) -> Result<(), Error> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        assert!(self.sharing == Sharing::Private, "a file that others see");
+        let end = self.file_length()?.next_multiple_of(PAGE as u64).min(self.size as u64) as usize;
+        let wanted = self.size - end;
+        if wanted > 0 {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: it takes the place of a part of our own mapping to which nobody has got a reference, as the file ends before.
+            let zeroes = unsafe { mmap_anonymous(self.base.as_ptr().add(end).cast(), wanted, ProtFlags::READ | ProtFlags::WRITE, flags) };
+            zeroes.map_err(|error| Error::AddressSpace { wanted, source: error.into() })?;
+        }
+        self.is_continued = true;
+        Ok(())
     }
 
     pub(crate) fn file(&self) -> &File {

@@ -27,7 +27,7 @@ pub use roots::ROOT_NAME_SIZE_MAX;
 use crate::alloc::{Allocator, Start};
 use crate::epoch::Epochs;
 use crate::journal::{Journal, Replay, remove_journal};
-use crate::map::{Memory, Sharing};
+use crate::map::{Mapping, Memory, Sharing};
 use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
 pub(crate) use backing::lock;
@@ -127,6 +127,7 @@ pub struct Pool<M: Medium = Hardware> {
     size_max: usize,
     domain: Option<Domain>,
     found: Found,
+    flaws: Vec<Error>,
     /// Invariant: the memory of `pm`. Fields are dropped in order, so `pm` goes first.
     backing: Backing,
 }
@@ -150,6 +151,15 @@ enum Mode {
     Open,
     OpenOrCreate,
     Inspect,
+    /// As [`Mode::Inspect`], whatever of the pool is damaged.
+    Salvage,
+}
+
+impl Mode {
+    /// Whether nothing that is stored is to reach the file.
+    fn looks(self) -> bool {
+        matches!(self, Self::Inspect | Self::Salvage)
+    }
 }
 
 impl<M: Medium> Deref for Pool<M> {
@@ -202,16 +212,29 @@ impl Pool<Hardware> {
     /// # Errors
     /// Everything that can be wrong with a pool; see [`Error`].
     pub fn inspect(path: &Path) -> Result<Arc<Self>, Error> {
-        let options = PoolOptions { size_max: 0, accept_dirty_shutdown: true, domain: Some(Domain::PageCache), ..PoolOptions::default() };
         let mut attempts = INSPECT_ATTEMPTS;
         loop {
             attempts -= 1;
-            match Self::in_file(path, &options, Mode::Inspect, |hardware| hardware) {
+            match Self::look(path, Mode::Inspect) {
                 // The pool may have grown since it was mapped, or changed its superblock twice while that was read.
                 Err(Error::Truncated { .. } | Error::Checksum { .. } | Error::Corrupt { .. }) if attempts > 0 => {}
                 result => return result,
             }
         }
+    }
+
+    /// Looks at a pool of which something is to be saved, as [`Pool::inspect`] does, even if its header is damaged or its file has lost its end, which reads as
+    /// zeroes then. [`Pool::flaws`] tells what is wrong.
+    ///
+    /// # Errors
+    /// None of the two superblocks is sound; the pool is of a later version; the system refuses something.
+    pub fn inspect_damaged(path: &Path) -> Result<Arc<Self>, Error> {
+        Self::look(path, Mode::Salvage)
+    }
+
+    fn look(path: &Path, mode: Mode) -> Result<Arc<Self>, Error> {
+        let options = PoolOptions { size_max: 0, accept_dirty_shutdown: true, domain: Some(Domain::PageCache), ..PoolOptions::default() };
+        Self::in_file(path, &options, mode, |hardware| hardware)
     }
 }
 
@@ -245,7 +268,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Exists`], [`Error::NotAPool`], [`Error::BadOption`].
     pub fn create_in(memory: Arc<Memory>, medium: M, options: PoolOptions) -> Result<Arc<Self>, Error> {
-        Self::start(Backing::Memory(memory), medium, &options, Mode::Create, None)
+        Self::start(Backing::Memory(memory), medium, &options, Mode::Create, None, Vec::new())
     }
 
     /// Opens the pool in `memory`. Nothing else may use it. If [`Pool::needs_recovery`], nothing can be allocated before [`Pool::adopt`].
@@ -253,14 +276,18 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// Everything that can be wrong with a pool; see [`Error`].
     pub fn open_in(memory: Arc<Memory>, medium: M, options: PoolOptions) -> Result<Arc<Self>, Error> {
-        Self::start(Backing::Memory(memory), medium, &options, Mode::Open, None)
+        Self::start(Backing::Memory(memory), medium, &options, Mode::Open, None, Vec::new())
     }
 
     fn in_file(path: &Path, options: &PoolOptions, mode: Mode, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
         let mapping = Arc::new(map_file(path, options, mode)?);
         let backing = Backing::File(Arc::clone(&mapping));
+        let mut flaws = Vec::new();
+        if mode == Mode::Salvage {
+            mend(&mapping, &mut flaws)?;
+        }
         if mode != Mode::Create {
-            recover_journal(&backing, options, mode)?;
+            recover_journal(&backing, options, mode, &mut flaws)?;
         }
         let domain = match (options.domain, mapping.sharing()) {
             (Some(domain), _) => domain,
@@ -268,28 +295,32 @@ impl<M: Medium> Pool<M> {
             (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
         };
         let hardware = Hardware::new(domain).of_file(&mapping);
-        let pool = Self::start(backing, decorate(hardware), options, mode, Some(domain))?;
-        if mode != Mode::Inspect && pool.backing.journal().is_none() {
+        let pool = Self::start(backing, decorate(hardware), options, mode, Some(domain), flaws)?;
+        if !mode.looks() && pool.backing.journal().is_none() {
             // Of a process that died when it had closed the pool.
             remove_journal(path, pool.info().uuid);
         }
         Ok(pool)
     }
 
-    fn start(backing: Backing, medium: M, options: &PoolOptions, mode: Mode, domain: Option<Domain>) -> Result<Arc<Self>, Error> {
+    fn start(backing: Backing, medium: M, options: &PoolOptions, mode: Mode, domain: Option<Domain>, mut flaws: Vec<Error>) -> Result<Arc<Self>, Error> {
         check_options(options)?;
         // SAFETY: every backing has a header's length at least, and lives as long as the pool; memory in use by a pool is accessed as atomics only.
         let pm = unsafe { Pm::new(medium, backing.base(), size_of::<Header>()) };
         let header = pm.head::<Header>();
         let size_max = options.size_max.min(backing.size_max());
         let (superblock, start, found, is_holey) = match (mode, header.read(backing.path(), backing.length()?)) {
-            (Mode::Open | Mode::OpenOrCreate | Mode::Inspect, Ok(superblock)) => {
-                let found = match if mode == Mode::Inspect { backing.user() } else { None } {
+            (Mode::Open | Mode::OpenOrCreate | Mode::Inspect | Mode::Salvage, Ok(superblock)) => {
+                let found = match if mode.looks() { backing.user() } else { None } {
                     Some(owner) => Found::InUse { owner },
                     None if superblock.clean => Found::Clean,
                     None => Found::Unclean,
                 };
-                let (superblock, start, is_holey) = open(&pm, &backing, superblock, options, mode, domain)?;
+                if mode.looks() && found == Found::Unclean {
+                    let left_in = Domain::ALL.into_iter().find(|domain| domain.number() == superblock.domain);
+                    flaws.extend(check_survival(&superblock, &identify(&superblock, &backing, left_in)?, backing.path()).err());
+                }
+                let (superblock, start, is_holey) = open(&pm, &backing, superblock, options, mode, domain, &mut flaws)?;
                 (superblock, start, found, is_holey)
             }
             (Mode::Create | Mode::OpenOrCreate, Err(Error::Unfinished { .. })) => {
@@ -309,10 +340,11 @@ impl<M: Medium> Pool<M> {
             size_max: size_max.max(superblock.size as usize),
             superblock: Mutex::new(superblock),
             roots: Mutex::new(()),
-            state: AtomicU8::new(if mode == Mode::Inspect { INSPECTED } else { OPEN }),
+            state: AtomicU8::new(if mode.looks() { INSPECTED } else { OPEN }),
             failure: OnceLock::new(),
             domain,
             found,
+            flaws,
             backing,
         };
         pool.durable()?;
@@ -403,6 +435,11 @@ impl<M: Medium> Pool<M> {
             domain: self.domain,
             found: self.found,
         }
+    }
+
+    /// What would have kept the pool from being opened, had it not been accepted by an option, or been only looked at: of such a pool something may be lost.
+    pub fn flaws(&self) -> &[Error] {
+        &self.flaws
     }
 
     /// Size of a slab in bytes; the first is the header.
@@ -521,17 +558,21 @@ fn open<M: Medium>(
     options: &PoolOptions,
     mode: Mode,
     domain: Option<Domain>,
+    flaws: &mut Vec<Error>,
 ) -> Result<(Superblock, Start, bool), Error> {
     let start = match found.snapshot {
         Some(snapshot) if found.clean => Start::Clean(snapshot),
         _ => Start::Unclean,
     };
-    if mode == Mode::Inspect {
+    if mode.looks() {
         return Ok((found, start, false));
     }
     let opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
-    if !found.clean && !options.accept_dirty_shutdown {
-        check_survival(&found, &opened, backing.path())?;
+    if !found.clean {
+        match check_survival(&found, &opened, backing.path()) {
+            Err(error) if !options.accept_dirty_shutdown => return Err(error),
+            survival => flaws.extend(survival.err()),
+        }
     }
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     let survives = domain.is_some_and(Domain::survives_power_failure);
@@ -629,17 +670,28 @@ fn without_journal(superblock: &Superblock) -> Superblock {
     Superblock { features_incompatible: superblock.features_incompatible & !JOURNAL, dirty_shutdowns, ..*superblock }
 }
 
+/// Makes the header of a damaged pool one that can be read, in this process's own copy; see [`Header::mend`].
+fn mend(mapping: &Mapping, flaws: &mut Vec<Error>) -> Result<(), Error> {
+    // SAFETY: as in `Pool::start`.
+    let pm = unsafe { Pm::new(Hardware::page_cache(), mapping.base(), size_of::<Header>()) };
+    flaws.extend(pm.head::<Header>().mend(&pm, mapping.path(), mapping.file_length()?, mapping.size() as u64)?);
+    Ok(())
+}
+
 /// Makes a pool whole that was left with a journal, which is gone then; see `journal.rs`. Who only looks sees it so, unless its owner is at work.
-fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode) -> Result<(), Error> {
+fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: &mut Vec<Error>) -> Result<(), Error> {
     let Backing::File(mapping) = backing else { return Ok(()) };
-    let looks = mode == Mode::Inspect;
+    let looks = mode.looks();
     // SAFETY: as in `Pool::start`.
     let pm = unsafe { Pm::new(Hardware::page_cache(), backing.base(), size_of::<Header>()) };
     let header = pm.head::<Header>();
     // What is wrong with it otherwise, `start` says.
     let length = backing.length()?;
     let Ok(found) = header.read(mapping.path(), length) else { return Ok(()) };
-    if found.features_incompatible & JOURNAL == 0 || looks && backing.user().is_some() {
+    let has_journal = found.features_incompatible & JOURNAL != 0;
+    // The superblock that is damaged may have named the journal that is there.
+    let may_have_one = flaws.iter().any(|flaw| !matches!(flaw, Error::NotAPool { .. } | Error::Truncated { .. }));
+    if !has_journal && !may_have_one || looks && backing.user().is_some() {
         return Ok(());
     }
     if !looks {
@@ -647,7 +699,7 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode) -> Resu
         backing.synchronise()?;
         backing.drop_cached()?;
     }
-    match Replay::read(mapping.path(), found.uuid, found.dirty_shutdowns) {
+    match Replay::read(mapping.path(), found.uuid, has_journal.then_some(found.dirty_shutdowns)) {
         Ok(replay) => {
             // The switch after what it names.
             let (sector, end) = (512, size_of::<Header>() as u64);
@@ -656,9 +708,13 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode) -> Resu
                 backing.synchronise_header()?;
             }
             replay.apply(mapping, 0..sector)?;
+            if mode == Mode::Salvage && header.read(mapping.path(), length).is_err() {
+                mend(mapping, flaws)?;
+            }
             replay.apply(mapping, end..header.read(mapping.path(), length)?.size)?;
         }
-        Err(Error::NoJournal { .. }) if options.accept_dirty_shutdown => {}
+        Err(_) if !has_journal => {}
+        Err(error @ Error::NoJournal { .. }) if options.accept_dirty_shutdown => flaws.push(error),
         Err(error) => return Err(error),
     }
     if looks {

@@ -226,6 +226,66 @@ fn damage_is_named() {
     assert!(matches!(error_of(&path), Error::Truncated { .. }));
 }
 
+/// One byte, and nothing of the pool could be read any more.
+#[test]
+fn whatever_byte_of_the_header_is_damaged_the_pool_can_be_looked_at() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &small()).unwrap();
+    put(&pool, "first", 11);
+    put(&pool, "second", 22);
+    pool.close().unwrap();
+    drop(pool);
+    let good = fs::read(&path).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    let values = |pool: &Pool| {
+        let (roots, damages) = pool.sound_roots();
+        let found: Vec<_> = roots.into_iter().map(|(name, root)| (name, pool.get(Off::<Word>::new(root.off)).unwrap().get())).collect();
+        (found, damages.len())
+    };
+    let all = vec![("first".to_owned(), 11), ("second".to_owned(), 22)];
+    let (mut mended, mut without) = (0, 0);
+    for (at, byte) in good.iter().enumerate().take(4096) {
+        file.write_all_at(&[byte ^ 1 << (at % 8)], at as u64).unwrap();
+        let pool = Pool::inspect_damaged(&path).unwrap();
+        let (found, damages) = values(&pool);
+        let is_open = Pool::inspect(&path).is_ok_and(|pool| pool.roots().is_ok());
+        assert_eq!(is_open, pool.flaws().is_empty() && damages == 0, "byte {at:#x}: {:?}", pool.flaws());
+        assert!(found == all || damages == 1 && found.len() == 1 && all.contains(&found[0]), "byte {at:#x}: {found:?}");
+        mended += usize::from(!pool.flaws().is_empty());
+        without += usize::from(found != all);
+        file.write_all_at(&[*byte], at as u64).unwrap();
+    }
+    assert_eq!((mended, without), (16 + 128, 2 * 64), "magic, switch and the active superblock; the lines of two roots");
+    // Both superblocks: there is nothing that tells a size.
+    [512 + 20, 1024 + 20].iter().for_each(|at| file.write_all_at(&[0xff], *at).unwrap());
+    assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Checksum { at: 512, .. })));
+}
+
+/// Whoever asks for what is behind the end of the file must not be ended by the system.
+#[test]
+fn behind_the_end_of_a_file_that_is_cut_off_there_are_zeroes() {
+    let (_dir, path) = temporary();
+    let pool = Pool::create(&path, &small()).unwrap();
+    put(&pool, "name", 7);
+    pool.close().unwrap();
+    let size = pool.info().size;
+    drop(pool);
+    let file = File::options().write(true).open(&path).unwrap();
+    for length in [size as u64 - 1, 1_000_000, 4096 * 3 + 5, 8192, 4200, 4096] {
+        file.set_len(length).unwrap();
+        assert!(matches!(error_of(&path), Error::Truncated { .. }));
+        let pool = Pool::inspect_damaged(&path).unwrap();
+        assert!(matches!(pool.flaws(), [Error::Truncated { length: found, .. }] if *found == length), "{:?}", pool.flaws());
+        assert_eq!((pool.info().size, value(&pool, "name")), (size, Some(if length > 4096 { 7 } else { 0 })), "{length} bytes");
+        let last = pool.get(Off::<Word>::new(size as u64 - 8)).unwrap();
+        assert_eq!(last.get(), 0);
+        pool.store(last, 1, Ordering::Relaxed);
+        assert_eq!(fs::metadata(&path).unwrap().len(), length, "the file is only looked at");
+    }
+    file.set_len(4095).unwrap();
+    assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Truncated { length: 4095, .. })));
+}
+
 #[test]
 fn options_out_of_range_are_refused() {
     let (_dir, path) = temporary();

@@ -73,10 +73,10 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
 /// Makes a pool at `to`, where there must be none, of what can be read of the damaged one at `path`, in which nothing is changed.
 ///
 /// # Errors
-/// A pool whose header or root directory cannot be read; one that is in use; no space; what the system says. There is no new pool then.
+/// A pool of which no superblock can be read; one that is in use; no space; what the system says. There is no new pool then.
 pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64)) -> Result<Salvaged, StreamError> {
     expect_nothing_at(to)?;
-    let damaged = Pool::inspect(path).map_err(crate::Error::from)?;
+    let damaged = Pool::inspect_damaged(path).map_err(crate::Error::from)?;
     if let Found::InUse { owner } = damaged.info().found {
         return Err(crate::Error::from(everleaf_pmem::Error::Locked { path: path.to_owned(), owner }).into());
     }

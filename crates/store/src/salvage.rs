@@ -1,5 +1,8 @@
 //! Salvage: what can be read of a damaged pool, written into another store.
 //!
+//! What keeps a pool from being opened is a loss, since something that was acknowledged may be missing, and no reason to give up: a root that is damaged is
+//! left out, and for the header see [`Pool::inspect_damaged`].
+//!
 //! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
 //!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
 //! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. They go to the namespace
@@ -26,7 +29,7 @@ use crate::slots::{DRAFT, PENDING, UNSTAMPED, generation};
 use crate::{Direction, Error, Namespace, Store};
 use everleaf_index::record::Record;
 use everleaf_index::{Listed, OrderedIndex, Recovery};
-use everleaf_pmem::{Off, Pool, Reach, Root, Usage, WORD, Word};
+use everleaf_pmem::{Error as Flaw, Off, Pool, Reach, Root, Usage, WORD, Word};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -86,7 +89,9 @@ struct Salvage<'s, M: Listed> {
 pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64)) -> Result<Salvaged, Error> {
     let mut salvage = Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: None, salvaged: Salvaged::default(), taken: 0 };
     salvage.reach = (!pool.needs_recovery()).then(|| pool.reach());
-    let roots = pool.roots()?;
+    pool.flaws().iter().for_each(|flaw| salvage.salvaged.lose(None, meaning(flaw)));
+    let (roots, damages) = pool.sound_roots();
+    damages.iter().for_each(|error| salvage.salvaged.lose(None, format!("a namespace may be left out: {error}")));
     salvage.read_slots(&roots);
     for (name, root) in roots.iter().filter(|(name, _)| name != STORE_ROOT) {
         salvage.namespace(name, *root, &mut watch)?;
@@ -325,6 +330,30 @@ impl<M: Listed> Salvage<'_, M> {
                 self.salvaged.lose(None, format!("{leaked} blocks are in use, yet nothing leads to them, and none is a sound record, one at {at:#x}"));
             }
             Err(error) => self.salvaged.lose(None, error),
+        }
+    }
+}
+
+/// What may be lost of a pool that cannot be opened because of `flaw`.
+fn meaning(flaw: &Flaw) -> String {
+    const TORN: &str = "acknowledged writes may be lost, and others be there in part";
+    match flaw {
+        Flaw::NoJournal { journal, what, .. } => {
+            format!("{TORN}: the pool was in use in domain msync, and what its device may lack is in a journal, of which {} {what}", journal.display())
+        }
+        Flaw::MachineFailed { .. } => format!("{TORN}: the pool was in use in domain page-cache when the machine went down"),
+        Flaw::DirtyShutdown { before, after, .. } => {
+            format!("{TORN}: the pool was in use when its persistent memory failed to save data (dirty shutdowns: {before} before, {after} now)")
+        }
+        Flaw::Truncated { size, length, .. } => format!("whatever lay behind byte {length} is lost: the pool has {size} bytes, the file ends there"),
+        Flaw::NotAPool { magic, .. } => format!("the header is damaged: it begins with {magic:#018x}, and is a pool's for the rest"),
+        other => {
+            let what = match other {
+                Flaw::Checksum { at, .. } => format!("the superblock at byte {at:#x} does not match its checksum"),
+                Flaw::Corrupt { at, what } => format!("{what}, at byte {at:#x}"),
+                other => other.to_string(),
+            };
+            format!("{TORN}: the header is damaged, and was read as it may have been earlier ({what})")
         }
     }
 }

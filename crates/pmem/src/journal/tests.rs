@@ -147,6 +147,15 @@ impl World {
             }
         };
         check(&Pool::inspect(&path).unwrap(), "looked at");
+        // The superblock that names the journal is damaged.
+        let sound = std::fs::read(&path).unwrap();
+        let mut damaged = sound.clone();
+        damaged[512 + 512 * usize::from(sound[8] % 2) + 20] ^= 1;
+        std::fs::write(&path, damaged).unwrap();
+        let pool = Pool::inspect_damaged(&path).unwrap();
+        assert!(!pool.flaws().is_empty());
+        check(&pool, "salvaged");
+        std::fs::write(&path, sound).unwrap();
         // Whoever recovers may fail himself.
         let pool = Pool::open(&path, &options()).unwrap();
         check(&pool, "opened");
@@ -400,7 +409,9 @@ fn a_journal_that_is_not_as_it_was_left_is_missed() {
     };
     copy(&["pool", "pool.journal1"]);
     assert_eq!(why(Pool::open(&path, &options())), "is not there");
-    assert!(Pool::inspect(&path).unwrap().root("lines").unwrap().is_some(), "who only looks sees what there is");
+    let seen = Pool::inspect(&path).unwrap();
+    assert!(seen.root("lines").unwrap().is_some(), "who only looks sees what there is");
+    assert!(matches!(seen.flaws(), [Error::NoJournal { what: "is not there", .. }]), "{:?}", seen.flaws());
     copy(&["pool", "pool.journal0", "pool.journal1"]);
     journals(&|bytes| bytes[40] ^= 1);
     assert_eq!(why(Pool::open(&path, &options())), "is damaged");
@@ -413,7 +424,7 @@ fn a_journal_that_is_not_as_it_was_left_is_missed() {
     assert_eq!(why(Pool::open(&path, &options())), "belongs to another pool, or to another time");
     journals(&|bytes| bytes.truncate(100));
     let pool = Pool::open(&path, &PoolOptions { accept_dirty_shutdown: true, ..options() }).unwrap();
-    assert!(pool.root("lines").unwrap().is_some());
+    assert!(pool.root("lines").unwrap().is_some() && matches!(pool.flaws(), [Error::NoJournal { .. }]));
     pool.close().unwrap();
     drop(pool);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "closed, it needs none");

@@ -58,7 +58,7 @@ impl Backing {
     pub(super) fn length(&self) -> Result<u64, Error> {
         let length = match self {
             Self::Memory(_) => return Ok(self.size_max() as u64),
-            Self::File(mapping) => mapping.file().metadata().map_err(|error| mapping.error("look at", error))?.len(),
+            Self::File(mapping) => mapping.length()?,
         };
         Ok(length.min(self.size_max() as u64))
     }
@@ -243,10 +243,10 @@ impl Backing {
 /// Opens, locks and maps the file, which has room for a header then.
 pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
     check_options(options)?;
-    let inspect = mode == Mode::Inspect;
+    let looks = mode.looks();
     let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
     let mut file = open_file(path, mode)?;
-    if !inspect {
+    if !looks {
         // While it waited for the lock, its owner may have put another file in the place of this one, which nobody would find again (`everleaf compact`).
         for attempt in 0.. {
             lock(&file).map_err(|error| match error {
@@ -267,7 +267,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         return Err(io_error("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
     }
     let length = metadata.len();
-    if length == 0 && matches!(mode, Mode::Open | Mode::Inspect) {
+    if length == 0 && matches!(mode, Mode::Open | Mode::Inspect | Mode::Salvage) {
         return Err(Error::Unfinished { path: path.to_owned() });
     }
     if length > 0 && length < size_of::<Header>() as u64 {
@@ -276,18 +276,29 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     if length == 0 {
         map::allocate(&file, 0, size_of::<Header>()).map_err(|_| Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max })?;
     }
-    let address_space = usize::try_from(length.min(crate::off::SIZE_MAX)).unwrap_or(usize::MAX).max(options.size_max);
-    Mapping::new(file, path, address_space, inspect, options.huge_pages)
+    let missing_max = if mode == Mode::Salvage { length.saturating_mul(MISSING_FACTOR).clamp(MISSING_MIN, MISSING_MAX) } else { 0 };
+    let address_space = usize::try_from(length.min(crate::off::SIZE_MAX).max(missing_max)).unwrap_or(usize::MAX).max(options.size_max);
+    let mut mapping = Mapping::new(file, path, address_space, looks, options.huge_pages)?;
+    if mode == Mode::Salvage {
+        mapping.continue_with_zeroes()?;
+    }
+    Ok(mapping)
 }
 
+/// The size in bytes to which a file that ends too early is continued with zeroes: so many times what it has, within these bounds. A forged size of the pool is
+/// not to take time and memory beyond what the file itself takes.
+const MISSING_FACTOR: u64 = 64;
+const MISSING_MIN: u64 = 1 << 30;
+const MISSING_MAX: u64 = 1 << 40;
+
 fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
-    let inspect = mode == Mode::Inspect;
+    let looks = mode.looks();
     let mut how = File::options();
-    how.read(true).write(!inspect).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
+    how.read(true).write(!looks).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
     // Nothing to a regular file; whoever opens a pipe would wait for its other end.
     how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
     how.open(path).map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !inspect => Error::ReadOnly { path: path.to_owned() },
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks => Error::ReadOnly { path: path.to_owned() },
         _ => Error::Io { action: "open", path: path.to_owned(), source },
     })
 }

@@ -192,11 +192,24 @@ impl Header {
             let path = path.to_owned();
             return Err(if magic == 0 && self.is_unfinished() { Error::Unfinished { path } } else { Error::NotAPool { path, magic } });
         }
+        let superblock = self.superblock(path, self.active()?)?;
+        if superblock.size > length {
+            return Err(Error::Truncated { path: path.to_owned(), size: superblock.size, length });
+        }
+        Ok(superblock)
+    }
+
+    /// The sequence number of the active superblock.
+    fn active(&self) -> Result<u64, Error> {
         let active = Off::<()>::from_link(self.switch.load(Ordering::Acquire));
-        let sequence = active.map_err(|_| Error::corrupt(8, "a switch word whose check bits do not match"))?.bytes();
-        let slot = sequence as usize % 2;
-        let at = (512 + 512 * slot) as u64;
-        let words = self.slots[slot].words.each_ref().map(Word::get);
+        Ok(active.map_err(|_| Error::corrupt(8, "a switch word whose check bits do not match"))?.bytes())
+    }
+
+    /// The superblock with this sequence number.
+    fn superblock(&self, path: &Path, sequence: u64) -> Result<Superblock, Error> {
+        let slot = &self.slots[sequence as usize % 2];
+        let at = 512 + 512 * (sequence % 2);
+        let words = slot.words.each_ref().map(Word::get);
         let (stored, computed) = (words[SUPERBLOCK_WORDS - 1], checksum(&words));
         let superblock = Superblock::decode(&words);
         // The version stands first even in a format whose checksum is another.
@@ -221,10 +234,75 @@ impl Header {
         if superblock.size < superblock.slab_size || !superblock.size.is_multiple_of(superblock.slab_size) || superblock.size > crate::off::SIZE_MAX {
             return Err(Error::corrupt(at, "an impossible pool size"));
         }
-        if superblock.size > length {
-            return Err(Error::Truncated { path: path.to_owned(), size: superblock.size, length });
-        }
         Ok(superblock)
+    }
+
+    /// Has the header of a damaged pool say what can be believed, in a copy that nobody else sees, and tells what was wrong with it. `length` is that of the
+    /// file in bytes; behind it there are zeroes, up to `room`.
+    ///
+    /// The magic does not matter where a superblock is sound. If the switch is damaged, and both superblocks are sound, the later counts: when it is written,
+    /// all that it says is so. If the active one is damaged, the other is older, as a rule: what it says of the pool's state is not believed, nor that the pool
+    /// is no longer than that.
+    ///
+    /// # Errors
+    /// None of the superblocks is sound, or the active one is of a later version.
+    pub(crate) fn mend<M: Medium>(&self, pm: &Pm<M>, path: &Path, length: u64, room: u64) -> Result<Vec<Error>, Error> {
+        let mut wrong = Vec::new();
+        let active = self.active();
+        let is_switch_lost = active.is_err();
+        let mut superblock = match active.and_then(|active| self.superblock(path, active)) {
+            Ok(superblock) => superblock,
+            Err(error) => {
+                let later = self.later_superblock(path);
+                // A version that stands in what matches its checksum is no damage.
+                let is_newer = matches!(error, Error::NewerVersion { .. }) && self.active().is_ok_and(|active| self.is_intact(active));
+                let Some((superblock, is_alone)) = later.filter(|_| !is_newer) else {
+                    return Err(self.read(path, room).err().unwrap_or(error));
+                };
+                wrong.push(error);
+                if is_switch_lost && !is_alone {
+                    superblock
+                } else {
+                    let size = superblock.size.max(length / superblock.slab_size * superblock.slab_size);
+                    Superblock { clean: false, snapshot: None, size, ..superblock }
+                }
+            }
+        };
+        let magic = self.magic.get();
+        if magic != MAGIC {
+            if magic == 0 && self.is_unfinished() {
+                return Err(Error::Unfinished { path: path.to_owned() });
+            }
+            wrong.push(Error::NotAPool { path: path.to_owned(), magic });
+        }
+        if superblock.size > length {
+            wrong.push(Error::Truncated { path: path.to_owned(), size: superblock.size, length });
+            superblock.size = superblock.size.min(room / superblock.slab_size * superblock.slab_size);
+        }
+        if !wrong.is_empty() {
+            pm.store(&self.magic, MAGIC, Ordering::Release);
+            self.commit(pm, &superblock);
+        }
+        Ok(wrong)
+    }
+
+    /// The later of the superblocks that are sound, wherever the switch points, and whether there is but one.
+    fn later_superblock(&self, path: &Path) -> Option<(Superblock, bool)> {
+        let sound = |slot: u64| {
+            let sequence = self.slots[slot as usize].words[0].get();
+            let is_in_place = sequence % 2 == slot && sequence < crate::off::SIZE_MAX;
+            is_in_place.then(|| self.superblock(path, sequence).ok()).flatten()
+        };
+        match (sound(0), sound(1)) {
+            (Some(first), Some(second)) => Some((if first.next() == second.sequence { second } else { first }, false)),
+            (first, second) => first.or(second).map(|superblock| (superblock, true)),
+        }
+    }
+
+    /// Whether the superblock with this sequence number, or what is in its place, matches its checksum.
+    fn is_intact(&self, sequence: u64) -> bool {
+        let words = self.slots[sequence as usize % 2].words.each_ref().map(Word::get);
+        words[SUPERBLOCK_WORDS - 1] == u64::from(checksum(&words))
     }
 
     /// Whether a creation may begin here: all is zero, or what an interrupted creation leaves.

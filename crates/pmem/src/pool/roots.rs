@@ -150,16 +150,36 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Corrupt`] when the directory is damaged.
     pub fn roots(&self) -> Result<Vec<(String, Root)>, Error> {
+        let (roots, damages) = self.sound_roots();
+        damages.into_iter().next().map_or(Ok(roots), Err)
+    }
+
+    /// Names and roots of those that can be read, and what is wrong with the directory.
+    pub fn sound_roots(&self) -> (Vec<(String, Root)>, Vec<Error>) {
         let _lock = schedule::lock(&self.roots);
-        let mut roots = Vec::new();
-        self.each_entry(|entry| {
-            if let Some((name, root)) = entry.read(self)? {
+        let (mut roots, mut damages) = (Vec::new(), Vec::new());
+        let mut note = |entry: &Entry| {
+            let named = entry.read(self).and_then(|read| {
+                let Some((name, root)) = read else { return Ok(None) };
                 let name = name.text().ok_or_else(|| Error::corrupt(self.offset_of(entry).bytes(), "a root whose name is not UTF-8"))?;
-                roots.push((name, root));
+                Ok(Some((name, root)))
+            });
+            match named {
+                Ok(root) => roots.extend(root),
+                Err(error) => damages.push(error),
             }
+        };
+        let first = &self.header().directory;
+        let walked = self.each_entry(|entry| {
+            note(entry);
             Ok(ControlFlow::<()>::Continue(()))
-        })?;
-        Ok(roots)
+        });
+        // Where it lies is known, whatever number it has.
+        if first.number.get() != 0 {
+            first.entries.iter().for_each(note);
+        }
+        damages.extend(walked.err());
+        (roots, damages)
     }
 
     /// Publishes `block` as the root named `name`, durably.

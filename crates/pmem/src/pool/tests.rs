@@ -35,6 +35,19 @@ fn adopt<M: Medium>(pool: &Pool<M>) -> Result<(), Error> {
     pool.adopt(reach)
 }
 
+/// Mends the header of a copy, as if the file had half of it; what can be mended can be read.
+fn mend_copy(memory: &Memory) {
+    let copy = Memory::new(256 << 10).unwrap();
+    copy.words().iter().zip(memory.words()).take(512).for_each(|(to, word)| to.store(word.load(Ordering::Relaxed), Ordering::Relaxed));
+    // SAFETY: the memory outlives `pm`.
+    let pm = unsafe { Pm::new(Hardware::page_cache(), copy.base(), copy.size()) };
+    let (header, path) = (pm.head::<Header>(), Path::new("test"));
+    match header.mend(&pm, path, 128 << 10, 256 << 10) {
+        Ok(wrong) => assert!(header.read(path, 256 << 10).is_ok(), "{wrong:?}"),
+        Err(_) => assert!(header.read(path, 256 << 10).is_err()),
+    }
+}
+
 /// Replaces the superblock of the pool in `memory`.
 fn forge(memory: &Arc<Memory>, change: impl FnOnce(&mut Superblock)) {
     // SAFETY: the memory outlives `pm`, which is dropped at the end of the block.
@@ -601,6 +614,7 @@ proptest! {
                 memory.words()[at].store(value, Ordering::Relaxed);
             }
         }
+        mend_copy(&memory);
         if let Ok(pool) = reopen(&memory) {
             let _ = (pool.roots(), pool.root("7"), pool.directory_blocks(), pool.info(), pool.needs_recovery());
             if adopt(&pool).is_ok() {

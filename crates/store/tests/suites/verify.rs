@@ -7,7 +7,7 @@
 
 use crate::shown::break_links_to;
 use everleaf::{Batch, Direction, Isolation, LOST_AND_FOUND, Options, Store, repair};
-use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use everleaf_pmem::{Domain, Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -213,7 +213,7 @@ fn what_is_salvaged_is_what_was_written() {
         let (mut with_losses, mut hidden) = (0, 0);
         for _ in 0..ROUNDS {
             std::fs::remove_file(&to).unwrap_or_default();
-            // Behind the header and the root directory: without those nothing can be found.
+            // Behind the header and the root directory, which have a test of their own.
             let used: Vec<usize> = positions(&sound, &mut random).into_iter().filter(|at| *at >= SLAB_SIZE).collect();
             let at = used[random.random_range(0..used.len())];
             let mut damaged = sound.clone();
@@ -236,6 +236,133 @@ fn what_is_salvaged_is_what_was_written() {
         println!("{with_losses} of {ROUNDS} had losses, in {hidden} an index hid something");
         assert!(with_losses > ROUNDS / 10 && hidden > 0, "{with_losses} of {ROUNDS} had losses, in {hidden} an index hid something");
     }
+}
+
+/// Whether all of `expected` is where it was, or in what was lost and found.
+fn is_all_there(found: &Content, expected: &Content) -> bool {
+    let is_there = |((name, key), held): (&Place, &Held)| {
+        found.iter().any(|((place, found), value)| found == key && value == held && (place == name || place.starts_with(LOST_AND_FOUND)))
+    };
+    expected.iter().all(is_there)
+}
+
+/// One byte of a superblock, of the switch, of the magic or of a root, and nothing was found.
+#[test]
+fn whatever_byte_of_the_header_is_damaged_repair_finds_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let (sound, expected, written) = build("ever-64", End::Closed);
+    let mut fates = BTreeMap::new();
+    for at in 0..SLAB_SIZE {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 1 << (at % 8);
+        let fate = fate(&damaged, "ever-64", &expected, &written, 0);
+        *fates.entry(fate).or_insert(0) += 1;
+        // Of bytes that nobody reads some are enough, and of a checksum's or a name's, one in a word.
+        if fate == Fate::Harmless && at % 64 != 0 || at >= 1024 && at % 8 != 3 {
+            continue;
+        }
+        std::fs::write(&path, &damaged).unwrap();
+        let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ()).unwrap_or_else(|error| panic!("byte {at:#x}: {error}"));
+        assert!(std::fs::read(&path).unwrap() == damaged, "the damaged pool was changed");
+        assert_eq!(salvaged.losses.is_empty(), fate == Fate::Harmless, "byte {at:#x}: {:?}", salvaged.losses);
+        assert!(is_all_there(&salvaged_content(&to), &expected), "byte {at:#x}: {salvaged:?}");
+        std::fs::remove_file(&to).unwrap();
+    }
+    println!("{fates:?}");
+    assert!(fates[&Fate::RefusedAtOpen] >= 16 + 128 + 3 * 64, "{fates:?}");
+}
+
+/// A pool that had lost its end was refused.
+#[test]
+fn of_a_pool_that_is_cut_off_the_rest_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let (sound, expected, written) = build("ever-64", End::Closed);
+    let end = sound.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let mut counts = Vec::new();
+    for length in (SLAB_SIZE..end).step_by(3001).chain([end]) {
+        std::fs::write(&path, &sound[..length]).unwrap();
+        let refused = Store::open(&path, options("ever-64")).err().expect("a pool without its end").to_string();
+        assert!(refused.contains("is truncated"), "{refused}");
+        let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ()).unwrap();
+        assert!(salvaged.losses[0].what.contains(&format!("behind byte {length} is lost")), "{:?}", salvaged.losses);
+        let found = salvaged_content(&to);
+        assert!(found.iter().all(|((_, key), (value, _))| written.contains(&(key.clone(), value.clone()))));
+        assert!(length < end || is_all_there(&found, &expected), "{salvaged:?}");
+        counts.push(found.len());
+        std::fs::remove_file(&to).unwrap();
+    }
+    println!("{counts:?} of {}", expected.len());
+    assert!(counts.iter().filter(|count| **count > 0).count() > counts.len() / 2, "{counts:?}");
+}
+
+/// Superblocks that are right, and say anything, in files of any length.
+#[test]
+fn repair_of_a_forged_header_ends() {
+    let mut random = StdRng::seed_from_u64(7);
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let (sound, _, _) = build("ever-64", End::Closed);
+    let mut repaired = 0;
+    for _ in 0..60 {
+        let mut forged = sound.clone();
+        for slot in [512, 1024] {
+            // Size, slab size, clean, domain, boot, dirty shutdowns, the snapshot.
+            let sizes = [1 << 12, 1 << 20, 1 << 30, 1 << 40, 1 << 47, u64::MAX];
+            match random.random_range(0..4) {
+                0 => forged[slot + random.random_range(0..128)] ^= 1,
+                1 => forged[slot + 48..][..8].copy_from_slice(&sizes[random.random_range(0..sizes.len())].to_le_bytes()),
+                2 => forged[slot + 64 + 8 * random.random_range(0..7)] = random.random(),
+                _ => forged[slot] ^= 1 << random.random_range(0..3),
+            }
+            seal_superblock(&mut forged, slot);
+        }
+        forged[random.random_range(0..16)] ^= u8::from(random.random_bool(0.5));
+        std::fs::write(&path, &forged[..random.random_range(SLAB_SIZE..=forged.len())]).unwrap();
+        repaired += u32::from(repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ()).is_ok());
+        let _ = std::fs::remove_file(&to);
+    }
+    println!("{repaired} of 60 were repaired");
+    assert!(repaired > 10);
+}
+
+/// Gives the superblock at `at` the checksum that it should have.
+fn seal_superblock(bytes: &mut [u8], at: usize) {
+    let crc = everleaf_pmem::crc32c(0, &bytes[at..at + 120]);
+    bytes[at + 120..at + 128].copy_from_slice(&u64::from(crc).to_le_bytes());
+}
+
+/// It was said to have all of it, although what had been acknowledged might be missing.
+#[test]
+fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
+    let lost = |pool: &str, to: &str, what: &str| {
+        let refused = Store::open(&place(pool), Options::default()).err().expect("a pool that may be torn").to_string();
+        assert!(refused.contains(what), "{refused}");
+        let salvaged = repair(&place(pool), &place(to), Options::default(), |_| ()).unwrap();
+        assert!(salvaged.losses.iter().any(|loss| loss.what.contains("acknowledged writes may be lost") && loss.what.contains(what)), "{salvaged:?}");
+        salvaged_content(&place(to)).len()
+    };
+    // Left open by another start of the machine.
+    let store = Store::open(&place("pool"), Options::default()).unwrap();
+    store.namespace("one").unwrap().put(b"key", b"value").unwrap();
+    drop(store);
+    let mut bytes = std::fs::read(place("pool")).unwrap();
+    let active = 512 + 512 * usize::from(bytes[8] % 2);
+    bytes[active + 80] ^= 1;
+    seal_superblock(&mut bytes, active);
+    std::fs::write(place("pool"), &bytes).unwrap();
+    assert_eq!(lost("pool", "to", "machine"), 1);
+    // With a journal that is elsewhere.
+    let store = Store::open(&place("journaled"), Options { domain: Some(Domain::Msync), ..Options::default() }).unwrap();
+    let one = store.namespace("one").unwrap();
+    one.put(b"key", b"value").unwrap();
+    let before = std::fs::read(place("journaled")).unwrap();
+    (0..5_u8).for_each(|number| one.put(&[number], b"value").unwrap());
+    std::fs::write(place("alone"), before).unwrap();
+    assert_eq!(lost("alone", "alone.to", "journal"), 1);
 }
 
 /// With such a key it seems not to belong into its leaf, as what a division has left behind: so the index does not show it.
