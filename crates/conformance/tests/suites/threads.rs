@@ -52,10 +52,10 @@ fn threads_crash_where_caches_are_durable() {
 /// Ever's stages publish there, and the store's records are fenced by them.
 #[test]
 fn threads_crash_where_a_device_is_waited_for() {
-    let options = Options { schedules: 1000, seed: 0x5eed, awaits_device: true, ..Options::default() };
+    let options = Options { schedules: 300, seed: 0x5eed, awaits_device: true, ..Options::default() };
     run(Index::<u64>::named("ever-64"), options.clone(), |_| {}).assert_clean();
     run(Index::<[u8]>::named("ever-64"), options.clone(), |_| {}).assert_clean();
-    run(Store { index: "ever-64" }, Options { schedules: 300, ..options }, |_| {}).assert_clean();
+    run(Store { index: "ever-64" }, Options { schedules: 100, ..options }, |_| {}).assert_clean();
 }
 
 /// Something that starts from one of its worlds only, and whose threads make calls of one kind.
