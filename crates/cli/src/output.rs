@@ -3,12 +3,17 @@
 use crate::failure::Failure;
 use crate::text;
 use everleaf::Damage;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::{BufWriter, StdoutLock, Write};
 
 /// Number of damages that are shown one by one, but for JSON.
 const DAMAGES_SHOWN_MAX: usize = 64;
+
+/// Damages as JSON has them: all.
+pub(crate) fn damages_as_json(damages: &[Damage]) -> Value {
+    damages.iter().map(|damage| json!({ "namespace": damage.namespace, "what": damage.what })).collect()
+}
 
 /// Says something on standard error, as this program.
 pub(crate) fn tell(what: impl Display) {

@@ -77,6 +77,11 @@ impl Hold {
     fn is_over(&self, now_ms: u64) -> bool {
         self.until_ms.is_some_and(|until_ms| now_ms >= until_ms)
     }
+
+    /// Whether somebody other than a commit holds it still.
+    fn lasts(&self, now_ms: u64) -> bool {
+        self.until_ms.is_some() && !self.is_over(now_ms)
+    }
 }
 
 /// The store's time stands still as long as this lives. See [`Store::hold_time`].
@@ -123,7 +128,7 @@ impl Wall {
         let time = {
             let mut held = self.held.lock();
             let now_ms = self.look_ms();
-            if held.iter().any(|hold| hold.until_ms.is_some() && !hold.is_over(now_ms)) {
+            if held.iter().any(|hold| hold.lasts(now_ms)) {
                 return None;
             }
             self.begin(&mut held, Some(at_most_ms))
@@ -145,7 +150,7 @@ impl Wall {
         self.is_held.store(true, Ordering::SeqCst);
         let now_ms = self.look_ms();
         // Not earlier, if only commits hold it: one that overlaps another would hand the time of that on, for ever.
-        let at_ms = held.iter().filter(|hold| hold.until_ms.is_some() && !hold.is_over(now_ms)).map(|hold| hold.at_ms).fold(now_ms, u64::min);
+        let at_ms = held.iter().filter(|hold| hold.lasts(now_ms)).map(|hold| hold.at_ms).fold(now_ms, u64::min);
         let until_ms = at_most_ms.map(|at_most_ms| now_ms.saturating_add(at_most_ms));
         let hold = Hold { number: self.holds.fetch_add(1, Ordering::Relaxed), at_ms, until_ms };
         held.push(hold);

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::options::PoolArguments;
-use crate::output::Output;
+use crate::output::{Output, damages_as_json};
 use crate::text;
 use crate::transfer::Transfer;
 use clap::Args;
@@ -59,9 +59,8 @@ impl Arguments {
 fn as_json(report: &Report) -> Value {
     let namespaces: Vec<_> =
         report.namespaces.iter().map(|space| json!({ "name": space.name, "index": space.index, "keys": space.keys, "bytes": space.bytes })).collect();
-    let damages: Vec<_> = report.damages.iter().map(|damage| json!({ "namespace": damage.namespace, "what": damage.what })).collect();
     json!({
         "sound": report.is_sound(), "namespaces": namespaces, "blocks_reachable": report.usage.reachable, "blocks_leaked": report.usage.leaked,
-        "damage_count": report.damages.len(), "damages": damages,
+        "damage_count": report.damages.len(), "damages": damages_as_json(&report.damages),
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::options::PoolArguments;
-use crate::output::Output;
+use crate::output::{Output, damages_as_json};
 use crate::text;
 use crate::transfer;
 use clap::Args;
@@ -30,10 +30,9 @@ impl Arguments {
         progress.finish_and_clear();
         let mut out = Output::new();
         if self.json {
-            let losses: Vec<_> = salvaged.losses.iter().map(|loss| json!({ "namespace": loss.namespace, "what": loss.what })).collect();
             let [namespaces, found] = [&salvaged.namespaces, &salvaged.found_in]
                 .map(|all| all.iter().map(|(name, entries)| json!({ "name": name, "entries": entries })).collect::<Vec<_>>());
-            let (passed_over, loss_count) = (salvaged.passed_over, losses.len());
+            let (passed_over, loss_count, losses) = (salvaged.passed_over, salvaged.losses.len(), damages_as_json(&salvaged.losses));
             out.json(&json!({ "namespaces": namespaces, "found": found, "passed_over": passed_over, "loss_count": loss_count, "losses": losses }))?;
         } else {
             self.print(&salvaged, &mut out)?;
