@@ -11,6 +11,10 @@ use std::ops::{Bound, ControlFlow};
 /// Of so many keys at once a transaction copies the values.
 const COPIED_AT_ONCE: usize = 32;
 
+/// The time at which a key is to expire that has expired from the start, by the one look at the time that its command has taken. It is not left to the sweep,
+/// nor to a transaction, which goes on to see what it has written: the key is removed instead.
+pub(crate) const OVER: u64 = 0;
+
 /// All databases.
 #[derive(Clone, Copy)]
 pub(crate) struct Databases<'a> {
@@ -176,15 +180,9 @@ impl Database<'_> {
         Ok(())
     }
 
-    /// Whether what is to expire then is over from the start. It is not left to the sweep, nor to a transaction, which goes on to see what it has written: the
-    /// key is removed instead.
-    fn is_over(&self, expiry_ms: Option<u64>) -> bool {
-        expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.store.time_ms())
-    }
-
     /// Sets `key` to `value`, until it expires, if it does.
     pub(crate) fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
-        if self.is_over(expiry_ms) {
+        if expiry_ms == Some(OVER) {
             return self.delete(key).map(drop);
         }
         match (self.transaction, expiry_ms) {
@@ -246,7 +244,7 @@ impl Database<'_> {
             self.namespace.modify_entry(key, |entry| {
                 self.looked_at.add(entry.map_or(0, |entry| entry.value.len()) as u64);
                 let change = match decide(entry) {
-                    Change::PutUntil(_, expiry_ms) if self.is_over(expiry_ms) => Change::Delete,
+                    Change::PutUntil(_, Some(OVER)) => Change::Delete,
                     change => change,
                 };
                 is_change = match change {

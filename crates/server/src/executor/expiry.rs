@@ -3,6 +3,7 @@
 //! The time is that of the store. Setting when a key expires writes its value again, with the new time, in one step of the store.
 
 use super::{Call, Failure};
+use crate::database::OVER;
 use everleaf::{Change, Entry};
 
 /// How a time is written.
@@ -28,19 +29,28 @@ fn invalid(call: &Call<'_>) -> Failure {
     Failure::text(format_args!("ERR invalid expire time in '{}' command", call.spec.name))
 }
 
-/// A time in milliseconds since 1970; before that, if it is negative.
-fn time_ms(call: &Call<'_>, index: usize, notation: Notation) -> Result<i64, Failure> {
-    let time = call.integer(index)?.checked_mul(notation.unit_ms);
-    let now_ms = if notation.is_relative { call.server.store.time_ms() as i64 } else { 0 };
-    time.and_then(|time| time.checked_add(now_ms)).ok_or_else(|| invalid(call))
+/// When a key is to expire.
+struct Until {
+    /// Milliseconds since 1970; before that, if it is negative.
+    wanted: i64,
+    /// What the store is told: milliseconds since 1970, or [`OVER`].
+    expiry_ms: u64,
 }
 
-/// A time to live, or to live until, that is not over from the start.
-pub(crate) fn future_ms(call: &Call<'_>, index: usize, notation: Notation) -> Result<u64, Failure> {
+fn until(call: &Call<'_>, index: usize, notation: Notation) -> Result<Until, Failure> {
+    // One look: what is to live for a millisecond from now is not over, however late it is written.
+    let now_ms = call.server.store.time_ms() as i64;
+    let time = call.integer(index)?.checked_mul(notation.unit_ms);
+    let wanted = time.and_then(|time| time.checked_add(if notation.is_relative { now_ms } else { 0 })).ok_or_else(|| invalid(call))?;
+    Ok(Until { wanted, expiry_ms: if wanted > now_ms { wanted as u64 } else { OVER } })
+}
+
+/// When a key is to expire, by an argument that must be positive: in milliseconds since 1970, or [`OVER`].
+pub(crate) fn expiry_ms(call: &Call<'_>, index: usize, notation: Notation) -> Result<u64, Failure> {
     if call.integer(index)? <= 0 {
         return Err(invalid(call));
     }
-    Ok(time_ms(call, index, notation)? as u64)
+    Ok(until(call, index, notation)?.expiry_ms)
 }
 
 /// The notation that a word among the options of SET and GETEX announces.
@@ -111,12 +121,11 @@ impl Conditions {
 
 fn set_expiry(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
     let conditions = Conditions::read(call)?;
-    let wanted = time_ms(call, 2, notation)?;
+    let Until { wanted, expiry_ms } = until(call, 2, notation)?;
     let mut done = false;
     call.database().modify_entry(call.argument(1), |entry| {
         let change = entry.filter(|entry| conditions.hold(entry.expiry_ms, wanted));
-        // All times before 1970 are over.
-        let change = change.map(|entry| Change::PutUntil(entry.value.clone(), Some(wanted.max(0) as u64)));
+        let change = change.map(|entry| Change::PutUntil(entry.value.clone(), Some(expiry_ms)));
         done = change.is_some();
         change.unwrap_or(Change::Keep)
     })?;
@@ -180,7 +189,7 @@ pub(crate) fn psetex(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 fn set_until(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
-    let expiry_ms = future_ms(call, 2, notation)?;
+    let expiry_ms = expiry_ms(call, 2, notation)?;
     call.database().put_until(call.argument(1), call.argument(3), Some(expiry_ms))?;
     call.reply.ok();
     Ok(())
@@ -197,7 +206,7 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
     let also = match call.arguments.len() {
         2 => Also::Nothing,
         3 if call.arguments.is(2, "persist") => Also::Persist,
-        4 => match future_ms(call, 3, notation(call, 2).ok_or(Failure::SYNTAX)?) {
+        4 => match expiry_ms(call, 3, notation(call, 2).ok_or(Failure::SYNTAX)?) {
             Ok(expiry_ms) => Also::Expire(expiry_ms),
             // Redis looks for the key first.
             Err(_) if call.database().value_size(call.argument(1))?.is_none() => Also::Nothing,

@@ -69,7 +69,7 @@ struct SetOptions {
 enum Lifetime {
     /// When what was there before would have.
     Kept,
-    /// In milliseconds since 1970; `None`: never.
+    /// In milliseconds since 1970, or [`OVER`](crate::database::OVER); `None`: never.
     Until(Option<u64>),
 }
 
@@ -98,7 +98,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
         index += 1;
     }
     options.lifetime = match expiry {
-        Some((index, notation)) => Lifetime::Until(Some(expiry::future_ms(call, index, notation)?)),
+        Some((index, notation)) => Lifetime::Until(Some(expiry::expiry_ms(call, index, notation)?)),
         None if keep => Lifetime::Kept,
         None => Lifetime::Until(None),
     };
