@@ -36,7 +36,7 @@ const PANELS: [(&str, &str, &[&str]); 7] = [
     ("space", "load", &["--measure", "space", "--systems", "ever,isle,lb,fp,wb,nv,store,volatile", "--keys", "1000000"]),
     ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
     ("basic-5m", "basic", &["--systems", "lb,fp,wb,ever", "--keys", "5000000", "--threads", "1,2", "--directory", "/dev/shm"]),
-    ("recovery", "load", &["--measure", "recovery", "--systems", "isle,lb,fp,wb,nv,ever", "--keys", "4000000", "--threads", "1,2"]),
+    ("recovery", "load", &["--measure", "recovery", "--systems", "isle,lb,fp,wb,nv,ever", "--keys", "1000000,4000000", "--threads", "1,2"]),
     ("plain", "basic,search-dependent,miss,update", &["--systems", "lb,lb-plain,ever", "--keys", "5000000"]),
 ];
 

@@ -107,9 +107,9 @@ pub struct Work {
     /// Load in bulk, and fill each leaf to this share, from 0.1 to 1
     #[arg(long, value_name = "SHARE")]
     fill: Option<f64>,
-    /// Number of keys
-    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
-    keys: u64,
+    /// Numbers of keys
+    #[arg(long, default_value = "1000000", value_delimiter = ',', value_name = "N,...")]
+    keys: Vec<u64>,
     /// Operations of each phase. If not given, as many as there are keys; of scans so many that they visit about as many, and at least 100
     #[arg(long, value_name = "N")]
     operations: Option<u64>,
@@ -309,17 +309,20 @@ impl Work {
         for (measure, name) in measures.iter().flat_map(|measure| self.workload.iter().map(move |name| (*measure, name))) {
             let (key, value_bytes) = if all_take_strings { workload::records(name) } else { workload::INTEGERS };
             let (key, value_bytes) = (self.key.unwrap_or(key), self.value_bytes.unwrap_or(value_bytes));
-            for &threads in &self.threads {
+            let sizes = self.keys.iter().flat_map(|keys| self.threads.iter().map(move |threads| (*keys, *threads)));
+            for (keys, threads) in sizes {
                 for &write_latency_ns in &self.write_latency {
                     for domain in &self.domains {
-                        let (keys, scan_length, domain, memory) = (self.keys, self.scan_length, domain.name().to_owned(), memory.clone());
+                        let (scan_length, domain, memory) = (self.scan_length, domain.name().to_owned(), memory.clone());
                         let parameters = Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, scan_length, measure };
                         cases.push(Case { workload: self.workload(name, measure)?, parameters });
                     }
                 }
             }
         }
-        let horizontal = if self.threads.len() > 1 {
+        let horizontal = if self.keys.len() > 1 {
+            "keys"
+        } else if self.threads.len() > 1 {
             "threads"
         } else if self.write_latency.len() > 1 {
             "write_latency_ns"
@@ -460,6 +463,19 @@ mod tests {
             assert!(plan(&format!("--measure {measure}")).is_ok());
         }
         assert!(plan("--measure time,counts --write-latency 300").is_ok());
+    }
+
+    #[test]
+    fn there_is_a_case_for_each_combination() {
+        let plan = plan("--keys 10,20 --threads 1,2 --domains adr,page-cache").unwrap();
+        let experiment = &plan.experiments[0];
+        let cases = experiment.cases.iter().map(|Case { parameters, .. }| (parameters.keys, parameters.threads, &*parameters.domain));
+        let all = [10, 20]
+            .into_iter()
+            .flat_map(|keys| [1, 2].map(|threads| (keys, threads)))
+            .flat_map(|(keys, threads)| ["adr", "page-cache"].map(|domain| (keys, threads, domain)));
+        assert!(cases.eq(all));
+        assert_eq!(experiment.figures[0].horizontal, "keys");
     }
 
     /// Dense keys could be inserted, but nothing else could be done with them: what was loaded was random.
