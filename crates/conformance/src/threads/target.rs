@@ -219,10 +219,13 @@ impl<K: Class + ?Sized> Index<K> {
         let (half, count) = (self.entry.leaf_capacity as u32 / 2, leaves.len() as u32);
         let numbers = |leaf: u32| leaf * half + 1..=(leaf + 1) * half;
         let with = |fill: Fill| (0..count).filter(move |leaf| leaves[*leaf as usize] == fill);
-        // Ascending, each split leaves half a leaf behind; the last leaf has twice as many, until half of them go.
-        let mut changes: Vec<Change> = (1..=(count + 1) * half).map(|number| Change::Put(number * 10, u64::from(number))).collect();
-        changes.extend(numbers(count).map(|number| Change::Delete(number * 10)));
-        changes.extend(with(Fill::Full).flat_map(numbers).map(|number| Change::Put(number * 10 + 2, u64::from(number))));
+        // Ascending, each split leaves half a leaf behind; the last leaf has one more. That goes, unless the leaf is to be full: removals take room in some.
+        let one_more = count * half + 1;
+        let mut changes: Vec<Change> = (1..=one_more).map(|number| Change::Put(number * 10, u64::from(number))).collect();
+        let last_is_full = leaves.last() == Some(&Fill::Full);
+        changes.extend((!last_is_full).then_some(Change::Delete(one_more * 10)));
+        let added = with(Fill::Full).flat_map(numbers).filter(|number| !last_is_full || *number != count * half);
+        changes.extend(added.map(|number| Change::Put(number * 10 + 2, u64::from(number))));
         let gone = with(Fill::Gone).rev().flat_map(numbers);
         let others_than_one = with(Fill::One).flat_map(|leaf| numbers(leaf).take(half as usize - 1));
         let opening = gone.chain(others_than_one).map(|number| Change::Delete(number * 10)).collect();
@@ -252,7 +255,7 @@ impl<K: Class + ?Sized> Index<K> {
             self.brink("leaves that merge behind a full one of another node", &[Half, Half, Full, One, Full, Half], 3),
             self.much_to_load("much to load"),
             self.full_parents("full parents of a packed router"),
-            self.single_leaves("parents of a packed router with one leaf each"),
+            self.two_rebuilds("a packed router that is built anew twice"),
         ]
     }
 
@@ -274,12 +277,14 @@ impl<K: Class + ?Sized> Index<K> {
         scene
     }
 
-    /// Parents of a packed router which have lost all leaves but one, so that the next merger makes the router build its nodes anew, and, when it has as few
-    /// leaves again, the one after the next.
-    fn single_leaves(&self, name: &'static str) -> Scene {
+    /// Parents of a packed router, which begin with two leaves each, when they have lost two leaves of ten: each of the next two mergers, which take a removal
+    /// each, makes the router build its nodes anew. Then the first array is in use again, with other leaves under its parents, two of which the calls read.
+    fn two_rebuilds(&self, name: &'static str) -> Scene {
+        use Fill::{Full, Gone, Half, One};
         let half = self.entry.leaf_capacity as u32 / 2;
-        let leaves = [Fill::Half, Fill::Gone].repeat(5);
-        Scene { focus: [0, 2, 4, 8].map(|leaf| (leaf * half + 1) * 10).to_vec(), ..self.brink(name, &leaves, 0) }
+        let leaves = [One, Full, Full, One, Half, Half, Half, Gone, Half, Gone];
+        let (first, last) = (|leaf: u32| (leaf * half + 1) * 10, |leaf: u32| (leaf + 1) * half * 10);
+        Scene { focus: vec![last(0), first(2), last(3), first(5)], ..self.brink(name, &leaves, 0) }
     }
 
     /// Nothing, and enough keys for a bulk load that fills a node of four children, and for the last of its leaves to be split. The calls are the load, of all
