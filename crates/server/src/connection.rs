@@ -1,6 +1,6 @@
 //! A connection: a socket, what was read from it and not understood yet, and what it was answered and was not sent yet.
 //!
-//! A turn is one read, one slice of the conversation, and as many writes as the socket takes; in its middle others may have theirs, if SETs wait for them.
+//! A turn is one read, one slice of the conversation, and as many writes as the socket takes; in its middle others may have theirs, if commands wait for them.
 //! Buffers are lent for as long as there is something in them: ten thousand idle connections have none, and the one that was used last, which the cache still
 //! holds, is used next.
 //!
@@ -9,7 +9,7 @@
 
 use crate::client::{Closing, Session};
 use crate::conversation::{Conversation, Pause};
-use crate::executor::Failure;
+use crate::group::Part;
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use mio::net::TcpStream;
@@ -155,34 +155,39 @@ impl Connection {
         self.with_buffers(server, buffers, |connection, buffers| connection.try_turn(server, counters, buffers))
     }
 
-    /// The database of the SETs that are held, if any are.
+    /// The database of the commands that are held, if any are.
     pub(crate) fn held_database(&self) -> Option<usize> {
         self.conversation.held_database()
     }
 
-    /// Their keys and values.
-    pub(crate) fn held_pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.conversation.held_pairs(&self.input.bytes[self.input.start..self.input.end])
+    /// Takes the replies, so that those to what is held can be added.
+    pub(crate) fn take_reply(&mut self, buffers: &mut Buffers) -> Reply {
+        self.lend_output(buffers);
+        std::mem::take(&mut self.conversation.reply)
     }
 
-    /// Answers them with what has come of each, and goes on with the turn.
-    pub(crate) fn settle(
-        &mut self,
-        server: &Shared,
-        counters: &Counters,
-        buffers: &mut Buffers,
-        outcomes: &mut impl Iterator<Item = Result<(), Failure>>,
-    ) -> Turn {
+    /// The commands that are held, and the replies that were taken.
+    pub(crate) fn held_part<'p>(&'p self, reply: &'p mut Reply) -> Part<'p> {
+        self.conversation.held_part(&self.input.bytes[self.input.start..self.input.end], reply)
+    }
+
+    /// Goes on with the turn, when so many of them are done and answered.
+    pub(crate) fn settle(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers, reply: Reply, done: usize) -> Turn {
+        self.conversation.reply = reply;
         self.with_buffers(server, buffers, |connection, _| {
-            let end = connection.conversation.answer_held(counters, outcomes);
+            let end = connection.conversation.end_held(server, done);
             connection.end_turn(server, counters, Some(end))
         })
     }
 
-    fn with_buffers(&mut self, server: &Shared, buffers: &mut Buffers, act: impl FnOnce(&mut Self, &mut Buffers) -> io::Result<Turn>) -> Turn {
+    fn lend_output(&mut self, buffers: &mut Buffers) {
         if self.conversation.reply.out.capacity() == 0 {
             self.conversation.reply.out = buffers.lend_output();
         }
+    }
+
+    fn with_buffers(&mut self, server: &Shared, buffers: &mut Buffers, act: impl FnOnce(&mut Self, &mut Buffers) -> io::Result<Turn>) -> Turn {
+        self.lend_output(buffers);
         let turn = act(self, buffers).unwrap_or(Turn::Close);
         self.conversation.session.publish(server, self.input.size(), &self.conversation.reply);
         if self.input.size() == 0 && !self.input.bytes.is_empty() {

@@ -4,21 +4,21 @@
 //! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes and the values it looks at, so that one client's pipeline does not
 //!    keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
 //!    one reply, however slow its reader is. Who has not shown the password gets far less.
-//! 3. Consecutive plain SETs of what was read at once are given to the store together, which makes them durable together: a pipeline pays for few fences. So
-//!    are consecutive GETs, which wait for memory together. Before any other command runs, those that are waiting are run, and so are they when the slice
-//!    ends; but where a write waits for a device, SETs that end a slice are held, to be run with those of other clients at the end of the event loop's turn: a
-//!    wait for all. Nobody can tell the difference, except by the time.
+//! 3. Consecutive plain GETs and SETs, and DELs of a key, of what was read at once, are given to the store together ([`group`](crate::group)), which looks
+//!    keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are run, and so
+//!    are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of other clients
+//!    at the end of the event loop's turn: a wait for all. Its client can tell the difference only by the time, and so can others: but that who looks at several
+//!    keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one.
 //! 4. After MULTI commands are queued, and run by EXEC in one slice.
 
 use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Flags, Spec};
 use crate::executor::{Call, Failure, Slice, execute, resolve};
+use crate::group::{Kind, Part, Place, run_together};
 use crate::reply::Reply;
-use crate::resp::{FrameLimits, Parser, Progress, Span};
+use crate::resp::{FrameLimits, Parser, Progress};
 use crate::shared::{Counters, Shared};
 use arrayvec::ArrayVec;
-use everleaf::{Found, Namespace};
-use std::ops::Range;
 
 /// Arguments that a slice handles, about.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
@@ -26,12 +26,10 @@ const SLICE_ARGUMENT_COUNT: usize = 4096;
 const SLICE_OUTPUT_SIZE: usize = 1 << 20;
 /// The same, as long as the client owes a password.
 const UNAUTHENTICATED_OUTPUT_SIZE: usize = 4 * 1024;
-/// SETs or GETs of a client that are run together at most.
+/// Commands of a client that are run together at most.
 const GROUP_COUNT: usize = 64;
-/// The same of SETs, where a write waits for a device.
+/// The same, where one of them writes, and a write waits for a device.
 const SHARED_GROUP_COUNT: usize = 256;
-/// SETs of all clients that the store is given at once.
-const SETS_AT_ONCE: usize = 1024;
 
 /// Why a slice ended, or has not ended yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +38,7 @@ pub(crate) enum Pause {
     Input { missing: usize },
     /// There is more to do.
     Turn,
-    /// SETs wait to be run with those of other clients.
+    /// Commands wait to be run with those of other clients.
     Held,
     /// No command will be run any more.
     End,
@@ -56,9 +54,11 @@ pub(crate) struct Conversation {
     held: Option<Held>,
 }
 
-/// SETs that are to be run with those of other clients. All of the slice's input stays where it is until then, and nothing is done for the client.
+/// Commands that are to be run with those of other clients. All of the slice's input stays where it is until then, and nothing is done for the client.
 struct Held {
     places: Vec<Place>,
+    /// Output that they may make, about.
+    output_size_left: usize,
     /// Bytes that are done then, and why the slice stopped.
     end: (usize, Pause),
 }
@@ -72,33 +72,18 @@ struct Work<'a> {
     group: Group,
 }
 
-/// Plain SETs, or GETs, that wait to be run together.
+/// Commands that wait to be run together.
+#[derive(Default)]
 struct Group {
-    kind: Kind,
     places: ArrayVec<Place, SHARED_GROUP_COUNT>,
-}
-
-/// Commands that are run in groups.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Get,
-    Set,
-}
-
-/// Where a command lies in the input.
-#[derive(Clone)]
-struct Place {
-    /// Where its frame begins.
-    frame: usize,
-    key: Range<usize>,
-    /// Of a GET: nothing.
-    value: Range<usize>,
+    /// Whether one of them writes.
+    has_writes: bool,
 }
 
 impl Work<'_> {
     /// Whether the commands that wait had better be run with those of other clients.
     fn is_to_be_held(&self) -> bool {
-        self.server.shares_waits && self.group.kind == Kind::Set && !self.group.places.is_empty()
+        self.server.shares_waits && self.group.has_writes
     }
 
     /// Whether no other command joins them.
@@ -134,39 +119,48 @@ impl Conversation {
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
     pub(crate) fn advance(&mut self, server: &Shared, counters: &Counters, input: &mut [u8]) -> (usize, Pause) {
         let _working = server.gate.enter(self.session.client.thread);
-        let group = Group { kind: Kind::Get, places: ArrayVec::new() };
-        let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(), group };
+        let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(), group: Group::default() };
         let (mut done, mut pause) = self.run_slice(&mut work, input);
         if work.is_to_be_held() {
-            self.held = Some(Held { places: work.group.places.drain(..).collect(), end: (done, pause) });
+            let output_size_left = work.output_size_max.saturating_sub(self.reply.out.len());
+            self.held = Some(Held { places: work.group.places.drain(..).collect(), output_size_left, end: (done, pause) });
             return (0, Pause::Held);
         }
         if let Some(rest) = self.run_group(&mut work, input) {
             self.parser.restart();
             (done, pause) = (rest, Pause::Turn);
         }
+        self.end_slice(server, done, pause)
+    }
+
+    /// Whether the slice, which would end so, has not made too much output.
+    fn end_slice(&self, server: &Shared, done: usize, pause: Pause) -> (usize, Pause) {
         let waiting = self.reply.waiting() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
         // The longest reply may stand behind what waited when the slice began, and what the slice has made before.
         let waiting_max = server.config.limits.output_buffer_size_max.saturating_add(2 * self.output_size());
         (done, if waiting > waiting_max { Pause::Overflow } else { pause })
     }
 
-    /// The database of the SETs that are held.
+    /// The database of the commands that are held.
     pub(crate) fn held_database(&self) -> Option<usize> {
         self.held.is_some().then_some(self.session.database)
     }
 
-    /// Keys and values of the SETs that are held, of which `input` is as it was.
-    pub(crate) fn held_pairs<'i>(&self, input: &'i [u8]) -> impl Iterator<Item = (&'i [u8], &'i [u8])> {
-        self.held.iter().flat_map(|held| &held.places).map(|place| place.pair(input))
+    /// The commands that are held, of which `input` is as it was, and `reply` was taken from the conversation.
+    pub(crate) fn held_part<'p>(&'p self, input: &'p [u8], reply: &'p mut Reply) -> Part<'p> {
+        let (places, output_size_left) = self.held.as_ref().map_or((&[][..], 0), |held| (&held.places, held.output_size_left));
+        let output_size_max = reply.out.len() + output_size_left;
+        Part::new(input, places, reply, output_size_max)
     }
 
-    /// Answers the SETs that were held; what [`Conversation::advance`] would have told without.
-    pub(crate) fn answer_held(&mut self, counters: &Counters, outcomes: &mut impl Iterator<Item = Result<(), Failure>>) -> (usize, Pause) {
-        let Some(Held { places, end }) = self.held.take() else { return (0, Pause::Turn) };
-        counters.commands.add(places.len() as u64);
-        outcomes.take(places.len()).for_each(|outcome| self.reply.ok_or(counters, outcome));
-        end
+    /// So many of the commands that were held are done; what [`Conversation::advance`] would have told without.
+    pub(crate) fn end_held(&mut self, server: &Shared, count: usize) -> (usize, Pause) {
+        let Some(Held { places, end: (mut done, mut pause), .. }) = self.held.take() else { return (0, Pause::Turn) };
+        if let Some(rest) = places.get(count) {
+            self.parser.restart();
+            (done, pause) = (rest.frame, Pause::Turn);
+        }
+        self.end_slice(server, done, pause)
     }
 
     /// Runs whole frames, until something says that the slice is over; a group may be left to be run.
@@ -218,20 +212,20 @@ impl Conversation {
             let kind = resolved
                 .as_ref()
                 .ok()
-                .and_then(|spec| Kind::of(spec, spans.len()))
+                .and_then(|spec| Kind::of(spec.name, spans.len()))
                 .filter(|_| self.session.replies == Replies::On && self.session.queue.is_none());
             let is_full = work.is_full();
-            if is_full && kind == Some(Kind::Set) && work.is_to_be_held() {
+            if is_full && kind.is_some() && work.is_to_be_held() {
                 return (done, Pause::Turn);
             }
-            if (kind != Some(work.group.kind) || is_full)
+            if (kind.is_none() || is_full)
                 && let Some(rest) = self.run_group(work, input)
             {
                 return (rest, Pause::Turn);
             }
             if let Some(kind) = kind {
                 self.session.command = resolved.ok();
-                work.group.push(kind, frame.start, self.parser.spans());
+                work.group.push(Place::new(kind, frame.start, self.parser.spans()));
             } else {
                 self.run(work.server, work.counters, &input[frame.clone()], resolved);
             }
@@ -312,133 +306,21 @@ impl Conversation {
     /// Runs the commands that wait. If the slice has made its output before all are run: where in the input the rest begins.
     fn run_group(&mut self, work: &mut Work<'_>, input: &[u8]) -> Option<usize> {
         let Work { server, counters, output_size_max, ref group } = *work;
-        let places = &group.places;
-        if places.is_empty() {
+        if group.places.is_empty() {
             return None;
         }
-        let database = &server.databases[self.session.database];
-        let done = match group.kind {
-            Kind::Get => {
-                let keys: ArrayVec<_, GROUP_COUNT> = places.iter().map(|place| &input[place.key.clone()]).collect();
-                self.run_gets(database, counters, &keys, output_size_max)
-            }
-            Kind::Set => {
-                let pairs: Vec<_> = places.iter().map(|place| place.pair(input)).collect();
-                set_all(database, counters, &pairs, |outcome| self.reply.ok_or(counters, outcome));
-                places.len()
-            }
-        };
-        counters.commands.add(done as u64);
-        let rest = places.get(done).map(|place| place.frame);
+        let mut part = Part::new(input, &group.places, &mut self.reply, output_size_max);
+        run_together(&server.databases[self.session.database], counters, std::slice::from_mut(&mut part));
+        let rest = group.places.get(part.done()).map(|place| place.frame);
         work.group.places.clear();
+        work.group.has_writes = false;
         rest
-    }
-
-    /// Answers GETs, at least one, until there is enough output; how many.
-    fn run_gets(&mut self, database: &Namespace, counters: &Counters, keys: &[&[u8]], output_size_max: usize) -> usize {
-        /// Why a visit ended.
-        enum End {
-            Enough,
-            Failed,
-        }
-        impl From<everleaf::Error> for End {
-            fn from(_: everleaf::Error) -> Self {
-                Self::Failed
-            }
-        }
-        let reply = &mut self.reply;
-        let mut done = 0;
-        while done < keys.len() {
-            let outcome = database.visit_many(&keys[done..], |found| {
-                if done > 0 && reply.out.len() + found.as_ref().map_or(0, Found::size) > output_size_max {
-                    return Err(End::Enough);
-                }
-                answer(reply, counters, |out| found.as_ref().map(|found| found.copy_to(out)).transpose());
-                done += 1;
-                Ok(())
-            });
-            match outcome {
-                Ok(()) => {}
-                Err(End::Enough) => break,
-                // One of them cannot be looked up: one at a time finds out which.
-                Err(End::Failed) => {
-                    answer(reply, counters, |out| database.get_into(keys[done], out));
-                    done += 1;
-                }
-            }
-        }
-        done
-    }
-}
-
-/// Sets pairs, each on its own, and tells in their order what has come of each.
-pub(crate) fn set_all(database: &Namespace, counters: &Counters, pairs: &[(&[u8], &[u8])], mut tell: impl FnMut(Result<(), Failure>)) {
-    let mut rest = pairs;
-    while !rest.is_empty() {
-        // Of many that fail, none is looked at often.
-        let (done, outcome) = database.put_first(&rest[..rest.len().min(SETS_AT_ONCE)]);
-        counters.changes.add(done as u64);
-        (0..done).for_each(|_| tell(Ok(())));
-        rest = &rest[done..];
-        if let (Err(error), Some((_, after))) = (outcome, rest.split_first()) {
-            tell(Err(error.into()));
-            rest = after;
-        }
-    }
-}
-
-impl Reply {
-    /// Answers a SET.
-    fn ok_or(&mut self, counters: &Counters, outcome: Result<(), Failure>) {
-        match outcome {
-            Ok(()) => self.ok(),
-            Err(failure) => {
-                counters.errors.add(1);
-                failure.write(self);
-            }
-        }
-    }
-}
-
-impl Place {
-    /// Key and value of a SET.
-    fn pair<'i>(&self, input: &'i [u8]) -> (&'i [u8], &'i [u8]) {
-        (&input[self.key.clone()], &input[self.value.clone()])
-    }
-}
-
-/// Answers a GET with what `value` writes.
-fn answer(reply: &mut Reply, counters: &Counters, value: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, everleaf::Error>) {
-    let start = reply.out.len();
-    match reply.bulk_with(value) {
-        Ok(found) => counters.lookup(found),
-        Err(error) => {
-            reply.out.truncate(start);
-            counters.errors.add(1);
-            Failure::from(error).write(reply);
-        }
-    }
-}
-
-impl Kind {
-    /// The kind of a command with so many arguments, if it is one that is run in groups.
-    fn of(spec: &Spec, argument_count: usize) -> Option<Self> {
-        match (spec.name, argument_count) {
-            ("get", 2) => Some(Self::Get),
-            ("set", 3) => Some(Self::Set),
-            _ => None,
-        }
     }
 }
 
 impl Group {
-    /// Adds a command of kind `kind`, that of all others, with the arguments `spans` of the frame that begins at `frame`.
-    fn push(&mut self, kind: Kind, frame: usize, spans: &[Span]) {
-        let place = |index: usize| {
-            let range = spans.get(index).map_or(0..0, |span| span.range());
-            frame + range.start..frame + range.end
-        };
-        self.kind = kind;
-        self.places.push(Place { frame, key: place(1), value: place(2) });
+    fn push(&mut self, place: Place) {
+        self.has_writes |= place.kind != Kind::Get;
+        self.places.push(place);
     }
 }

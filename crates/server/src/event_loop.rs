@@ -2,11 +2,12 @@
 //!
 //! The first loop also accepts, and hands each connection to the loop that has the fewest. Sockets are registered once, edge-triggered, for both directions.
 //! Each turn of the loop asks the kernel what is ready, gives every ready connection one turn, and then one to each that wanted another: so no pipeline,
-//! however long, keeps its neighbours waiting for more than a slice. At its end it runs the SETs that connections have held for it, all at once.
+//! however long, keeps its neighbours waiting for more than a slice. At its end it runs the commands that connections have held for it, all at once.
 
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
-use crate::conversation::set_all;
+use crate::group::{Part, run_together};
+use crate::reply::Reply;
 use crate::shared::Shared;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
@@ -52,7 +53,7 @@ pub(crate) struct EventLoop {
     connections: Slab<Connection>,
     /// Connections that wanted another turn.
     queue: VecDeque<usize>,
-    /// Connections with SETs that are run at the end of this turn; some may have been closed since.
+    /// Connections with commands that are run at the end of this turn; some may have been closed since.
     held: Vec<usize>,
     buffers: Buffers,
 }
@@ -130,7 +131,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs the SETs that are held, those of a database together, and answers them. A connection is there once: it gets no other turn before. Who takes the
+    /// Runs the commands that are held, those of a database together, and answers them. A connection is there once: it gets no other turn before. Who takes the
     /// place of one that was closed since holds nothing, for it gets none in this turn.
     fn settle(&mut self) {
         if self.held.is_empty() {
@@ -145,14 +146,16 @@ impl EventLoop {
         let server = Arc::clone(&self.server);
         let counters = server.counters(self.index);
         for (database, keys) in of_databases {
-            let mut outcomes = Vec::new();
-            let pairs: Vec<_> = keys.iter().flat_map(|key| self.connections[*key].held_pairs()).collect();
-            let working = server.gate.enter(self.index);
-            set_all(&server.databases[database], counters, &pairs, |outcome| outcomes.push(outcome));
-            drop(working);
-            let mut outcomes = outcomes.into_iter();
-            for key in keys {
-                let turn = self.connections[key].settle(&server, counters, &mut self.buffers, &mut outcomes);
+            let mut replies: Vec<Reply> = keys.iter().map(|key| self.connections[*key].take_reply(&mut self.buffers)).collect();
+            let done: Vec<usize> = {
+                let held = keys.iter().zip(&mut replies);
+                let mut parts: Vec<_> = held.map(|(key, reply)| self.connections[*key].held_part(reply)).collect();
+                let _working = server.gate.enter(self.index);
+                run_together(&server.databases[database], counters, &mut parts);
+                parts.iter().map(Part::done).collect()
+            };
+            for ((key, reply), done) in keys.into_iter().zip(replies).zip(done) {
+                let turn = self.connections[key].settle(&server, counters, &mut self.buffers, reply, done);
                 self.follow(key, turn);
             }
         }
@@ -293,13 +296,15 @@ mod tests {
 
     /// What is answered before is sent; who is gone at the end of the turn has set nothing.
     #[test]
-    fn sets_are_held_where_a_write_waits_for_a_device() {
+    fn commands_are_held_where_a_write_waits_for_a_device() {
         let directory = tempfile::tempdir().unwrap();
         let options = Options { domain: Some(Domain::Msync), ..Options::default() };
         let (server, mut event_loop) = loop_over(Store::open(&directory.path().join("test.pool"), options).unwrap());
         let set = |key: &str, value: u32| format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$1\r\n{value}\r\n");
         let mut clients = Vec::new();
-        for text in [set("a", 1), ["PING\r\n", &set("b", 2), &set("b", 3), "*3\r\n$3\r\nSET"].concat(), set("c", 4)] {
+        let of_key = |name: &str, key: &str| format!("*2\r\n$3\r\n{name}\r\n$1\r\n{key}\r\n");
+        let mixed = [of_key("GET", "d"), set("a", 0), of_key("DEL", "d"), of_key("GET", "a"), of_key("DEL", "a"), set("a", 1)].concat();
+        for text in [mixed, ["PING\r\n", &set("b", 2), &set("b", 3), "*3\r\n$3\r\nSET"].concat(), set("c", 4)] {
             let (client, socket, address) = client_of(&text);
             event_loop.welcome(TcpStream::from_std(socket), address);
             clients.push(client);
@@ -320,7 +325,7 @@ mod tests {
         event_loop.close(2);
         event_loop.settle();
         assert_eq!(keys(), [Some(b'1'), Some(b'3'), None]);
-        expect(&mut clients[0], "+OK\r\n");
+        expect(&mut clients[0], "$-1\r\n+OK\r\n:0\r\n$1\r\n0\r\n:1\r\n+OK\r\n");
         expect(&mut clients[1], "+OK\r\n+OK\r\n");
         clients[1].write_all(b"\r\n$1\r\nb\r\n$1\r\n5\r\nGET b\r\n").unwrap();
         clients[0].write_all(set("a", 6).as_bytes()).unwrap();

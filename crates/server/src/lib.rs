@@ -22,6 +22,7 @@ mod event_loop;
 mod executor;
 mod gate;
 mod glob;
+mod group;
 mod queue;
 mod reply;
 pub mod resp;

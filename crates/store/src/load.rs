@@ -10,7 +10,8 @@
 //!
 //! What fails in 2 or 3, or panics, as the entries may when they are asked for, leaves no trace: the root is unlinked, durably, and everything given back.
 
-use crate::namespace::{GROUP, link_word};
+use crate::group::GROUP;
+use crate::namespace::link_word;
 use crate::store::{Index, Shared, Space, check_sizes};
 use crate::{Error, Namespace};
 use everleaf_index::record::{Record, Version};

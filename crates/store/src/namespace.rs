@@ -23,10 +23,9 @@ use crate::store::{Index, Shared, Space, check_sizes};
 use crate::stripes::{Announced, Locked};
 use crate::version::{Moment, damaged, is_shown};
 use crate::view::View;
-use everleaf_index::Listed;
 use everleaf_index::record::{KeySum, Record, Version};
+use everleaf_index::{Listed, Write};
 use everleaf_pmem::{Fresh, Hardware, Medium, Off, Reserve, Word, with_reserve};
-use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -84,7 +83,7 @@ pub(crate) enum Way {
 }
 
 /// [`Way`], and what goes with it.
-enum Course<'a> {
+pub(crate) enum Course<'a> {
     /// With a timestamp; the first snapshot waits until the value is dropped.
     Plain(u64, Announced<'a>),
     Versioned,
@@ -139,12 +138,8 @@ impl<M: Medium> Clone for Namespace<M> {
     }
 }
 
-/// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
-pub(crate) const GROUP: usize = 64;
-/// Records that share a fence which waits for a device, and so do their links: that takes longer than all else.
-const GROUP_OF_DEVICE: usize = 256;
-/// Of keys and values in such a group, unless it is no larger than others: what is made durable together goes past the journal when there is more of it.
-const GROUP_OF_DEVICE_BYTES: usize = 256 << 10;
+/// Of keys and values that are made durable together where that waits for a device: what is more goes past the journal.
+pub(crate) const GROUP_OF_DEVICE_BYTES: usize = 256 << 10;
 
 impl<M: Listed> Namespace<M> {
     /// Its name.
@@ -248,37 +243,6 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
     }
 
-    /// Sets several keys, each on its own (a crash or an error may leave some), sharing the cost of making them durable. Later ones win.
-    ///
-    /// # Errors
-    /// See [`Namespace::put`]. Some of the pairs have been set then: [`Namespace::put_first`] tells which.
-    pub fn put_many(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        self.put_first(pairs).1
-    }
-
-    /// [`Namespace::put_many`], up to a pair that cannot be set, if there is one: how many have been, each once, and why the next one has not.
-    pub fn put_first(&self, pairs: &[(&[u8], &[u8])]) -> (usize, Result<(), Error>) {
-        let (mut done, mut group_max) = (0, usize::MAX);
-        let sizes = pairs.iter().map(|(key, value)| check_sizes(key, value)).enumerate().find(|(_, checked)| checked.is_err());
-        let (count, too_long) = sizes.unwrap_or((pairs.len(), Ok(())));
-        while done < count {
-            let (start, end) = (done, done + self.group_len(&pairs[done..count]).min(group_max));
-            let outcome = self.shared.with_room(|| {
-                // Those that have been set before the pool was full are not set again: somebody else may have set them since.
-                let rest = &pairs[done..end];
-                let stripes = self.shared.stripes.lock_many(rest.iter().map(|(key, _)| (self.space.number, *key)));
-                self.put_group(&stripes, rest, &mut done)
-            });
-            match outcome {
-                Ok(way) => self.tidy(way, end - start),
-                // Fewer find room, perhaps: they make it by what they replace.
-                Err(error) if error.is_no_space() && end - done > 1 => group_max = (end - done) / 2,
-                Err(error) => return (done, Err(error)),
-            }
-        }
-        (done, too_long)
-    }
-
     /// Sets `key` if it is absent; whether it was.
     ///
     /// # Errors
@@ -300,25 +264,6 @@ impl<M: Listed> Namespace<M> {
     /// of a sixteenth of what it may grow to, or of 4 MiB. When that is used up, a delete is refused like other writes.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.delete_locked(stripe, key)))
-    }
-
-    /// Removes several keys, each on its own (a crash or an error may leave any), sharing the cost of making that durable; how many were present.
-    ///
-    /// # Errors
-    /// See [`Namespace::delete`]. Keys before the one that failed, in groups, have been removed.
-    pub fn delete_many(&self, keys: &[&[u8]]) -> Result<u64, Error> {
-        if let [key] = keys {
-            return self.delete(key).map(u64::from);
-        }
-        let mut shown = 0;
-        for group in keys.chunks(self.group_max()) {
-            let way = self.shared.with_room(|| {
-                let stripes = self.shared.stripes.lock_many(group.iter().map(|key| (self.space.number, *key)));
-                with_reserve(Reserve::Half, || self.delete_group(&stripes, group, &mut shown))
-            })?;
-            self.tidy(way, group.len());
-        }
-        Ok(shown)
     }
 
     /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: absent); whether it was.
@@ -421,7 +366,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     #[inline]
-    fn tidy(&self, way: Way, writes: usize) {
+    pub(crate) fn tidy(&self, way: Way, writes: usize) {
         if way == Way::Versioned || !self.shared.garbage.is_empty() {
             self.shared.tidy(STEPS_PER_WRITE * writes);
         }
@@ -429,7 +374,7 @@ impl<M: Listed> Namespace<M> {
 
     /// How to write now. Any stripe that the caller holds will do.
     #[inline]
-    fn course<'a>(&self, stripe: &'a Locked<'_>) -> Course<'a> {
+    pub(crate) fn course<'a>(&self, stripe: &'a Locked<'_>) -> Course<'a> {
         let announced = stripe.announce();
         let tick = self.shared.tick();
         if tick.is_versioned { Course::Versioned } else { Course::Plain(tick.at, announced) }
@@ -451,7 +396,7 @@ impl<M: Listed> Namespace<M> {
                 let expiry_ms = self.shared.note_expiry(&self.space, content.expiry_ms);
                 let record = Record::write(&self.shared.pool, key, content.value, Version { commit: at, expiry_ms, ..Version::default() })?;
                 let (link, replaced, outcome) = self.link(index, key, record);
-                self.settle(&[(key, link)], replaced.as_slice(), at, outcome)?;
+                self.settle(&[(key, Write::Upsert(link))], replaced.as_slice(), at, outcome)?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
@@ -465,7 +410,7 @@ impl<M: Listed> Namespace<M> {
     /// Does something with the index, which is created now if need be. The caller holds a stripe. No reference is counted: the count lies beside what readers
     /// look at.
     #[inline]
-    fn with_index<T>(&self, act: impl FnOnce(&Index) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn with_index<T>(&self, act: impl FnOnce(&Index) -> Result<T, Error>) -> Result<T, Error> {
         match self.space.index.load().as_deref() {
             Some(index) => act(index),
             None => act(&*self.shared.index_or_create(&self.space)?),
@@ -497,74 +442,13 @@ impl<M: Listed> Namespace<M> {
     /// A plain delete: takes the entry out of the index.
     fn take(&self, index: &Index, key: &[u8], at: u64) -> Result<bool, Error> {
         let Some(old) = index.tree.remove(key)? else { return Ok(false) };
-        let shown = self.taken(old, at)?;
-        self.shared.writable()?;
-        Ok(shown)
-    }
-
-    /// Counts what a plain delete has taken out of the index, and gives it back; whether it was shown.
-    fn taken(&self, old: NonZeroU64, at: u64) -> Result<bool, Error> {
         let shown = self.is_shown(old.get())?;
-        if self.is_present(old.get())? {
-            self.space.count.add(-1);
-        }
-        self.shared.replaced(old.get(), None, at, &self.shared.pool.pin())?;
+        self.settle(&[(key, Write::Remove)], &[Some(old)], at, Ok(()))?;
         Ok(shown)
-    }
-
-    /// [`Namespace::delete_reserved`] for several keys. Those that were present are counted in `shown`, if there is an error, too.
-    fn delete_group(&self, stripes: &[Locked<'_>], keys: &[&[u8]], shown: &mut u64) -> Result<Way, Error> {
-        self.shared.writable()?;
-        let index = self.space.index.load();
-        let (Some(index), Some(stripe)) = (index.as_deref(), stripes.first()) else { return Ok(Way::Plain) };
-        match self.course(stripe) {
-            Course::Plain(at, _announced) => {
-                let mut removed = Vec::with_capacity(keys.len());
-                let outcome = index.tree.remove_many(keys, &mut removed);
-                for old in removed.into_iter().flatten() {
-                    *shown += u64::from(self.taken(old, at)?);
-                }
-                outcome?;
-                self.shared.writable()?;
-                Ok(Way::Plain)
-            }
-            Course::Versioned => {
-                let mut seen = HashSet::with_capacity(keys.len());
-                let distinct: Vec<_> = keys.iter().copied().filter(|key| seen.insert(*key)).collect();
-                self.delete_versions(index, &distinct, shown)?;
-                Ok(Way::Versioned)
-            }
-        }
-    }
-
-    /// Writes tombstones for those of `keys` that are present, none of which comes twice.
-    fn delete_versions(&self, index: &Index, keys: &[&[u8]], shown: &mut u64) -> Result<(), Error> {
-        let mut present = Vec::with_capacity(keys.len());
-        for (key, previous) in keys.iter().zip(self.links_of(index, keys)?) {
-            let previous = previous.map_or(0, NonZeroU64::get);
-            if self.is_present(previous)? {
-                present.push((*key, previous, self.is_shown(previous)?));
-            }
-        }
-        let commit = self.shared.unstamped();
-        let tombstone = |previous| Version { is_tombstone: true, commit, previous, expiry_ms: None };
-        let links = self.write_group(present.iter().map(|(key, previous, _)| (*key, &[][..], tombstone(*previous))))?;
-        let mut replaced = Vec::with_capacity(links.len());
-        let outcome = self.shared.upsert_many(index, &links, &mut replaced);
-        *shown += present[..replaced.len()].iter().filter(|(.., shown)| *shown).count() as u64;
-        self.settle_versions(&links, &replaced, outcome)
-    }
-
-    /// What an index links for `keys`, whose stripes are held.
-    fn links_of(&self, index: &Index, keys: &[&[u8]]) -> Result<Vec<Option<NonZeroU64>>, Error> {
-        let _pinned = self.shared.pool.pin();
-        let mut links = Vec::with_capacity(keys.len());
-        index.tree.get_many(keys, &mut links)?;
-        Ok(links)
     }
 
     /// Whether the version that `link` refers to, if it is not 0, says that the key is there and has not expired. The caller holds its stripe.
-    fn is_shown(&self, link: u64) -> Result<bool, Error> {
+    pub(crate) fn is_shown(&self, link: u64) -> Result<bool, Error> {
         if link == 0 {
             return Ok(false);
         }
@@ -584,77 +468,7 @@ impl<M: Listed> Namespace<M> {
         let version = Version { is_tombstone: content.is_none(), commit: self.shared.unstamped(), previous, expiry_ms };
         let value = content.map_or(&[][..], |content| content.value);
         let (link, replaced, outcome) = self.link(index, key, Record::write(pool, key, value, version)?);
-        self.settle_versions(&[(key, link)], replaced.as_slice(), outcome)
-    }
-
-    fn put_group(&self, stripes: &[Locked<'_>], pairs: &[(&[u8], &[u8])], done: &mut usize) -> Result<Way, Error> {
-        self.shared.writable()?;
-        let Some(stripe) = stripes.first() else { return Ok(Way::Plain) };
-        self.with_index(|index| match self.course(stripe) {
-            Course::Plain(at, _announced) => {
-                let mut replaced = Vec::with_capacity(pairs.len());
-                let version = Version { commit: at, ..Version::default() };
-                let links = self.write_group(pairs.iter().map(|(key, value)| (*key, *value, version)))?;
-                let outcome = self.shared.upsert_many(index, &links, &mut replaced);
-                self.count_done(done, replaced.len(), self.settle(&links, &replaced, at, outcome))?;
-                Ok(Way::Plain)
-            }
-            Course::Versioned => {
-                // Versions of a key must follow each other in time, and keys one another as the caller has them: so a key that comes again begins another part.
-                let mut rest = pairs;
-                while !rest.is_empty() {
-                    let (part, after) = rest.split_at(count_distinct(rest));
-                    self.shared.tick();
-                    self.put_versions(index, part, done)?;
-                    rest = after;
-                }
-                Ok(Way::Versioned)
-            }
-        })
-    }
-
-    /// Writes versions of keys, none of which comes twice.
-    fn put_versions(&self, index: &Index, pairs: &[(&[u8], &[u8])], done: &mut usize) -> Result<(), Error> {
-        let keys: Vec<_> = pairs.iter().map(|(key, _)| *key).collect();
-        let (previous, mut replaced) = (self.links_of(index, &keys)?, Vec::with_capacity(keys.len()));
-        let commit = self.shared.unstamped();
-        let versions = pairs
-            .iter()
-            .zip(&previous)
-            .map(|((key, value), link)| (*key, *value, Version { commit, previous: link.map_or(0, NonZeroU64::get), ..Version::default() }));
-        let links = self.write_group(versions)?;
-        let outcome = self.shared.upsert_many(index, &links, &mut replaced);
-        self.count_done(done, replaced.len(), self.settle_versions(&links, &replaced, outcome))
-    }
-
-    /// How many writes are made durable together at most.
-    fn group_max(&self) -> usize {
-        if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP }
-    }
-
-    /// With how many of `pairs` to begin.
-    fn group_len(&self, pairs: &[(&[u8], &[u8])]) -> usize {
-        let (few, mut size) = (pairs.len().min(GROUP), 0);
-        let fits = |(key, value): &&(&[u8], &[u8])| {
-            size += key.len() + value.len();
-            size <= GROUP_OF_DEVICE_BYTES
-        };
-        pairs.iter().take(self.group_max()).take_while(fits).count().max(few)
-    }
-
-    /// Writes records back, which are to be durable together, before or when they are linked: see [`Shared::upsert_many`].
-    fn write_group<'k>(&self, versions: impl ExactSizeIterator<Item = (&'k [u8], &'k [u8], Version)>) -> Result<Vec<(&'k [u8], NonZeroU64)>, Error> {
-        let pool = &*self.shared.pool;
-        let (mut records, mut size) = (Vec::with_capacity(versions.len()), 0);
-        for (key, value, version) in versions {
-            records.push((key, Record::write(pool, key, value, version)?.flush()));
-            size += key.len() + value.len();
-        }
-        if pool.medium().awaits_device() && size > GROUP_OF_DEVICE_BYTES {
-            // That takes a while, in which no leaf of the index is to be held.
-            pool.fence();
-        }
-        Ok(records.into_iter().map(|(key, record)| (key, link_word(record.release()))).collect())
+        self.settle_versions(&[(key, Write::Upsert(link))], replaced.as_slice(), outcome)
     }
 
     /// Writes a record back, and links it in the index when it is durable; its link, and what that has replaced, if it was done.
@@ -662,7 +476,7 @@ impl<M: Listed> Namespace<M> {
         let pool = &*self.shared.pool;
         if pool.medium().awaits_device() && size_of_val(&*record) <= GROUP_OF_DEVICE_BYTES {
             let (link, mut replaced) = (link_word(record.flush().release()), Vec::with_capacity(1));
-            let outcome = self.shared.upsert_many(index, &[(key, link)], &mut replaced);
+            let outcome = self.shared.apply_behind(index, &[(key, Write::Upsert(link))], &mut replaced);
             return (link, replaced.pop(), outcome);
         }
         let (link, mut replaced) = (link_word(pool.seal(record).release()), None);
@@ -671,9 +485,9 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Stamps what was published, and settles it.
-    fn settle_versions(&self, links: &[(&[u8], NonZeroU64)], replaced: &[Option<NonZeroU64>], outcome: Result<(), Error>) -> Result<(), Error> {
+    pub(crate) fn settle_versions(&self, writes: &[(&[u8], Write)], replaced: &[Option<NonZeroU64>], outcome: Result<(), Error>) -> Result<(), Error> {
         let mut at = 0;
-        for (_, link) in &links[..replaced.len()] {
+        for link in writes[..replaced.len()].iter().filter_map(linked) {
             let record = Record::read(&self.shared.pool, link.get())?;
             let stamp = self.shared.stamp(&record);
             // Readers may have stamped them in any order; what the first one replaced may be wanted by who began before the last one was stamped.
@@ -682,40 +496,32 @@ impl<M: Listed> Namespace<M> {
                 self.shared.left_tombstone(&self.space, link.get(), stamp);
             }
         }
-        self.settle(links, replaced, at, outcome)
+        self.settle(writes, replaced, at, outcome)
     }
 
-    /// Counts what was published, and gives back the records whose places were taken: no later than `at`. `replaced` is as long as there were links published.
-    fn settle(&self, links: &[(&[u8], NonZeroU64)], replaced: &[Option<NonZeroU64>], at: u64, outcome: Result<(), Error>) -> Result<(), Error> {
+    /// Counts what was published, and gives back the records whose places were taken: no later than `at`. `replaced` is as long as there were writes published.
+    pub(crate) fn settle(&self, writes: &[(&[u8], Write)], replaced: &[Option<NonZeroU64>], at: u64, outcome: Result<(), Error>) -> Result<(), Error> {
         let guard = self.shared.pool.pin();
-        for ((_, link), old) in links.iter().zip(replaced) {
-            let old = old.map_or(0, NonZeroU64::get);
-            match (self.is_present(old)?, self.is_present(link.get())?) {
+        for (write, old) in writes.iter().zip(replaced) {
+            let (old, link) = (old.map_or(0, NonZeroU64::get), linked(write));
+            match (self.is_present(old)?, self.is_present(link.map_or(0, NonZeroU64::get))?) {
                 (false, true) => self.space.count.add(1),
                 (true, false) => self.space.count.add(-1),
                 _ => {}
             }
             if old != 0 {
-                self.shared.replaced(old, Some(*link), at, &guard)?;
+                self.shared.replaced(old, link, at, &guard)?;
             }
         }
         // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability decides.
         if outcome.as_ref().is_err_and(Error::is_no_space) {
-            for (_, link) in &links[replaced.len()..] {
+            for link in writes[replaced.len()..].iter().filter_map(linked) {
                 self.shared.retire(link.get(), &guard)?;
             }
         }
         // Only now is it known whether what was fenced is durable.
         self.shared.writable()?;
         outcome
-    }
-
-    /// Counts what was published as done, unless it is not known whether it is durable.
-    fn count_done(&self, done: &mut usize, count: usize, settled: Result<(), Error>) -> Result<(), Error> {
-        if settled.is_ok() || self.shared.writable().is_ok() {
-            *done += count;
-        }
-        settled
     }
 
     pub(crate) fn view(&self) -> View<'_, M> {
@@ -733,10 +539,12 @@ impl<M: Listed> Namespace<M> {
     }
 }
 
-/// How many pairs there are before a key comes again.
-fn count_distinct(pairs: &[(&[u8], &[u8])]) -> usize {
-    let mut seen = HashSet::with_capacity(pairs.len());
-    pairs.iter().take_while(|(key, _)| seen.insert(*key)).count()
+/// What a write of a group has the index link for its key.
+fn linked((_, write): &(&[u8], Write)) -> Option<NonZeroU64> {
+    match *write {
+        Write::Upsert(link) => Some(link),
+        _ => None,
+    }
 }
 
 /// The word by which an index refers to the block at `off`.

@@ -491,12 +491,14 @@ impl<M: Listed> Shared<M> {
         again(&self.pool, || index.tree.upsert(key, link))
     }
 
-    /// [`Shared::upsert`] for several keys, whose records were flushed, but not fenced; see
-    /// [`OrderedIndex::apply_behind`](everleaf_index::OrderedIndex::apply_behind).
-    pub(crate) fn upsert_many(&self, index: &Index, links: &[(&[u8], NonZeroU64)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+    /// Several writes. Records that they link were flushed, but not fenced; see [`OrderedIndex::apply_behind`](everleaf_index::OrderedIndex::apply_behind).
+    pub(crate) fn apply_behind(&self, index: &Index, writes: &[(&[u8], Write)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let start = replaced.len();
-        let writes: Vec<_> = links.iter().map(|(key, link)| (*key, Write::Upsert(*link))).collect();
-        again(&self.pool, || index.tree.apply_behind(&|| self.pool.fence(), &writes[replaced.len() - start..], replaced))
+        let links_anything = writes.iter().any(|(_, write)| *write != Write::Remove);
+        again(&self.pool, || {
+            let rest = &writes[replaced.len() - start..];
+            if links_anything { index.tree.apply_behind(&|| self.pool.fence(), rest, replaced) } else { index.tree.apply(rest, replaced) }
+        })
     }
 
     /// Several writes of which nobody is told before the caller has fenced; see [`OrderedIndex::apply_unfenced`](everleaf_index::OrderedIndex::apply_unfenced).

@@ -3,7 +3,8 @@
 //! Readers pin an epoch, look links up, and read what is visible of the records (`version.rs`), which stay in place meanwhile. One that goes through many
 //! entries pins an epoch for some hundred of them at a time, so that it does not keep retired records from being reused.
 
-use crate::namespace::{Found, GROUP, check_key, copy_value_of};
+use crate::group::GROUP;
+use crate::namespace::{Found, check_key, copy_value_of};
 use crate::store::{Index, Shared, Space};
 use crate::version::{Moment, plain_end};
 use crate::{Cursor, Error};

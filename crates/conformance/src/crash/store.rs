@@ -8,7 +8,7 @@
 
 use super::world::{Applied, Start, World};
 use crate::Broken;
-use everleaf::{Batch, Direction, Error, Evacuation, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
+use everleaf::{Act, Batch, Direction, Error, Evacuation, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -50,8 +50,8 @@ impl Stores {
 pub enum StoreChange {
     /// Sets a value.
     Put(usize, &'static str, &'static str),
-    /// Sets values, each by itself, with shared fences.
-    PutMany(usize, &'static [(&'static str, &'static str)]),
+    /// Sets values, or removes keys, each by itself, with shared fences.
+    Many(usize, &'static [(&'static str, Option<&'static str>)]),
     /// Sets a value that expires: long ago, or in a long time.
     PutUntil(usize, &'static str, &'static str, Expiry),
     /// Removes what has expired.
@@ -120,7 +120,7 @@ impl fmt::Display for StoreChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Put(space, key, value) => write!(f, "put {space}/{key}={value}"),
-            PutMany(space, pairs) => write!(f, "put many in {space}: {pairs:?}"),
+            Many(space, changes) => write!(f, "many in {space}: {changes:?}"),
             PutUntil(space, key, STREAMED, expiry) => write!(f, "put {space}/{key}, {} bytes, until {expiry:?}", STREAMED.len()),
             PutUntil(space, key, value, expiry) => write!(f, "put {space}/{key}={value} until {expiry:?}"),
             Sweep => write!(f, "sweep"),
@@ -153,7 +153,7 @@ const BALLAST_SIZES: [usize; 4] = [2000, 500, 100, 0];
 const CHANGES: [StoreChange; 15] = [
     Put(0, "a", "new"),
     Put(1, "a key of more than eight bytes", "and a value that takes more than one line of a cache, so that a crash can tear it in the middle"),
-    PutMany(0, &[("b", "1"), ("c", "2"), ("b", "3")]),
+    Many(0, &[("b", Some("1")), ("c", Some("2")), ("b", Some("3")), ("a", None)]),
     Append(0, "a", "+"),
     Delete(0, "a"),
     Write(&BATCH),
@@ -227,8 +227,10 @@ const AFTERWARDS: [StoreChange; 4] =
     [Write(&[(0, "a", Some("x")), (1, "c", None), (1, "e", Some("y"))]), Delete(0, "a"), Put(0, "z", "z"), Append(1, "e", "!")];
 
 /// A leaf that is about to split, and one with a few keys.
-const FILLED: [StoreChange; 2] =
-    [PutMany(0, &[("a", "old"), ("aa", "1"), ("ab", "2"), ("b", "3")]), Write(&[(1, "b", Some("4")), (1, "c", Some("5")), (0, "a", Some("older"))])];
+const FILLED: [StoreChange; 2] = [
+    Many(0, &[("a", Some("old")), ("aa", Some("1")), ("ab", Some("2")), ("b", Some("3"))]),
+    Write(&[(1, "b", Some("4")), (1, "c", Some("5")), (0, "a", Some("older"))]),
+];
 
 /// An open store.
 pub struct Live {
@@ -338,7 +340,7 @@ impl World for Stores {
         };
         match *change {
             Put(space, key, value) => set(space, key, Some(value.into())),
-            PutMany(space, pairs) => pairs.iter().for_each(|(key, value)| set(space, key, Some((*value).into()))),
+            Many(space, changes) => changes.iter().for_each(|(key, value)| set(space, key, value.map(str::to_owned))),
             PutUntil(space, key, value, Expiry::Future) => drop(content.insert((space, key.into()), (value.into(), Some(Expiry::Future.ms())))),
             PutUntil(space, key, _, Expiry::Past) => set(space, key, None),
             Append(space, key, tail) => content.entry((space, key.into())).or_default().0.extend_from_slice(tail.as_bytes()),
@@ -359,10 +361,10 @@ impl World for Stores {
         }
     }
 
-    /// Each pair of many is a write of its own, and each key of a range a removal: a crash leaves any of them.
+    /// Each of many is a write of its own, and each key of a range a removal: a crash leaves any of them.
     fn between(&self, before: &Content, change: &StoreChange) -> Vec<Content> {
         let writes: Vec<(usize, Vec<u8>, Option<Held>)> = match *change {
-            PutMany(space, pairs) => pairs.iter().map(|(key, value)| (space, (*key).into(), Some(((*value).into(), None)))).collect(),
+            Many(space, changes) => changes.iter().map(|(key, value)| (space, (*key).into(), value.map(|value| (value.into(), None)))).collect(),
             DeleteRange(space, from, to) => {
                 before.keys().filter(|(at, key)| *at == space && is_within(key, from, to)).map(|(_, key)| (space, key.clone(), None)).collect()
             }
@@ -447,9 +449,9 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
     let Live { store, spaces, .. } = live;
     match *change {
         Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
-        PutMany(space, pairs) => {
-            let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
-            spaces[space].put_many(&pairs)
+        Many(space, changes) => {
+            let acts: Vec<_> = changes.iter().map(|(key, value)| (key.as_bytes(), value.map_or(Act::Delete, |value| Act::Put(value.as_bytes())))).collect();
+            spaces[space].act_many(&acts, &mut Vec::new(), |_, _| Ok(ControlFlow::Continue(())))
         }
         PutUntil(space, key, value, expiry) => spaces[space].put_until(key.as_bytes(), value.as_bytes(), expiry.ms()),
         Sweep => store.sweep(1 << 10).map(drop),

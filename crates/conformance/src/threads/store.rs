@@ -4,7 +4,7 @@
 use super::history::{Operation, Returned};
 use super::target::{Mood, Target, World};
 use crate::{Broken, Class};
-use everleaf::{Batch, Cursor, Error, Evacuation, Isolation, Merge, Namespace, Options, Store as Everleaf};
+use everleaf::{Act, Batch, Cursor, Error, Evacuation, Isolation, Merge, Namespace, Options, Store as Everleaf};
 use everleaf_index::Direction;
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
@@ -187,16 +187,10 @@ impl Live {
                 self.store.write(batch)?;
                 Returned::Done
             }
-            // What is to be absent comes in groups of its own.
-            Operation::Many(changes) if changes.iter().all(|(_, to)| *to == 0) => {
-                let keys: Vec<_> = changes.iter().map(|(register, _)| key(world, *register)).collect();
-                self.space.delete_many(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-                Returned::Done
-            }
             Operation::Many(changes) => {
-                let pairs: Vec<_> = changes.iter().map(|(register, to)| (key(world, *register), to.to_le_bytes())).collect();
-                let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-                self.space.put_many(&pairs)?;
+                let changes: Vec<_> = changes.iter().map(|(register, to)| (key(world, *register), value(*to))).collect();
+                let acts: Vec<_> = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref().map_or(Act::Delete, Act::Put))).collect();
+                self.space.act_many(&acts, &mut Vec::new(), |_, _| Ok(ControlFlow::Continue(())))?;
                 Returned::Done
             }
             Operation::Clear => {
@@ -325,8 +319,8 @@ impl Target for Store {
             }
             9 | 10 => Operation::Insert(register, payload),
             11 | 12 => {
-                let (others, to) = (world.keys.len(), to(random));
-                Operation::Many((0..random.random_range(2..4usize)).map(|step| ((register + step) % others, to)).collect())
+                let others = world.keys.len();
+                Operation::Many((0..random.random_range(2..4usize)).map(|step| ((register + step) % others, to(random))).collect())
             }
             _ => match to(random) {
                 0 => Operation::Remove(register),

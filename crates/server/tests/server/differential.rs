@@ -4,6 +4,8 @@
 //! is compared. `@other` lines are sent over a second connection.
 
 use crate::peer::{Client, Running, encode, shorten, skipped};
+use everleaf::{Domain, Options};
+use everleaf_server::Config;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -313,6 +315,61 @@ fn replies_to_random_commands_are_those_of_redis() {
                 ours.exchange(&[b"HELLO", protocol]);
             }
         }
+    }
+}
+
+/// Commands that are run together, and some that are not and end such a group.
+const PIPELINED: &[&str] = &[
+    "GET K",
+    "GET K",
+    "GET K",
+    "SET K V",
+    "SET K V",
+    "SET K V",
+    "DEL K",
+    "UNLINK K",
+    "INCR K",
+    "APPEND K V",
+    "SET K V NX",
+    "DEL K K",
+    "STRLEN K",
+    "SELECT N",
+    "nosuch",
+];
+
+/// Where a write waits for a device, too: there commands wait for those of other clients, of which there are some.
+#[test]
+fn replies_to_pipelines_that_mix_commands_are_those_of_redis() {
+    let Some(redis) = Redis::start() else { return };
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads: 1, ..Config::default() });
+        let work = |seed: u64| {
+            let mut random = StdRng::seed_from_u64(seed);
+            let (mut theirs, mut ours) = (Client::connect(redis.address), server.client());
+            for round in 0..15 {
+                let count = random.random_range(1..300);
+                let mut pipeline = Vec::new();
+                for _ in 0..count {
+                    // Clients have keys of their own.
+                    let own = |random: &mut StdRng| [domain.name().as_bytes(), &seed.to_be_bytes(), &[random.random_range(b'a'..b'm')]].concat();
+                    let words = PIPELINED.choose(&mut random).unwrap().split(' ').map(|word| match word {
+                        "K" => own(&mut random),
+                        "V" => VALUES.choose(&mut random).unwrap().to_vec(),
+                        "N" => random.random_range(0..2u8).to_string().into_bytes(),
+                        word => word.as_bytes().to_vec(),
+                    });
+                    let words: Vec<_> = words.collect();
+                    pipeline.extend(encode(&words.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+                }
+                let [their, our] = [&mut theirs, &mut ours].map(|client| {
+                    client.send(&pipeline);
+                    client.call(&[b"PING"])
+                });
+                let sent = String::from_utf8_lossy(&pipeline);
+                assert!(their == our, "{domain}, seed {seed}, round {round}: {sent}\n  redis: {:?}\n  ours:  {:?}", shorten(&their), shorten(&our));
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|seed| drop(scope.spawn(move || work(seed)))));
     }
 }
 

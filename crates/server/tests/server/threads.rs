@@ -197,6 +197,45 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Large values end what is run together, and so does what fails: each command is answered for its own, and the rest is done after it.
+#[test]
+fn a_pipeline_that_mixes_commands_is_answered_in_its_order() {
+    let too_long = vec![b'x'; KEY_SIZE_MAX + 1];
+    let refusal = format!("-ERR key of {} bytes, at most {KEY_SIZE_MAX} are possible; hash the long part of it\r\n", KEY_SIZE_MAX + 1);
+    let value = [b'v'; 300_000];
+    let bulk = [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads: 1, ..Config::default() });
+        together(|number| {
+            let mut client = server.client();
+            let large = format!("large{number}").into_bytes();
+            client.send(&encode(&[b"SET", &large, &value]));
+            client.expect(b"+OK\r\n");
+            let (mut pipeline, mut expected) = (Vec::new(), Vec::new());
+            for step in 0..12 {
+                let [old, new] = [step, step + 1].map(|step| format!("{number}-{step}").into_bytes());
+                let mut add = |words: &[&[u8]], reply: &[u8]| {
+                    pipeline.extend(encode(words));
+                    expected.extend_from_slice(reply);
+                };
+                add(&[b"GET", &large], &bulk);
+                add(&[b"SET", &new, b"1"], b"+OK\r\n");
+                add(&[b"DEL", &old], if step > 0 { b":1\r\n" } else { b":0\r\n" });
+                add(&[b"SET", &too_long, b"1"], refusal.as_bytes());
+                add(&[b"GET", b"none"], b"$-1\r\n");
+                add(&[b"UNLINK", &old], b":0\r\n");
+                add(&[b"GET", &new], b"$1\r\n1\r\n");
+            }
+            for _ in 0..2 {
+                client.send(&pipeline);
+                client.expect(&expected);
+                client.says(&format!("DEL {number}-12"), ":1\r\n");
+            }
+        });
+        server.client().says("DBSIZE", &format!(":{CLIENTS}\r\n"));
+    }
+}
+
 /// Where a write waits for a device, SETs of several clients are run together: each is answered for its own, and seen by what comes behind it.
 #[test]
 fn sets_that_share_a_wait_are_answered_each_for_its_own() {

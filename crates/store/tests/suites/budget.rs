@@ -1,7 +1,8 @@
 //! What writes cost: lines flushed and fences. The figures do not depend on the machine.
 
-use everleaf::{Batch, Isolation, Namespace, Options, Store};
+use everleaf::{Act, Batch, Isolation, Namespace, Options, Store};
 use everleaf_pmem::{Count, Domain, Hardware, Pool, PoolOptions};
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
 type Counted = Count<Hardware>;
@@ -166,6 +167,37 @@ fn writes_that_wait_for_a_device_share_more_fences() {
         let merges = 3;
         let cost = bench.cost(|| assert_eq!(bench.space.delete_many(&keys[..70]).unwrap(), 70));
         assert!(cost.fences <= fences + 2 * merges, "{domain}: {cost:?}");
+    }
+}
+
+/// Reads, writes and removals that are mixed cost what the writes alone do, in one group: a fence for records, and one for every 32 entries.
+#[test]
+fn acts_of_all_kinds_share_their_fences() {
+    for (domain, fences, fences_of_one) in [(Domain::PageCache, 1 + 2, 2), (Domain::Msync, 1, 1)] {
+        let bench = Bench::in_domain(domain, "ever");
+        let keys: Vec<_> = (0..64u64).map(u64::to_be_bytes).collect();
+        let acts = |count: usize| {
+            let act = |n: usize| if n.is_multiple_of(3) { Act::Get } else { Act::Put(&[5; 20]) };
+            keys[..count].iter().enumerate().map(|(n, key)| (key.as_slice(), if n % 16 == 4 { Act::Delete } else { act(n) })).collect::<Vec<_>>()
+        };
+        let run = |acts: &[(&[u8], Act<'_>)]| {
+            let mut found = Vec::new();
+            bench.space.act_many(acts, &mut found, |_, met| Ok(if met.is_some() { Continue(()) } else { Break(()) })).unwrap();
+            assert_eq!(found.len(), acts.len(), "{domain}");
+            found.iter().filter(|found| **found).count()
+        };
+        // Takes slabs for the records. What is removed is set again, so that no leaf gets sparse.
+        run(&acts(60));
+        keys.iter().for_each(|key| bench.space.put(key, &[1; 20]).unwrap());
+        bench.pool.collect();
+        let cost = bench.cost(|| assert_eq!(run(&acts(60)), 20 + 3, "{domain}"));
+        assert_eq!((cost.fences, bench.space.count()), (fences, 64 - 4), "{domain}: {cost:?}");
+        // What is written is read in another group, and is found.
+        let key = keys[7].as_slice();
+        let cost = bench.cost(|| assert_eq!(run(&[(key, Act::Put(b"1")), (key, Act::Get), (key, Act::Put(b"2")), (key, Act::Get)]), 2));
+        assert_eq!((cost.fences, bench.space.get(key).unwrap().as_deref()), (2 * fences_of_one, Some(&b"2"[..])), "{domain}: {cost:?}");
+        let cost = bench.cost(|| assert_eq!(run(&[(key, Act::Get), (keys[8].as_slice(), Act::Get)]), 2));
+        assert_eq!(cost, Cost { lines: 0, fences: 0 }, "{domain}");
     }
 }
 

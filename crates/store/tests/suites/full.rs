@@ -1,11 +1,12 @@
 //! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
 
 use crate::shown::{break_links_to, keys};
-use everleaf::{Batch, Change, Error, Isolation, Namespace, Options, Store};
+use everleaf::{Act, Batch, Change, Error, Isolation, Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
@@ -91,6 +92,48 @@ fn many_values_are_replaced_where_there_is_room_for_few() {
         let (done, outcome) = space.put_first(&new);
         assert!(outcome.is_err_and(|error| error.is_no_space()) && !fits(space.put(new[done].0, new[done].1)), "{domain}: {done} new ones");
         assert!(new.iter().enumerate().all(|(n, (key, _))| space.get(key).unwrap().is_some() == (n < done)));
+        check(&store);
+    }
+}
+
+/// What is in front of it is done, once, and what is behind it is not; a look behind it was for nothing. Deletes need no room.
+#[test]
+fn acts_end_before_the_one_that_finds_no_room() {
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let pool = Pool::anonymous(Hardware::new(domain), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
+        let store = Store::on(pool, &Options::default()).unwrap();
+        let space = store.namespace("space").unwrap();
+        let count = (0..).find(|n| !fits(space.put(&key(*n), &[1; 900]))).unwrap();
+        // Room for one of those that replace others.
+        assert!(space.delete(&key(count - 1)).unwrap());
+        let keys: Vec<_> = (0..=count).map(key).collect();
+        let new = keys[count as usize].as_slice();
+        let (first, second, third) = (keys[0].as_slice(), keys[1].as_slice(), keys[2].as_slice());
+        let run = |acts: &[(&[u8], Act<'_>)], seen: &mut Vec<usize>| {
+            let mut found = Vec::new();
+            let outcome = space.act_many(acts, &mut found, |number, met| {
+                assert!(met.is_some());
+                seen.push(number);
+                Ok(ControlFlow::Continue(()))
+            });
+            (found, outcome)
+        };
+        let (value, mut seen) = ([2; 900], Vec::new());
+        let acts = [
+            (first, Act::Put(&value)),
+            (second, Act::Get),
+            (new, Act::Put(&[3; LARGE])),
+            (third, Act::Delete),
+            (third, Act::Get),
+            (keys[3].as_slice(), Act::Get),
+        ];
+        let (found, outcome) = run(&acts, &mut seen);
+        assert!(outcome.is_err_and(|error| error.is_no_space()) && found == [false, true], "{domain}: {found:?}");
+        assert!(seen.contains(&1) && !seen.contains(&4), "{domain}: {seen:?}");
+        assert_eq!([first, second, third, new].map(|key| space.get(key).unwrap().map(|value| value[0])), [Some(2), Some(1), Some(1), None], "{domain}");
+        let acts: Vec<_> = keys.iter().map(|key| (key.as_slice(), Act::Delete)).collect();
+        let (found, outcome) = run(&acts, &mut seen);
+        assert!(outcome.is_ok() && found.iter().filter(|found| **found).count() == count as usize - 1 && space.count() == 0, "{domain}");
         check(&store);
     }
 }

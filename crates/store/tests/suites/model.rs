@@ -1,6 +1,6 @@
 //! The store against a model: whatever sequence of operations, it answers as maps would, and goes on to do so after being opened again.
 
-use everleaf::{Batch, Change, Cursor, Direction, Error, Isolation, Merge, Namespace, Options, Snapshot, Store, Transaction};
+use everleaf::{Act, Batch, Change, Cursor, Direction, Error, Isolation, Merge, Namespace, Options, Snapshot, Store, Transaction};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -33,7 +33,8 @@ type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 #[derive(Clone, Debug)]
 enum Operation {
     Put(usize, usize, Vec<u8>),
-    PutMany(usize, Vec<(usize, Vec<u8>)>),
+    /// What is done with keys at once, `None`: they are looked up; and from which number on that is refused.
+    Act(usize, Vec<(usize, Option<Option<Vec<u8>>>)>, usize),
     Insert(usize, usize, Vec<u8>),
     Delete(usize, usize),
     Swap(usize, usize, Option<Vec<u8>>, Option<Vec<u8>>),
@@ -63,7 +64,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     let bound = prop_oneof![key.clone().prop_map(Bound::Included), key.clone().prop_map(Bound::Excluded), Just(Bound::Unbounded)];
     prop_oneof![
         6 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Put(s, k, v)),
-        1 => (space.clone(), prop::collection::vec((key.clone(), value.clone()), 0..9)).prop_map(|(s, pairs)| PutMany(s, pairs)),
+        3 => (space.clone(), prop::collection::vec((key.clone(), prop::option::of(prop::option::of(value.clone()))), 0..12), 0usize..24)
+            .prop_map(|(s, acts, refused)| Act(s, acts, refused)),
         2 => (space.clone(), key.clone(), value.clone()).prop_map(|(s, k, v)| Insert(s, k, v)),
         3 => (space.clone(), key.clone()).prop_map(|(s, k)| Delete(s, k)),
         3 => (space.clone(), key.clone(), prop::option::of(value.clone()), prop::option::of(value.clone())).prop_map(|(s, k, old, new)| Swap(s, k, old, new)),
@@ -134,17 +136,48 @@ fn open_spaces(store: &Store) -> Result<Vec<Namespace>, Error> {
     SPACES.iter().map(|name| store.namespace(name)).collect()
 }
 
+/// Acts are done in their order, up to a key that is not to be looked up.
+fn act(space: &Namespace, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, acts: &[(usize, Option<Option<Vec<u8>>>)], refused: usize) -> Result<(), Error> {
+    let acts = acts.iter().map(|(k, to)| match to {
+        None => (KEYS[*k], Act::Get),
+        Some(None) => (KEYS[*k], Act::Delete),
+        Some(Some(value)) => (KEYS[*k], Act::Put(value)),
+    });
+    let acts: Vec<_> = acts.collect();
+    let (mut found, mut values) = (Vec::new(), BTreeMap::new());
+    space.act_many(&acts, &mut found, |number, met| {
+        if number >= refused {
+            return Ok(ControlFlow::Break(()));
+        }
+        let mut value = Vec::new();
+        let size = met.map(|met| met.copy_to(&mut value)).transpose()?;
+        values.insert(number, size.map(|_| value));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let is_refused = |(number, (_, act)): (usize, &(&[u8], Act<'_>))| number >= refused && *act == Act::Get;
+    let until = acts.iter().enumerate().position(is_refused).unwrap_or(acts.len());
+    let expected = acts[..until].iter().enumerate().map(|(number, (key, act))| match act {
+        Act::Get => {
+            assert_eq!(values[&number].as_ref(), model.get(*key), "act {number} of {acts:?}");
+            model.contains_key(*key)
+        }
+        Act::Put(value) => {
+            model.insert(key.to_vec(), value.to_vec());
+            false
+        }
+        Act::Delete => model.remove(*key).is_some(),
+    });
+    assert_eq!(found, expected.collect::<Vec<_>>(), "{acts:?}");
+    Ok(())
+}
+
 fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Operation) -> Result<(), Error> {
     match operation {
         Operation::Put(s, k, value) => {
             spaces[*s].put(KEYS[*k], value)?;
             model[*s].insert(KEYS[*k].to_vec(), value.clone());
         }
-        Operation::PutMany(s, pairs) => {
-            let pairs: Vec<_> = pairs.iter().map(|(k, value)| (KEYS[*k], value.as_slice())).collect();
-            spaces[*s].put_many(&pairs)?;
-            model[*s].extend(pairs.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
-        }
+        Operation::Act(s, acts, refused) => act(&spaces[*s], &mut model[*s], acts, *refused)?,
         Operation::Insert(s, k, value) => {
             let absent = !model[*s].contains_key(KEYS[*k]);
             assert_eq!(spaces[*s].insert(KEYS[*k], value)?, absent);

@@ -1,9 +1,10 @@
 //! Many threads on one store. Bounded numbers of operations, no clocks; seeds are fixed and differ per thread.
 
-use everleaf::{Batch, Change, Direction, Error, Namespace, Options, Store};
+use everleaf::{Act, Batch, Change, Direction, Error, Namespace, Options, Store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::ops::{Bound, ControlFlow};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const INDEXES: [&str; 2] = ["ever", "isle-128"];
@@ -43,6 +44,38 @@ fn no_increment_is_lost() {
         let sum: u64 = (0..5u8).map(|key| read(&space, &[key]).unwrap_or(0)).sum();
         assert_eq!(sum, THREADS * PER_THREAD, "{index}");
         assert!(store.verify().unwrap().is_sound());
+    }
+}
+
+/// Who writes and then reads, in one group, and somebody who does so the other way round, do not overlook each other; who reads and then writes is not ahead of
+/// himself. All of it on keys that differ, so that each group reads before it writes anything.
+#[test]
+fn what_a_group_reads_is_read_in_its_place() {
+    const ROUNDS: u32 = 5_000;
+    for index in INDEXES {
+        let store = store(index);
+        let space = store.namespace("space").unwrap();
+        let barrier = Barrier::new(2);
+        let play = |own: [u8; 2], others: [u8; 2]| {
+            let round = |round: u32| {
+                let key = |letter: u8| [&[letter][..], &round.to_be_bytes()].concat();
+                let [early, late, earlier, later] = [own[0], own[1], others[0], others[1]].map(key);
+                let acts = [(&later[..], Act::Get), (&early[..], Act::Put(b"x")), (&earlier[..], Act::Get), (&late[..], Act::Put(b"x"))];
+                let mut found = Vec::new();
+                barrier.wait();
+                space.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(()))).unwrap();
+                (found[0], found[2])
+            };
+            (0..ROUNDS).map(round).collect::<Vec<_>>()
+        };
+        let (ours, theirs) = std::thread::scope(|scope| {
+            let theirs = scope.spawn(|| play(*b"bd", *b"ac"));
+            (play(*b"ac", *b"bd"), theirs.join().unwrap())
+        });
+        for (round, ((our_late, our_early), (their_late, their_early))) in ours.into_iter().zip(theirs).enumerate() {
+            assert!(our_early || their_early, "{index}: neither has seen what the other wrote before, in round {round}");
+            assert!(!(our_late && their_late), "{index}: both have seen what the other wrote after, in round {round}");
+        }
     }
 }
 

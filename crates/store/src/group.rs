@@ -1,0 +1,341 @@
+//! Several keys at a time, each on its own: lookups that wait for memory together, and writes that wait for a fence together.
+//!
+//! [`Namespace::act_many`] forms groups of what it is given. A group is done as if one act came after the other:
+//!
+//! 1. Take the stripes of all keys, of those that are only read, too: so nobody else writes any of them before 4. A group that only reads takes none.
+//! 2. Read. What is found before the writes is what would be found between them, because a group ends before it would read what it has written.
+//! 3. Write records into fresh blocks, and have one fence for all of them. *Crash: nobody reaches the blocks; recovery finds them free.*
+//! 4. Publish their links in the index, take out the entries of what is removed, and have one fence for all of that, before any reader sees it. Where a device
+//!    is waited for, it is one fence with that of 3. **The commit point**, of each write on its own. *Crash before: any of them may be there, and others not,
+//!    in whatever order they were given; none was acknowledged, and none is tied to another.*
+//! 5. Retire what was replaced. *Crash: nobody reaches it; recovery finds it free.*
+//!
+//! If there are snapshots, or were lately, versions are kept as `namespace.rs` has it, and removals are tombstones. Readers, who take no stripe, may see a
+//! later write of a group while they do not see an earlier one yet.
+
+use crate::Error;
+use crate::namespace::{Course, Found, GROUP_OF_DEVICE_BYTES, Namespace, Way, link_word};
+use crate::store::{Index, check_sizes};
+use crate::stripes::Locked;
+use everleaf_index::record::{Record, Version};
+use everleaf_index::{Listed, Write};
+use everleaf_pmem::{Reserve, with_reserve};
+use std::collections::HashSet;
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+
+/// What [`Namespace::act_many`] is to do with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act<'v> {
+    /// Look it up.
+    Get,
+    /// Set it; it does not expire.
+    Put(&'v [u8]),
+    /// Remove it.
+    Delete,
+}
+
+/// A key, and what is to be done with it.
+type Task<'a> = (&'a [u8], Act<'a>);
+/// What a key is set to; `None`: it is removed.
+type Update<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
+pub(crate) const GROUP: usize = 64;
+/// Records that share a fence which waits for a device, and so do their links: that takes longer than all else.
+const GROUP_OF_DEVICE: usize = 256;
+
+impl Act<'_> {
+    fn is_write(self) -> bool {
+        self != Self::Get
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        match self {
+            Self::Put(value) => Some(value),
+            Self::Get | Self::Delete => None,
+        }
+    }
+}
+
+/// Why the reads of a group ended before all keys were visited.
+enum End {
+    Asked,
+    Failed(Error),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl<M: Listed> Namespace<M> {
+    /// Does `acts`, one after the other as far as the caller can tell, each on its own (a crash may leave any of them), sharing lookups and the cost of making
+    /// writes durable. For each that is done, whether the key was there is appended to `found`; for one that is set, `false`.
+    ///
+    /// Calls `visit` for each key that is looked up, with the number of the act and what was found. It may have the call end before this act, with an error or
+    /// without, and must not touch the store. It is told of an act before those in front of it are done: if one of them fails, it was called for nothing, and
+    /// if one has to be tried again, it is called again for those behind.
+    ///
+    /// # Errors
+    /// Why the first act that is not done is not: see [`Namespace::get`], [`Namespace::put`] and [`Namespace::delete`].
+    pub fn act_many(
+        &self,
+        acts: &[(&[u8], Act<'_>)],
+        found: &mut Vec<bool>,
+        mut visit: impl FnMut(usize, Option<Found<'_>>) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), Error> {
+        let start = found.len();
+        let sizes = acts.iter().map(|(key, act)| act.value().map_or(Ok(()), |value| check_sizes(key, value)));
+        let (count, too_long) = sizes.enumerate().find(|(_, checked)| checked.is_err()).unwrap_or((acts.len(), Ok(())));
+        let (mut done, mut len_max) = (0, usize::MAX);
+        while done < count {
+            let end = done + self.group_len(&acts[done..count]).min(len_max);
+            let outcome = self.shared.with_room(|| {
+                // Those that have been done before the pool was full are not done again: somebody else may have written their keys since.
+                let at = found.len() - start;
+                self.act_group(&acts[at..end], found, &mut |number, met| visit(at + number, met))
+            });
+            let before = std::mem::replace(&mut done, found.len() - start);
+            match outcome {
+                Ok((way, flow)) => {
+                    way.iter().for_each(|way| self.tidy(*way, end - before));
+                    if flow.is_break() {
+                        return Ok(());
+                    }
+                }
+                // Fewer find room, perhaps: they make it by what they replace.
+                Err(error) if error.is_no_space() && end - done > 1 => len_max = (end - done) / 2,
+                Err(error) => return Err(error),
+            }
+        }
+        too_long
+    }
+
+    /// Sets several keys, each on its own (a crash or an error may leave some), sharing the cost of making them durable. Later ones win.
+    ///
+    /// # Errors
+    /// See [`Namespace::put`]. Some of the pairs have been set then: [`Namespace::put_first`] tells which.
+    pub fn put_many(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        self.put_first(pairs).1
+    }
+
+    /// [`Namespace::put_many`], up to a pair that cannot be set, if there is one: how many have been, each once, and why the next one has not.
+    pub fn put_first(&self, pairs: &[(&[u8], &[u8])]) -> (usize, Result<(), Error>) {
+        let acts: Vec<_> = pairs.iter().map(|(key, value)| (*key, Act::Put(value))).collect();
+        let mut found = Vec::with_capacity(acts.len());
+        let outcome = self.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())));
+        (found.len(), outcome)
+    }
+
+    /// Removes several keys, each on its own (a crash or an error may leave any), sharing the cost of making that durable; how many were present.
+    ///
+    /// # Errors
+    /// See [`Namespace::delete`]. Keys before the one that failed have been removed.
+    pub fn delete_many(&self, keys: &[&[u8]]) -> Result<u64, Error> {
+        let acts: Vec<_> = keys.iter().map(|key| (*key, Act::Delete)).collect();
+        let mut found = Vec::with_capacity(acts.len());
+        self.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())))?;
+        Ok(found.iter().filter(|found| **found).count() as u64)
+    }
+
+    /// With how many of `acts` to begin.
+    fn group_len(&self, acts: &[Task<'_>]) -> usize {
+        let (few, mut size) = (acts.len().min(GROUP), 0);
+        let most = if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP };
+        let fits = |(key, act): &&Task<'_>| {
+            size += key.len() + act.value().map_or(0, <[u8]>::len);
+            size <= GROUP_OF_DEVICE_BYTES
+        };
+        let len = acts.iter().take(most).take_while(fits).count().max(few);
+        let group = &acts[..len];
+        if group.iter().all(|(_, act)| act.is_write() == group[0].1.is_write()) {
+            return len;
+        }
+        let mut written = HashSet::with_capacity(len);
+        for (number, &(key, act)) in group.iter().enumerate() {
+            if act.is_write() {
+                written.insert(key);
+            } else if written.contains(key) {
+                return number;
+            }
+        }
+        len
+    }
+
+    /// Does a group, or its beginning: how it was written, if anything was, and whether what is behind that is to be done.
+    fn act_group(
+        &self,
+        acts: &[Task<'_>],
+        found: &mut Vec<bool>,
+        visit: &mut impl FnMut(usize, Option<Found<'_>>) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(Option<Way>, ControlFlow<()>), Error> {
+        let has_writes = acts.iter().any(|(_, act)| act.is_write());
+        let stripes = match has_writes {
+            true => self.shared.stripes.lock_many(acts.iter().map(|(key, _)| (self.space.number, *key))),
+            false => Vec::new(),
+        };
+        let reads: Vec<usize> = (0..acts.len()).filter(|number| !acts[*number].1.is_write()).collect();
+        let (mut met, mut shown) = (Vec::with_capacity(reads.len()), Vec::new());
+        let end = self.read_group(acts, &reads, &mut met, visit);
+        // The first one that is not done, because of the reads.
+        let until = if end.is_ok() { acts.len() } else { reads[met.len()] };
+        let changes: Vec<Update<'_>> = acts[..until].iter().filter(|(_, act)| act.is_write()).map(|(key, act)| (*key, act.value())).collect();
+        let written = self.write_group(&stripes, &changes, &mut shown);
+        let (mut met, mut shown) = (met.into_iter(), shown.into_iter());
+        found.extend(acts[..until].iter().map_while(|(_, act)| if act.is_write() { shown.next() } else { met.next() }));
+        let way = written?;
+        match end {
+            Ok(()) => Ok((way, ControlFlow::Continue(()))),
+            Err(End::Asked) => Ok((way, ControlFlow::Break(()))),
+            Err(End::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Visits the keys of those of `acts` that are `reads`; of each that was, whether it was found is appended to `met`.
+    fn read_group(
+        &self,
+        acts: &[Task<'_>],
+        reads: &[usize],
+        met: &mut Vec<bool>,
+        visit: &mut impl FnMut(usize, Option<Found<'_>>) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), End> {
+        let keys: Vec<&[u8]> = reads.iter().map(|number| acts[*number].0).collect();
+        let mut at_once = keys.len();
+        while met.len() < keys.len() {
+            let keys = &keys[met.len()..][..at_once.min(keys.len() - met.len())];
+            let outcome = self.visit_many(keys, |entry| {
+                let is_found = entry.is_some();
+                let flow = visit(reads[met.len()], entry)?;
+                if flow.is_break() {
+                    return Err(End::Asked);
+                }
+                met.push(is_found);
+                Ok(())
+            });
+            at_once = match outcome {
+                Ok(()) => usize::MAX,
+                // One of them cannot be looked up: one at a time finds out which.
+                Err(End::Failed(_)) if keys.len() > 1 => 1,
+                Err(end) => return Err(end),
+            };
+        }
+        Ok(())
+    }
+
+    /// Makes the writes of a group; of each that is made, whether the key was there, if it is to be removed, is appended to `shown`.
+    fn write_group(&self, stripes: &[Locked<'_>], changes: &[Update<'_>], shown: &mut Vec<bool>) -> Result<Option<Way>, Error> {
+        let (Some(stripe), false) = (stripes.first(), changes.is_empty()) else { return Ok(None) };
+        self.shared.writable()?;
+        if changes.iter().any(|(_, value)| value.is_some()) {
+            return self.with_index(|index| self.write_group_to(index, stripe, changes, shown)).map(Some);
+        }
+        match self.space.index.load().as_deref() {
+            Some(index) => with_reserve(Reserve::Half, || self.write_group_to(index, stripe, changes, shown)).map(Some),
+            None => {
+                shown.resize(changes.len(), false);
+                Ok(None)
+            }
+        }
+    }
+
+    fn write_group_to(&self, index: &Index, stripe: &Locked<'_>, changes: &[Update<'_>], shown: &mut Vec<bool>) -> Result<Way, Error> {
+        match self.course(stripe) {
+            Course::Plain(at, _announced) => {
+                let version = Version { commit: at, ..Version::default() };
+                let writes = self.write_records(changes.iter().map(|(key, value)| (*key, value.map(|value| (value, version)))))?;
+                let mut replaced = Vec::with_capacity(writes.len());
+                let outcome = self.shared.apply_behind(index, &writes, &mut replaced);
+                let gone = |((_, write), old): (&(_, Write), &Option<NonZeroU64>)| match (write, old) {
+                    (Write::Remove, Some(old)) => self.is_shown(old.get()),
+                    _ => Ok(false),
+                };
+                // What is damaged is reported when it is settled.
+                let gone: Vec<_> = writes.iter().zip(&replaced).map(gone).map(|gone| gone.unwrap_or(false)).collect();
+                let settled = self.settle(&writes, &replaced, at, outcome);
+                self.tell_done(shown, gone, settled)?;
+                Ok(Way::Plain)
+            }
+            Course::Versioned => {
+                // Versions of a key must follow each other in time, and keys one another as the caller has them: so a key that comes again begins another part.
+                let mut rest = changes;
+                while !rest.is_empty() {
+                    let (part, after) = rest.split_at(count_distinct(rest));
+                    self.shared.tick();
+                    self.write_versions(index, part, shown)?;
+                    rest = after;
+                }
+                Ok(Way::Versioned)
+            }
+        }
+    }
+
+    /// Writes versions of keys, none of which comes twice: tombstones of those that are to be removed, if they are present.
+    fn write_versions(&self, index: &Index, changes: &[Update<'_>], shown: &mut Vec<bool>) -> Result<(), Error> {
+        let commit = self.shared.unstamped();
+        // Of each key, whether it is shown before it is removed; `None`: nothing is written.
+        let (mut fates, mut versions) = (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
+        for ((key, value), previous) in changes.iter().zip(self.links_of(index, changes)?) {
+            let previous = previous.map_or(0, NonZeroU64::get);
+            fates.push(match value {
+                Some(_) => Some(false),
+                None if self.is_present(previous)? => Some(self.is_shown(previous)?),
+                None => None,
+            });
+            if fates.last().is_some_and(Option::is_some) {
+                let version = Version { is_tombstone: value.is_none(), commit, previous, expiry_ms: None };
+                versions.push((*key, Some((value.unwrap_or_default(), version))));
+            }
+        }
+        let writes = self.write_records(versions.into_iter())?;
+        let mut replaced = Vec::with_capacity(writes.len());
+        let outcome = self.shared.apply_behind(index, &writes, &mut replaced);
+        let mut published = replaced.iter();
+        let done = fates.into_iter().map_while(|fate| fate.map_or(Some(false), |was_shown| published.next().map(|_| was_shown))).collect();
+        let settled = self.settle_versions(&writes, &replaced, outcome);
+        self.tell_done(shown, done, settled)
+    }
+
+    /// What an index links for the keys of `changes`, whose stripes are held.
+    fn links_of(&self, index: &Index, changes: &[Update<'_>]) -> Result<Vec<Option<NonZeroU64>>, Error> {
+        let _pinned = self.shared.pool.pin();
+        let keys: Vec<_> = changes.iter().map(|(key, _)| *key).collect();
+        let mut links = Vec::with_capacity(keys.len());
+        index.tree.get_many(&keys, &mut links)?;
+        Ok(links)
+    }
+
+    /// Writes records back, which are to be durable together, before or when they are linked ([`Shared::apply_behind`](crate::store::Shared::apply_behind));
+    /// what makes the index link them, and of keys without a record, link nothing.
+    fn write_records<'k, 'v>(&self, versions: impl ExactSizeIterator<Item = (&'k [u8], Option<(&'v [u8], Version)>)>) -> Result<Vec<(&'k [u8], Write)>, Error> {
+        let pool = &*self.shared.pool;
+        let (mut records, mut size) = (Vec::with_capacity(versions.len()), 0);
+        for (key, version) in versions {
+            let record = version.map(|(value, version)| {
+                size += key.len() + value.len();
+                Record::write(pool, key, value, version)
+            });
+            records.push((key, record.transpose()?.map(|record| record.flush())));
+        }
+        if pool.medium().awaits_device() && size > GROUP_OF_DEVICE_BYTES {
+            // That takes a while, in which no leaf of the index is to be held.
+            pool.fence();
+        }
+        Ok(records.into_iter().map(|(key, record)| (key, record.map_or(Write::Remove, |record| Write::Upsert(link_word(record.release()))))).collect())
+    }
+
+    /// Tells what was published as done, unless it is not known whether it is durable.
+    fn tell_done(&self, shown: &mut Vec<bool>, done: Vec<bool>, settled: Result<(), Error>) -> Result<(), Error> {
+        if settled.is_ok() || self.shared.writable().is_ok() {
+            shown.extend(done);
+        }
+        settled
+    }
+}
+
+/// How many changes there are before a key comes again.
+fn count_distinct(changes: &[Update<'_>]) -> usize {
+    let mut seen = HashSet::with_capacity(changes.len());
+    changes.iter().take_while(|(key, _)| seen.insert(*key)).count()
+}
