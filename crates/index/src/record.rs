@@ -77,7 +77,11 @@ pub struct Record<'p> {
 
 fn word_count(shape: u64) -> usize {
     let (key_size, value_size) = sizes(shape);
-    HEADER_WORDS + key_size.div_ceil(WORD) + value_size.div_ceil(WORD) + usize::from(shape & EXPIRES != 0)
+    words_of(key_size, value_size, shape & EXPIRES != 0)
+}
+
+fn words_of(key_size: usize, value_size: usize, expires: bool) -> usize {
+    HEADER_WORDS + key_size.div_ceil(WORD) + value_size.div_ceil(WORD) + usize::from(expires)
 }
 
 impl<'p> Record<'p> {
@@ -188,6 +192,11 @@ impl<'p> Record<'p> {
     /// Size of the whole record in bytes: what was allocated for it.
     pub fn size(&self) -> usize {
         size_of_val(self.words)
+    }
+
+    /// Size in bytes that a record of such a key and such a value has, which `expires`, or does not.
+    pub fn size_of(key_size: usize, value_size: usize, expires: bool) -> usize {
+        words_of(key_size, value_size, expires) * WORD
     }
 
     /// Whether it says that the key is absent.

@@ -109,9 +109,12 @@ impl Database<'_> {
         }
     }
 
-    /// Bytes that `key` takes in the pool, if it is present there: what a transaction has only written so far does not count.
+    /// Bytes that `key` takes in the pool, if it is present; within a transaction that has written it, those that it will take.
     pub(crate) fn footprint(&self, key: &[u8]) -> Result<Option<usize>, Error> {
-        self.namespace.footprint(key)
+        match self.transaction {
+            Some(_) => Ok(self.entry(key)?.map(|entry| entry.footprint(key))),
+            None => self.namespace.footprint(key),
+        }
     }
 
     /// The value of `key`, and when it expires.

@@ -482,6 +482,12 @@ fn a_key_takes_what_its_record_takes() {
     client.says("SET k v EX 1000", "+OK\r\n");
     client.says("MEMORY USAGE k", ":72\r\n");
     client.says("MEMORY USAGE k SAMPLES -1", "-ERR syntax error\r\n");
+    // Of a transaction, what it has made of the key so far counts, whether small, or in the pool already.
+    let large = format!("SET k {} EX 1000", "v".repeat(1000));
+    let lines = ["MULTI", "MEMORY USAGE k", "SET k v", "MEMORY USAGE k", "DEL k", "MEMORY USAGE k", &large, "MEMORY USAGE k"];
+    lines.iter().for_each(|line| _ = client.exchange(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
+    client.replies("EXEC", &format!("*7\r\n:72\r\n+OK\r\n:64\r\n:1\r\n$-1\r\n+OK\r\n:{}\r\n", 64 + 1000));
+    client.says("MEMORY USAGE k", &format!(":{}\r\n", 64 + 1000));
     client.says("MEMORY USAGE k foo", "-ERR syntax error\r\n");
     client.says("MEMORY x", "-ERR unknown subcommand 'x'. Try MEMORY HELP.\r\n");
     let info = String::from_utf8(client.call(&[b"INFO", b"keyspace"])).unwrap();
