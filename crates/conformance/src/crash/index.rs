@@ -17,7 +17,7 @@ pub struct Index<K: Class + ?Sized> {
     entry: Entry<K, Crash>,
     /// How many keys long random runs speak of.
     keys: u32,
-    /// Whether it is Ever: several writes share a fence, and leaves lie in extents. Where writes are made one after the other, a crash leaves nothing of several
+    /// Whether it is Ever: several writes share a fence, and leaves lie in extents. Where writes are made one by one, a crash leaves nothing of several
     /// that it does not leave of single ones.
     is_ever: bool,
 }
