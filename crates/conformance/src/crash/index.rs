@@ -260,17 +260,13 @@ pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
     let full = capacity as u32;
     let ascending = |count: u32| (1..=count).map(|number| Put(number * 10, payload(number * 10))).collect::<Vec<_>>();
     let descending = |count: u32| ascending(count).into_iter().rev().collect::<Vec<_>>();
-    let equal = (1..=2 * full).map(|number| Put(number * 10, EQUAL)).collect();
+    let equal = (1..=2 * full).map(|number| Put(number * 10, EQUAL));
     let without = |mut changes: Vec<Change>, deleted: &mut dyn Iterator<Item = u32>| {
         changes.extend(deleted.map(|number| Delete(number * 10)));
         changes
     };
     let mut edges = ascending(full - 1);
     edges.extend([Put(u32::MAX, payload(1)), Put(0, payload(2))]);
-    let born = |name, changes: Vec<Change>, keys| {
-        let changes = changes.into_iter().map(IndexChange::Key);
-        Start::new(name, std::iter::once(IndexChange::Create).chain(changes).collect(), keys)
-    };
     let mut starts = vec![
         born("empty", Vec::new(), [10, 20, 30, 40]),
         born("one below split", descending(full - 1), [5, 20, 25, full * 10]),
@@ -289,6 +285,12 @@ pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
     starts
 }
 
+/// An index that was made, and then changed so.
+fn born(name: &'static str, changes: impl IntoIterator<Item = Change>, keys: [u32; 4]) -> Start<IndexChange> {
+    let changes = changes.into_iter().map(IndexChange::Key);
+    Start::new(name, std::iter::once(IndexChange::Create).chain(changes).collect(), keys)
+}
+
 /// Three neighbours, of which a removal lets the second go into the third, and then another one the first into both, where extents have four leaves and nodes
 /// three: the third is in another extent, and so in another line of directories. So what is stored to the second's entry may be lost behind what is stored to
 /// the third's.
@@ -300,8 +302,7 @@ fn two_mergers(capacity: usize) -> Start<IndexChange> {
     let kept = [(6, 1), (7, half), (8, full * 3 / 4 - (half - 1))];
     let filled = (1..=9 * full).map(|number| Put(number * 10, payload(number * 10)));
     let emptied = kept.into_iter().flat_map(|(leaf, kept)| (first_of(leaf) + kept..first_of(leaf + 1)).map(|number| Delete(number * 10)));
-    let changes = std::iter::once(IndexChange::Create).chain(filled.chain(emptied).map(IndexChange::Key)).collect();
-    Start::new("two mergers", changes, [first_of(6) * 10, first_of(7) * 10, first_of(7) * 10 + 5, first_of(8) * 10])
+    born("two mergers", filled.chain(emptied), [first_of(6) * 10, first_of(7) * 10, first_of(7) * 10 + 5, first_of(8) * 10])
 }
 
 /// A put of `key` where `present` is its payload: one that changes something, unless all payloads are equal.

@@ -72,14 +72,20 @@ fn every_write_makes_room_of_what_nobody_wants() {
     }
 }
 
+/// A store whose pool is full of equal values, and how many there are.
+fn full_of_values(domain: Domain) -> (Store, Namespace, u32) {
+    let pool = Pool::anonymous(Hardware::new(domain), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
+    let store = Store::on(pool, &Options::default()).unwrap();
+    let space = store.namespace("space").unwrap();
+    let count = (0..).find(|n| !fits(space.put(&key(*n), &[1; 900]))).unwrap();
+    (store, space, count)
+}
+
 /// Of what was made durable together nothing is replaced before all of it is there: where there is room for less, less is made durable together.
 #[test]
 fn many_values_are_replaced_where_there_is_room_for_few() {
     for domain in [Domain::PageCache, Domain::Msync] {
-        let pool = Pool::anonymous(Hardware::new(domain), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
-        let store = Store::on(pool, &Options::default()).unwrap();
-        let space = store.namespace("space").unwrap();
-        let count = (0..).find(|n| !fits(space.put(&key(*n), &[1; 900]))).unwrap();
+        let (store, space, count) = full_of_values(domain);
         (0..10).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
         let keys: Vec<_> = (10..count).map(key).collect();
         let pairs: Vec<_> = keys.iter().map(|key| (key.as_slice(), &[2; 900][..])).collect();
@@ -100,10 +106,7 @@ fn many_values_are_replaced_where_there_is_room_for_few() {
 #[test]
 fn acts_end_before_the_one_that_finds_no_room() {
     for domain in [Domain::PageCache, Domain::Msync] {
-        let pool = Pool::anonymous(Hardware::new(domain), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
-        let store = Store::on(pool, &Options::default()).unwrap();
-        let space = store.namespace("space").unwrap();
-        let count = (0..).find(|n| !fits(space.put(&key(*n), &[1; 900]))).unwrap();
+        let (store, space, count) = full_of_values(domain);
         // Room for one of those that replace others.
         assert!(space.delete(&key(count - 1)).unwrap());
         let keys: Vec<_> = (0..=count).map(key).collect();
