@@ -125,10 +125,10 @@ impl Budget {
         }
         if entry.name.starts_with("lb") {
             // Blocks of 14 slots and four lines, or of 6 and two. A split builds the new leaf, with the new key if that belongs there; writes the sibling and
-            // the headers that do not count yet; the first header. Else it inserts afterwards. It may take a new slab.
+            // the headers that do not count yet, beside those that do; the first header. Else it inserts afterwards. It may take a new slab.
             let (lines, blocks) =
                 if entry.leaf_capacity.is_multiple_of(14) { (4, entry.leaf_capacity as u64 / 14) } else { (2, entry.leaf_capacity as u64 / 6) };
-            let cheapest_split = cost(lines * blocks + (blocks - 1) + 1 + 1, 2);
+            let cheapest_split = cost(lines * blocks + 2 * (blocks - 1) + 1 + 1, 2);
             let split = cost(cheapest_split.lines + 2 + 1 + 1, cheapest_split.fences + 2 + 1);
             // Theorems 3.5 and 3.6, whose proof counts three near slots of 14.
             let insert_lines = if lines == 4 { 1.31 } else { 2.0 };
@@ -145,7 +145,8 @@ impl Budget {
         }
         if entry.name.starts_with("fp") {
             // Leaves of the paper's, of LB+-Tree's study, and ours: their lines, and whether the link of the next leaf is in another one than the bitmap. A
-            // split writes the new leaf, a log, the old one, the log again; then the change goes on. It may have to make the log, and take a slab for each.
+            // split writes the new leaf and the old header, a log, the old leaf, the log again; then the change goes on. It may have to make the log, and take
+            // a slab for each.
             let (lines, apart) = match entry.leaf_capacity {
                 8 => (3, 0),
                 14 => (4, 1),
@@ -154,7 +155,7 @@ impl Budget {
             };
             // As published, fingerprint and bitmap are made durable one after the other.
             let write = if entry.name.ends_with("published") { cost(3, 3) } else { cost(2, 2) };
-            let cheapest_split = cost(lines + 1 + (1 + apart) + 1 + write.lines, 4 + write.fences);
+            let cheapest_split = cost(lines + 1 + 1 + (1 + apart) + 1 + write.lines, 4 + write.fences);
             let split = cost(cheapest_split.lines + 2 + 2 + 1, cheapest_split.fences + 2 + 2);
             return Self {
                 insert: vec![write],

@@ -172,6 +172,27 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
     /// # Errors
     /// A full or damaged pool.
     pub fn write_many(&self, writes: &[(K::Owned, Write)]) -> Result<Vec<Option<u64>>, Error> {
+        self.make(writes, |linked, returned| self.write_linked(linked, returned))
+    }
+
+    /// [`Self::write_many`], with a fence behind them that the index has left to its caller.
+    ///
+    /// # Errors
+    /// A full or damaged pool.
+    pub fn write_many_and_fence(&self, writes: &[(K::Owned, Write)]) -> Result<Vec<Option<u64>>, Error> {
+        self.make(writes, |linked, returned| {
+            self.index.apply_unfenced(linked, returned)?;
+            self.pool.fence();
+            Ok(())
+        })
+    }
+
+    /// Makes writes by `apply`, which does so with values that link their records.
+    fn make(
+        &self,
+        writes: &[(K::Owned, Write)],
+        apply: impl FnOnce(&[(&K, Write)], &mut Vec<Option<NonZeroU64>>) -> Result<(), Error>,
+    ) -> Result<Vec<Option<u64>>, Error> {
         let value = |key: &K::Owned, payload: NonZeroU64| K::value(&self.pool, key.borrow(), payload.get());
         let mut linked: Vec<(&K, Write)> = Vec::with_capacity(writes.len());
         for (key, write) in writes {
@@ -186,7 +207,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         // What is there may be changed and retired by another thread before its payload is read.
         let _guard = self.pool.pin();
         let mut returned = Vec::new();
-        self.write_linked(&linked, &mut returned)?;
+        apply(&linked, &mut returned)?;
         let settle = |((_, write), returned): (&(&K, Write), Option<NonZeroU64>)| match (*write, returned) {
             (Write::Insert(value), Some(present)) => {
                 self.retire(value)?;

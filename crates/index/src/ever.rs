@@ -66,6 +66,7 @@ mod relocate;
 mod scan;
 mod structure;
 
+use crate::batch::{Fencing, at_once};
 use crate::counter::Counter;
 use crate::image::Gate;
 use crate::latch::Restart;
@@ -75,7 +76,6 @@ use crate::selective::leaf::Placed;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValues, Write};
-use batch::{Fencing, STAGED_MAX};
 use behind::Behind;
 use directory::{Descriptors, Directory, Number, handle};
 use everleaf_pmem::vector::Wide;
@@ -395,8 +395,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        let at_once = if self.pool.medium().awaits_device() { STAGED_MAX } else { GROUP };
-        writes.chunks(at_once).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
+        writes.chunks(at_once(self.pool.medium())).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
     }
 
     fn apply_behind(&self, fence: &dyn Fn(), writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {

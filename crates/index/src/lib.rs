@@ -5,6 +5,7 @@
 //! suites, the benchmark, the store) knows every index. See `docs/papers.md` for the paper behind each.
 
 mod arena;
+mod batch;
 mod counter;
 mod error;
 mod ever;
@@ -82,8 +83,8 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
 
     /// [`OrderedIndex::apply`] for a caller who fences: each write is visible when the call returns, and durable behind the next fence of its thread. Till
     /// then a crash may take back any of them, so whoever meets one must know, by what its value links, that it does not count yet, or no longer; and nothing
-    /// that a write has replaced may be given up before. Nobody may write a key that is removed so before the fence: a crash could leave it twice. Where the
-    /// structure does not allow it, each write is durable at once.
+    /// that a write has replaced may be given up before. Nobody else may write any of the keys before the fence: a crash could leave one that is removed
+    /// twice, or take back a new one with what it was set to since. Where the structure does not allow it, a write is durable at once.
     fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         self.apply(writes, returned)
     }

@@ -16,7 +16,8 @@
 //! 2. a leaf in the list is durable as a whole; every leaf that the router knows is in the list, or latched;
 //! 3. the range of a leaf changes only under its latch; the latch of a leaf that was taken out of the list says *obsolete* for ever;
 //! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
-//!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise.
+//!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise. But for
+//!    what was written for a caller who fences behind it (`batch.rs`).
 //!
 //! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree, NV-Tree), or divided in their place (LB+-Tree,
 //! FPTree, wB+-Tree).
@@ -30,6 +31,7 @@ pub mod log;
 pub mod router;
 pub mod structure;
 
+mod batch;
 mod image;
 mod open;
 mod relocate;
@@ -37,6 +39,7 @@ mod scan;
 mod waypoints;
 
 use crate::arena::Arena;
+use crate::batch::{Fencing, STAGED_MAX, at_once};
 use crate::counter::Counter;
 use crate::image::Gate;
 use crate::latch::{Latch, Locked, Restart};
@@ -544,18 +547,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        for writes in writes.chunks(GROUP) {
-            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
-            keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
-            self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
-            for ((key, write), route) in writes.iter().zip(routes) {
-                returned.push(self.acknowledged(|| match write.sets() {
-                    Some((value, when)) => self.set(key, value, when, route),
-                    None => self.take(key, route),
-                })?);
-            }
-        }
-        Ok(())
+        writes.chunks(at_once(self.pool.medium())).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
+    }
+
+    fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        writes.chunks(STAGED_MAX).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Callers, returned)))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {

@@ -103,7 +103,7 @@ impl Arguments {
         runs.run(|| Store { index: "isle-128" });
         // Only if one is asked for: what there is to find there is found in the indexes themselves, but for what only a store does with them.
         if self.index.is_some() {
-            for index in ["lb-128", "fp-192", "nv-128", "wb-128", "ever-64"] {
+            for index in ["lb-128", "lb-2x128", "fp-192", "nv-128", "wb-128", "ever-64"] {
                 runs.run(|| Store { index });
             }
         }

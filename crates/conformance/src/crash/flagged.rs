@@ -97,6 +97,8 @@ impl<const MISTAKE: usize> LeafLayout<u64> for Flagged<MISTAKE> {
 
     type Structure = Replaced;
 
+    type Plan = ();
+
     fn find<M: Medium>(&self, _: &Pm<M>, key: &u64) -> Result<Option<(usize, NonZeroU64)>, Error> {
         let found = self.counted().into_iter().rev().find(|(_, element)| element[0] == *key);
         Ok(found.and_then(|(slot, element)| Some((slot, NonZeroU64::new(element[1])?))))

@@ -17,9 +17,8 @@ pub struct Index<K: Class + ?Sized> {
     entry: Entry<K, Crash>,
     /// How many keys long random runs speak of.
     keys: u32,
-    /// Whether it is Ever: several writes share a fence, and leaves lie in extents. Where writes are made one by one, a crash leaves nothing of several
-    /// that it does not leave of single ones.
-    is_ever: bool,
+    /// Whether several writes share a fence. The list makes one after the other: a crash leaves nothing of them that it does not leave of single ones.
+    shares_fences: bool,
 }
 
 /// What can happen to an index.
@@ -57,7 +56,7 @@ impl fmt::Display for IndexChange {
 impl<K: Class + ?Sized> Index<K> {
     /// The index of an entry of the registry.
     pub fn new(entry: Entry<K, Crash>) -> Self {
-        Self { keys: entry.leaf_capacity as u32 * 16 + 40, is_ever: entry.name.starts_with("ever"), entry }
+        Self { keys: entry.leaf_capacity as u32 * 16 + 40, shares_fences: entry.name != "list", entry }
     }
 
     /// What a bulk load of `count` keys makes.
@@ -93,8 +92,8 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn starts(&self) -> Vec<Start<IndexChange>> {
         let capacity = self.entry.leaf_capacity;
         let mut starts = starts(capacity);
-        // An extent of large leaves has too many of them for this.
-        starts.extend((self.is_ever && capacity <= 8).then(|| two_mergers(capacity)));
+        // Extents are Ever's; those of large leaves have too many of them for this.
+        starts.extend((self.entry.name.starts_with("ever") && capacity <= 8).then(|| two_mergers(capacity)));
         starts
     }
 
@@ -136,10 +135,16 @@ impl<K: Class + ?Sized> World for Index<K> {
             Some(content) => {
                 let put = |key| put(start, key, content.get::<K>(K::numbered(key).borrow()).copied());
                 let [first, second, third, _] = start.keys;
-                let is_present = content.contains_key::<K>(K::numbered(second).borrow());
-                let many = [put(first), if is_present { Delete(second) } else { put(second) }, put(third)];
-                let many = self.is_ever.then_some(IndexChange::Many(many));
-                start.keys.into_iter().flat_map(|key| [put(key), Delete(key)]).map(IndexChange::Key).chain(many).collect()
+                // Puts alone, too, of which the first may take the last free slot, so that the leaf is divided for the next one.
+                let is_other = content.get::<K>(K::numbered(second).borrow()).is_some_and(|present| *present != payload(second));
+                let many = [put(first), if is_other { Delete(second) } else { put(second) }, put(third)];
+                start
+                    .keys
+                    .into_iter()
+                    .flat_map(|key| [put(key), Delete(key)])
+                    .map(IndexChange::Key)
+                    .chain(self.shares_fences.then_some(IndexChange::Many(many)))
+                    .collect()
             }
         }
     }
@@ -154,7 +159,7 @@ impl<K: Class + ?Sized> World for Index<K> {
         let growing = (step / u64::from(self.keys)).is_multiple_of(2);
         let mut change = |key| if choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty() { Put(key, step + 2) } else { Delete(key) };
         let changes = [change(key), change(key + 1), change(key + self.keys / 2)];
-        if self.is_ever && choice.random_ratio(1, 8) { IndexChange::Many(changes) } else { IndexChange::Key(changes[0]) }
+        if self.shares_fences && choice.random_ratio(1, 8) { IndexChange::Many(changes) } else { IndexChange::Key(changes[0]) }
     }
 
     /// Fills a leaf until it splits, updates, and empties it again until it merges.
@@ -216,7 +221,11 @@ impl<K: Class + ?Sized> World for Index<K> {
                     });
                     were.push(apply_to_model::<K>(&mut model, change));
                 }
-                let returned = live.subject()?.write_many(&writes).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
+                // What is removed without a fence nobody may write before it.
+                let subject = live.subject()?;
+                let returned =
+                    if changes.iter().all(|change| matches!(change, Put(..))) { subject.write_many_and_fence(&writes) } else { subject.write_many(&writes) };
+                let returned = returned.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
                 if returned != were {
                     return Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {were:?}")));
                 }

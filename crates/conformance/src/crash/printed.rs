@@ -48,6 +48,8 @@ macro_rules! layout_of_the_leaf_within {
 
             type Structure = Divided;
 
+            type Plan = ();
+
             fn find<M: Medium>(&self, pm: &Pm<M>, key: &u64) -> Result<Option<(usize, NonZeroU64)>, Error> {
                 self.leaf.find(pm, key)
             }

@@ -2,7 +2,7 @@
 //! loaded, or everything put elsewhere.
 
 use super::history::{Operation, Returned};
-use super::target::{Mood, Target, World};
+use super::target::{Index, Mood, Target, World};
 use crate::{Broken, Class};
 use everleaf::{Act, Batch, Cursor, Error, Evacuation, Isolation, Merge, Namespace, Options, Store as Everleaf};
 use everleaf_index::Direction;
@@ -256,15 +256,18 @@ impl Target for Store {
     }
 
     fn worlds(&self) -> Vec<World> {
-        let world = |name, count: usize, closed| World {
+        let world = |name, keys: usize, count: usize, closed, focus: &[usize]| World {
             name,
-            keys: (1..=8).map(|number| number * 10).collect(),
+            keys: (1..=keys as u32).map(|number| number * 10).collect(),
             setup: (0..count).map(|register| Operation::Upsert(register, register as u64 + 1)).collect(),
             closed,
             opening: Vec::new(),
-            focus: Vec::new(),
+            focus: focus.to_vec(),
         };
-        vec![world("empty", 0, false), world("one leaf", 4, true), world("two leaves", 8, false)]
+        let capacity = Index::<[u8]>::named(self.index).entry.leaf_capacity;
+        // Batches fill it, and what they have written is not durable yet when others divide it.
+        let filling = world("a leaf with two free slots", capacity + 2, capacity - 2, false, &[0, capacity - 2, capacity - 1, capacity, capacity + 1]);
+        vec![world("empty", 8, 0, false, &[]), world("one leaf", 8, 4, true, &[]), world("two leaves", 8, 8, false, &[]), filling]
     }
 
     fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Live, Broken> {

@@ -167,7 +167,7 @@ enum Fill {
 
 /// An index of the registry.
 pub struct Index<K: Class + ?Sized> {
-    entry: Entry<K, Crash>,
+    pub(super) entry: Entry<K, Crash>,
 }
 
 impl<K: Class + ?Sized> Index<K> {

@@ -156,7 +156,8 @@ fn only_ordered_stores_rely_on_earlier_ones_to_their_line() {
 /// The canary: a suite that does not miss the flush or the fence of a line proves nothing. `cargo xtask crash mutate` goes through all mistakes.
 #[test]
 fn the_suite_fails_without_a_flush_or_a_fence_of_a_leaf() {
-    for suite in suites().into_iter().filter(|suite| ["isle-128/u64", "lb-128/u64", "lb-2x128/u64", "nv-128/u64"].contains(&&*suite.name())) {
+    // Two of which each flush and each fence shows within two operations.
+    for suite in suites().into_iter().filter(|suite| ["lb-128/u64", "nv-128/u64"].contains(&&*suite.name())) {
         let with = |life| suite.every(&Options { operations: 2, second_life_every: 4, life, ..Options::default() });
         let profile = Arc::new(Profile::default());
         with(CrashOptions { profile: Some(Arc::clone(&profile)), ..CrashOptions::default() }).assert_clean();

@@ -39,19 +39,14 @@
 use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};
 use super::{Ever, Reached, When};
+use crate::batch::{APPROACHED_MAX, Fencing, STAGED_MAX};
 use crate::latch::{Appending, Locked, Restart};
 use crate::selective::router::{GROUP, Route, Router, Target};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Error, Key, Write};
+use everleaf_pmem::Medium;
 use everleaf_pmem::vector::Wide;
-use everleaf_pmem::{Medium, schedule};
 use std::num::NonZeroU64;
-
-/// Writes that share a fence at most, where it waits for a device. Others wait for those who hold leaves meanwhile, as they would for the device.
-pub(super) const STAGED_MAX: usize = 256;
-
-/// Keys that are looked for at once: few where schedules are looked at, whose batches are short, so that some are looked for when leaves are held.
-const APPROACHED_MAX: usize = if schedule::IS_BUILT_IN { 2 } else { GROUP };
 
 /// A write that has a slot, and a leaf that nobody else writes to.
 struct Staged<'a, K: ?Sized, const LINES: usize> {
@@ -62,15 +57,6 @@ struct Staged<'a, K: ?Sized, const LINES: usize> {
     place: Place,
     deed: Deed,
     hold: Hold<'a>,
-}
-
-/// Who fences before the writes of a batch are acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fencing {
-    /// The batch, before others see them.
-    Own,
-    /// The caller, behind it.
-    Callers,
 }
 
 /// Writes that have been staged.

@@ -18,6 +18,7 @@ use crate::{Error, Key};
 use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Resident, Word};
 use std::cell::Cell;
 use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::Release;
 
 /// An entry as a leaf keeps it: the head of the key, and the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub struct Birth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a change that found no room has not been made"]
 pub enum Written {
-    /// The change is durable.
+    /// The change is durable, or has been staged.
     Done,
     /// There was no room, and nothing has changed: [`Structure::make_room`] comes next.
     NoRoom,
@@ -67,13 +68,22 @@ pub enum Written {
 /// The bytes of a leaf and the order in which they are written.
 ///
 /// Readers call under no lock, and check afterwards that nothing has changed; writers hold the latch of the leaf. When a writing call returns, the change is
-/// durable, unless it found no room, which a change of any kind may do in a layout that writes it beside what was there.
+/// durable; or it found no room, which a change of any kind may do in a layout that writes it beside what was there.
+///
+/// Several changes are made together in steps, between which the caller fences: [`LeafLayout::stage`] for each, [`LeafLayout::arrange`] where there is such a
+/// step, [`LeafLayout::publish`]. All of them flush what they store.
 pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static {
     /// Largest number of entries.
     const CAPACITY: usize;
 
     /// How leaves split and merge.
     type Structure: Structure<K, Self>;
+
+    /// What changes of a leaf that are made together have come to, and nobody sees yet.
+    type Plan;
+
+    /// Whether plans are arranged before they are published.
+    const ARRANGES: bool = false;
 
     /// The slot and value of `key`.
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error>;
@@ -89,6 +99,18 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
 
     /// Removes the entry at `slot`.
     fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error>;
+
+    /// Makes a change of a key, at `slot` if it is there, together with those that `plan` has, none of which is of that key. What a crash could leave half done
+    /// only takes its place in the plan, and what it needs is stored where nobody looks yet. There may be no room; always in a layout that has no plans.
+    fn stage<M: Medium>(&self, _: &Pm<M>, _: &mut Option<Self::Plan>, _: &K, _slot: usize, _: Change) -> Result<Written, Error> {
+        Ok(Written::NoRoom)
+    }
+
+    /// A step between, behind what was staged: stores what is not valid, durably, before all of a plan is published.
+    fn arrange<M: Medium>(&self, _: &Pm<M>, _: &Self::Plan) {}
+
+    /// Makes a plan come true, behind what was staged and arranged: wherever a crash comes, each of its changes is made or not.
+    fn publish<M: Medium>(&self, _: &Pm<M>, _: &Self::Plan) {}
 
     /// Number of entries.
     fn count(&self) -> usize;
@@ -176,6 +198,14 @@ pub enum Change {
     Update(NonZeroU64),
     /// It is there, and is to go.
     Remove,
+}
+
+/// Sets a value in its place: one store, behind which others to its line come, or which is copied to a line that is durable before the leaf is given up.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn set_value<M: Medium>(pm: &Pm<M>, word: &Word, value: NonZeroU64) {
+    pm.store(word, value.get(), Release);
+    pm.flush(word);
 }
 
 /// The slots whose bits are set, from the lowest.

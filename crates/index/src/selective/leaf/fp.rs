@@ -26,8 +26,9 @@
 //! Update, 2 flushes and 2 fences: as an insert into another slot; the one store to the bitmap sets the bit of that and clears that of the old one. So a full
 //! leaf is split first. Remove, 1 flush and 1 fence: the bitmap without the bit.
 //!
-//! Split of a full leaf L, LINES + 3 flushes (one more where next is not in the header's line) and 4 fences:
-//! 1. the new leaf N is a copy of L, link and all, but for its bitmap, which has the bits of the upper half; flush all of it; fence. A crash: nobody reaches N.
+//! Split of a full leaf L, LINES + 4 flushes (one more where next is not in the header's line) and 4 fences:
+//! 1. the new leaf N is a copy of L, link and all, but for its bitmap, which has the bits of the upper half; flush all of it, and L's header, where a
+//!    batch may have fingerprints that are not durable yet; fence. A crash: nobody reaches N.
 //! 2. a log of the tree says that L's bitmap is to be the rest, and its next N; persist: the commit point. See [`log`](crate::selective::log).
 //! 3. both words of L; persist. Without the log, a crash between them would leave the upper half in both leaves, or in none that the list leads to.
 //! 4. the log is cleared, persist.
@@ -40,7 +41,7 @@
 //!
 //! Recovery has nothing to repair but what logs say.
 
-use super::{Birth, Divisible, Division, Entry, LeafLayout, Written, each};
+use super::{Birth, Change, Divisible, Division, Entry, LeafLayout, Written, each};
 use crate::record::Record;
 use crate::selective::log::{self, Log};
 use crate::selective::structure::{Divided, Room};
@@ -122,16 +123,29 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
         equal >> Self::FINGERPRINTS & self.bitmap()
     }
 
-    /// Step 1 of an insert, and what of step 2 means nothing yet.
     #[inline]
-    fn prepare<M: Medium>(&self, pm: &Pm<M>, slot: usize, head: u64, value: NonZeroU64, fingerprint: u8) {
+    fn put<M: Medium>(&self, pm: &Pm<M>, slot: usize, head: u64, value: NonZeroU64) {
         let entry = self.entry(slot);
         pm.store(&entry[HEAD], head, Release);
         // persist-equivalent(store early): nobody reads either word before the bitmap has the bit.
         pm.store(&entry[VALUE], value.get(), Release);
-        pm.persist(entry);
+        pm.flush(entry);
+    }
+
+    #[inline]
+    #[track_caller]
+    fn set_fingerprint<M: Medium>(&self, pm: &Pm<M>, slot: usize, fingerprint: u8) {
         let (word, shift) = self.place(slot);
         pm.store(word, word.get() & !(0xff << shift) | u64::from(fingerprint) << shift, Release);
+    }
+
+    /// Step 1 of an insert, and what of step 2 means nothing yet.
+    #[inline]
+    fn prepare<M: Medium>(&self, pm: &Pm<M>, slot: usize, head: u64, value: NonZeroU64, fingerprint: u8) {
+        self.put(pm, slot, head, value);
+        pm.fence();
+        self.set_fingerprint(pm, slot, fingerprint);
+        let (word, _) = self.place(slot);
         if FENCES == 3 {
             // persist-equivalent: the bitmap is stored to the same line, and after it.
             pm.persist(word);
@@ -169,6 +183,9 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
     const CAPACITY: usize = Self::SLOTS;
 
     type Structure = Divided;
+
+    /// The bitmap to come.
+    type Plan = u64;
 
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
@@ -219,6 +236,30 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         self.switch(pm, self.bitmap() & !(1 << slot));
         pm.persist(self.word());
         Ok(Written::Done)
+    }
+
+    /// A value is set in its place. No entry takes the slot of one that goes: till the plan is published that one is there.
+    fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<u64>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
+        if let Change::Update(value) = change {
+            super::set_value(pm, &self.entry(slot)[VALUE], value);
+            return Ok(Written::Done);
+        }
+        let bitmap = plan.get_or_insert_with(|| self.bitmap());
+        if let Change::Insert(value) = change {
+            let Some(slot) = each(!(*bitmap | self.bitmap()) & Self::ALL).next() else { return Ok(Written::NoRoom) };
+            self.put(pm, slot, key.head(0), value);
+            // persist-equivalent(store late): the bitmap is stored to the same line behind the next fence, and after it.
+            self.set_fingerprint(pm, slot, super::fingerprint(key));
+            *bitmap |= 1 << slot;
+        } else {
+            *bitmap &= !(1 << slot);
+        }
+        Ok(Written::Done)
+    }
+
+    fn publish<M: Medium>(&self, pm: &Pm<M>, bitmap: &u64) {
+        self.switch(pm, *bitmap);
+        pm.flush(self.word());
     }
 
     #[inline(always)]
@@ -296,6 +337,9 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         }
         // persist-equivalent(store early): nobody can reach the leaf before all of it is durable.
         right.switch(pool, moved);
+        // The log tells nothing of fingerprints, and those may not be durable, if another thread's batch has written them, whose caller has not fenced yet.
+        // persist-equivalent: to one thread, of which the next fence makes durable whatever it has flushed before.
+        pool.flush(self.word());
         let right = pool.fence_all(right.flush()).release();
         let rest = self.bitmap() & !moved;
         log.record(pool, log::Record { leaf: pool.offset_of(self), next: right.link(), bitmap: rest });

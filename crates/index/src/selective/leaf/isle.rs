@@ -31,29 +31,29 @@
 //! 1. shift greater entries to the right and write the new one, in the order above; flush the line. A crash within: the copy is taken back (or, when the shift
 //!    was over, the entry stays).
 //! 2. counter + 1, persist: the fence makes line and counter durable; the last store of the line is the commit point. A crash before: each of the two is as
-//!    before or as after, the line perhaps between, and every pair is a row of the table below.
+//!    before or as after, the line perhaps between, and the line decides.
 //!
 //! Remove, 2 flushes and 1 fence: 1. shift the greater entries to the left, last value := 0; flush the line. A crash within: recovery finishes the shift.
 //! 2. counter - 1, persist, as above. Update, 1 flush and 1 fence: one value word.
 //!
 //! The paper fences between line and counter, because "one less than counted" looks like a finished removal and would lose an insert. It would lose one that
-//! was acknowledged, if the counter alone were durable then; under one fence for both it takes back an insert that was not. What must not happen is that two
-//! changes of a line are in the balance at once, which could be two apart: hence the fence before the next, and in recovery before anything else is stored.
+//! was acknowledged, if the counter alone were durable then; under one fence for both it takes back an insert that was not.
 //!
-//! # Recovery of a line, with c its counter and n its values
+//! A batch makes all its changes so, and fences behind them, or leaves that to its caller: several changes of a line may be in the balance at once, of one
+//! thread or several.
 //!
-//! | c, n | copy | what happened | action |
-//! |---|---|---|---|
-//! | c = n | no | nothing | |
-//! | c = n - 1 | no | insert, shift over; or remove, counted and not begun | c := n |
-//! | c = n - 1 | yes | insert, shifting; or remove, counted and shifting | shift left over the copy, last value := 0, persist |
-//! | c = n + 1 | no | remove, shift over; or insert, counted and not begun | c := n |
-//! | c = n | yes | remove, shifting; or insert, counted and shifting | the same, then c := n - 1 |
+//! # Recovery of a line
 //!
-//! Shifting left over a copy takes an insert back and finishes a removal alike. Everything else is damage. The repair is the same shift as a removal's,
-//! persisted before the counter, so a crash within it is one more row of the table.
+//! The line keeps a prefix of the stores of all changes in the balance: each is made, or not begun, but for one that may be cut short. What tells is the copy,
+//! whatever the counter says:
+//!
+//! 1. where there is a copy, shift left over it, last value := 0, persist. That takes an insert back, and finishes a removal. It is the shift of a removal, so
+//!    a crash within leaves a line with a copy again, or without.
+//! 2. where the counter is not the number of values, it becomes that, persist. A crash before: the same again.
+//!
+//! A value behind a vacant slot is damage.
 
-use super::{Birth, Entry, LeafLayout, Written};
+use super::{Birth, Change, Entry, LeafLayout, Written};
 use crate::record::Record;
 use crate::selective::structure::Replaced;
 use crate::{Error, Key};
@@ -132,16 +132,62 @@ impl<const LINES: usize> IsleLeaf<LINES> {
 
     #[inline(always)]
     fn counter(&self, line: usize) -> usize {
-        (self.counters[line / 8].get() >> (line % 8 * 8) & 0xff) as usize
+        (self.counter_word(line).get() >> (line % 8 * 8) & 0xff) as usize
     }
 
-    /// Counts, durably. The latch makes reading and writing the word one step.
+    #[inline(always)]
+    fn counter_word(&self, line: usize) -> &Word {
+        &self.counters[line / 8]
+    }
+
+    /// Counts. The latch makes reading and writing the word one step. The caller flushes it.
     #[inline]
     #[track_caller]
     fn set_counter<M: Medium>(&self, pm: &Pm<M>, line: usize, count: usize) {
-        let (word, shift) = (&self.counters[line / 8], line % 8 * 8);
+        let (word, shift) = (self.counter_word(line), line % 8 * 8);
         pm.store(word, word.get() & !(0xff << shift) | (count as u64) << shift, Release);
-        pm.persist(word);
+    }
+
+    /// An insert but for its fence.
+    fn add<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<Written, Error> {
+        let Some(number) = (0..LINES).find(|&line| self.counter(line) < SLOTS) else { return Ok(Written::NoRoom) };
+        let (line, count) = (&self.lines[number], self.counter(number));
+        let skip = LeafLayout::<K>::skip(self);
+        let mut slot = count;
+        while slot > 0 {
+            let Some(left) = NonZeroU64::new(line[slot - 1][VALUE].get()) else { return Err(self.damage(pm, number, "a counted entry without a value")) };
+            if key.compare(pm, skip, line[slot - 1][HEAD].get(), left)?.is_gt() {
+                break;
+            }
+            slot -= 1;
+        }
+        let first = |to| if K::WHOLE && to != count { First::Value } else { First::Head };
+        for from in (slot..count).rev() {
+            write(pm, &line[from + 1], line[from][HEAD].get(), line[from][VALUE].get(), first(from + 1));
+        }
+        write(pm, &line[slot], key.head(skip), value.get(), first(slot));
+        pm.flush(line);
+        self.set_counter(pm, number, count + 1);
+        pm.flush(self.counter_word(number));
+        Ok(Written::Done)
+    }
+
+    /// A removal but for its fence.
+    fn take<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
+        let number = slot / SLOTS;
+        let (line, count) = (&self.lines[number], self.counter(number));
+        if !(slot % SLOTS + 1..=SLOTS).contains(&count) {
+            return Err(self.damage(pm, number, "an entry that is not counted"));
+        }
+        shift_left::<K, M>(pm, line, slot % SLOTS, count);
+        pm.flush(line);
+        self.set_counter(pm, number, count - 1);
+        pm.flush(self.counter_word(number));
+        Ok(Written::Done)
+    }
+
+    fn value(&self, slot: usize) -> &Word {
+        &self.lines[slot / SLOTS][slot % SLOTS][VALUE]
     }
 
     fn damage<M: Medium>(&self, pm: &Pm<M>, line: usize, what: &'static str) -> Error {
@@ -155,17 +201,18 @@ impl<const LINES: usize> IsleLeaf<LINES> {
             return Err(self.damage(pm, number, "a line of a leaf with a hole"));
         }
         let copy = (1..count).find(|&slot| line[slot - 1][identity::<K>()].get() == line[slot][identity::<K>()].get());
-        match (copy, counted.wrapping_sub(count) as isize) {
-            (None, 0) => {}
-            (None, 1 | -1) => self.set_counter(pm, number, count),
-            (Some(right), 0 | -1) => {
-                shift_left::<K, M>(pm, line, right - 1, count);
-                pm.persist(line);
-                if counted == count {
-                    self.set_counter(pm, number, count - 1);
-                }
-            }
-            _ => return Err(self.damage(pm, number, "a line of a leaf whose counter no crash explains")),
+        if counted > SLOTS {
+            return Err(self.damage(pm, number, "a line of a leaf that counts more entries than it has room for"));
+        }
+        if let Some(right) = copy {
+            shift_left::<K, M>(pm, line, right - 1, count);
+            pm.persist(line);
+        }
+        let left = count - usize::from(copy.is_some());
+        if counted != left {
+            self.set_counter(pm, number, left);
+            // persist-equivalent(fence drop): to one thread, which fences before the tree is closed; after a crash it is counted anew. Others recover for it.
+            pm.persist(self.counter_word(number));
         }
         Ok(())
     }
@@ -175,6 +222,9 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
     const CAPACITY: usize = LINES * SLOTS;
 
     type Structure = Replaced;
+
+    /// Each change of a line is right by itself.
+    type Plan = ();
 
     /// All heads are compared at once, which leaves nothing to mispredict; the key itself, where it is more than its head, only where heads are equal. A vacant
     /// slot may still show an old head, so a slot counts only by its value.
@@ -212,44 +262,34 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
     }
 
     fn insert<M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<Written, Error> {
-        let Some(number) = (0..LINES).find(|&line| self.counter(line) < SLOTS) else { return Ok(Written::NoRoom) };
-        let (line, count) = (&self.lines[number], self.counter(number));
-        let skip = LeafLayout::<K>::skip(self);
-        let mut slot = count;
-        while slot > 0 {
-            let Some(left) = NonZeroU64::new(line[slot - 1][VALUE].get()) else { return Err(self.damage(pm, number, "a counted entry without a value")) };
-            if key.compare(pm, skip, line[slot - 1][HEAD].get(), left)?.is_gt() {
-                break;
-            }
-            slot -= 1;
+        let written = self.add(pm, key, value)?;
+        if written == Written::Done {
+            pm.fence();
         }
-        let first = |to| if K::WHOLE && to != count { First::Value } else { First::Head };
-        for from in (slot..count).rev() {
-            write(pm, &line[from + 1], line[from][HEAD].get(), line[from][VALUE].get(), first(from + 1));
-        }
-        write(pm, &line[slot], key.head(skip), value.get(), first(slot));
-        pm.flush(line);
-        self.set_counter(pm, number, count + 1);
-        Ok(Written::Done)
+        Ok(written)
     }
 
     fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
-        let word = &self.lines[slot / SLOTS][slot % SLOTS][VALUE];
-        pm.store(word, value.get(), Release);
-        pm.persist(word);
+        super::set_value(pm, self.value(slot), value);
+        pm.fence();
         Ok(Written::Done)
     }
 
     fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
-        let number = slot / SLOTS;
-        let (line, count) = (&self.lines[number], self.counter(number));
-        if !(slot % SLOTS + 1..=SLOTS).contains(&count) {
-            return Err(self.damage(pm, number, "an entry that is not counted"));
+        let written = self.take::<K, M>(pm, slot)?;
+        pm.fence();
+        Ok(written)
+    }
+
+    fn stage<M: Medium>(&self, pm: &Pm<M>, _: &mut Option<()>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
+        match change {
+            Change::Insert(value) => self.add(pm, key, value),
+            Change::Update(value) => {
+                super::set_value(pm, self.value(slot), value);
+                Ok(Written::Done)
+            }
+            Change::Remove => self.take::<K, M>(pm, slot),
         }
-        shift_left::<K, M>(pm, line, slot % SLOTS, count);
-        pm.flush(line);
-        self.set_counter(pm, number, count - 1);
-        Ok(Written::Done)
     }
 
     fn count(&self) -> usize {

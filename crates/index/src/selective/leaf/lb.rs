@@ -33,8 +33,9 @@
 //! Split of a full leaf X, 4 + 2 flushes and 2 fences with one block:
 //! 1. the new leaf N takes copies of the upper half, and the pending key if it belongs there, in the last slots of its blocks, so that there is room near its
 //!    headers. N's next is X's.
-//! 2. what does not count in X: the other sibling := N; in the other blocks, the other header := this one without the moved slots. Flush N and these; fence. A
-//!    crash: nobody reads any of it.
+//! 2. what does not count in X: the other sibling := N; in the other blocks, the other header := this one without the moved slots. Flush N and these, and
+//!    the lines of the headers that count in the other blocks: a batch whose caller has not fenced yet may have written there. Fence. A crash: nobody reads
+//!    any of it.
 //! 3. the first header: without the moved slots, and alt flipped; persist. One word makes N the next leaf, takes the moved entries out of all blocks, and is
 //!    the commit point.
 //!
@@ -73,7 +74,7 @@ const VALUE: usize = 1;
 
 /// A header, copied out.
 #[derive(Clone, Copy)]
-struct Header(u128);
+pub struct Header(u128);
 
 impl Header {
     /// The slots that it could tell of.
@@ -205,6 +206,10 @@ impl<const LINES: usize, const BLOCKS: usize> LbLeaf<LINES, BLOCKS> {
         }
     }
 
+    fn value(&self, slot: usize) -> &Word {
+        &unit(&self.blocks[slot / Self::SLOTS], slot % Self::SLOTS)[VALUE]
+    }
+
     fn damage<M: Medium>(&self, pm: &Pm<M>, number: usize, what: &'static str) -> Error {
         everleaf_pmem::Error::corrupt(pm.offset_of(&self.blocks[number]).bytes(), what).into()
     }
@@ -214,6 +219,9 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
     const CAPACITY: usize = BLOCKS * Self::SLOTS;
 
     type Structure = Divided;
+
+    /// The headers to come.
+    type Plan = [Header; BLOCKS];
 
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
@@ -279,9 +287,8 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
     }
 
     fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
-        let word = &unit(&self.blocks[slot / Self::SLOTS], slot % Self::SLOTS)[VALUE];
-        pm.store(word, value.get(), Release);
-        pm.persist(word);
+        super::set_value(pm, self.value(slot), value);
+        pm.fence();
         Ok(Written::Done)
     }
 
@@ -292,6 +299,44 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
         header.write(pm, place);
         pm.persist(place);
         Ok(Written::Done)
+    }
+
+    /// No entry takes the slot of one that goes: till the plan is published that one is there.
+    fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<[Header; BLOCKS]>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
+        if let Change::Update(value) = change {
+            super::set_value(pm, self.value(slot), value);
+            return Ok(Written::Done);
+        }
+        let alt = self.alt();
+        let now = |number| Header::read(self.header(number, alt).1);
+        let headers = plan.get_or_insert_with(|| std::array::from_fn(now));
+        let Change::Insert(value) = change else {
+            headers[slot / Self::SLOTS].free(1 << (slot % Self::SLOTS));
+            return Ok(Written::Done);
+        };
+        let free = |number: usize, header: &Header| !(header.occupied() | now(number).occupied()) & Self::ALL;
+        let Some((number, header)) = headers.iter_mut().enumerate().find(|(number, header)| free(*number, header) != 0) else {
+            return Ok(Written::NoRoom);
+        };
+        let (block, free, near) = (&self.blocks[number], free(number, header), Self::slots_of(self.header(number, alt).0));
+        let slot = if free & near != 0 { free & near } else { free }.trailing_zeros() as usize;
+        write(pm, unit(block, slot), key.head(0), value.get());
+        if near >> slot & 1 == 0 {
+            pm.flush(unit(block, slot));
+        }
+        header.put(slot, super::fingerprint(key));
+        Ok(Written::Done)
+    }
+
+    fn publish<M: Medium>(&self, pm: &Pm<M>, headers: &[Header; BLOCKS]) {
+        let alt = self.alt();
+        for (number, header) in headers.iter().enumerate() {
+            let place = self.header(number, alt).1;
+            if Header::read(place).0 != header.0 {
+                header.write(pm, place);
+                pm.flush(place);
+            }
+        }
     }
 
     #[inline(always)]
@@ -367,11 +412,14 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> Divisible<K> for 
         pool.store(sibling, right.off().link(), Release);
         pool.flush(sibling);
         for number in 1..BLOCKS {
-            let mut header = Header::read(self.header(number, alt).1);
+            let (now, place) = (self.header(number, alt).1, self.header(number, !alt).1);
+            let mut header = Header::read(now);
             header.free(Self::part(moved, number));
-            let place = self.header(number, !alt).1;
             header.write(pool, place);
             pool.flush(place);
+            // The header that counts till now may not be durable, nor what is in its line, if a batch of another thread, whose caller has not fenced, wrote it.
+            // persist-equivalent: to one thread, of which the next fence makes durable whatever it has flushed before.
+            pool.flush(now);
         }
         let right = pool.fence_all(right.flush()).release();
         let (_, place) = self.header(0, alt);

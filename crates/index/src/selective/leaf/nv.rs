@@ -36,7 +36,7 @@
 //!
 //! Recovery has nothing to repair.
 
-use super::{Birth, Entry, LeafLayout, Written};
+use super::{Birth, Change, Entry, LeafLayout, Written};
 use crate::record::Record;
 use crate::selective::structure::Replaced;
 use crate::{Error, Key};
@@ -118,26 +118,44 @@ impl<const LINES: usize> NvLeaf<LINES> {
         (0..self.elements()).filter(|slot| self.element(*slot)[VALUE].get() == 0).count()
     }
 
-    /// Adds elements, all or none.
-    fn append<M: Medium>(&self, pm: &Pm<M>, elements: &[[u64; 2]]) -> Result<Written, Error> {
-        let first = self.elements();
+    /// Step 1 for elements from the slot `first` on, but for the fence. Their last line, if there is room for them.
+    fn put<M: Medium>(&self, pm: &Pm<M>, first: usize, elements: &[[u64; 2]]) -> Option<usize> {
         if first + elements.len() > Self::SLOTS {
-            return Ok(Written::NoRoom);
+            return None;
         }
         for (slot, [head, value]) in (first..).zip(elements) {
             pm.store(&self.element(slot)[HEAD], *head, Relaxed);
             pm.store(&self.element(slot)[VALUE], *value, Relaxed);
         }
         let last = (first + elements.len() - 1 + HEADER) / UNITS;
+        for line in self.lines[..=last].iter().skip(((first + HEADER) / UNITS).max(1)) {
+            pm.flush(line);
+        }
+        Some(last)
+    }
+
+    /// Step 2, but for the fence.
+    #[track_caller]
+    fn set_count<M: Medium>(&self, pm: &Pm<M>, count: usize) {
+        pm.store(self.count_word(), count as u64, Release);
+        pm.flush(self.count_word());
+    }
+
+    /// Adds elements, all or none.
+    fn append<M: Medium>(&self, pm: &Pm<M>, elements: &[[u64; 2]]) -> Result<Written, Error> {
+        let first = self.elements();
+        let Some(last) = self.put(pm, first, elements) else { return Ok(Written::NoRoom) };
         if last > 0 {
-            for line in &self.lines[((first + HEADER) / UNITS).max(1)..=last] {
-                pm.flush(line);
-            }
             pm.fence();
         }
-        pm.store(self.count_word(), (first + elements.len()) as u64, Release);
-        pm.persist(self.count_word());
+        self.set_count(pm, first + elements.len());
+        pm.fence();
         Ok(Written::Done)
+    }
+
+    /// What an update appends.
+    fn update_of<K: Key + ?Sized>(&self, slot: usize, value: NonZeroU64) -> [[u64; 2]; 2] {
+        [[self.identity::<K>(slot), 0], [self.element(slot)[HEAD].get(), value.get()]]
     }
 
     fn damage<M: Medium>(&self, pm: &Pm<M>, what: &'static str) -> Error {
@@ -149,6 +167,9 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for NvLeaf<LINES> {
     const CAPACITY: usize = Self::SLOTS;
 
     type Structure = Replaced;
+
+    /// The count to come.
+    type Plan = usize;
 
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
@@ -182,11 +203,29 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for NvLeaf<LINES> {
     }
 
     fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
-        self.append(pm, &[[self.identity::<K>(slot), 0], [self.element(slot)[HEAD].get(), value.get()]])
+        self.append(pm, &self.update_of::<K>(slot, value))
     }
 
     fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
         self.append(pm, &[[self.identity::<K>(slot), 0]])
+    }
+
+    fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<usize>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
+        let count = plan.get_or_insert_with(|| self.elements());
+        let elements: &[_] = match change {
+            Change::Insert(value) => &[[key.head(LeafLayout::<K>::skip(self)), value.get()]],
+            Change::Update(value) => &self.update_of::<K>(slot, value),
+            Change::Remove => &[[self.identity::<K>(slot), 0]],
+        };
+        if self.put(pm, *count, elements).is_none() {
+            return Ok(Written::NoRoom);
+        }
+        *count += elements.len();
+        Ok(Written::Done)
+    }
+
+    fn publish<M: Medium>(&self, pm: &Pm<M>, count: &usize) {
+        self.set_count(pm, *count);
     }
 
     fn count(&self) -> usize {

@@ -52,7 +52,7 @@
 //!
 //! Recovery of a leaf with a slot array and without bit 0: the array of the entries that count, persist; bit 0, persist. A crash within: the same again.
 
-use super::{Birth, Divisible, Division, Entry, LeafLayout, Written, each};
+use super::{Birth, Change, Divisible, Division, Entry, LeafLayout, Written, each};
 use crate::record::Record;
 use crate::selective::log::{self, Log};
 use crate::selective::structure::{Divided, Room};
@@ -78,6 +78,14 @@ const VALUE: usize = 1;
 
 /// The bit of the bitmap that says that the slot array is valid.
 const VALID: u64 = 1;
+
+/// What a batch makes of a leaf.
+pub struct Plan {
+    /// A bit for each unit that is to hold an entry.
+    occupied: u64,
+    /// In a leaf with a slot array: those units, in the order of their keys.
+    order: Vec<u8>,
+}
 
 /// The units that a slot array lists.
 fn listed(array: &[Unit]) -> Vec<u8> {
@@ -155,12 +163,25 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
     #[inline(always)]
     fn search<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Result<(usize, NonZeroU64), usize>, Error> {
         let byte = |at: usize| (self.array()[at / 16][at % 16 / 8].get() >> (at % 8 * 8)) as u8;
+        self.search_in(pm, key, self.occupied(), usize::from(byte(0)).min(Self::SLOTS), |at| byte(at + 1))
+    }
+
+    /// [`Self::search`] by any list of so many units, all of which must be `occupied`.
+    #[inline(always)]
+    fn search_in<K: Key + ?Sized, M: Medium>(
+        &self,
+        pm: &Pm<M>,
+        key: &K,
+        occupied: u64,
+        count: usize,
+        unit_at: impl Fn(usize) -> u8,
+    ) -> Result<Result<(usize, NonZeroU64), usize>, Error> {
         let head = key.head(0);
-        let (mut low, mut high) = (0, usize::from(byte(0)).min(Self::SLOTS));
+        let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low.midpoint(high);
-            let unit = usize::from(byte(middle + 1));
-            let is_there = (1..=Self::SLOTS).contains(&unit) && self.occupied() >> unit & 1 == 1;
+            let unit = usize::from(unit_at(middle));
+            let is_there = (1..=Self::SLOTS).contains(&unit) && occupied >> unit & 1 == 1;
             let entry = if is_there { self.unit(unit) } else { return Err(self.damage(pm, "a slot array of a leaf")) };
             let mut order = head.cmp(&entry[HEAD].get());
             if order.is_eq() {
@@ -175,11 +196,12 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         Ok(Err(low))
     }
 
-    /// Step 1 of a change in a leaf with a slot array.
+    /// Step 1 of a change in a leaf with a slot array, but for the fence.
+    #[track_caller]
     fn invalidate<M: Medium>(&self, pm: &Pm<M>) {
         let bitmap = self.bitmap();
         pm.store(bitmap, bitmap.get() & !VALID, Release);
-        pm.persist(bitmap);
+        pm.flush(bitmap);
     }
 
     #[inline]
@@ -231,6 +253,10 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
 
     type Structure = Divided;
 
+    type Plan = Plan;
+
+    const ARRANGES: bool = ARRAY > 0;
+
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
         // Of integers, whose heads are the keys, all are compared at once, which leaves nothing to mispredict.
@@ -273,6 +299,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
         let Err(position) = self.search(pm, key)? else { return Err(self.damage(pm, "a key of a leaf that was not there")) };
         order.insert(position, unit as u8);
         self.invalidate(pm);
+        pm.fence();
         self.put(pm, unit, head, value);
         list(pm, self.array(), &order);
         pm.persist(self.array());
@@ -281,9 +308,8 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
     }
 
     fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) -> Result<Written, Error> {
-        let word = &self.unit(slot)[VALUE];
-        pm.store(word, value.get(), Release);
-        pm.persist(word);
+        super::set_value(pm, &self.unit(slot)[VALUE], value);
+        pm.fence();
         Ok(Written::Done)
     }
 
@@ -292,11 +318,50 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
             let mut order = self.order(pm)?;
             order.retain(|unit| usize::from(*unit) != slot);
             self.invalidate(pm);
+            pm.fence();
             list(pm, self.array(), &order);
             pm.persist(self.array());
         }
         self.switch(pm, self.occupied() & !(1 << slot));
         Ok(Written::Done)
+    }
+
+    /// No entry takes the unit of one that goes: till the plan is published that one is there.
+    fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<Plan>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
+        if let Change::Update(value) = change {
+            super::set_value(pm, &self.unit(slot)[VALUE], value);
+            return Ok(Written::Done);
+        }
+        let order = if ARRAY > 0 && plan.is_none() { self.order(pm)? } else { Vec::new() };
+        let plan = plan.get_or_insert_with(|| Plan { occupied: self.occupied(), order });
+        if let Change::Insert(value) = change {
+            let Some(unit) = each(!(plan.occupied | self.occupied()) & Self::ALL).next() else { return Ok(Written::NoRoom) };
+            if ARRAY > 0 {
+                let Err(position) = self.search_in(pm, key, plan.occupied, plan.order.len(), |at| plan.order[at])? else {
+                    return Err(self.damage(pm, "a key of a leaf that was not there"));
+                };
+                plan.order.insert(position, unit as u8);
+            }
+            self.put(pm, unit, key.head(0), value);
+            plan.occupied |= 1 << unit;
+        } else {
+            plan.occupied &= !(1 << slot);
+            plan.order.retain(|unit| usize::from(*unit) != slot);
+        }
+        if self.bitmap().get() & VALID != 0 {
+            self.invalidate(pm);
+        }
+        Ok(Written::Done)
+    }
+
+    fn arrange<M: Medium>(&self, pm: &Pm<M>, plan: &Plan) {
+        list(pm, self.array(), &plan.order);
+        pm.flush(self.array());
+    }
+
+    fn publish<M: Medium>(&self, pm: &Pm<M>, plan: &Plan) {
+        pm.store(self.bitmap(), plan.occupied | Self::SORTED, Release);
+        pm.flush(self.bitmap());
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may make the pending change. Its business is that a crash leaves all of that
 //!    or nothing. See [`Divisible::divide`].
 //! 3. router: from the separator on N. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key of X waits.
-//! 4. an insert that belongs to X, whose latch is still held, is made the ordinary way: X is as durable as any leaf whose latch is free.
+//! 4. an insert that belongs to X, whose latch is still held, is made the ordinary way: X is as any leaf is whose latch is free.
 //!
 //! The range of X shrinks: who was led to X before step 3 finds its version changed, or the router's.
 //!

@@ -1,0 +1,174 @@
+//! Several writes under few fences.
+//!
+//! 1. For each write in turn: find the leaf of its key, and latch it, unless the write before did. Values that are there are set, and what is new is stored
+//!    where nobody looks ([`LeafLayout::stage`]); all of it is flushed. Fence. *A crash: each value is the old one or the new one; all else of the leaf is as
+//!    before.*
+//! 2. Where the layout wants that: what is not valid yet ([`LeafLayout::arrange`]); fence. *A crash: recovery makes it.*
+//! 3. For each leaf, the one store, or the few, by which new entries are there and others are gone ([`LeafLayout::publish`]); fence, unless the caller does.
+//!    *A crash: each write is made or not.*
+//! 4. Let go of all leaves. Merge those that have become sparse.
+//!
+//! Steps 1 and 2 have no fence if all that there is to do was done in the first: values that are set in their place, and all changes of Isle-Tree.
+//!
+//! Who holds leaves waits for nobody who may wait for a leaf: where somebody is in the way, and where a leaf has no room, what has been staged is settled
+//! first, by steps 2 to 4, and the write begins the next stage, or is made alone. That includes the batch itself, where keys do not ascend within a leaf: so
+//! one that comes again finds what was written before. Holders of the router's nodes wait for no leaf.
+//!
+//! # Without the last fence
+//!
+//! A caller who fences himself ([`OrderedIndex::apply_unfenced`](crate::OrderedIndex::apply_unfenced)) finds leaves unlatched whose last stores are flushed and
+//! not durable. What is new is durable where it is; what a crash can take back is that it counts. Each invariant of a layout holds nonetheless:
+//!
+//! - *What others store to the leaf* comes behind, in the same line; to another line they may store what a crash keeps without the stores before. They fill
+//!   only slots that are free in both states: the writes that give a slot free are removals, and a stage that has one fences before it lets go. In Isle-Tree,
+//!   whose lines each stand for themselves, and are counted anew in recovery, any prefix of the stores to a line is a state of it.
+//! - *A split, a merge, a relocation* copies what it sees to a leaf that is durable before it takes the place of this one, or its part. What the caller has
+//!   flushed here is then for nothing. What stays here, and comes to be switched by another line or by a log, it makes durable before that counts: entries near
+//!   LB+-Tree's headers (`leaf/lb.rs`), fingerprints of FPTree's (`leaf/fp.rs`).
+//! - *What is replaced* may be back after a crash before the fence: what it links must be in place till then, and so must what is linked instead.
+
+use super::leaf::{Change, LeafLayout, Written};
+use super::router::{GROUP, Restart, Route, Router, Target};
+use super::structure::Structure;
+use super::{Held, Selective, When};
+use crate::batch::{APPROACHED_MAX, Fencing};
+use crate::{Error, Key, Write};
+use everleaf_pmem::Medium;
+use std::num::NonZeroU64;
+
+/// A leaf that is held, and the changes of it that have been staged.
+struct Group<'a, K: Key + ?Sized, L: LeafLayout<K>> {
+    held: Held<'a, L>,
+    plan: Option<L::Plan>,
+    /// The key of the last of them.
+    last: &'a K,
+    added: usize,
+    removed: usize,
+}
+
+/// Writes that have been staged: leaves in the order in which they were latched.
+type Stage<'a, K, L> = Vec<Group<'a, K, L>>;
+
+/// Where a key is in its leaf, and its value, if it is there.
+type Found = Option<(usize, NonZeroU64)>;
+
+fn old(found: Found) -> Option<NonZeroU64> {
+    found.map(|(_, old)| old)
+}
+
+/// What a write changes, if anything.
+fn change(found: Found, write: Write) -> Option<Change> {
+    match (found, write.sets()) {
+        (None, Some((value, When::Absent | When::Always))) => Some(Change::Insert(value)),
+        (Some(_), Some((value, When::Present | When::Always))) => Some(Change::Update(value)),
+        (Some(_), None) => Some(Change::Remove),
+        _ => None,
+    }
+}
+
+impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
+    /// See [`OrderedIndex::apply`](crate::OrderedIndex::apply), for at most [`STAGED_MAX`](crate::batch::STAGED_MAX) writes.
+    pub(super) fn write_many(&self, writes: &[(&K, Write)], fencing: Fencing, returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
+        let mut staged = Stage::new();
+        for writes in writes.chunks(APPROACHED_MAX) {
+            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
+            keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
+            self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
+            for ((key, write), route) in writes.iter().zip(routes) {
+                // A route may be out of date because of a split, and then the batch may be in its own way.
+                let mut outcome = route.ok_or(Restart).and_then(|route| self.stage(key, *write, Some(route), &mut staged));
+                for is_in_the_way in [false, true] {
+                    if outcome.is_err() {
+                        if is_in_the_way {
+                            self.settle(&mut staged, fencing);
+                        }
+                        outcome = self.stage(key, *write, None, &mut staged);
+                    }
+                }
+                returned.push(match (outcome, write.sets()) {
+                    (Ok(old), _) => old,
+                    (Err(Restart), Some((value, when))) => self.set(key, value, when, None)?,
+                    (Err(Restart), None) => self.take(key, None)?,
+                });
+            }
+        }
+        self.settle(&mut staged, fencing);
+        Ok(())
+    }
+
+    /// Step 1 for one write; the value that the key has. Damage counts as somebody in the way: the write alone reports it.
+    fn stage<'a>(&'a self, key: &'a K, write: Write, mut start: Option<Route>, staged: &mut Stage<'a, K, L>) -> Result<Option<NonZeroU64>, Restart> {
+        let way = match start.take() {
+            Some(route) => self.router.take_up(&route)?,
+            None => self.router.way(Target::At(key))?,
+        };
+        if let Some(group) = staged.last_mut().filter(|group| group.held.off == way.leaf) {
+            way.validate()?;
+            if *group.last >= *key {
+                return Err(Restart);
+            }
+            let found = group.held.leaf.find(&self.pool, key).map_err(|_| Restart)?;
+            if let Some(change) = change(found, write) {
+                self.stage_within(key, found, change, group)?;
+            }
+            return Ok(old(found));
+        }
+        let (leaf, latch) = self.leaf(way.leaf)?;
+        let version = latch.try_read()?;
+        let found = leaf.find(&self.pool, key).map_err(|_| Restart)?;
+        way.validate()?;
+        let Some(change) = change(found, write) else {
+            latch.validate(version)?;
+            return Ok(old(found));
+        };
+        let held = Held { off: way.leaf, leaf, lock: latch.lock_from(version)? };
+        let mut group = Group { held, plan: None, last: key, added: 0, removed: 0 };
+        let staging = self.stage_within(key, found, change, &mut group);
+        if staging.is_ok() {
+            staged.push(group);
+        } else {
+            group.held.lock.release_unchanged();
+        }
+        staging.map(|()| old(found))
+    }
+
+    /// Step 1 for one change of a leaf that is held, and that has not been written to by the batch at this key.
+    fn stage_within<'a>(&self, key: &'a K, found: Found, change: Change, group: &mut Group<'a, K, L>) -> Result<(), Restart> {
+        let slot = found.map_or(0, |(slot, _)| slot);
+        let Ok(Written::Done) = group.held.leaf.stage(&self.pool, &mut group.plan, key, slot, change) else { return Err(Restart) };
+        group.added += usize::from(matches!(change, Change::Insert(_)));
+        group.removed += usize::from(matches!(change, Change::Remove));
+        group.last = key;
+        Ok(())
+    }
+
+    /// Steps 2 to 4.
+    fn settle(&self, staged: &mut Stage<'_, K, L>, fencing: Fencing) {
+        let planned = || staged.iter().filter_map(|group| Some((group.held.leaf, group.plan.as_ref()?)));
+        if planned().next().is_some() {
+            self.pool.fence();
+            if L::ARRANGES {
+                planned().for_each(|(leaf, plan)| leaf.arrange(&self.pool, plan));
+                self.pool.fence();
+            }
+            planned().for_each(|(leaf, plan)| leaf.publish(&self.pool, plan));
+        }
+        if !staged.is_empty() && (fencing == Fencing::Own || staged.iter().any(|group| group.removed > 0)) {
+            self.pool.fence();
+        }
+        let mut sparse = Vec::new();
+        for Group { held, last, added, removed, .. } in staged.drain(..) {
+            self.keys.add(added as i64 - removed as i64);
+            let left = if removed > 0 { held.leaf.count() } else { 0 };
+            if (left..left + removed).any(|left| L::Structure::is_sparse(left, L::CAPACITY)) {
+                sparse.push(last);
+            }
+            drop(held.lock);
+        }
+        for key in sparse {
+            // Somebody in the way is no reason to wait.
+            let _ = L::Structure::merge(self, key);
+            self.compact_if_sparse();
+        }
+    }
+}
