@@ -81,7 +81,8 @@ impl<T: ?Sized> Off<T> {
     }
 }
 
-/// 16 bits that change whenever one bit of `off` changes: a flip of bit k adds or subtracts the multiplier shifted by k, whose top 16 bits are never all equal.
+/// 16 bits that change whenever one byte of `off` changes: that adds or subtracts a multiple of the multiplier, at most 255 of it shifted by whole bytes, and
+/// the top 16 bits of none are all equal. So whichever byte of a link, or of no link, is changed to whatever, the word is no link, and not 0 either.
 const fn check(off: u64) -> u64 {
     off.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> OFFSET_BITS
 }
@@ -114,12 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flipped_bit_in_a_link_is_noticed() {
-        for off in [64u64, 0x1_0000, 0x7fff_ffff_ffc0, OFFSET_MASK & !7] {
+    fn a_byte_of_a_link_that_is_changed_is_noticed() {
+        for shift in (0..OFFSET_BITS).step_by(8) {
+            for by in 1..=255 {
+                assert!(!matches!(check(by << shift), 0 | 0xffff), "{by} at bit {shift}");
+            }
+        }
+        for off in [0, 1, 64u64, 0x1_0000, 0x7fff_ffff_ffc0, OFFSET_MASK & !7, OFFSET_MASK] {
             let link = Off::<u64>::new(off).link();
             assert_eq!(Off::<u64>::from_link(link).unwrap().bytes(), off);
-            for bit in 0..64 {
-                assert!(Off::<u64>::from_link(link ^ (1 << bit)).is_err(), "bit {bit} of {off:#x}");
+            for (shift, by) in (0..64).step_by(8).flat_map(|shift| (1..=255).map(move |by: u64| (shift, by))) {
+                assert!(Off::<u64>::from_link(link ^ by << shift).is_err(), "{by:#x} at bit {shift} of {off:#x}");
             }
         }
         assert_eq!(Off::<u64>::NULL.link(), 0);
