@@ -29,8 +29,8 @@
 //!
 //! *Split* of X, whose upper half from m on goes to N. It begins to append to X, so that nobody else writes there, and readers go on:
 //! 1. write N, with the pending entry if that belongs there: all lines that are not known to be empty, flush, fence. N is dead: a crash forgets it.
-//! 2. the directory entry of N: low := m, state := 1, flush, fence: the commit point. Before: X as it was. After: what has moved counts in N, and no longer in
-//!    X, where readers still find it: its slots there are as they were, and the same.
+//! 2. the directory entry of N: low := m, state := that of generation 1, flush, fence: the commit point. Before: X as it was. After: what has moved counts in
+//!    N, and no longer in X, where readers still find it: its slots there are as they were, and the same.
 //! 3. the router; the fingerprints of X that have moved := 0. Volatile, and under the latch: it is the only part in which readers of X wait, for nothing but
 //!    stores to DRAM. Who has found X before, reads again.
 //! 4. where keys are in records, the slots of X that have moved := 0, flush, fence. After a crash within, recovery does it. Others may already remove those

@@ -15,7 +15,8 @@ pub struct Recovery<'a, M: Medium> {
     pub reach: Option<&'a Reach<'a, M>>,
     /// Called once for each value word, by several threads: its owner marks what it links, and tells whether it is sound. `None` if values link nothing: an
     /// index that need not look at them may serve before it has read all of its leaves. Or to save what there is: a record that is damaged is met by who reads
-    /// it.
+    /// it, and of a leaf of which nobody can tell whether it counts, that is assumed which is more likely; [`OrderedIndex::blocks`] and
+    /// [`OrderedIndex::check`] tell of it.
     pub trace: Option<&'a Trace<'a>>,
     /// Number of threads to use, with the caller's. Those that go on when the index serves already end when it is dropped, or sooner.
     pub threads: usize,

@@ -475,6 +475,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok((fences, separator))
     }
 
+    /// Looks at a latched leaf that is about to be given up, or divided: who believes it then would write elsewhere what it says, and no damage would be found
+    /// any more. As at opening, which reads few records, and stores nothing where nothing is wrong.
+    fn examine(&self, leaf: &L) -> Result<(), Error> {
+        leaf.recover(&self.pool)
+    }
+
     fn damage(&self, leaf: &L, what: &'static str) -> Error {
         everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what).into()
     }

@@ -1,7 +1,7 @@
 //! Pools that nobody has written in good faith: there is an error, never a panic or an endless loop.
 
 use everleaf_index::record::Record;
-use everleaf_index::{Error, FILL, OrderedIndex, Recovery, registry};
+use everleaf_index::{Error, FILL, OrderedIndex, Recovery, registry, small_variants};
 use everleaf_pmem::{Hardware, Off, Pool, PoolOptions, Word};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -152,5 +152,49 @@ fn the_baseline_does_not_split_by_damaged_records() {
         let failed = (1..40).find_map(|n| put(390 + n).err());
         assert!(failed.is_some_and(|error| matches!(error, Error::Pmem(everleaf_pmem::Error::Corrupt { .. }))), "damage {damage}");
         assert_eq!(index.get(key(10).as_bytes()).unwrap(), Some(links[1]), "other leaves go on");
+    }
+}
+
+/// What becomes of a leaf whose word that says what counts was damaged while the tree is open.
+#[derive(Clone, Copy, Debug)]
+enum Around {
+    Emptied,
+    Filled,
+    Relocated,
+}
+
+/// Entries that such a word hides were lost for good, without a sign, when the leaf was taken out of the list because it looked empty, or was written anew.
+#[test]
+fn a_damaged_word_that_says_what_counts_is_noticed_whatever_becomes_of_its_leaf() {
+    let has_such = |entry: &everleaf_index::Entry<u64, Hardware>| ["fp", "lb", "nv", "wb"].iter().any(|paper| entry.name.split('-').next() == Some(paper));
+    let entries = || registry::<u64, Hardware>().into_iter().chain(small_variants()).filter(has_such);
+    assert!(entries().count() > 20);
+    for entry in entries() {
+        // Of whatever a first word says, its first bits are a part of that.
+        for (bit, around) in (0..16).flat_map(|bit| [Around::Emptied, Around::Filled, Around::Relocated].map(|around| (bit, around))) {
+            let pool = pool();
+            let index = entry.create(&pool, "t").unwrap();
+            let count = entry.leaf_capacity as u64 * 4;
+            index.bulk_load(&mut (0..count).map(|n| (n * 10, value(n))), FILL).unwrap();
+            let mut blocks = Vec::new();
+            let mut list = |off, size| {
+                blocks.push((off, size));
+                Ok(())
+            };
+            index.blocks(&mut list).unwrap();
+            let leaves: Vec<u64> = blocks[blocks.len() - index.stats().leaves as usize..].iter().map(|block| block.0).collect();
+            let word = &pool.words(Off::<Word>::new(leaves[1]), 1).unwrap()[0];
+            pool.store(word, word.get() ^ 1 << bit, Relaxed);
+            let keys = 0..count * 10;
+            // What fails has noticed it; what comes behind it must not hide it.
+            match around {
+                Around::Emptied => keys.step_by(10).for_each(|key| _ = index.remove(&key)),
+                Around::Filled => keys.for_each(|key| _ = index.upsert(&key, value(key))),
+                Around::Relocated => _ = index.relocate(&0, usize::MAX, &|_| true),
+            }
+            drop(index);
+            let again = entry.open(&pool, "t", &Recovery { reach: None, trace: None, threads: 1 });
+            assert!(again.and_then(|index| index.check()).is_err(), "{}, bit {bit}, {around:?}", entry.name);
+        }
     }
 }

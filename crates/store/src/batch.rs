@@ -25,8 +25,8 @@
 //!    before 5. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log; where it does not, it has
 //!    what it had.* An index that is full fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it may use the
 //!    pool's reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets; where the file system is full before the pool is, there may be none.
-//! 4. Store a timestamp in the slot's commit word; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are; recovery
-//!    removes the tombstones.*
+//! 4. Store the log's link in the slot's commit word, too; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are;
+//!    recovery removes the tombstones.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.
 //! 6. Stamp each record with it: before the slot serves another batch, for readers ask the slot no more then. Not flushed: with the token or with the stamp,
 //!    after a crash the record is committed. Remove tombstones from their indexes, unless a snapshot wants what is behind them, and fence once for all:
@@ -301,7 +301,7 @@ impl<M: Listed> Shared<M> {
         if let Err(error) = published.and_then(|()| self.writable()) {
             return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
         }
-        slot.commit(&self.pool, self.tick().at);
+        slot.commit(&self.pool);
         if let Err(error) = self.writable() {
             // The medium failed: whether the commit is durable is not known, so nobody may see it and nothing may build on it.
             claim.lose();

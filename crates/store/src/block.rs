@@ -9,7 +9,7 @@
 //! format       FORMAT
 //! clock limit  no commit timestamp at or above it was ever given out
 //! log          link of the log block of the batch that holds the slot, 0 = free
-//! commit       0 = undecided; else a timestamp: the batch is committed, and the log means nothing any more
+//! commit       0 = undecided; else the link of the log once more: the batch is committed, and the log means nothing any more
 //! ```
 //!
 //! The block is the root named "everleaf". The log block of a batch is words as well:
@@ -25,9 +25,10 @@
 //! ```
 //!
 //! Log and commit of a slot share a line and are freed in that order, so whatever a crash leaves of the life of a slot is one of (log, 0), (log, commit),
-//! (0, commit), (0, 0), and only the first of them, with the log of a batch that was not committed, asks for anything to be done.
+//! (0, commit), (0, 0), and only the first of them, with the log of a batch that was not committed, asks for anything to be done. Whatever else is there is
+//! damage: no byte of a link, or of no link, can change so that it is another, or none. So no byte of a slot decides about a batch.
 //!
-//! Format 1 was never released, and is not opened.
+//! Formats 1 and 2 were never released, and are not opened: in 2, words of leaves had no check bits, and a commit was a timestamp.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word, resident};
@@ -37,7 +38,7 @@ use std::sync::atomic::Ordering;
 /// Number of commit slots: as many batches can be under way at once.
 pub(crate) const SLOT_COUNT: usize = 31;
 /// "ever" and the version of this format.
-pub(crate) const FORMAT: u64 = 0x6576_6572_0000_0002;
+pub(crate) const FORMAT: u64 = 0x6576_6572_0000_0003;
 const LOG_HEADER_WORDS: usize = 3;
 
 resident! {
@@ -113,10 +114,12 @@ pub(crate) enum SlotState {
 }
 
 impl Slot {
-    pub(crate) fn state(&self) -> SlotState {
+    pub(crate) fn state<M: Medium>(&self, pm: &Pm<M>) -> Result<SlotState, Error> {
         match (self.log.get(), self.commit.get()) {
-            (log, 0) if log != 0 => SlotState::Undecided(log),
-            _ => SlotState::Free,
+            (0, _) => Ok(SlotState::Free),
+            (log, 0) => Ok(SlotState::Undecided(log)),
+            (log, commit) if log == commit => Ok(SlotState::Free),
+            _ => Err(everleaf_pmem::Error::corrupt(pm.offset_of(&self.commit).bytes(), "a slot of a batch that commits another one").into()),
         }
     }
 
@@ -127,8 +130,8 @@ impl Slot {
     }
 
     /// Commits the batch, durably.
-    pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>, at: u64) {
-        pm.store(&self.commit, at, Ordering::Release);
+    pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>) {
+        pm.store(&self.commit, self.log.get(), Ordering::Release);
         pm.persist(&self.commit);
     }
 
@@ -199,4 +202,39 @@ fn log_checksum(token: u64, entries: &[LogEntry]) -> u64 {
         crc32c::crc32c_append(crc, &entry.link.to_le_bytes())
     });
     u64::from(crc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf_pmem::{Hardware, PoolOptions};
+
+    /// A byte of the commit word made of a batch that was under way one that is committed.
+    #[test]
+    fn no_byte_of_a_slot_decides_about_a_batch() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+        let block = pool.alloc_zeroed::<StoreBlock>().unwrap();
+        let slot = &block.slots[0];
+        let log = Off::<[Word]>::new(0x1_2340).link();
+        let each_byte_changed = |word: &Word, check: &dyn Fn(u64)| {
+            let sound = word.get();
+            for (shift, by) in (0..64).step_by(8).flat_map(|shift| (1..=255).map(move |by: u64| (shift, by))) {
+                pool.store(word, sound ^ by << shift, Ordering::Relaxed);
+                check(word.get());
+            }
+            pool.store(word, sound, Ordering::Relaxed);
+        };
+        slot.begin(&pool, log);
+        assert_eq!(slot.state(&pool).unwrap(), SlotState::Undecided(log));
+        each_byte_changed(&slot.commit, &|commit| assert!(slot.state(&pool).is_err(), "{commit:#x}"));
+        // That of no log is refused by who reads the log.
+        each_byte_changed(&slot.log, &|log| assert!(slot.state(&pool).unwrap() == SlotState::Undecided(log) && read_log(&pool, log).is_err(), "{log:#x}"));
+        slot.commit(&pool);
+        assert_eq!(slot.state(&pool).unwrap(), SlotState::Free);
+        for word in [&slot.log, &slot.commit] {
+            each_byte_changed(word, &|changed| assert!(slot.state(&pool).is_err(), "{changed:#x}"));
+        }
+        slot.clear(&pool);
+        assert_eq!(slot.state(&pool).unwrap(), SlotState::Free);
+    }
 }

@@ -122,7 +122,7 @@ fn corrupt(record: &Record<'_>, what: &'static str) -> everleaf_index::Error {
 fn read_slots<M: Medium>(pool: &Pool<M>, block: &StoreBlock, reach: Option<&Reach<'_, M>>) -> Result<Vec<Interrupted>, Error> {
     let mut interrupted = Vec::new();
     for (slot, words) in block.slots.iter().enumerate() {
-        let SlotState::Undecided(link) = words.state() else { continue };
+        let SlotState::Undecided(link) = words.state(pool)? else { continue };
         let (log, size, token, entries) = read_log(pool, link)?;
         if token & PENDING == 0 {
             return Err(everleaf_pmem::Error::corrupt(log.bytes(), "the log of a batch without a token").into());

@@ -5,6 +5,8 @@
 //!
 //! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
 //!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
+//!    A leaf of Ever whose state is damaged is taken for what it most likely was, and is a loss: one byte of it does not cost the index. Of other indexes it
+//!    does, if it is one of a bitmap or a count: what the namespace held is then among what is found in step 2.
 //! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. They go to the namespace
 //!    [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free is
 //!    intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
@@ -14,7 +16,8 @@
 //!    all of the pool is searched, but only if something else was lost; the newest of each key, as far as that can be told, is taken, and the others are
 //!    counted. Names that the pool has itself are left out.
 //!    So in such a pool, and in no other, an entry that an index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`,
-//!    for whom such a block is a free one.
+//!    for whom such a block is a free one. The words by which an index hides an entry, or shows one again, have check bits, so that no byte of them does that;
+//!    but for some that are full: see `LbLeaf`, `FpLeaf` and `WbLeaf`.
 //! 3. A record whose key is damaged may be hidden by its index, which takes it for one that a division has left in a leaf that is not its own any more, and is
 //!    not found in step 2. So of a pool that was closed, where nothing else was lost, the blocks are counted that nothing leads to.
 //!
@@ -112,9 +115,12 @@ impl<M: Listed> Salvage<'_, M> {
         };
         self.mark(root.off, size_of::<StoreBlock>());
         for slot in &block.slots {
-            let SlotState::Undecided(link) = slot.state() else { continue };
-            match read_log(self.pool, link) {
-                Ok((_, _, _, entries)) => self.undecided.extend(entries.iter().map(|entry| entry.link)),
+            let log = slot.state(self.pool).and_then(|state| match state {
+                SlotState::Undecided(link) => read_log(self.pool, link).map(Some),
+                SlotState::Free => Ok(None),
+            });
+            match log {
+                Ok(log) => self.undecided.extend(log.iter().flat_map(|(_, _, _, entries)| entries).map(|entry| entry.link)),
                 Err(error) => self.salvaged.lose(None, format!("{error}: a batch that was under way may show in part")),
             }
         }
@@ -148,11 +154,13 @@ impl<M: Listed> Salvage<'_, M> {
                 self.salvaged.lose(Some(name), format!("before the key \"{}\": {error}", start.unwrap_or_default().escape_ascii()));
             }
         }
-        // What is not marked, since damage is in the way, is found in step 3.
-        let _ = index.blocks(&mut |off, size| {
+        let marked = index.blocks(&mut |off, size| {
             self.mark(off, size);
             Ok(())
         });
+        if let Err(error) = marked {
+            self.salvaged.lose(Some(name), error);
+        }
         self.salvaged.namespaces.push((name.to_owned(), self.taken - before));
         Ok(())
     }

@@ -111,6 +111,11 @@ fn fingerprint(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56
 }
 
+/// The first word of a header as leaves have it.
+fn header(d: u64) -> u64 {
+    d & !0xffff | u64::from(LbLeaf::<2, 1>::checked((d & (ALL | ALT)) as u16))
+}
+
 impl Printed {
     fn words<'p, M: Medium>(&self, pm: &'p Pm<M>) -> &'p [Word] {
         pm.words(pm.offset_of(self), size_of::<Self>() / size_of::<Word>()).expect("a leaf lies in the pool")
@@ -135,7 +140,7 @@ impl Printed {
             }
             pm.persist(&words[8..16]);
         }
-        pm.store(&words[0], d, Release);
+        pm.store(&words[0], header(d), Release);
         pm.persist(&words[..8]);
     }
 }
@@ -155,14 +160,14 @@ impl Divisible<u64> for Printed {
             upper.push(Entry { head: *pending.key, value });
         }
         right.build(pool, &Birth { next: self.next().get(), low: 0, skip: 0 }, &upper).expect("integers are read without an error");
-        let header = words[0].get();
-        let sibling = &words[SIBLINGS + usize::from(header & ALT == 0)];
+        let old = words[0].get();
+        let sibling = &words[SIBLINGS + usize::from(old & ALT == 0)];
         pool.store(sibling, right.off().link(), Release);
         pool.flush(sibling);
         let right = pool.fence_all(right.flush()).release();
-        let d = header & !moved ^ ALT;
+        let d = old & !moved ^ ALT;
         if goes_right {
-            pool.store(&words[0], d, Release);
+            pool.store(&words[0], header(d), Release);
             pool.persist(&words[0]);
         } else {
             // Line 23: d says which slots will be free. The header says that they are not.
@@ -216,13 +221,13 @@ impl Stale {
         }
         let mut slots: Vec<usize> = (0..FP_SLOTS).collect();
         slots.sort_by_key(|slot| old[8 + 2 * slot].get());
-        pm.store(&new[0], slots[FP_SLOTS / 2..].iter().map(|slot| 1 << slot).sum(), Release);
+        pm.store(&new[0], FpLeaf::<3, 4, 0, 2>::checked(slots[FP_SLOTS / 2..].iter().map(|slot| 1 << slot).sum()), Release);
         pm.persist(new);
     }
 
     /// Steps 5 to 7.
     fn finish<M: Medium>(pm: &Pm<M>, old: &[Word], new: &[Word], log: &[Word]) {
-        set(pm, &old[0], !new[0].get() & FP_ALL);
+        set(pm, &old[0], FpLeaf::<3, 4, 0, 2>::checked(!new[0].get() & FP_ALL));
         set(pm, &old[FP_NEXT], log[NEW].get());
         // The new leaf should be cleared before.
         set(pm, &log[CUR], 0);
@@ -240,7 +245,7 @@ impl Stale {
         }
         let old = words(pm, Off::<Self>::from_link(log[CUR].get())?)?;
         let new = words(pm, Off::<Self>::from_link(log[NEW].get())?)?;
-        if old[0].get() == FP_ALL {
+        if old[0].get() == FpLeaf::<3, 4, 0, 2>::checked(FP_ALL) {
             Self::copy(pm, old, new);
         }
         Self::finish(pm, old, new, log);

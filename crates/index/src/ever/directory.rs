@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A state of 0 says that the leaf is dead, and its low fence means nothing. Any other is a *generation*, from 1: of leaves with equal lows, the one of the
-//! highest generation stands for the range, and the others are as good as dead.
+//! highest generation stands for the range, and the others are as good as dead. It is stored with check bits above it, as a link is ([`Off::link`]): no byte
+//! that is changed makes one state of another, or a leaf live or die.
 //!
 //! The low fence is stored before the state, in one line, so the state of a leaf that comes to life is the commit point of whatever it is born for. A leaf is
 //! written only when its death is durable.
@@ -41,27 +42,42 @@ resident! {
 }
 
 resident! {
-    /// A low fence, as [`Key::fence`](crate::Key::fence) writes it, and a state.
+    /// A low fence, as [`Key::fence`](crate::Key::fence) writes it, and a state: see [`state_of`].
     pub(super) struct Entry {
         pub(super) low: Word,
         pub(super) state: Word,
     }
 }
 
-/// More generations than there are merges in the life of any index: what is beyond is damage.
-pub(super) const GENERATION_MAX: u64 = 1 << 48;
+/// More generations than there are merges in the life of any index.
+const GENERATION_MAX: u64 = (1 << 48) - 1;
+
+/// The state of a leaf of a generation: see the module documentation.
+pub(super) const fn state_of(generation: u64) -> u64 {
+    Off::<()>::new(generation).link()
+}
+
+/// What a state says: 0 if the leaf is dead, and none if it is damaged.
+pub(super) fn generation_of(state: u64) -> Option<u64> {
+    Off::<()>::of_link(state).map(Off::bytes)
+}
 
 impl Entry {
-    /// The generation of what takes the place of this leaf; none behind the last, which only damage explains: nobody could open the index again.
+    /// See [`generation_of`].
+    pub(super) fn generation(&self) -> Option<u64> {
+        generation_of(self.state.get())
+    }
+
+    /// The generation of what takes the place of this leaf; none if it is damaged, or of the last one, which only damage explains.
     pub(super) fn next_generation(&self) -> Option<u64> {
-        Some(self.state.get() + 1).filter(|generation| *generation <= GENERATION_MAX)
+        self.generation().filter(|generation| *generation < GENERATION_MAX).map(|generation| generation + 1)
     }
 
     /// Brings a leaf to life, durably: the commit point.
     #[track_caller]
     pub(super) fn commit<M: Medium>(&self, pm: &Pm<M>, low: u64, generation: u64) {
         pm.store(&self.low, low, Release);
-        pm.store(&self.state, generation, Release);
+        pm.store(&self.state, state_of(generation), Release);
         pm.persist(self);
     }
 
@@ -69,7 +85,7 @@ impl Entry {
     /// must not be said later, or neither of the two would stand for the range.
     #[track_caller]
     pub(super) fn reach_down<M: Medium>(&self, pm: &Pm<M>, low: u64, generation: u64) {
-        pm.store(&self.state, generation, Release);
+        pm.store(&self.state, state_of(generation), Release);
         pm.store(&self.low, low, Release);
         pm.persist(self);
     }
@@ -82,7 +98,7 @@ impl Entry {
     }
 }
 
-/// What [`Directory::follow`] calls for each extent, with its directory: low fences and states.
+/// What [`Directory::follow`] calls for each extent, with its directory: low fences and generations.
 type Visit<'a, const LINES: usize, const LEAVES: usize> = dyn FnMut(Off<Extent<LINES, LEAVES>>, &[[u64; 2]]) -> Result<(), Error> + 'a;
 
 /// What the router knows of a leaf: in the lower bits where it lies, in lines; in the upper ones the handle of its descriptor, which tells its extent, by the
@@ -241,8 +257,18 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// Visits the extents from `first` on.
     ///
     /// # Errors
-    /// A list that leaves the pool, or does not end.
+    /// A list that leaves the pool, or does not end; a state that is damaged.
     pub(super) fn follow<M: Medium>(pool: &Pool<M>, first: u64, visit: &mut Visit<'_, LINES, LEAVES>) -> Result<(), Error> {
+        Self::follow_by(pool, first, &|_, state| generation_of(state), visit)
+    }
+
+    /// [`Directory::follow`], where the generation of a leaf is what `judge` makes of low fence and state.
+    pub(super) fn follow_by<M: Medium>(
+        pool: &Pool<M>,
+        first: u64,
+        judge: &dyn Fn(u64, u64) -> Option<u64>,
+        visit: &mut Visit<'_, LINES, LEAVES>,
+    ) -> Result<(), Error> {
         let mut next = Off::<Extent<LINES, LEAVES>>::from_link(first)?;
         // The lines before the leaves.
         let mut words = vec![0; std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) / size_of::<Word>()];
@@ -253,8 +279,13 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
             pool.at(next, OUTSIDE)?;
             pool.glimpse(next.bytes(), &mut words, OUTSIDE)?;
-            let (line, directory) = words.split_at(LINE / size_of::<Word>());
-            visit(next, directory.as_chunks().0)?;
+            let (line, directory) = words.split_at_mut(LINE / size_of::<Word>());
+            let (directory, _) = directory.as_chunks_mut();
+            for (at, [low, state]) in directory.iter_mut().enumerate() {
+                let place = || next.bytes() + (std::mem::offset_of!(Extent<LINES, LEAVES>, directory) + at * size_of::<Entry>()) as u64;
+                *state = judge(*low, *state).ok_or_else(|| everleaf_pmem::Error::corrupt(place(), "a state of a leaf that does not match its check bits"))?;
+            }
+            visit(next, directory)?;
             next = Off::from_link(line[0])?;
         }
         Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of extents that does not end").into())

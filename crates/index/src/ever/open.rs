@@ -1,7 +1,7 @@
 //! Creating, opening, filling and checking.
 
 use super::behind::{Behind, Unread, count_leaf};
-use super::directory::{Directory, Extent, GENERATION_MAX, Number, handle};
+use super::directory::{Directory, Extent, Number, generation_of, handle, state_of};
 use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
@@ -28,7 +28,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (extent, root) = (pool.alloc::<Extent<LINES, LEAVES>>()?, pool.alloc::<Root>()?);
         Directory::begin(pool, &extent, 0);
         pool.store(&extent.directory[0].low, 0, Relaxed);
-        pool.store(&extent.directory[0].state, 1, Relaxed);
+        pool.store(&extent.directory[0].state, state_of(1), Relaxed);
         let is_known = extent.is_untouched();
         extent.leaves[0].build(pool, &[], false);
         pool.store(&root.first, extent.off().link(), Relaxed);
@@ -94,25 +94,27 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (mut blocks, mut live, mut free, mut unknown) = (vec![(root.bytes(), size_of::<Root>())], Vec::new(), Vec::new(), Vec::new());
         // Copies of fences are kept until the end; damage must not make them fill the memory.
         let mut kept = 0;
-        Directory::<LINES, LEAVES>::follow(pool, block.first.get(), &mut |off, entries| {
+        // Who saves what there is has more of it if a state that is damaged does not cost the index. That of a dead leaf has but one byte then that is not 0;
+        // that of a live one several, but for a few generations. If another leaf begins where this one does, that one stands for the range: see `choose`.
+        let is_saving = recovery.trace.is_none() && !K::WHOLE;
+        let is_likely_live = |low: u64, state: u64| state.to_le_bytes().iter().filter(|byte| **byte != 0).count() > 1 && K::read_fence(pool, low).is_ok();
+        let judge = |low, state| generation_of(state).or_else(|| is_saving.then(|| is_likely_live(low, state).into()));
+        Directory::<LINES, LEAVES>::follow_by(pool, block.first.get(), &judge, &mut |off, entries| {
             if let Some(reach) = recovery.reach {
                 reach.mark(off, size_of::<Extent<LINES, LEAVES>>())?;
             }
             blocks.push((off.bytes(), size_of::<Extent<LINES, LEAVES>>()));
             // If the pool has been open for a while, this may be memory that others had before.
             let is_known = recovery.reach.is_some() || pool.is_untouched(off);
-            for (leaf, [low, state]) in directory.adopt(off)?.zip(entries) {
+            for (leaf, [low, generation]) in directory.adopt(off)?.zip(entries) {
                 known.descriptors.get_or_make(handle(leaf));
-                if *state == 0 {
+                if *generation == 0 {
                     if is_known {
                         free.push(leaf)
                     } else {
                         unknown.push(leaf)
                     }
                     continue;
-                }
-                if *state > GENERATION_MAX {
-                    return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an extent with a leaf whose state is no generation").into());
                 }
                 let (low, fence) = K::read_fence(pool, *low)?;
                 kept += fence.map_or(0, |(_, size)| size);
@@ -159,7 +161,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         image::block(&self.pool, &self.root().image).map_or(Ok(()), |(off, size)| visit(off, size))?;
         Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |off, entries| {
             visit(off.bytes(), size_of::<Extent<LINES, LEAVES>>())?;
-            for [low, _] in entries.iter().filter(|[_, state]| *state != 0) {
+            for [low, _] in entries.iter().filter(|[_, generation]| *generation != 0) {
                 if let Some((fence, size)) = K::read_fence(&self.pool, *low)?.1 {
                     visit(fence.bytes(), size)?;
                 }
@@ -179,7 +181,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             let number: Number = *number;
             let Ok((leaf, descriptor)) = self.leaf(number) else { return Err(corrupt(0, "a leaf of the router that is in no extent")) };
             let (off, entry) = (self.pool.offset_of(leaf).bytes(), self.directory.entry(&self.pool, number));
-            if entry.state.get() == 0 || K::read_fence(&self.pool, entry.low.get())?.0 != fences.low {
+            if entry.generation().is_none_or(|generation| generation == 0) || K::read_fence(&self.pool, entry.low.get())?.0 != fences.low {
                 return Err(corrupt(off, "a leaf whose directory entry is not what the router says"));
             }
             let occupied = descriptor.occupied::<LINES>(Wide::get());
@@ -204,7 +206,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let mut live = 0;
         Directory::<LINES, LEAVES>::follow(&self.pool, self.root().first.get(), &mut |_, entries| {
-            live += entries.iter().filter(|[_, state]| *state != 0).count();
+            live += entries.iter().filter(|[_, generation]| *generation != 0).count();
             Ok(())
         })?;
         if live != routed.len() {
@@ -265,13 +267,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let before = self.directory.entry(&self.pool, only);
         let Some(generation) = before.next_generation() else {
             lock.release_unchanged();
-            return Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index with a leaf of the last generation").into());
+            return Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index with a leaf whose generation is the last, or damaged").into());
         };
         // persist-equivalent(fence drop): so does who links the extents.
         self.pool.fence_all(fences).into_iter().for_each(|fence| {
             fence.release();
         });
-        self.pool.store(&bottom.directory[0].state, generation, Relaxed);
+        self.pool.store(&bottom.directory[0].state, state_of(generation), Relaxed);
         let numbers = self.directory.link(&self.pool, &self.root().first, extents, bottom)?;
         // persist-equivalent: it is outdone by a leaf of a higher generation, as will be whatever begins there, and what its entry says next comes behind this.
         before.kill(&self.pool);
@@ -314,7 +316,7 @@ fn choose<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
         if next.0 != chosen.0 {
             return false;
         }
-        let [later, earlier] = [next.1, chosen.1].map(|leaf| directory.entry(pool, leaf).state.get());
+        let [later, earlier] = [next.1, chosen.1].map(|leaf| directory.entry(pool, leaf).generation());
         match later.cmp(&earlier) {
             Order::Less => {}
             Order::Equal => equal = Some(next.1),
@@ -378,7 +380,7 @@ impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> Ch
             let extent = extents.last().expect("one was just made, or there is room");
             let (word, fence) = low.borrow().fence(pool)?;
             pool.store(&extent.directory[at].low, word, Relaxed);
-            pool.store(&extent.directory[at].state, 1, Relaxed);
+            pool.store(&extent.directory[at].state, state_of(1), Relaxed);
             fingerprints.push(extent.leaves[at].build(pool, &slots, false).fingerprints);
             fences.extend(fence.map(|fence| fence.flush()));
             lows.push(low);

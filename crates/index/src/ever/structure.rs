@@ -187,7 +187,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             return None;
         }
         let [left, right] = [left, right].map(|number| self.directory.entry(&self.pool, number));
-        let generation = left.next_generation()?.max(right.state.get());
+        let generation = left.next_generation()?.max(right.generation()?);
         // Step 1.
         let (mut written, mut fingerprints) = (0, Vec::with_capacity(counts[0]));
         for entry in each(moved).filter_map(|slot| from.read(slot)) {

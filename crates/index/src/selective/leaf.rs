@@ -147,7 +147,7 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
         Err(everleaf_pmem::Error::corrupt(pm.offset_of(log).bytes(), "a log of a tree that needs none").into())
     }
 
-    /// Finishes or takes back what a crash has interrupted, durably. Nobody else has the leaf.
+    /// Finishes or takes back what a crash has interrupted, durably; stores nothing if there is nothing of that kind. Nobody else has the leaf.
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error>;
 
     /// Checks what holds when no operation is under way.
@@ -244,9 +244,46 @@ pub(crate) fn read<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entry: &Entry) -> Res
     Ok(key)
 }
 
+/// Gives a word that says what counts check bits: the exclusive or of all its groups of `width` bits, in a group of their own that begins with bit `at` and is
+/// 0 before. So whatever changes within one group, it is another word than this makes of what it says. Who changes a word adds, by exclusive or, this of the
+/// bits that change, which leaves it as right or wrong as it was, and does not look. [`LeafLayout::recover`] and [`LeafLayout::check`] look, and so does, by
+/// the former, whoever gives a leaf up or divides it; and who finishes what a log says looks at the word there.
+#[inline(always)]
+pub(crate) const fn with_check(bits: u64, width: u32, at: u32) -> u64 {
+    let (mut check, mut half) = (bits, u64::BITS / 2);
+    while half >= width {
+        check ^= check >> half;
+        half /= 2;
+    }
+    bits | (check & (u64::MAX >> (u64::BITS - width))) << at
+}
+
 /// A byte that tells keys apart, so that many can be compared at once. Part of the format of the leaves that have it.
 #[inline(always)]
 pub(crate) fn fingerprint<K: Key + ?Sized>(key: &K) -> u8 {
     // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
     if K::WHOLE { (key.head(0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 } else { everleaf_pmem::crc32c(0, key.bytes()) as u8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_change_within_a_group_makes_of_a_word_with_check_bits_another() {
+        for (width, at) in [(8, 56), (8, 8), (4, 60), (2, 14), (1, 0)] {
+            let own = ((1 << width) - 1) << at;
+            for bits in [0, 1, 0x00ff_ffff, 0x9e37_79b9_7f4a_7c15, u64::MAX].map(|bits: u64| bits & !own) {
+                let word = with_check(bits, width, at);
+                assert_eq!(word & !own, bits);
+                for (shift, by) in (0..64).step_by(width as usize).flat_map(|shift| (1..1_u64 << width).map(move |by| (shift, by))) {
+                    let damaged = word ^ by << shift;
+                    assert_ne!(with_check(damaged & !own, width, at), damaged, "{by:#x} at bit {shift} of {word:#x}, of groups of {width}");
+                    if own >> shift & 1 == 0 {
+                        assert_eq!(word ^ with_check(by << shift, width, at), with_check(bits ^ by << shift, width, at));
+                    }
+                }
+            }
+        }
+    }
 }

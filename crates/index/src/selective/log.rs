@@ -57,7 +57,7 @@ pub struct Record<T> {
     pub leaf: Off<T>,
     /// Its link, as it will be.
     pub next: u64,
-    /// Its bitmap, as it will be.
+    /// Its bitmap as the layout stores it, with check bits.
     pub bitmap: u64,
 }
 
@@ -89,6 +89,11 @@ impl Log {
             _ => Err(everleaf_pmem::Error::corrupt(pm.offset_of(self).bytes(), "a log of a tree in a phase that there is not").into()),
         }
     }
+}
+
+/// The error that a log is damaged.
+pub(super) fn damage<M: Medium>(pm: &Pm<M>, log: &Log) -> Error {
+    everleaf_pmem::Error::corrupt(pm.offset_of(log).bytes(), "a log of a tree with a bitmap whose check bits do not match").into()
 }
 
 /// The logs of an open tree.

@@ -282,9 +282,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Ok(());
         }
         let held = self.hold(K::LOWEST, None);
-        if !is_only(held.leaf) {
+        if let Err(error) = if is_only(held.leaf) { self.examine(held.leaf) } else { Err(not_empty()) } {
             held.lock.release_unchanged();
-            return Err(not_empty());
+            return Err(error);
         }
         let (leaves, fences) = self.pool.fence_all((std::mem::take(&mut chain.leaves), std::mem::take(&mut chain.fences)));
         let places: Vec<u64> = leaves.iter().map(|leaf| leaf.off().bytes()).collect();

@@ -73,6 +73,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Builds a leaf with all that is in a latched one, durable but not linked.
     fn copy(&self, leaf: &L, low: &K) -> Result<Durable<'_, L, M>, Error> {
+        self.examine(leaf)?;
         let mut entries = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
         if entries.len() > L::CAPACITY {

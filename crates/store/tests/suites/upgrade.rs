@@ -16,9 +16,9 @@ const LINE: usize = 64;
 const FAR_MS: u64 = 32_503_680_000_000;
 /// Each in a namespace of its name.
 const INDEXES: [&str; 6] = ["isle", "ever", "nv", "fp", "lb", "wb"];
-/// Of the format that is written now: pool format 1, store format 2.
-const CLOSED: &str = include_str!("pools/pool-1-store-2-closed.txt");
-const OPEN: &str = include_str!("pools/pool-1-store-2-open.txt");
+/// Of the format that is written now: pool format 1, store format 3.
+const CLOSED: &str = include_str!("pools/pool-1-store-3-closed.txt");
+const OPEN: &str = include_str!("pools/pool-1-store-3-open.txt");
 
 type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
 
@@ -127,7 +127,7 @@ fn write_pools() {
         } else {
             drop(store);
         }
-        let path = format!("{}/tests/suites/pools/pool-1-store-2-{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/tests/suites/pools/pool-1-store-3-{name}.txt", env!("CARGO_MANIFEST_DIR"));
         std::fs::write(path, encode(&memory)).unwrap();
     }
 }
@@ -155,7 +155,7 @@ fn pools_of_every_format_are_read_and_written() {
 
 #[test]
 fn a_store_of_a_format_to_come_or_never_released_is_refused() {
-    let format = u64::from_le_bytes(*b"\x02\0\0\0reve");
+    let format = u64::from_le_bytes(*b"\x03\0\0\0reve");
     for other in [format + 1, format - 1] {
         let memory = decode(OPEN);
         // In the entry of the root directory, which has a checksum, and in the block behind the header that it links.

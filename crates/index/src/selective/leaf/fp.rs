@@ -9,7 +9,9 @@
 //! 192 B       0-3    bitmap, 8 bytes | 8 fingerprints              4 .. 11    unit 3          for exhaustive checking
 //! ```
 //!
-//! A slot is { head, value }. Bitmap and fingerprints are in one line.
+//! A slot is { head, value }. Bitmap and fingerprints are in one line. Above the bits of the slots the bitmap has
+//! [check bits](super::with_check): its last byte, by which no byte of it can change unnoticed; or, in two bytes with fourteen slots, the last two bits, all
+//! that there is room for.
 //!
 //! Invariants, when the leaf's latch is free:
 //! 1. an entry counts if the bit of its slot is set; everything in other slots, and their fingerprints, is left over and means nothing;
@@ -71,6 +73,14 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
     const SLOTS: usize = UNITS * LINES - HEADER - TAIL;
     /// A bit for each slot.
     const ALL: u64 = (1 << Self::SLOTS) - 1;
+    /// The bits before the fingerprints.
+    const BITS: u64 = if HEADER == 1 { 0xffff } else { u64::MAX };
+    /// How many of them check the others, and from which on.
+    const CHECK: (u32, u32) = match HEADER {
+        1 if Self::SLOTS <= 8 => (8, 8),
+        1 => (2, 14),
+        _ => (8, 56),
+    };
     /// The byte of the header where fingerprints begin.
     const FINGERPRINTS: usize = if HEADER == 1 { 2 } else { 8 };
     /// Units of the header that hold fingerprints.
@@ -79,7 +89,7 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
     const NEXT: usize = if TAIL > 0 { UNITS * LINES - 1 } else { HEADER - 1 };
     const CHECKED: () = {
         assert!(FENCES == 2 || FENCES == 3, "no other protocol is known");
-        assert!(HEADER <= UNITS && Self::SLOTS <= Self::FINGERPRINTS * 8, "bitmap and fingerprints are in one line, and there is a bit for each slot");
+        assert!(HEADER <= UNITS && Self::SLOTS <= Self::CHECK.1 as usize, "bitmap and fingerprints are in one line, and there is a bit for each slot");
         assert!(Self::SEARCHED <= HEADER && (TAIL > 0 || Self::SEARCHED < HEADER), "the header holds fingerprints, and the link if nothing else does");
     };
 
@@ -102,6 +112,18 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
     #[inline(always)]
     fn bitmap(&self) -> u64 {
         self.word().get() & Self::ALL
+    }
+
+    /// The bitmap of these slots as it is stored, with its check bits.
+    #[inline(always)]
+    pub const fn checked(slots: u64) -> u64 {
+        super::with_check(slots, Self::CHECK.0, Self::CHECK.1)
+    }
+
+    /// The slots of a bitmap as it is stored; none if it is damaged.
+    fn slots_of(bitmap: u64) -> Option<u64> {
+        let slots = bitmap & Self::ALL;
+        (Self::checked(slots) == bitmap).then_some(slots)
     }
 
     /// Where the fingerprint of a slot is: its word, and how far to the left in it.
@@ -155,8 +177,8 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
     /// Says which slots count. The caller flushes the line.
     #[inline]
     #[track_caller]
-    fn switch<M: Medium>(&self, pm: &Pm<M>, bitmap: u64) {
-        pm.store(self.word(), self.word().get() & !Self::ALL | bitmap, Release);
+    fn switch<M: Medium>(&self, pm: &Pm<M>, slots: u64) {
+        pm.store(self.word(), self.word().get() ^ Self::checked(self.bitmap() ^ slots), Release);
     }
 
     fn next_word(&self) -> &Word {
@@ -296,19 +318,18 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
 
     fn replay<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
         let Some(log::Record { leaf, next, bitmap }) = log.read::<Self, M>(pm)? else { return Ok(()) };
-        pm.at(leaf, "a leaf that a log tells of does not lie in the pool")?.shrink(pm, next, bitmap & Self::ALL);
+        let slots = Self::slots_of(bitmap).ok_or_else(|| log::damage(pm, log))?;
+        pm.at(leaf, "a leaf that a log tells of does not lie in the pool")?.shrink(pm, next, slots);
         // persist-equivalent(fence drop): to one thread, which fences before anything else is acknowledged. Others change leaves as soon as the tree is open.
         log.clear(pm);
         Ok(())
     }
 
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
-        // In small leaves fingerprints begin behind the bits that mean nothing.
-        let bits = if HEADER == 1 { u64::from(self.word().get() as u16) } else { self.word().get() };
-        if bits & !Self::ALL != 0 {
-            return Err(self.damage(pm, "a bitmap of a leaf with bits that mean nothing"));
-        }
-        if each(bits).any(|slot| self.entry(slot)[VALUE].get() == 0) {
+        let Some(slots) = Self::slots_of(self.word().get() & Self::BITS) else {
+            return Err(self.damage(pm, "a bitmap of a leaf whose check bits do not match"));
+        };
+        if each(slots).any(|slot| self.entry(slot)[VALUE].get() == 0) {
             return Err(self.damage(pm, "an occupied slot of a leaf without a value"));
         }
         Ok(())
@@ -342,7 +363,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         pool.flush(self.word());
         let right = pool.fence_all(right.flush()).release();
         let rest = self.bitmap() & !moved;
-        log.record(pool, log::Record { leaf: pool.offset_of(self), next: right.link(), bitmap: rest });
+        log.record(pool, log::Record { leaf: pool.offset_of(self), next: right.link(), bitmap: Self::checked(rest) });
         self.shrink(pool, right.link(), rest);
         // persist-equivalent(fence drop): to one thread, whose next change fences before it is acknowledged. Others change the leaf as soon as it is unlatched.
         log.clear(pool);

@@ -5,12 +5,13 @@
 //! first     header   | 4 LINES - 2 slots, each { head, value }         | siblings: two links
 //! others    header   | as above                                        | back header
 //!
-//! header    bits 0-13 occupied slots | 14 lock, never set | 15 alt, of the first block only | a byte of fingerprint for each slot, 14 of them
+//! header    bits 0-13 occupied slots | 14 parity | 15 alt, of the first block only | a byte of fingerprint for each slot, 14 of them
 //! ```
 //!
 //! A leaf is BLOCKS blocks of LINES lines: 1 to 4 times 256 bytes in the paper. The alt bit chooses the sibling that is the next leaf, and for the other blocks
 //! the header that counts: front or back. The chosen header and the slots of its line are *near*: an entry there and the word that publishes it are written
-//! back together. The latch is in DRAM, so the lock bit stays 0 and no crash can leave it set.
+//! back together. The latch is in DRAM, so bit 14, the paper's lock, is free to make the number of set bits in the first two bytes even: all that the paper's
+//! bytes have room for, which tells of one bit that is flipped there, or three, but not of two.
 //!
 //! Invariants, when the leaf's latch is free:
 //! 1. an entry counts if its slot is occupied by the header that counts; everything in other slots, in headers and siblings that do not count, and in
@@ -79,7 +80,9 @@ pub struct Header(u128);
 impl Header {
     /// The slots that it could tell of.
     const BITS: u128 = (1 << 14) - 1;
-    const ALT: u128 = 1 << 15;
+    const ALT: u16 = 1 << 15;
+    /// Which bit makes the number of those before the fingerprints even.
+    const PARITY: u32 = 14;
     /// Where fingerprints begin, in bits and in bytes.
     const FINGERPRINTS: usize = 16;
     const FINGERPRINTS_BYTE: usize = Self::FINGERPRINTS / 8;
@@ -108,13 +111,30 @@ impl Header {
         (self.0 >> (Self::FINGERPRINTS + slot * 8)) as u8
     }
 
+    /// Takes a free slot.
     fn put(&mut self, slot: usize, fingerprint: u8) {
         let at = Self::FINGERPRINTS + slot * 8;
-        self.0 = self.0 & !(0xff << at) | u128::from(fingerprint) << at | 1 << slot;
+        self.0 = self.0 & !(0xff << at) | u128::from(fingerprint) << at;
+        self.turn(1 << slot);
     }
 
     fn free(&mut self, slots: u16) {
-        self.0 &= !u128::from(slots);
+        self.turn(slots & self.occupied());
+    }
+
+    /// Turns bits over, and with them the parity.
+    fn turn(&mut self, bits: u16) {
+        self.0 ^= u128::from(Self::even(bits));
+    }
+
+    /// Bits, and the parity that makes their number even.
+    const fn even(bits: u16) -> u16 {
+        bits | (bits.count_ones() as u16 & 1) << Self::PARITY
+    }
+
+    /// Whether the bits are some of these, and the parity is theirs.
+    fn is_sound(self, possible: u16) -> bool {
+        self.0 as u16 == Self::even(self.0 as u16 & possible)
     }
 }
 
@@ -154,11 +174,16 @@ impl<const LINES: usize, const BLOCKS: usize> LbLeaf<LINES, BLOCKS> {
     }
 
     fn alt(&self) -> bool {
-        u128::from(self.blocks[0][0][0][0].get()) & Header::ALT != 0
+        self.blocks[0][0][0][0].get() as u16 & Header::ALT != 0
     }
 
     fn siblings(&self) -> &Unit {
         &self.blocks[0][LINES - 1][UNITS - 1]
+    }
+
+    /// The first two bytes of a header that say this, as they are stored.
+    pub const fn checked(bits: u16) -> u16 {
+        Header::even(bits)
     }
 
     /// The line in which block `number` has the header that counts under `alt`, and the header.
@@ -366,9 +391,8 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
 
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
         for (number, header) in self.headers().enumerate() {
-            let alt = if number == 0 { Header::ALT as u16 } else { 0 };
-            if header.0 as u16 & !Self::ALL & !alt != 0 {
-                return Err(self.damage(pm, number, "a header of a leaf with bits that mean nothing"));
+            if !header.is_sound(if number == 0 { Self::ALL | Header::ALT } else { Self::ALL }) {
+                return Err(self.damage(pm, number, "a header of a leaf with bits that mean nothing, or an odd number of them"));
             }
             if each(header.occupied()).any(|slot| unit(&self.blocks[number], slot)[VALUE].get() == 0) {
                 return Err(self.damage(pm, number, "an occupied slot of a leaf without a value"));
@@ -425,7 +449,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> Divisible<K> for 
         let (_, place) = self.header(0, alt);
         let mut header = Header::read(place);
         header.free(Self::part(moved, 0));
-        header.0 ^= Header::ALT;
+        header.turn(Header::ALT);
         header.write(pool, place);
         pool.persist(place);
         (right, room)

@@ -9,6 +9,8 @@
 //! One of the two words of an entry is unique among those of its leaf that count, its *identity*: for `u64` keys the head, for byte strings the value (the link
 //! of the key's own record). The paper marks a negative by a flag in the value; here values may have all bits, but are never 0.
 //!
+//! The last byte of the count repeats it ([`with_check`](super::with_check)), so no byte of it can change unnoticed.
+//!
 //! Invariants, when the leaf's latch is free:
 //! 1. the first `count` elements are durable; what is behind them means nothing, whatever it is;
 //! 2. an entry counts unless a negative of its identity is behind it. Each negative takes back one entry, so the leaf has `count` - 2 x negatives entries;
@@ -64,6 +66,7 @@ const VALUE: usize = 1;
 
 impl<const LINES: usize> NvLeaf<LINES> {
     const SLOTS: usize = LINES * UNITS - HEADER;
+    const CHECKED: () = assert!(Self::SLOTS <= u8::MAX as usize, "a count is a byte");
 
     fn count_word(&self) -> &Word {
         &self.lines[0][0][0]
@@ -76,7 +79,12 @@ impl<const LINES: usize> NvLeaf<LINES> {
     /// Number of elements; whatever the word says, no more than there can be.
     #[inline(always)]
     fn elements(&self) -> usize {
-        (self.count_word().get() as usize).min(Self::SLOTS)
+        usize::from(self.count_word().get() as u8).min(Self::SLOTS)
+    }
+
+    /// A number of elements as it is stored.
+    const fn checked(count: usize) -> u64 {
+        super::with_check(count as u64, 8, 56)
     }
 
     #[inline(always)]
@@ -137,7 +145,7 @@ impl<const LINES: usize> NvLeaf<LINES> {
     /// Step 2, but for the fence.
     #[track_caller]
     fn set_count<M: Medium>(&self, pm: &Pm<M>, count: usize) {
-        pm.store(self.count_word(), count as u64, Release);
+        pm.store(self.count_word(), self.count_word().get() ^ Self::checked(self.elements() ^ count), Release);
         pm.flush(self.count_word());
     }
 
@@ -243,12 +251,13 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for NvLeaf<LINES> {
     }
 
     fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: &[Entry]) -> Result<(), Error> {
+        const { Self::CHECKED };
         assert!(entries.len() <= Self::SLOTS);
         for (slot, entry) in entries.iter().enumerate() {
             pm.store(&self.element(slot)[HEAD], entry.head, Relaxed);
             pm.store(&self.element(slot)[VALUE], entry.value.get(), Relaxed);
         }
-        let header = [entries.len() as u64, birth.next, birth.skip as u64, birth.low];
+        let header = [Self::checked(entries.len()), birth.next, birth.skip as u64, birth.low];
         for (word, value) in self.lines[0].as_flattened().iter().zip(header) {
             pm.store(word, value, Relaxed);
         }
@@ -273,13 +282,13 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for NvLeaf<LINES> {
     }
 
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
-        if self.count_word().get() > Self::SLOTS as u64 {
-            return Err(self.damage(pm, "a leaf with more elements than it has room for"));
-        }
         LeafLayout::<K>::check(self, pm)
     }
 
     fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
+        if self.count_word().get() != Self::checked(self.elements()) {
+            return Err(self.damage(pm, "a leaf whose number of elements is damaged"));
+        }
         let mut entries = Vec::with_capacity(Self::SLOTS);
         LeafLayout::<K>::entries(self, &mut entries);
         if self.elements() != entries.len() + 2 * self.negatives() {

@@ -13,11 +13,13 @@
 //! | 512 B | 29 | 31 |
 //! | 1 KiB | 59 | 63 |
 //!
-//! Bit i of the bitmap says that unit i holds an entry; bit 0, that the slot array tells of just those.
+//! Bit i of the bitmap says that unit i holds an entry; bit 0, that the slot array tells of just those. The last byte of the bitmap has
+//! [check bits](super::with_check), by which no byte of it can change unnoticed. In leaves of 1 KiB there is room for four of them; with bitmaps only, for one,
+//! which is bit 0.
 //!
 //! Invariants, when the leaf's latch is free:
 //! 1. an entry counts if the bit of its unit is set; its value is not 0, and no key is in two of them;
-//! 2. in a leaf with a slot array, bit 0 is set; in others never.
+//! 2. in a leaf with a slot array, bit 0 is set; in others it means nothing of that kind.
 //!
 //! # Writing, with a slot array
 //!
@@ -119,8 +121,15 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
     const ALL: u64 = u64::MAX >> (63 - Self::SLOTS) & !VALID;
     /// Bit 0, in a leaf with a slot array.
     const SORTED: u64 = if ARRAY > 0 { VALID } else { 0 };
+    /// How many bits of the bitmap check the others, and from which on.
+    const CHECK: (u32, u32) = match Self::SLOTS {
+        ..56 => (8, 56),
+        56..60 => (4, 60),
+        _ => (1, 0),
+    };
     const CHECKED: () = {
         assert!(UNITS * LINES <= 64, "a bit for each unit");
+        assert!(ARRAY == 0 || Self::CHECK.1 > 0, "bit 0 is for one thing");
         assert!(ARRAY == 0 || ARRAY <= UNITS && ARRAY * size_of::<Unit>() > Self::SLOTS, "the slot array has a byte for each entry, and is in one line");
     };
 
@@ -140,6 +149,18 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
 
     fn next_word(&self) -> &Word {
         &self.lines[0][0][1]
+    }
+
+    /// A bitmap as it is stored.
+    #[inline(always)]
+    const fn checked(bits: u64) -> u64 {
+        super::with_check(bits, Self::CHECK.0, Self::CHECK.1)
+    }
+
+    /// What a bitmap as it is stored says; none if it is damaged.
+    fn bits_of(bitmap: u64) -> Option<u64> {
+        let bits = bitmap & (Self::ALL | Self::SORTED);
+        (Self::checked(bits) == bitmap).then_some(bits)
     }
 
     /// A bit for each unit that holds an entry.
@@ -196,12 +217,19 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         Ok(Err(low))
     }
 
+    /// Stores what the bitmap is to say. The caller flushes it.
+    #[inline]
+    #[track_caller]
+    fn set<M: Medium>(&self, pm: &Pm<M>, bits: u64) {
+        let bitmap = self.bitmap();
+        pm.store(bitmap, bitmap.get() ^ Self::checked(bitmap.get() & (Self::ALL | Self::SORTED) ^ bits), Release);
+    }
+
     /// Step 1 of a change in a leaf with a slot array, but for the fence.
     #[track_caller]
     fn invalidate<M: Medium>(&self, pm: &Pm<M>) {
-        let bitmap = self.bitmap();
-        pm.store(bitmap, bitmap.get() & !VALID, Release);
-        pm.flush(bitmap);
+        self.set(pm, self.occupied());
+        pm.flush(self.bitmap());
     }
 
     #[inline]
@@ -216,7 +244,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
     /// Says, durably, which units hold entries; and that the slot array, if there is one, lists them.
     #[inline]
     fn switch<M: Medium>(&self, pm: &Pm<M>, occupied: u64) {
-        pm.store(self.bitmap(), occupied | Self::SORTED, Release);
+        self.set(pm, occupied | Self::SORTED);
         pm.persist(self.bitmap());
     }
 
@@ -224,7 +252,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
     fn shrink<M: Medium>(&self, pm: &Pm<M>, next: u64, bitmap: u64) {
         pm.store(self.next_word(), next, Release);
         // persist-equivalent(store early): the log has both words.
-        pm.store(self.bitmap(), bitmap, Release);
+        self.set(pm, bitmap);
         pm.persist(self.bitmap());
     }
 
@@ -239,7 +267,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         }
         let units: Vec<u8> = (1..=entries.len() as u8).collect();
         list(pm, self.array(), &units);
-        pm.store(self.bitmap(), bits(&units) | Self::SORTED, Relaxed);
+        pm.store(self.bitmap(), Self::checked(bits(&units) | Self::SORTED), Relaxed);
         pm.store(self.next_word(), next, Relaxed);
     }
 
@@ -348,7 +376,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
             plan.occupied &= !(1 << slot);
             plan.order.retain(|unit| usize::from(*unit) != slot);
         }
-        if self.bitmap().get() & VALID != 0 {
+        if self.bitmap().get() & Self::SORTED != 0 {
             self.invalidate(pm);
         }
         Ok(Written::Done)
@@ -360,7 +388,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
     }
 
     fn publish<M: Medium>(&self, pm: &Pm<M>, plan: &Plan) {
-        pm.store(self.bitmap(), plan.occupied | Self::SORTED, Release);
+        self.set(pm, plan.occupied | Self::SORTED);
         pm.flush(self.bitmap());
     }
 
@@ -384,20 +412,21 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
 
     fn replay<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
         let Some(log::Record { leaf, next, bitmap }) = log.read::<Self, M>(pm)? else { return Ok(()) };
-        pm.at(leaf, "a leaf that a log tells of does not lie in the pool")?.shrink(pm, next, bitmap & Self::ALL);
+        let bits = Self::bits_of(bitmap).ok_or_else(|| log::damage(pm, log))?;
+        pm.at(leaf, "a leaf that a log tells of does not lie in the pool")?.shrink(pm, next, bits & Self::ALL);
         // persist-equivalent(fence drop): to one thread, which fences before anything else is acknowledged. Others change leaves as soon as the tree is open.
         log.clear(pm);
         Ok(())
     }
 
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
-        if self.bitmap().get() & !(Self::ALL | Self::SORTED) != 0 {
-            return Err(self.damage(pm, "a bitmap of a leaf with bits that mean nothing"));
+        if Self::bits_of(self.bitmap().get()).is_none() {
+            return Err(self.damage(pm, "a bitmap of a leaf whose check bits do not match"));
         }
         if each(self.occupied()).any(|unit| self.unit(unit)[VALUE].get() == 0) {
             return Err(self.damage(pm, "an occupied unit of a leaf without a value"));
         }
-        if self.bitmap().get() & VALID != Self::SORTED {
+        if self.bitmap().get() & Self::SORTED != Self::SORTED {
             let mut entries = Vec::with_capacity(Self::SLOTS);
             LeafLayout::<K>::entries(self, &mut entries);
             super::sort::<K, M>(pm, &mut entries)?;
@@ -411,7 +440,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
     }
 
     fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
-        if self.bitmap().get() & VALID != Self::SORTED {
+        if self.bitmap().get() & Self::SORTED != Self::SORTED {
             return Err(self.damage(pm, "a slot array of a leaf that is not valid"));
         }
         LeafLayout::<K>::recover(self, pm)?;
@@ -443,7 +472,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> Divisible<K> for W
         let upper: Vec<Entry> = gone.iter().filter_map(|unit| Entry::read(self.unit(usize::from(*unit)))).collect();
         right.fill(pool, LeafLayout::<K>::next(self).get(), &upper);
         let right = pool.fence_all(right.flush()).release();
-        log.record(pool, log::Record { leaf: pool.offset_of(self), next: right.link(), bitmap: rest });
+        log.record(pool, log::Record { leaf: pool.offset_of(self), next: right.link(), bitmap: Self::checked(rest) });
         if ARRAY > 0 {
             list(pool, self.array(), &kept);
             pool.flush(self.array());

@@ -149,10 +149,10 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
     }
 
     /// Takes one of two neighbours, whose entries nobody wants any more, out of the list; `before` is what links it if that is not the other. Gives it back if
-    /// it is not linked there: damage, which whoever splits or opens this will report.
+    /// it is damaged, or not linked there, which whoever splits or opens this will report.
     fn unlink<'a>(&self, pair: R::Neighbours<'_>, before: Option<(Before<'_>, &Word)>, gone: Held<'a, L>, kept: Held<'_, L>) -> Result<(), Held<'a, L>> {
         let slot = before.as_ref().map_or(kept.leaf.next(), |(_, slot)| slot);
-        if self.check_link(slot, gone.off).is_err() {
+        if self.check_link(slot, gone.off).and_then(|()| self.examine(gone.leaf)).is_err() {
             kept.lock.release_unchanged();
             if let Some((before, _)) = before {
                 before.release_unchanged();
@@ -178,6 +178,7 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         let right = self.pool.alloc::<L>()?;
         probe::prefetch_lines(&*right);
         self.router.approach(pending.key);
+        self.examine(leaf)?;
         let mut entries: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
         // So its entries fill the slots from the first on.

@@ -159,6 +159,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// The entries of a leaf after a change, in the order of their keys.
     fn changed(&self, &Pending { key, change }: &Pending<'_, K>, leaf: &L) -> Result<Vec<Entry>, Error> {
+        self.examine(leaf)?;
         let head = key.head(leaf.skip());
         let mut entries = Vec::with_capacity(L::CAPACITY + 1);
         leaf.entries(&mut entries);
@@ -187,6 +188,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if !are_worth_merging(left.count(), right.count(), L::CAPACITY) {
             return Ok(None);
         }
+        [left, right].into_iter().try_for_each(|leaf| self.examine(leaf))?;
         let skip = left.skip().min(right.skip()).min(high.map_or(0, |high| low.shared(high)));
         let mut entries = Vec::with_capacity(L::CAPACITY);
         for leaf in [left, right] {
