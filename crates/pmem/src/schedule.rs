@@ -38,7 +38,7 @@ mod buffer;
 pub use buffer::{Buffer, Buffers};
 
 use crate::htm::Abort;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
@@ -290,29 +290,43 @@ pub fn acquire<G>(try_now: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> 
 /// Takes a lock that is held across steps.
 #[inline(always)]
 #[track_caller]
-pub fn lock<T>(mutex: &Mutex<T>) -> Held<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> Held<MutexGuard<'_, T>> {
     Held(acquire(|| mutex.try_lock(), || mutex.lock()))
 }
 
-/// A lock that is held across steps.
-pub struct Held<'a, T>(MutexGuard<'a, T>);
+/// [`lock`], where others may share it.
+#[inline(always)]
+#[track_caller]
+pub fn lock_alone<T>(lock: &RwLock<T>) -> Held<RwLockWriteGuard<'_, T>> {
+    Held(acquire(|| lock.try_write(), || lock.write()))
+}
 
-impl<T> Deref for Held<'_, T> {
-    type Target = T;
+/// Takes a lock that is held across steps, together with others who take it so.
+#[inline(always)]
+#[track_caller]
+pub fn lock_shared<T>(lock: &RwLock<T>) -> Held<RwLockReadGuard<'_, T>> {
+    Held(acquire(|| lock.try_read(), || lock.read()))
+}
+
+/// A lock that is held across steps.
+pub struct Held<G>(G);
+
+impl<G: Deref> Deref for Held<G> {
+    type Target = G::Target;
     #[inline(always)]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &G::Target {
         &self.0
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<G: DerefMut> DerefMut for Held<G> {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.0
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<G> Drop for Held<G> {
     #[inline(always)]
     fn drop(&mut self) {
         // The lock is given back by a locked operation.

@@ -8,7 +8,8 @@
 //!    keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are run, and so
 //!    are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of other clients
 //!    at the end of the event loop's turn: a wait for all. Its client can tell the difference only by the time, and so can others: but who looks at several
-//!    keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one.
+//!    keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one. Consecutive GETs, with no write between them, may
+//!    in the same way see a later key as it was before a command of another client changed it together with an earlier one.
 //! 4. After MULTI commands are queued, and run by EXEC in one slice.
 
 use crate::client::{Closing, Replies, Session};

@@ -7,7 +7,6 @@
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
 use crate::group::{Part, run_together};
-use crate::reply::Reply;
 use crate::shared::Shared;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
@@ -26,6 +25,8 @@ pub(crate) const WAKE: Token = Token(usize::MAX);
 const LISTENER: Token = Token(usize::MAX - 1);
 /// Events that are asked for at a time.
 const EVENT_COUNT: usize = 1024;
+/// Connections whose commands are run together at most: as many single SETs share a wait for a device.
+const CLIENTS_AT_ONCE: usize = 256;
 /// Connections that are accepted in a turn, so that a storm of them leaves the others their turns.
 const ACCEPT_COUNT_MAX: usize = 64;
 /// How long to wait after the process ran out of file descriptors.
@@ -131,8 +132,9 @@ impl EventLoop {
         }
     }
 
-    /// Runs the commands that are held, those of a database together, and answers them. A connection is there once: it gets no other turn before. Who takes the
-    /// place of one that was closed since holds nothing, for it gets none in this turn.
+    /// Runs the commands that are held, those of a database together, and answers them; of many clients, or where there is much to answer, some before others
+    /// are run. A connection is there once: it gets no other turn before. Who takes the place of one that was closed since holds nothing, for it gets none in
+    /// this turn.
     fn settle(&mut self) {
         if self.held.is_empty() {
             return;
@@ -146,17 +148,24 @@ impl EventLoop {
         let server = Arc::clone(&self.server);
         let counters = server.counters(self.index);
         for (database, keys) in of_databases {
-            let mut replies: Vec<Reply> = keys.iter().map(|key| self.connections[*key].take_reply(&mut self.buffers)).collect();
-            let done: Vec<usize> = {
-                let held = keys.iter().zip(&mut replies);
-                let mut parts: Vec<_> = held.map(|(key, reply)| self.connections[*key].held_part(reply)).collect();
-                let _working = server.gate.enter(self.index);
-                run_together(&server.databases[database], counters, &mut parts);
-                parts.iter().map(Part::done).collect()
-            };
-            for ((key, reply), done) in keys.into_iter().zip(replies).zip(done) {
-                let turn = self.connections[key].settle(&server, counters, &mut self.buffers, reply, done);
-                self.follow(key, turn);
+            let mut keys = keys.into_iter();
+            let mut held = VecDeque::with_capacity(keys.len().min(CLIENTS_AT_ONCE));
+            loop {
+                let others = keys.by_ref().take(CLIENTS_AT_ONCE - held.len());
+                held.extend(others.map(|key| (key, self.connections[key].take_reply(&mut self.buffers))));
+                if held.is_empty() {
+                    break;
+                }
+                let done: Vec<usize> = {
+                    let mut parts: Vec<_> = held.iter_mut().map(|(key, reply)| self.connections[*key].held_part(reply)).collect();
+                    let _working = server.gate.enter(self.index);
+                    let count = run_together(&server.databases[database], counters, &mut parts);
+                    parts[..count].iter().map(Part::done).collect()
+                };
+                for ((key, reply), done) in held.drain(..done.len()).zip(done) {
+                    let turn = self.connections[key].settle(&server, counters, &mut self.buffers, reply, done);
+                    self.follow(key, turn);
+                }
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Commands that are run together: plain GETs, plain SETs, and DELs of a single key.
 //!
 //! The store is given them together, of one client or of several ([`Namespace::act_many`]). It looks up what is to be read before it writes, so replies are
-//! written as if all went well, each when the next value is known or all is done, and what turns out otherwise is put right: the digit of a DEL, and all
-//! replies from the first command on that was not done.
+//! written as if all went well, each when the next value is known or all is done, and what turns out otherwise is put right: the digit of a DEL, and the reply
+//! to what has failed. Values that were found behind that are looked up again.
 
 use crate::executor::Failure;
 use crate::reply::Reply;
@@ -13,6 +13,8 @@ use std::ops::{ControlFlow, Range};
 
 /// Commands that the store is given at once.
 const ACTS_AT_ONCE: usize = 1024;
+/// Bytes of values that are replied to commands which are run together, about. Behind that, other clients wait until those in front of them were answered.
+const VALUES_AT_ONCE: usize = 4 << 20;
 
 /// What a command does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl Place {
 
 impl<'p> Part<'p> {
     pub(crate) fn new(input: &'p [u8], places: &'p [Place], reply: &'p mut Reply, output_size_max: usize) -> Self {
-        Self { input, places, reply, output_size_max, starts: Vec::with_capacity(places.len()), done: 0 }
+        Self { input, places, reply, output_size_max, starts: Vec::new(), done: 0 }
     }
 
     /// How many commands are done. The others had no room for their replies.
@@ -135,49 +137,200 @@ impl<'p> Part<'p> {
         self.done += 1;
     }
 
-    /// The next command has failed.
-    fn refuse(&mut self, failure: &Failure, counters: &Counters) {
-        self.take_back(self.done);
-        self.foretell(self.done);
-        self.starts.push(self.reply.out.len());
-        failure.write(self.reply);
+    /// The next command has failed, though what stands behind it may have been done already.
+    fn refuse(&mut self, error: Error, counters: &Counters) {
+        let number = self.done;
+        self.foretell(number + 1);
+        let mut told = Reply::new(self.reply.protocol);
+        Failure::from(error).write(&mut told);
+        let (start, end) = (self.starts[number], self.starts.get(number + 1).copied().unwrap_or(self.reply.out.len()));
+        self.starts[number + 1..].iter_mut().for_each(|later| *later = *later - (end - start) + told.out.len());
+        self.reply.out.splice(start..end, told.out);
         counters.errors.add(1);
         self.done += 1;
     }
+
+    /// Runs the only command, without what it takes to put replies right.
+    fn run_alone(&mut self, place: &Place, database: &Namespace, counters: &Counters) {
+        let start = self.reply.out.len();
+        let outcome = match place.act(self.input) {
+            (key, Act::Get) => self.reply.bulk_with(|out| database.get_into(key, out)).map(|found| counters.lookup(found)),
+            (key, Act::Put(value)) => database.put(key, value).map(|()| {
+                counters.changes.add(1);
+                self.reply.ok();
+            }),
+            (key, Act::Delete) => database.delete(key).map(|found| {
+                counters.changes.add(found.into());
+                self.reply.flag(found);
+            }),
+        };
+        if let Err(error) = outcome {
+            self.reply.out.truncate(start);
+            counters.errors.add(1);
+            Failure::from(error).write(self.reply);
+        }
+        self.done = 1;
+    }
 }
 
-/// Runs the commands of `parts`, each on its own, as if one after the other.
-pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mut [Part<'_>]) {
+/// Runs the commands of `parts`, each on its own, as if one after the other; of how many parts. Of the others, none is done, because there are many values to
+/// be sent before.
+pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mut [Part<'_>]) -> usize {
+    if let [part] = parts
+        && let [place] = part.places
+    {
+        part.run_alone(place, database, counters);
+        counters.commands.add(1);
+        return 1;
+    }
     let acts: Vec<_> = parts.iter().flat_map(|part| part.places.iter().map(|place| place.act(part.input))).collect();
     let owners: Vec<_> = parts.iter().enumerate().flat_map(|(part, Part { places, .. })| (0..places.len()).map(move |number| (part, number))).collect();
     let mut found = Vec::with_capacity(acts.len().min(ACTS_AT_ONCE));
-    let mut at = 0;
-    while at < acts.len() {
-        // Of many that fail, none is looked at often.
-        let next = &acts[at..acts.len().min(at + ACTS_AT_ONCE)];
-        found.clear();
+    let (mut at, mut at_once, mut is_enough) = (0, ACTS_AT_ONCE, false);
+    // How many have been counted, and what was found for them: an attempt that fails may find it again.
+    let (mut counted, mut size) = (0, 0);
+    while at < acts.len() && !is_enough {
+        let next = &acts[at..acts.len().min(at + at_once)];
         let outcome = database.act_many(next, &mut found, |number, found| {
+            if at + number >= counted {
+                size += found.as_ref().map_or(0, Found::size);
+                counted = at + number + 1;
+            }
+            is_enough = at + number > 0 && size > VALUES_AT_ONCE;
+            if is_enough {
+                return Ok(ControlFlow::Break(()));
+            }
             let (part, number) = owners[at + number];
             parts[part].visit(number, found)
         });
-        for (found, (part, _)) in found.iter().zip(&owners[at..]) {
-            parts[*part].accept(*found, counters);
-        }
+        let (was_at, was_whole) = (at, found.len() == next.len());
         at += found.len();
-        if found.len() < next.len() {
-            let part = &mut parts[owners[at].0];
-            match outcome {
-                Err(error) => {
-                    part.refuse(&error.into(), counters);
-                    at += 1;
-                }
-                // Its output is full; that of others is not.
-                Ok(()) => at += part.places.len() - part.done,
+        for (found, (part, _)) in found.drain(..).zip(&owners[was_at..]) {
+            match found {
+                Ok(found) => parts[*part].accept(found, counters),
+                Err(error) => parts[*part].refuse(error, counters),
+            }
+        }
+        match outcome {
+            // What comes next may fail, too: of many that fail, or find no room, none is looked at often.
+            Err(error) => {
+                let is_by_itself = matches!(error, Error::KeyTooLong { .. } | Error::ValueTooLong { .. });
+                parts[owners[at].0].refuse(error, counters);
+                (at, at_once, is_enough) = (at + 1, if is_by_itself { at_once } else { 1 }, false);
+            }
+            Ok(()) if was_whole => (at_once, is_enough) = ((2 * at_once).min(ACTS_AT_ONCE), false),
+            Ok(()) if is_enough => {}
+            // The output of that client is full; that of others is not.
+            Ok(()) => {
+                let part = &parts[owners[at].0];
+                at += part.places.len() - part.done;
             }
         }
     }
-    for part in parts {
+    for part in parts.iter_mut() {
         part.take_back(part.done);
         counters.commands.add(part.done as u64);
+    }
+    parts.iter().position(|part| part.done == 0 && !part.places.is_empty()).unwrap_or(parts.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf::{Options, Store};
+
+    /// Commands, each with a key of one letter that is its value, too, and the input in which they lie.
+    fn commands(of: &[(Kind, u8)]) -> (Vec<u8>, Vec<Place>) {
+        let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place { kind, frame: at, key: at..at + 1, value: at..at + 1 };
+        (of.iter().map(|(_, key)| *key).collect(), of.iter().enumerate().map(place).collect())
+    }
+
+    fn database() -> (Store, Namespace) {
+        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+        let database = store.namespace("0").unwrap();
+        (store, database)
+    }
+
+    /// They had all replies of all clients ready before one was sent.
+    #[test]
+    fn clients_wait_behind_many_values() {
+        const SIZE: usize = VALUES_AT_ONCE / 2 - 1;
+        let (_store, database) = database();
+        database.put(b"l", &vec![b'v'; SIZE]).unwrap();
+        let counters = Counters::default();
+        let clients: Vec<_> = (b'a'..b'e').map(|own| commands(&[(Kind::Get, b'l'), (Kind::Set, own)])).collect();
+        let mut replies: Vec<_> = clients.iter().map(|_| Reply::default()).collect();
+        let (mut rest, mut counts) = (0, Vec::new());
+        while rest < clients.len() {
+            let waiting = clients.iter().zip(&mut replies).skip(rest);
+            let mut parts: Vec<_> = waiting.map(|((input, places), reply)| Part::new(input, places, reply, usize::MAX)).collect();
+            let count = run_together(&database, &counters, &mut parts);
+            assert!(parts[..count].iter().all(|part| part.done() == 2) && parts[count..].iter().all(|part| part.done() == 0 && part.reply.out.is_empty()));
+            rest += count;
+            counts.push(count);
+            assert_eq!(database.count(), 1 + rest as u64);
+        }
+        assert_eq!(counts, [2, 2]);
+        assert!(replies.iter().all(|reply| reply.out.len() == format!("${SIZE}\r\n\r\n+OK\r\n").len() + SIZE));
+    }
+
+    /// What an attempt that failed had foretold to clients who came to wait was sent to them, besides their replies.
+    #[test]
+    fn clients_of_a_full_database_wait_behind_many_values() {
+        const SIZE: usize = VALUES_AT_ONCE / 64 - 1;
+        let (_store, database) = database();
+        database.put(b"l", &vec![b'v'; SIZE]).unwrap();
+        for size in [SIZE, 1 << 12, 500, 100, 0] {
+            (0..1 << 16).find(|n: &u32| database.put(&[&size.to_le_bytes()[..], &n.to_le_bytes()].concat(), &vec![0; size]).is_err()).expect("a full pool");
+        }
+        let counters = Counters::default();
+        let clients: Vec<_> = (128..228).map(|own| commands(&[(Kind::Get, b'l'), (Kind::Set, own)])).collect();
+        let mut replies: Vec<_> = clients.iter().map(|_| (Reply::default(), 0)).collect();
+        while replies.iter().any(|(_, done)| *done < 2) {
+            let waiting = clients.iter().zip(&mut replies).filter(|(_, (_, done))| *done < 2);
+            let (mut parts, dones): (Vec<_>, Vec<_>) =
+                waiting.map(|((input, places), (reply, done))| (Part::new(input, &places[*done..], reply, usize::MAX), done)).unzip();
+            assert!(run_together(&database, &counters, &mut parts) > 0);
+            dones.into_iter().zip(&parts).for_each(|(done, part)| *done += part.done());
+        }
+        assert_eq!((counters.errors.get(), counters.commands.get()), (100, 200), "each SET is refused, and each GET is done, once");
+        for (reply, _) in replies {
+            let text = String::from_utf8(reply.out).unwrap();
+            assert!(text.starts_with('$') && text.lines().count() == 3, "{:?}", text.lines().map(|line| &line[..line.len().min(40)]).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_has_failed_is_answered_in_its_place() {
+        let (input, places) = commands(&[(Kind::Set, b'a'), (Kind::Delete, b'b'), (Kind::Get, b'c'), (Kind::Delete, b'd')]);
+        let (mut reply, counters) = (Reply::default(), Counters::default());
+        let mut part = Part::new(&input, &places, &mut reply, usize::MAX);
+        assert!(part.visit(2, None).unwrap().is_continue());
+        part.accept(false, &counters);
+        part.refuse(Error::KeyTooLong { size: 70_000 }, &counters);
+        part.accept(false, &counters);
+        part.accept(true, &counters);
+        let text = String::from_utf8(reply.out).unwrap();
+        let lines: Vec<_> = text.split("\r\n").collect();
+        assert!(matches!(lines[..], ["+OK", refusal, "$-1", ":1", ""] if refusal.starts_with("-ERR key of 70000 bytes")), "{text}");
+        assert_eq!((counters.errors.get(), counters.changes.get()), (1, 2));
+    }
+
+    /// One command alone is answered as it would be among others.
+    #[test]
+    fn a_command_alone_is_answered_like_others() {
+        let (_store, database) = database();
+        let counters = Counters::default();
+        let kinds = [Kind::Get, Kind::Delete, Kind::Set, Kind::Get, Kind::Delete, Kind::Get];
+        let run = |of: &[(Kind, u8)], reply: &mut Reply| {
+            let (input, places) = commands(of);
+            assert_eq!(run_together(&database, &counters, &mut [Part::new(&input, &places, reply, usize::MAX)]), 1);
+        };
+        let (mut alone, mut among) = (Reply::default(), Reply::default());
+        kinds.iter().for_each(|kind| run(&[(*kind, b'k')], &mut alone));
+        run(&kinds.map(|kind| (kind, b'k')), &mut among);
+        assert_eq!(String::from_utf8(alone.out).unwrap(), "$-1\r\n:0\r\n+OK\r\n$1\r\nk\r\n:1\r\n$-1\r\n");
+        assert_eq!(String::from_utf8(among.out).unwrap(), "$-1\r\n:0\r\n+OK\r\n$1\r\nk\r\n:1\r\n$-1\r\n");
+        assert_eq!((counters.commands.get(), counters.changes.get()), (12, 4));
     }
 }

@@ -33,7 +33,7 @@ use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::schedule::{self, Held as Locked};
 use everleaf_pmem::{Guard, Off, Reserve, Word, with_reserve};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
@@ -154,7 +154,7 @@ impl Garbage {
     }
 
     /// Keeps others from collecting. Before any stripe.
-    pub(crate) fn pause(&self) -> Locked<'_, ()> {
+    pub(crate) fn pause(&self) -> Locked<MutexGuard<'_, ()>> {
         schedule::lock(&self.collecting)
     }
 }

@@ -1,9 +1,13 @@
 //! Several keys at a time, each on its own: lookups that wait for memory together, and writes that wait for a fence together.
 //!
-//! [`Namespace::act_many`] forms groups of what it is given. A group is done as if one act came after the other:
+//! [`Namespace::act_many`] forms groups of what it is given. A group with writes is done as if one act came after the other:
 //!
-//! 1. Take the stripes of all keys, of those that are only read, too: so nobody else writes any of them before 4. A group that only reads takes none.
-//! 2. Read. What is found before the writes is what would be found between them, because a group ends before it would read what it has written.
+//! 1. Take the stripes of all keys, of those that are only read, too: so nobody else writes any of them before 4. Those of what is only read are shared with
+//!    others who only read it, lest all groups that read the same key wait for the device one after the other. A group that only reads takes none, and finds
+//!    of each key what is there at some moment.
+//! 2. Read. What is found before the writes is what would be found between them, because a group ends before it would read what it has written. Where keys
+//!    expire, and one is read behind another that is removed, time stands still from here to the end of 4, and all that is found or removed is judged by it:
+//!    else a key would be removed as expired, and one that expires with it be found behind it. A group ends when it has read as much as makes others wait.
 //! 3. Write records into fresh blocks, and have one fence for all of them. *Crash: nobody reaches the blocks; recovery finds them free.*
 //! 4. Publish their links in the index, take out the entries of what is removed, and have one fence for all of that, before any reader sees it. Where a device
 //!    is waited for, it is one fence with that of 3. **The commit point**, of each write on its own. *Crash before: any of them may be there, and others not,
@@ -17,12 +21,14 @@ use crate::Error;
 use crate::namespace::{Course, Found, GROUP_OF_DEVICE_BYTES, Namespace, Way, link_word};
 use crate::store::{Index, check_sizes};
 use crate::stripes::Locked;
+use crate::version::Moment;
 use everleaf_index::record::{Record, Version};
 use everleaf_index::{Listed, Write};
 use everleaf_pmem::{Reserve, with_reserve};
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 /// What [`Namespace::act_many`] is to do with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +67,8 @@ impl Act<'_> {
 /// Why the reads of a group ended before all keys were visited.
 enum End {
     Asked,
+    /// What was found is enough for one group.
+    Full,
     Failed(Error),
 }
 
@@ -70,9 +78,19 @@ impl From<Error> for End {
     }
 }
 
+/// What has come of a group, or its beginning.
+struct Outcome {
+    /// How it was written, if anything was, and how many writes there were.
+    written: Option<(Way, usize)>,
+    reads: Result<(), End>,
+}
+
 impl<M: Listed> Namespace<M> {
-    /// Does `acts`, one after the other as far as the caller can tell, each on its own (a crash may leave any of them), sharing lookups and the cost of making
-    /// writes durable. For each that is done, whether the key was there is appended to `found`; for one that is set, `false`.
+    /// Does `acts`, each on its own (a crash may leave any of them), sharing lookups and the cost of making writes durable. For each that is done, whether the
+    /// key was there is appended to `found`; for one that is set, `false`; and an error if it was done, but what it has replaced is damaged.
+    ///
+    /// It is as if one was done after the other, as far as the caller can tell, but for consecutive keys that are looked up, with nothing written among them:
+    /// each of these is looked up at some moment of its own, as [`Namespace::get_many`] does.
     ///
     /// Calls `visit` for each key that is looked up, with the number of the act and what was found. It may have the call end before this act, with an error or
     /// without, and must not touch the store. It is told of an act before those in front of it are done: if one of them fails, it was called for nothing, and
@@ -83,7 +101,7 @@ impl<M: Listed> Namespace<M> {
     pub fn act_many(
         &self,
         acts: &[(&[u8], Act<'_>)],
-        found: &mut Vec<bool>,
+        found: &mut Vec<Result<bool, Error>>,
         mut visit: impl FnMut(usize, Option<Found<'_>>) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         let start = found.len();
@@ -92,21 +110,26 @@ impl<M: Listed> Namespace<M> {
         let (mut done, mut len_max) = (0, usize::MAX);
         while done < count {
             let end = done + self.group_len(&acts[done..count]).min(len_max);
-            let outcome = self.shared.with_room(|| {
+            let mut attempt = || {
                 // Those that have been done before the pool was full are not done again: somebody else may have written their keys since.
                 let at = found.len() - start;
                 self.act_group(&acts[at..end], found, &mut |number, met| visit(at + number, met))
-            });
-            let before = std::mem::replace(&mut done, found.len() - start);
+            };
+            let only_writes = acts[done..end].iter().all(|(_, act)| act.is_write());
+            // Where there is no room, what was read would be read again with each attempt to make some.
+            let outcome = if only_writes || end - done == 1 { self.shared.with_room(attempt) } else { attempt() };
+            done = found.len() - start;
             match outcome {
-                Ok((way, flow)) => {
-                    way.iter().for_each(|way| self.tidy(*way, end - before));
-                    if flow.is_break() {
-                        return Ok(());
+                Ok(Outcome { written, reads }) => {
+                    written.into_iter().for_each(|(way, count)| self.tidy(way, count));
+                    match reads {
+                        Ok(()) | Err(End::Full) => len_max = len_max.saturating_mul(2),
+                        Err(End::Asked) => return Ok(()),
+                        Err(End::Failed(error)) => return Err(error),
                     }
                 }
-                // Fewer find room, perhaps: they make it by what they replace.
-                Err(error) if error.is_no_space() && end - done > 1 => len_max = (end - done) / 2,
+                // The next one alone may do, or is the one that does not. Fewer find room, perhaps, for they make it by what they replace.
+                Err(error) if end - done > 1 => len_max = if error.is_no_space() && only_writes { (end - done) / 2 } else { 1 },
                 Err(error) => return Err(error),
             }
         }
@@ -121,23 +144,28 @@ impl<M: Listed> Namespace<M> {
         self.put_first(pairs).1
     }
 
-    /// [`Namespace::put_many`], up to a pair that cannot be set, if there is one: how many have been, each once, and why the next one has not.
+    /// [`Namespace::put_many`], up to a pair that cannot be set, if there is one: how many have been, each once, and why the next one has not. One that has
+    /// replaced something damaged counts as one that cannot, but is set, and so may be some behind it.
     pub fn put_first(&self, pairs: &[(&[u8], &[u8])]) -> (usize, Result<(), Error>) {
         let acts: Vec<_> = pairs.iter().map(|(key, value)| (*key, Act::Put(value))).collect();
         let mut found = Vec::with_capacity(acts.len());
         let outcome = self.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())));
-        (found.len(), outcome)
+        let damaged = found.iter().position(Result::is_err);
+        damaged.map_or((found.len(), outcome), |at| (at, found.swap_remove(at).map(drop)))
     }
 
     /// Removes several keys, each on its own (a crash or an error may leave any), sharing the cost of making that durable; how many were present.
     ///
     /// # Errors
-    /// See [`Namespace::delete`]. Keys before the one that failed have been removed.
+    /// See [`Namespace::delete`]. Keys before the one that failed have been removed, and perhaps some behind it.
     pub fn delete_many(&self, keys: &[&[u8]]) -> Result<u64, Error> {
+        if let [key] = keys {
+            return self.delete(key).map(u64::from);
+        }
         let acts: Vec<_> = keys.iter().map(|key| (*key, Act::Delete)).collect();
         let mut found = Vec::with_capacity(acts.len());
         self.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())))?;
-        Ok(found.iter().filter(|found| **found).count() as u64)
+        found.into_iter().try_fold(0, |count, found| Ok(count + u64::from(found?)))
     }
 
     /// With how many of `acts` to begin.
@@ -164,49 +192,56 @@ impl<M: Listed> Namespace<M> {
         len
     }
 
-    /// Does a group, or its beginning: how it was written, if anything was, and whether what is behind that is to be done.
+    /// Does a group, or its beginning.
     fn act_group(
         &self,
         acts: &[Task<'_>],
-        found: &mut Vec<bool>,
+        found: &mut Vec<Result<bool, Error>>,
         visit: &mut impl FnMut(usize, Option<Found<'_>>) -> Result<ControlFlow<()>, Error>,
-    ) -> Result<(Option<Way>, ControlFlow<()>), Error> {
-        let has_writes = acts.iter().any(|(_, act)| act.is_write());
-        let stripes = match has_writes {
-            true => self.shared.stripes.lock_many(acts.iter().map(|(key, _)| (self.space.number, *key))),
-            false => Vec::new(),
-        };
+    ) -> Result<Outcome, Error> {
         let reads: Vec<usize> = (0..acts.len()).filter(|number| !acts[*number].1.is_write()).collect();
+        let (stripes, _unwritten) = match reads.len() == acts.len() {
+            true => (Vec::new(), Vec::new()),
+            false => self.shared.stripes.lock_group(acts.iter().map(|(key, act)| (self.space.number, *key, act.is_write()))),
+        };
+        // What was removed as expired, or not, tells the time to who reads behind it.
+        let tells_time = acts.iter().skip_while(|(_, act)| *act != Act::Delete).any(|(_, act)| !act.is_write());
+        let time = (tells_time && self.shared.may_expire.load(Ordering::Acquire)).then(|| self.shared.wall.hold_for_commit());
+        // What all judge by now: another commit, which has begun before, may hold an earlier time, and what has been found by that is not to expire yet.
+        let moment = time.as_ref().map(|_| Moment::now(self.shared.wall.now_ms()));
         let (mut met, mut shown) = (Vec::with_capacity(reads.len()), Vec::new());
-        let end = self.read_group(acts, &reads, &mut met, visit);
+        let size_max = if stripes.is_empty() { usize::MAX } else { GROUP_OF_DEVICE_BYTES };
+        let end = self.read_group(acts, &reads, moment, size_max, &mut met, visit);
         // The first one that is not done, because of the reads.
         let until = if end.is_ok() { acts.len() } else { reads[met.len()] };
         let changes: Vec<Update<'_>> = acts[..until].iter().filter(|(_, act)| act.is_write()).map(|(key, act)| (*key, act.value())).collect();
-        let written = self.write_group(&stripes, &changes, &mut shown);
+        let way = self.write_group(&stripes, &changes, moment, &mut shown);
         let (mut met, mut shown) = (met.into_iter(), shown.into_iter());
-        found.extend(acts[..until].iter().map_while(|(_, act)| if act.is_write() { shown.next() } else { met.next() }));
-        let way = written?;
-        match end {
-            Ok(()) => Ok((way, ControlFlow::Continue(()))),
-            Err(End::Asked) => Ok((way, ControlFlow::Break(()))),
-            Err(End::Failed(error)) => Err(error),
-        }
+        found.extend(acts[..until].iter().map_while(|(_, act)| if act.is_write() { shown.next() } else { met.next().map(Ok) }));
+        Ok(Outcome { written: way?.map(|way| (way, changes.len())), reads: end })
     }
 
-    /// Visits the keys of those of `acts` that are `reads`; of each that was, whether it was found is appended to `met`.
+    /// Visits the keys of those of `acts` that are `reads`, until more was found than `size_max`; of each that was visited, whether it was found is appended to
+    /// `met`.
     fn read_group(
         &self,
         acts: &[Task<'_>],
         reads: &[usize],
+        moment: Option<Moment>,
+        size_max: usize,
         met: &mut Vec<bool>,
         visit: &mut impl FnMut(usize, Option<Found<'_>>) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), End> {
         let keys: Vec<&[u8]> = reads.iter().map(|number| acts[*number].0).collect();
-        let mut at_once = keys.len();
+        let (mut at_once, mut size) = (keys.len(), 0);
         while met.len() < keys.len() {
             let keys = &keys[met.len()..][..at_once.min(keys.len() - met.len())];
-            let outcome = self.visit_many(keys, |entry| {
+            let outcome = self.view_at(moment).visit_many(keys, |entry| {
                 let is_found = entry.is_some();
+                size += entry.as_ref().map_or(0, Found::size);
+                if size > size_max && !met.is_empty() {
+                    return Err(End::Full);
+                }
                 let flow = visit(reads[met.len()], entry)?;
                 if flow.is_break() {
                     return Err(End::Asked);
@@ -224,23 +259,36 @@ impl<M: Listed> Namespace<M> {
         Ok(())
     }
 
-    /// Makes the writes of a group; of each that is made, whether the key was there, if it is to be removed, is appended to `shown`.
-    fn write_group(&self, stripes: &[Locked<'_>], changes: &[Update<'_>], shown: &mut Vec<bool>) -> Result<Option<Way>, Error> {
+    /// Makes the writes of a group; of each that is made, whether the key was there, if it is to be removed, is appended to `shown`, or what of it is damaged.
+    fn write_group(
+        &self,
+        stripes: &[Locked<'_>],
+        changes: &[Update<'_>],
+        moment: Option<Moment>,
+        shown: &mut Vec<Result<bool, Error>>,
+    ) -> Result<Option<Way>, Error> {
         let (Some(stripe), false) = (stripes.first(), changes.is_empty()) else { return Ok(None) };
         self.shared.writable()?;
         if changes.iter().any(|(_, value)| value.is_some()) {
-            return self.with_index(|index| self.write_group_to(index, stripe, changes, shown)).map(Some);
+            return self.with_index(|index| self.write_group_to(index, stripe, changes, moment, shown)).map(Some);
         }
         match self.space.index.load().as_deref() {
-            Some(index) => with_reserve(Reserve::Half, || self.write_group_to(index, stripe, changes, shown)).map(Some),
+            Some(index) => with_reserve(Reserve::Half, || self.write_group_to(index, stripe, changes, moment, shown)).map(Some),
             None => {
-                shown.resize(changes.len(), false);
+                shown.extend(changes.iter().map(|_| Ok(false)));
                 Ok(None)
             }
         }
     }
 
-    fn write_group_to(&self, index: &Index, stripe: &Locked<'_>, changes: &[Update<'_>], shown: &mut Vec<bool>) -> Result<Way, Error> {
+    fn write_group_to(
+        &self,
+        index: &Index,
+        stripe: &Locked<'_>,
+        changes: &[Update<'_>],
+        moment: Option<Moment>,
+        shown: &mut Vec<Result<bool, Error>>,
+    ) -> Result<Way, Error> {
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
                 let version = Version { commit: at, ..Version::default() };
@@ -248,13 +296,12 @@ impl<M: Listed> Namespace<M> {
                 let mut replaced = Vec::with_capacity(writes.len());
                 let outcome = self.shared.apply_behind(index, &writes, &mut replaced);
                 let gone = |((_, write), old): (&(_, Write), &Option<NonZeroU64>)| match (write, old) {
-                    (Write::Remove, Some(old)) => self.is_shown(old.get()),
+                    (Write::Remove, Some(old)) => self.is_shown(old.get(), moment),
                     _ => Ok(false),
                 };
-                // What is damaged is reported when it is settled.
-                let gone: Vec<_> = writes.iter().zip(&replaced).map(gone).map(|gone| gone.unwrap_or(false)).collect();
-                let settled = self.settle(&writes, &replaced, at, outcome);
-                self.tell_done(shown, gone, settled)?;
+                let mut done: Vec<_> = writes.iter().zip(&replaced).map(gone).collect();
+                let settled = self.settle(&writes, &replaced, at, outcome, &mut |number, error| done[number] = Err(error));
+                self.tell_done(shown, done, settled)?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
@@ -263,7 +310,7 @@ impl<M: Listed> Namespace<M> {
                 while !rest.is_empty() {
                     let (part, after) = rest.split_at(count_distinct(rest));
                     self.shared.tick();
-                    self.write_versions(index, part, shown)?;
+                    self.write_versions(index, part, moment, shown)?;
                     rest = after;
                 }
                 Ok(Way::Versioned)
@@ -272,7 +319,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Writes versions of keys, none of which comes twice: tombstones of those that are to be removed, if they are present.
-    fn write_versions(&self, index: &Index, changes: &[Update<'_>], shown: &mut Vec<bool>) -> Result<(), Error> {
+    fn write_versions(&self, index: &Index, changes: &[Update<'_>], moment: Option<Moment>, shown: &mut Vec<Result<bool, Error>>) -> Result<(), Error> {
         let commit = self.shared.unstamped();
         // Of each key, whether it is shown before it is removed; `None`: nothing is written.
         let (mut fates, mut versions) = (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
@@ -280,7 +327,7 @@ impl<M: Listed> Namespace<M> {
             let previous = previous.map_or(0, NonZeroU64::get);
             fates.push(match value {
                 Some(_) => Some(false),
-                None if self.is_present(previous)? => Some(self.is_shown(previous)?),
+                None if self.is_present(previous)? => Some(self.is_shown(previous, moment)?),
                 None => None,
             });
             if fates.last().is_some_and(Option::is_some) {
@@ -291,10 +338,11 @@ impl<M: Listed> Namespace<M> {
         let writes = self.write_records(versions.into_iter())?;
         let mut replaced = Vec::with_capacity(writes.len());
         let outcome = self.shared.apply_behind(index, &writes, &mut replaced);
-        let mut published = replaced.iter();
-        let done = fates.into_iter().map_while(|fate| fate.map_or(Some(false), |was_shown| published.next().map(|_| was_shown))).collect();
-        let settled = self.settle_versions(&writes, &replaced, outcome);
-        self.tell_done(shown, done, settled)
+        let mut published: Vec<_> = replaced.iter().map(|_| Ok(())).collect();
+        let settled = self.settle_versions(&writes, &replaced, outcome, &mut |number, error| published[number] = Err(error));
+        let mut published = published.into_iter();
+        let done = |fate: Option<bool>| fate.map_or(Some(Ok(false)), |was_shown| published.next().map(|published| published.map(|()| was_shown)));
+        self.tell_done(shown, fates.into_iter().map_while(done).collect(), settled)
     }
 
     /// What an index links for the keys of `changes`, whose stripes are held.
@@ -326,7 +374,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Tells what was published as done, unless it is not known whether it is durable.
-    fn tell_done(&self, shown: &mut Vec<bool>, done: Vec<bool>, settled: Result<(), Error>) -> Result<(), Error> {
+    fn tell_done(&self, shown: &mut Vec<Result<bool, Error>>, done: Vec<Result<bool, Error>>, settled: Result<(), Error>) -> Result<(), Error> {
         if settled.is_ok() || self.shared.writable().is_ok() {
             shown.extend(done);
         }

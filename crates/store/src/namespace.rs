@@ -396,7 +396,7 @@ impl<M: Listed> Namespace<M> {
                 let expiry_ms = self.shared.note_expiry(&self.space, content.expiry_ms);
                 let record = Record::write(&self.shared.pool, key, content.value, Version { commit: at, expiry_ms, ..Version::default() })?;
                 let (link, replaced, outcome) = self.link(index, key, record);
-                self.settle(&[(key, Write::Upsert(link))], replaced.as_slice(), at, outcome)?;
+                settle_one(|damaged| self.settle(&[(key, Write::Upsert(link))], replaced.as_slice(), at, outcome, damaged))?;
                 Ok(Way::Plain)
             }
             Course::Versioned => {
@@ -430,7 +430,7 @@ impl<M: Listed> Namespace<M> {
             Course::Plain(at, _announced) => Ok((self.take(index, key, at)?, Way::Plain)),
             Course::Versioned => {
                 let previous = index.tree.get(key)?.map_or(0, NonZeroU64::get);
-                let shown = self.is_shown(previous)?;
+                let shown = self.is_shown(previous, None)?;
                 if self.is_present(previous)? {
                     self.put_version(index, key, None, previous)?;
                 }
@@ -442,18 +442,19 @@ impl<M: Listed> Namespace<M> {
     /// A plain delete: takes the entry out of the index.
     fn take(&self, index: &Index, key: &[u8], at: u64) -> Result<bool, Error> {
         let Some(old) = index.tree.remove(key)? else { return Ok(false) };
-        let shown = self.is_shown(old.get())?;
-        self.settle(&[(key, Write::Remove)], &[Some(old)], at, Ok(()))?;
+        let shown = self.is_shown(old.get(), None)?;
+        settle_one(|damaged| self.settle(&[(key, Write::Remove)], &[Some(old)], at, Ok(()), damaged))?;
         Ok(shown)
     }
 
-    /// Whether the version that `link` refers to, if it is not 0, says that the key is there and has not expired. The caller holds its stripe.
-    pub(crate) fn is_shown(&self, link: u64) -> Result<bool, Error> {
+    /// Whether the version that `link` refers to, if it is not 0, says that the key is there and has not expired, now or by the time of a moment. The caller
+    /// holds its stripe.
+    pub(crate) fn is_shown(&self, link: u64, moment: Option<Moment>) -> Result<bool, Error> {
         if link == 0 {
             return Ok(false);
         }
         let record = Record::read(&self.shared.pool, link)?;
-        Ok(record.is_lasting() || is_shown(&record, self.shared.wall.now_ms()))
+        Ok(record.is_lasting() || is_shown(&record, moment.map_or_else(|| self.shared.wall.now_ms(), |moment| moment.time_ms)))
     }
 
     /// Whether the version that `link` refers to, if it is not 0, says that the key is there, expired or not. The caller holds its stripe.
@@ -468,7 +469,7 @@ impl<M: Listed> Namespace<M> {
         let version = Version { is_tombstone: content.is_none(), commit: self.shared.unstamped(), previous, expiry_ms };
         let value = content.map_or(&[][..], |content| content.value);
         let (link, replaced, outcome) = self.link(index, key, Record::write(pool, key, value, version)?);
-        self.settle_versions(&[(key, Write::Upsert(link))], replaced.as_slice(), outcome)
+        settle_one(|damaged| self.settle_versions(&[(key, Write::Upsert(link))], replaced.as_slice(), outcome, damaged))
     }
 
     /// Writes a record back, and links it in the index when it is durable; its link, and what that has replaced, if it was done.
@@ -484,11 +485,23 @@ impl<M: Listed> Namespace<M> {
         (link, replaced, outcome)
     }
 
-    /// Stamps what was published, and settles it.
-    pub(crate) fn settle_versions(&self, writes: &[(&[u8], Write)], replaced: &[Option<NonZeroU64>], outcome: Result<(), Error>) -> Result<(), Error> {
+    /// Stamps what was published, all of it records, and settles it.
+    pub(crate) fn settle_versions(
+        &self,
+        writes: &[(&[u8], Write)],
+        replaced: &[Option<NonZeroU64>],
+        outcome: Result<(), Error>,
+        damaged: Damaged<'_>,
+    ) -> Result<(), Error> {
         let mut at = 0;
-        for link in writes[..replaced.len()].iter().filter_map(linked) {
-            let record = Record::read(&self.shared.pool, link.get())?;
+        for (number, link) in writes[..replaced.len()].iter().filter_map(linked).enumerate() {
+            let record = match Record::read(&self.shared.pool, link.get()) {
+                Ok(record) => record,
+                Err(error) => {
+                    damaged(number, error.into());
+                    continue;
+                }
+            };
             let stamp = self.shared.stamp(&record);
             // Readers may have stamped them in any order; what the first one replaced may be wanted by who began before the last one was stamped.
             at = at.max(stamp);
@@ -496,22 +509,31 @@ impl<M: Listed> Namespace<M> {
                 self.shared.left_tombstone(&self.space, link.get(), stamp);
             }
         }
-        self.settle(writes, replaced, at, outcome)
+        self.settle(writes, replaced, at, outcome, damaged)
     }
 
     /// Counts what was published, and gives back the records whose places were taken: no later than `at`. `replaced` is as long as there were writes published.
-    pub(crate) fn settle(&self, writes: &[(&[u8], Write)], replaced: &[Option<NonZeroU64>], at: u64, outcome: Result<(), Error>) -> Result<(), Error> {
+    /// They are so, too, if what they have replaced is found damaged, which `damaged` is told with their number.
+    pub(crate) fn settle(
+        &self,
+        writes: &[(&[u8], Write)],
+        replaced: &[Option<NonZeroU64>],
+        at: u64,
+        outcome: Result<(), Error>,
+        damaged: Damaged<'_>,
+    ) -> Result<(), Error> {
         let guard = self.shared.pool.pin();
-        for (write, old) in writes.iter().zip(replaced) {
+        let replace = |write, old: Option<NonZeroU64>| {
             let (old, link) = (old.map_or(0, NonZeroU64::get), linked(write));
             match (self.is_present(old)?, self.is_present(link.map_or(0, NonZeroU64::get))?) {
                 (false, true) => self.space.count.add(1),
                 (true, false) => self.space.count.add(-1),
                 _ => {}
             }
-            if old != 0 {
-                self.shared.replaced(old, link, at, &guard)?;
-            }
+            if old == 0 { Ok(()) } else { self.shared.replaced(old, link, at, &guard) }
+        };
+        for (number, (write, old)) in writes.iter().zip(replaced).enumerate() {
+            replace(write, *old).unwrap_or_else(|error| damaged(number, error));
         }
         // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability decides.
         if outcome.as_ref().is_err_and(Error::is_no_space) {
@@ -528,7 +550,7 @@ impl<M: Listed> Namespace<M> {
         self.view_at(None)
     }
 
-    fn view_at(&self, moment: Option<Moment>) -> View<'_, M> {
+    pub(crate) fn view_at(&self, moment: Option<Moment>) -> View<'_, M> {
         View { shared: &self.shared, space: &self.space, moment }
     }
 
@@ -537,6 +559,16 @@ impl<M: Listed> Namespace<M> {
     pub(crate) fn check_belongs_to(&self, shared: &Arc<Shared<M>>) {
         assert!(Arc::ptr_eq(&self.shared, shared), "namespace {:?} belongs to another store", self.name());
     }
+}
+
+/// Is told which write was published though what it has replaced is damaged, and how.
+pub(crate) type Damaged<'a> = &'a mut dyn FnMut(usize, Error);
+
+/// Settles a single write, of which nothing tells that it was published if what it has replaced is damaged.
+fn settle_one(settle: impl FnOnce(Damaged<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    settle(&mut |_, error| outcome = Err(error))?;
+    outcome
 }
 
 /// What a write of a group has the index link for its key.

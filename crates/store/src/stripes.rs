@@ -1,10 +1,11 @@
-//! Locks that put the writes to one key in an order. Readers never take them.
+//! Locks that put the writes to one key in an order. Readers do not take them, but for those who read and write other keys as one: they take those of what
+//! they only read together with each other (`group.rs`).
 //!
 //! A writer that keeps no version of what it replaces says so in its stripe while it works ([`Stripe::announce`]): the first snapshot must not begin in the
 //! middle of that. See `snapshot.rs`.
 
 use everleaf_pmem::schedule::{self, Held};
-use parking_lot::Mutex;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of locks: far more than threads, so that two writers of different keys rarely meet. A power of two.
@@ -14,19 +15,22 @@ const STRIPE_COUNT: usize = 1024;
 #[derive(Default)]
 #[repr(align(64))]
 struct Stripe {
-    lock: Mutex<()>,
-    /// Whether whoever holds the lock is in the middle of a plain write.
+    lock: RwLock<()>,
+    /// Whether whoever holds the lock alone is in the middle of a plain write.
     is_plain: AtomicBool,
 }
 
 /// One lock for each stripe of keys. Whoever takes several takes them in ascending order.
 pub(crate) struct Stripes(Box<[Stripe]>);
 
-/// A locked stripe.
+/// A stripe of which nobody else holds anything.
 pub(crate) struct Locked<'a> {
     stripe: &'a Stripe,
-    _held: Held<'a, ()>,
+    _held: Held<RwLockWriteGuard<'a, ()>>,
 }
+
+/// A stripe to whose keys nobody writes.
+pub(crate) struct Unwritten<'a>(#[expect(dead_code, reason = "held until it is dropped")] Held<RwLockReadGuard<'a, ()>>);
 
 /// A stripe whose holder is in the middle of a plain write.
 pub(crate) struct Announced<'a>(&'a AtomicBool);
@@ -34,7 +38,7 @@ pub(crate) struct Announced<'a>(&'a AtomicBool);
 impl Stripe {
     #[inline]
     fn lock(&self) -> Locked<'_> {
-        Locked { stripe: self, _held: schedule::lock(&self.lock) }
+        Locked { stripe: self, _held: schedule::lock_alone(&self.lock) }
     }
 }
 
@@ -73,19 +77,30 @@ impl Stripes {
 
     /// Locks the stripes of all `keys`.
     pub(crate) fn lock_many<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8])>) -> Vec<Locked<'_>> {
-        let mut wanted = [0u64; STRIPE_COUNT / 64];
-        for (space, key) in keys {
+        self.lock_group(keys.map(|(space, key)| (space, key, true))).0
+    }
+
+    /// Locks the stripes of all keys that are told to be written, and sees to it that nobody writes to the others.
+    pub(crate) fn lock_group<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8], bool)>) -> (Vec<Locked<'_>>, Vec<Unwritten<'_>>) {
+        let (mut written, mut wanted) = ([0u64; STRIPE_COUNT / 64], [0u64; STRIPE_COUNT / 64]);
+        for (space, key, is_written) in keys {
             let number = Self::number(space, key);
             wanted[number / 64] |= 1 << (number % 64);
+            written[number / 64] |= u64::from(is_written) << (number % 64);
         }
-        let mut locked = Vec::with_capacity(wanted.iter().map(|bits| bits.count_ones() as usize).sum());
-        for (stripes, mut bits) in self.0.chunks_exact(64).zip(wanted) {
+        let count = |bits: &[u64]| bits.iter().map(|bits| bits.count_ones() as usize).sum::<usize>();
+        let (mut locked, mut unwritten) = (Vec::with_capacity(count(&written)), Vec::with_capacity(count(&wanted) - count(&written)));
+        for ((stripes, mut bits), written) in self.0.chunks_exact(64).zip(wanted).zip(written) {
             while bits != 0 {
-                locked.push(stripes[bits.trailing_zeros() as usize].lock());
+                let stripe = &stripes[bits.trailing_zeros() as usize];
+                match written & bits & bits.wrapping_neg() {
+                    0 => unwritten.push(Unwritten(schedule::lock_shared(&stripe.lock))),
+                    _ => locked.push(stripe.lock()),
+                }
                 bits &= bits - 1;
             }
         }
-        locked
+        (locked, unwritten)
     }
 
     /// Locks every stripe: no write is under way until the guards are dropped.

@@ -451,7 +451,9 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
         Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
         Many(space, changes) => {
             let acts: Vec<_> = changes.iter().map(|(key, value)| (key.as_bytes(), value.map_or(Act::Delete, |value| Act::Put(value.as_bytes())))).collect();
-            spaces[space].act_many(&acts, &mut Vec::new(), |_, _| Ok(ControlFlow::Continue(())))
+            let mut found = Vec::new();
+            spaces[space].act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())))?;
+            found.into_iter().try_for_each(|found| found.map(drop))
         }
         PutUntil(space, key, value, expiry) => spaces[space].put_until(key.as_bytes(), value.as_bytes(), expiry.ms()),
         Sweep => store.sweep(1 << 10).map(drop),

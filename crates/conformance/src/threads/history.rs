@@ -39,6 +39,8 @@ pub enum Operation {
     Batch(Vec<(usize, u64)>),
     /// Sets several registers, to 0 for absent, each at some moment.
     Many(Vec<(usize, u64)>),
+    /// Reads registers (`None`), or sets them, to 0 for absent: each at some moment, and those of the same register in this order.
+    Acts(Vec<(usize, Option<u64>)>),
     /// Makes all registers absent, as one.
     Clear,
     /// If all registers are absent, sets those from one to before another, as one.
@@ -62,7 +64,8 @@ pub enum Returned {
     Done,
     /// What the register was, 0 for absent.
     Was(u64),
-    /// What several registers were, 0 for absent.
+    /// What several registers were, 0 for absent. Of acts: of one that is set, 0; of one that is removed, not 0 if it was there; those that are missing at the
+    /// end were not done.
     Were(Vec<u64>),
     /// Whether anything has changed.
     Changed(bool),
@@ -96,6 +99,10 @@ impl History {
     pub(super) fn begin(&mut self, thread: usize, operation: &Operation) -> usize {
         self.clock += 1;
         self.calls.push(Call { thread, operation: operation.clone(), begun: self.clock, ended: None });
+        // Each of them begins for itself.
+        if let Operation::Acts(acts) = operation {
+            self.clock += acts.len() as u64;
+        }
         self.calls.len() - 1
     }
 
@@ -162,6 +169,25 @@ impl Before {
 impl Atom {
     fn split(call: &Call, registers: usize, atoms: &mut Vec<Self>) {
         let ended = call.ended.as_ref().map(|(at, _)| *at);
+        if let Operation::Acts(acts) = &call.operation {
+            for (number, &(register, to)) in acts.iter().enumerate() {
+                let begun = call.begun + number as u64;
+                let effect = match (&call.ended, to) {
+                    (None, None) | (Some((_, Returned::Refused)), _) => continue,
+                    (None, Some(to)) => Effect::Blind(Operation::Upsert(register, to)),
+                    (Some((_, Returned::Were(were))), to) => match (were.get(number), to) {
+                        (None, _) => break,
+                        (Some(was), None) => Effect::Read(register, Before::Is(*was)),
+                        (Some(0), Some(0)) => Effect::Read(register, Before::Is(0)),
+                        (Some(_), Some(0)) => Effect::Write(register, Before::IsNot(0), 0),
+                        (Some(_), Some(to)) => Effect::Blind(Operation::Upsert(register, to)),
+                    },
+                    (Some((_, returned)), _) => panic!("{} cannot return {returned}", call.operation),
+                };
+                atoms.push(Self { thread: call.thread, begun, ended, effect });
+            }
+            return;
+        }
         let mut add = |effect| atoms.push(Self { thread: call.thread, begun: call.begun, ended, effect });
         let Some((_, returned)) = &call.ended else {
             // What it would have read binds nobody.
@@ -230,6 +256,7 @@ impl Atom {
                 Operation::Clear
                 | Operation::Load(..)
                 | Operation::GetMany(_)
+                | Operation::Acts(_)
                 | Operation::Scan(_)
                 | Operation::Walk(_)
                 | Operation::Look(_)
@@ -316,6 +343,7 @@ impl Atom {
             Effect::Blind(
                 Operation::Get(_)
                 | Operation::GetMany(_)
+                | Operation::Acts(_)
                 | Operation::Scan(_)
                 | Operation::Walk(_)
                 | Operation::Look(_)
@@ -383,7 +411,10 @@ impl Outcomes {
         let mut hasher = DefaultHasher::new();
         for (registers, own) in found.into_values() {
             assert!(own.len() <= 128, "a history too long to be searched");
-            let is_earlier = |other: &Atom, atom: &Atom| other.thread == atom.thread && other.begun < atom.begun && other.ended.is_some();
+            // Of acts of one call, which end together, only those of the same register are in order.
+            let is_ordered = |other: &Atom, atom: &Atom| other.ended != atom.ended || other.registers(initial.len()) == atom.registers(initial.len());
+            let is_earlier =
+                |other: &Atom, atom: &Atom| other.thread == atom.thread && other.begun < atom.begun && other.ended.is_some() && is_ordered(other, atom);
             let bits = |atom: &Atom| (0..own.len()).filter(|other| is_earlier(own[*other], atom)).fold(0, |bits, other| bits | 1u128 << other);
             let earlier = own.iter().map(|atom| bits(atom)).collect();
             let mut search = Search { atoms: own, earlier, registers: &registers, seen: HashSet::new(), outcomes: HashSet::new() };
@@ -495,6 +526,11 @@ impl fmt::Display for Operation {
                 let changes: Vec<String> = changes.iter().map(|(register, to)| format!("{register}={}", payload(*to))).collect();
                 write!(f, "{kind} {}", changes.join(" "))
             }
+            Self::Acts(acts) => {
+                let show = |to: &Option<u64>| to.map_or_else(String::new, |to| format!("={}", payload(to)));
+                let acts: Vec<String> = acts.iter().map(|(register, to)| format!("{register}{}", show(to))).collect();
+                write!(f, "acts {}", acts.join(" "))
+            }
             Self::Clear => write!(f, "clear"),
             Self::Load(from, to, loaded) => write!(f, "load {from}..{to}={}", payload(*loaded)),
             Self::Scan(Direction::Forward) => write!(f, "scan"),
@@ -594,6 +630,27 @@ mod tests {
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, true, false, true, false]);
         history.end(many, Returned::Done);
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, false, false, true, false]);
+    }
+
+    #[test]
+    fn acts_tell_what_each_has_found_and_those_of_a_key_are_in_order() {
+        let outcome = |acts: &[(usize, Option<u64>)], were: &[u64]| {
+            let mut history = History::default();
+            let call = history.begin(1, &Operation::Acts(acts.to_vec()));
+            history.end(call, Returned::Were(were.to_vec()));
+            let outcomes = history.outcomes(&[5, 6]);
+            outcomes.unexplained().is_none().then(|| allowed(&outcomes, &[[5, 6], [A, 6], [0, 6], [0, B], [A, B]]))
+        };
+        assert_eq!(outcome(&[(0, Some(A)), (0, None), (1, None)], &[0, A, 6]), Some(vec![false, true, false, false, false]));
+        assert_eq!(outcome(&[(0, Some(A)), (0, None)], &[0, 5]), None, "what was there before it was set");
+        assert_eq!(outcome(&[(0, None), (0, Some(A))], &[A, 0]), None, "what is set later");
+        assert_eq!(outcome(&[(0, Some(0)), (1, Some(B)), (0, Some(0))], &[1, 0, 0]), Some(vec![false, false, false, true, false]));
+        assert_eq!(outcome(&[(0, Some(0)), (0, Some(0))], &[1, 1]), None, "removed twice");
+        assert_eq!(outcome(&[(0, Some(0))], &[0]), None, "it was there");
+        assert_eq!(outcome(&[(0, Some(A)), (1, Some(B))], &[0]), Some(vec![false, true, false, false, false]), "the other one was not done");
+        let mut history = History::default();
+        history.begin(1, &Operation::Acts(vec![(0, Some(A)), (1, None), (1, Some(B))]));
+        assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [0, 6], [5, B], [A, B]]), [true, true, false, true, true]);
     }
 
     #[test]

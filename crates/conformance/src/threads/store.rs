@@ -151,6 +151,32 @@ impl Live {
         }
     }
 
+    /// Reads and sets registers, until somebody loads.
+    fn act(&self, world: &World, acts: &[(usize, Option<u64>)]) -> Result<Returned, Failure> {
+        let acts: Vec<_> = acts.iter().map(|(register, to)| (key(world, *register), to.map(value))).collect();
+        fn act((key, to): &(Vec<u8>, Option<Option<Vec<u8>>>)) -> (&[u8], Act<'_>) {
+            match to {
+                None => (key.as_slice(), Act::Get),
+                Some(to) => (key.as_slice(), to.as_deref().map_or(Act::Delete, Act::Put)),
+            }
+        }
+        let acts: Vec<_> = acts.iter().map(act).collect();
+        let (mut found, mut values) = (Vec::new(), vec![Vec::new(); acts.len()]);
+        let outcome = self.space.act_many(&acts, &mut found, |number, met| {
+            values[number].clear();
+            met.map_or(Ok(0), |met| met.copy_to(&mut values[number])).map(|_| ControlFlow::Continue(()))
+        });
+        if !matches!(outcome, Err(Error::Loading { .. })) {
+            outcome?;
+        }
+        let mut were = Vec::new();
+        for ((found, value), (_, act)) in found.into_iter().zip(&values).zip(&acts) {
+            let found = found?;
+            were.push(if found && *act == Act::Get { payload(value)? } else { found.into() });
+        }
+        Ok(Returned::Were(were))
+    }
+
     /// Does it.
     fn try_apply(&self, world: &World, operation: &Operation) -> Result<Returned, Failure> {
         Ok(match operation {
@@ -187,12 +213,7 @@ impl Live {
                 self.store.write(batch)?;
                 Returned::Done
             }
-            Operation::Many(changes) => {
-                let changes: Vec<_> = changes.iter().map(|(register, to)| (key(world, *register), value(*to))).collect();
-                let acts: Vec<_> = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref().map_or(Act::Delete, Act::Put))).collect();
-                self.space.act_many(&acts, &mut Vec::new(), |_, _| Ok(ControlFlow::Continue(())))?;
-                Returned::Done
-            }
+            Operation::Acts(acts) => self.act(world, acts)?,
             Operation::Clear => {
                 self.space.clear()?;
                 Returned::Done
@@ -210,7 +231,7 @@ impl Live {
                 self.store.compact(Evacuation::All, |_| ControlFlow::Continue(()))?;
                 Returned::Done
             }
-            Operation::Update(..) => unreachable!("the store has no such operation"),
+            Operation::Update(..) | Operation::Many(..) => unreachable!("the store has no such operation"),
         })
     }
 }
@@ -322,8 +343,8 @@ impl Target for Store {
             }
             9 | 10 => Operation::Insert(register, payload),
             11 | 12 => {
-                let others = world.keys.len();
-                Operation::Many((0..random.random_range(2..4usize)).map(|step| ((register + step) % others, to(random))).collect())
+                let act = |random: &mut StdRng| (mood.pick(random), (!mood.reads(random)).then(|| to(random)));
+                Operation::Acts((0..random.random_range(2..6u32)).map(|_| act(random)).collect())
             }
             _ => match to(random) {
                 0 => Operation::Remove(register),

@@ -439,6 +439,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 return Ok(Returned::Were(were.into_iter().map(Option::unwrap_or_default).collect()));
             }
             Operation::Swap(..)
+            | Operation::Acts(_)
             | Operation::Merge(..)
             | Operation::Batch(_)
             | Operation::Clear

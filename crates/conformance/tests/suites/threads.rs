@@ -140,7 +140,7 @@ fn look(random: &mut StdRng) -> Operation {
 #[test]
 fn snapshots_show_the_same_beside_groups_of_puts() {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
-        0 => Operation::Many((0..random.random_range(2..5usize)).map(|register| (register, payload)).collect()),
+        0 => Operation::Acts((0..random.random_range(2..5usize)).map(|register| (register, Some(payload))).collect()),
         _ => look(random),
     };
     look_on("one leaf", draw).assert_clean();

@@ -341,8 +341,8 @@ const PIPELINED: &[&str] = &[
 #[test]
 fn replies_to_pipelines_that_mix_commands_are_those_of_redis() {
     let Some(redis) = Redis::start() else { return };
-    for domain in [Domain::PageCache, Domain::Msync] {
-        let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads: 1, ..Config::default() });
+    for (domain, threads) in [(Domain::PageCache, 1), (Domain::Msync, 1), (Domain::Msync, 3)] {
+        let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads, ..Config::default() });
         let work = |seed: u64| {
             let mut random = StdRng::seed_from_u64(seed);
             let (mut theirs, mut ours) = (Client::connect(redis.address), server.client());
@@ -351,7 +351,8 @@ fn replies_to_pipelines_that_mix_commands_are_those_of_redis() {
                 let mut pipeline = Vec::new();
                 for _ in 0..count {
                     // Clients have keys of their own.
-                    let own = |random: &mut StdRng| [domain.name().as_bytes(), &seed.to_be_bytes(), &[random.random_range(b'a'..b'm')]].concat();
+                    let own =
+                        |random: &mut StdRng| [domain.name().as_bytes(), &[threads as u8], &seed.to_be_bytes(), &[random.random_range(b'a'..b'm')]].concat();
                     let words = PIPELINED.choose(&mut random).unwrap().split(' ').map(|word| match word {
                         "K" => own(&mut random),
                         "V" => VALUES.choose(&mut random).unwrap().to_vec(),
@@ -366,7 +367,12 @@ fn replies_to_pipelines_that_mix_commands_are_those_of_redis() {
                     client.call(&[b"PING"])
                 });
                 let sent = String::from_utf8_lossy(&pipeline);
-                assert!(their == our, "{domain}, seed {seed}, round {round}: {sent}\n  redis: {:?}\n  ours:  {:?}", shorten(&their), shorten(&our));
+                assert!(
+                    their == our,
+                    "{domain}, {threads} threads, seed {seed}, round {round}: {sent}\n  redis: {:?}\n  ours:  {:?}",
+                    shorten(&their),
+                    shorten(&our)
+                );
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|seed| drop(scope.spawn(move || work(seed)))));

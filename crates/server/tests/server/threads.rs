@@ -204,8 +204,8 @@ fn a_pipeline_that_mixes_commands_is_answered_in_its_order() {
     let refusal = format!("-ERR key of {} bytes, at most {KEY_SIZE_MAX} are possible; hash the long part of it\r\n", KEY_SIZE_MAX + 1);
     let value = [b'v'; 300_000];
     let bulk = [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
-    for domain in [Domain::PageCache, Domain::Msync] {
-        let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads: 1, ..Config::default() });
+    for (domain, threads) in [(Domain::PageCache, 1), (Domain::Msync, 1), (Domain::Msync, 3)] {
+        let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads, ..Config::default() });
         together(|number| {
             let mut client = server.client();
             let large = format!("large{number}").into_bytes();

@@ -1,7 +1,7 @@
 //! Keys that expire, by clocks that the tests set.
 
 use crate::shown::{break_links_to, keys};
-use everleaf::{Batch, Change, Direction, Entry, Error, Isolation, Merge, Namespace, Options, Store, Swept, Times, Transaction};
+use everleaf::{Act, Batch, Change, Direction, Entry, Error, Found, Isolation, Merge, Namespace, Options, Store, Swept, Times, Transaction};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
@@ -437,4 +437,26 @@ fn what_the_sweep_cannot_read_does_not_keep_it_from_other_namespaces() {
     spaces[1].put_until(b"k", b"v", store.time_ms() + 1).unwrap();
     pass(1);
     assert_eq!([sweep(), sweep()], [(true, 1), (false, 0)]);
+}
+
+/// A removal found the one expired, and a lookup behind it in the same group had found the other before that.
+#[test]
+fn what_expires_together_is_there_or_gone_for_all_of_a_group() {
+    for has_snapshot in [false, true] {
+        let (store, space) = store();
+        let expiry_ms = store.time_ms() + 1;
+        [b"x", b"y"].iter().for_each(|key| space.put_until(&key[..], b"1", expiry_ms).unwrap());
+        let _snapshot = has_snapshot.then(|| store.snapshot().unwrap());
+        let acts = [(&b"x"[..], Act::Delete), (b"y", Act::Get), (b"z", Act::Put(b"1"))];
+        let run = || {
+            let mut found = Vec::new();
+            let visit = |_, _: Option<Found<'_>>| {
+                pass(1);
+                Ok(ControlFlow::Continue(()))
+            };
+            space.act_many(&acts, &mut found, visit).unwrap();
+            found.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+        };
+        assert_eq!([run(), run()], [[true, true, false], [false; 3]], "{has_snapshot}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
 
-use crate::shown::{break_links_to, keys};
+use crate::shown::{break_links_to, forge_commit_of, keys};
 use everleaf::{Act, Batch, Change, Error, Isolation, Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
@@ -119,7 +119,7 @@ fn acts_end_before_the_one_that_finds_no_room() {
                 seen.push(number);
                 Ok(ControlFlow::Continue(()))
             });
-            (found, outcome)
+            (found.into_iter().map(Result::unwrap).collect::<Vec<_>>(), outcome)
         };
         let (value, mut seen) = ([2; 900], Vec::new());
         let acts = [
@@ -536,22 +536,50 @@ fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
     assert_eq!(space.count(), 2);
 }
 
-/// They were said to have failed, and set again.
+/// They were said to have failed, and set again; or, with a snapshot open, none of the others was set.
 #[test]
 fn pairs_before_a_damaged_one_are_set_and_told() {
-    for index in ["ever", "isle", "lb", "fp", "wb", "nv"] {
+    for (index, has_snapshot) in ["ever", "isle", "lb", "fp", "wb", "nv"].into_iter().flat_map(|index| [(index, false), (index, true)]) {
         let memory = Memory::new(16 << 20).unwrap();
         let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
         let store = Store::on(pool, &Options { index: index.into(), ..Options::default() }).unwrap();
         let space = store.namespace("space").unwrap();
         let keys: Vec<_> = (0_u64..5).map(u64::to_be_bytes).collect();
         keys.iter().for_each(|key| space.put(key, &[1; 100]).unwrap());
+        let _snapshot = has_snapshot.then(|| store.snapshot().unwrap());
         break_links_to(&memory, keys[2], 100);
         let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_slice(), &[2; 100][..])).collect();
         let (done, outcome) = space.put_first(&pairs);
-        assert!(done == 2 && outcome.is_err(), "{index}: {done}, {outcome:?}");
+        assert!(done == 2 && outcome.is_err(), "{index}, {has_snapshot}: {done}, {outcome:?}");
         for (at, key) in keys.iter().enumerate().filter(|(at, _)| *at != 2) {
-            assert_eq!(space.get(key).unwrap().unwrap(), [if at < 2 { 2 } else { 1 }; 100], "{index}: {at}");
+            assert_eq!(space.get(key).unwrap().unwrap(), [if at < 2 { 2 } else { 1 }; 100], "{index}, {has_snapshot}: {at}");
         }
     }
+}
+
+/// The group was said to be done, and the error was told of what came behind it, or of nothing.
+#[test]
+fn what_has_replaced_something_damaged_is_told_in_its_place() {
+    let memory = Memory::new(16 << 20).unwrap();
+    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
+    let store = Store::on(pool, &Options::default()).unwrap();
+    let space = store.namespace("space").unwrap();
+    let keys: Vec<_> = (0_u64..6).map(u64::to_be_bytes).collect();
+    keys.iter().for_each(|key| space.put(key, &[1; 100]).unwrap());
+    // It has the version that is replaced looked at once more, when another is there.
+    let _snapshot = store.snapshot().unwrap();
+    [1, 3].iter().for_each(|at| forge_commit_of(&memory, keys[*at], 100));
+    let act = |at: usize| if at < 3 { Act::Put(b"2") } else { Act::Delete };
+    let acts: Vec<_> = keys.iter().enumerate().map(|(at, key)| (key.as_slice(), act(at))).collect();
+    let mut found = Vec::new();
+    space.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(()))).unwrap();
+    let told: Vec<_> = found.iter().map(|found| found.as_ref().ok().copied()).collect();
+    assert_eq!(told, [Some(false), None, Some(false), None, Some(true), Some(true)]);
+    for (at, key) in keys.iter().enumerate() {
+        assert_eq!(space.get(key).unwrap(), (at < 3).then(|| b"2".to_vec()), "{at}");
+    }
+    let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_slice(), &b"3"[..])).collect();
+    forge_commit_of(&memory, keys[2], 1);
+    let (done, outcome) = space.put_first(&pairs);
+    assert!(done == 2 && outcome.is_err(), "{done}, {outcome:?}");
 }

@@ -167,7 +167,7 @@ fn act(space: &Namespace, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, acts: &[(usize
         }
         Act::Delete => model.remove(*key).is_some(),
     });
-    assert_eq!(found, expected.collect::<Vec<_>>(), "{acts:?}");
+    assert_eq!(found.into_iter().map(Result::unwrap).collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{acts:?}");
     Ok(())
 }
 

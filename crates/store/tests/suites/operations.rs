@@ -1,7 +1,7 @@
 //! Merges, ranges, cursors, bulk loads and snapshots.
 
 use crate::shown::keys;
-use everleaf::{Batch, Cursor, Direction, Domain, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
+use everleaf::{Act, Batch, Cursor, Direction, Domain, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
 use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -378,6 +378,11 @@ fn what_is_loaded_is_there_at_once_and_for_good() {
         if *key == 3_000u32.to_be_bytes() {
             assert_eq!((space.count(), space.get(&1u32.to_be_bytes()).unwrap()), (0, None), "not yet");
             assert!(matches!(space.put(b"k", b"v"), Err(Error::Loading { namespace }) if namespace == "space"));
+            // What is in front of it is done.
+            let mut found = Vec::new();
+            let acts = [(&b"a"[..], Act::Delete), (b"k", Act::Put(b"v")), (b"b", Act::Delete)];
+            let outcome = space.act_many(&acts, &mut found, |_, _| unreachable!("nothing is looked up"));
+            assert!(matches!(outcome, Err(Error::Loading { .. })) && matches!(found[..], [Ok(false)]), "{found:?}, {outcome:?}");
             store.namespace("another").unwrap().put(b"k", b"v").unwrap();
         }
     }));

@@ -16,13 +16,24 @@ pub(crate) fn keys(space: &Namespace) -> Vec<Vec<u8>> {
     keys
 }
 
-/// Damages whatever links the only record of a key, of eight bytes, and a value of that size, so that it leads nowhere.
-pub(crate) fn break_links_to(memory: &Memory, key: [u8; 8], value_size: usize) {
-    const HEADER_WORDS: usize = 4;
+const HEADER_WORDS: usize = 4;
+
+/// In which word the only record of a key begins, of eight bytes, and a value of that size.
+fn record_of(memory: &Memory, key: [u8; 8], value_size: usize) -> usize {
     let word = |at: usize| memory.words()[at].load(Ordering::Relaxed);
     let shape = 8 | (value_size as u64) << 20;
     let record = (0..memory.words().len() - HEADER_WORDS).find(|at| word(*at) == shape && word(at + HEADER_WORDS) == u64::from_le_bytes(key));
-    let link = Off::<Word>::new((record.expect("a record of the key") * WORD) as u64).link();
+    record.expect("a record of the key")
+}
+
+/// Damages such a record, so that it says to be of a batch that there cannot be.
+pub(crate) fn forge_commit_of(memory: &Memory, key: [u8; 8], value_size: usize) {
+    memory.words()[record_of(memory, key, value_size) + 1].store(u64::MAX, Ordering::Relaxed);
+}
+
+/// Damages whatever links such a record, so that it leads nowhere.
+pub(crate) fn break_links_to(memory: &Memory, key: [u8; 8], value_size: usize) {
+    let link = Off::<Word>::new((record_of(memory, key, value_size) * WORD) as u64).link();
     let links: Vec<_> = memory.words().iter().filter(|word| word.load(Ordering::Relaxed) == link).collect();
     assert!(!links.is_empty());
     links.iter().for_each(|word| word.store(link ^ 1 << 63, Ordering::Relaxed));

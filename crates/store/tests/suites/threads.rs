@@ -1,11 +1,12 @@
 //! Many threads on one store. Bounded numbers of operations, no clocks; seeds are fixed and differ per thread.
 
-use everleaf::{Act, Batch, Change, Direction, Error, Namespace, Options, Store};
+use everleaf::{Act, Batch, Change, Direction, Error, Found, Namespace, Options, Store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::ops::{Bound, ControlFlow};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, mpsc};
+use std::time::Duration;
 
 const INDEXES: [&str; 2] = ["ever", "isle-128"];
 const THREADS: u64 = 4;
@@ -64,7 +65,7 @@ fn what_a_group_reads_is_read_in_its_place() {
                 let mut found = Vec::new();
                 barrier.wait();
                 space.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(()))).unwrap();
-                (found[0], found[2])
+                (*found[0].as_ref().unwrap(), *found[2].as_ref().unwrap())
             };
             (0..ROUNDS).map(round).collect::<Vec<_>>()
         };
@@ -77,6 +78,33 @@ fn what_a_group_reads_is_read_in_its_place() {
             assert!(!(our_late && their_late), "{index}: both have seen what the other wrote after, in round {round}");
         }
     }
+}
+
+/// They did, from before they had read it until their writes were durable.
+#[test]
+fn groups_that_read_the_same_key_do_not_wait_for_each_other() {
+    let store = store("ever");
+    let space = store.namespace("space").unwrap();
+    let (told, met) = mpsc::channel();
+    let both_have = std::thread::scope(|scope| {
+        let begin = |own: &'static [u8]| {
+            let (let_go, go) = mpsc::channel::<()>();
+            let (space, told) = (&space, told.clone());
+            scope.spawn(move || {
+                let visit = |_, _: Option<Found<'_>>| {
+                    told.send(()).unwrap();
+                    // Until nobody can say so any more.
+                    go.recv().unwrap_err();
+                    Ok(ControlFlow::Continue(()))
+                };
+                space.act_many(&[(b"config", Act::Get), (own, Act::Put(b"x"))], &mut Vec::new(), visit).unwrap();
+            });
+            let_go
+        };
+        let _both = [begin(b"a"), begin(b"b")];
+        [(); 2].iter().all(|()| met.recv_timeout(Duration::from_secs(30)).is_ok())
+    });
+    assert!(both_have, "one has waited for the other");
 }
 
 /// Every batch writes its number to all keys of all namespaces, or removes them. A reader who reads one key and then another must find the second at least as

@@ -407,7 +407,7 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     };
     leave("other boot", &[(BOOT, 1)]);
     assert_eq!(lost("other boot", "other boot.to", "machine"), 1);
-    // Left open on persistent memory, some of which has failed to save its data since; or the file has been taken to memory that has not failed as often.
+    // Left open on persistent memory, and taken to some that has not failed to save its data as often: here, never.
     for (domain, number) in [(Domain::Adr, 1), (Domain::Eadr, 2)] {
         let name = domain.name();
         leave(name, &[(DOMAIN, number), (DIRTY_SHUTDOWNS, 2)]);
