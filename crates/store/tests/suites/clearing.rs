@@ -1,11 +1,11 @@
 //! What a clear leaves, and how it is given back: in steps, by whoever comes by, or by a thread that keeps house.
 
+use crate::INDEXES;
 use crate::shown::break_links_to;
 use everleaf::{HeldBack, Namespace, Options, Store};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions, Usage};
 use std::time::{Duration, Instant};
 
-const INDEXES: [&str; 6] = ["ever", "isle", "lb", "fp", "wb", "nv"];
 const KEYS: u32 = 5_000;
 /// More than a leaf of any of them has.
 const LEAF_MAX: u64 = 64;

@@ -539,7 +539,7 @@ fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
 /// They were said to have failed, and set again; or, with a snapshot open, none of the others was set.
 #[test]
 fn pairs_before_a_damaged_one_are_set_and_told() {
-    for (index, has_snapshot) in ["ever", "isle", "lb", "fp", "wb", "nv"].into_iter().flat_map(|index| [(index, false), (index, true)]) {
+    for (index, has_snapshot) in crate::INDEXES.into_iter().flat_map(|index| [(index, false), (index, true)]) {
         let memory = Memory::new(16 << 20).unwrap();
         let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
         let store = Store::on(pool, &Options { index: index.into(), ..Options::default() }).unwrap();

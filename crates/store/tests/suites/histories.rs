@@ -27,8 +27,8 @@ const THREADS: u64 = 4;
 const KEYS: u8 = 6;
 /// What keys from here on show may expire. Those before are appended to.
 const EXPIRING: u8 = 3;
-/// The default, the same in small leaves, and one whose leaves are replaced.
-const INDEXES: [&str; 3] = ["ever", "ever-64", "isle-128"];
+/// The default, the same in small leaves, one whose leaves are replaced, and one whose leaves hold what is no more.
+const INDEXES: [&str; 4] = ["ever", "ever-64", "isle-128", "nv-128"];
 
 /// Time passes by transactions that begin.
 static PASSED_MS: AtomicU64 = AtomicU64::new(0);

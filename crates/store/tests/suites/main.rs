@@ -20,3 +20,6 @@ mod transactions;
 mod upgrade;
 mod verify;
 mod world;
+
+/// The indexes that a store is likely to be on, each with leaves of its own kind.
+const INDEXES: [&str; 6] = ["ever", "isle", "lb", "fp", "wb", "nv"];

@@ -58,7 +58,7 @@ fn a_journal_brings_back_what_was_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
     let files = || std::fs::read_dir(directory.path()).unwrap().count();
-    for index in ["ever", "isle", "lb", "fp", "wb", "nv"] {
+    for index in crate::INDEXES {
         let options = || Options { domain: Some(Domain::Msync), index: index.into(), ..Options::default() };
         let store = Store::open(&path, options()).unwrap();
         let at_first = std::fs::read(&path).unwrap();

@@ -1,27 +1,43 @@
 //! Snapshots and transactions: the known anomalies by name, each provoked, with what each mode allows; and what transactions promise besides.
 
+use crate::INDEXES;
 use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Namespace, Options, Store, Transaction};
 use everleaf_pmem::{Found, Hardware, Pool, PoolOptions};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 const WRITING: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
+const ALL: [Isolation; 3] = [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable];
 
 fn pool() -> Arc<Pool<Hardware>> {
     Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap()
 }
 
-fn open(pool: &Arc<Pool<Hardware>>) -> Store {
-    Store::on(pool.clone(), &Options { index: "isle-128".into(), recovery_threads: 2, ..Options::default() }).unwrap()
+fn open(pool: &Arc<Pool<Hardware>>, index: &str) -> Store {
+    Store::on(pool.clone(), &Options { index: index.into(), recovery_threads: 2, ..Options::default() }).unwrap()
 }
 
 /// A store with `x` = 10 and `y` = 20 in a namespace.
-fn store() -> (Store, Namespace) {
-    let store = open(&pool());
+fn store_on(index: &str) -> (Store, Namespace) {
+    let store = open(&pool(), index);
     let space = store.namespace("space").unwrap();
     space.put(b"x", b"10").unwrap();
     space.put(b"y", b"20").unwrap();
     (store, space)
+}
+
+fn store() -> (Store, Namespace) {
+    store_on("isle-128")
+}
+
+/// Such a store for each of these, on each index.
+fn stores<T: Copy>(cases: &[T]) -> impl Iterator<Item = (T, Store, Namespace)> {
+    INDEXES.into_iter().flat_map(move |index| {
+        cases.iter().map(move |case| {
+            let (store, space) = store_on(index);
+            (*case, store, space)
+        })
+    })
 }
 
 fn values(space: &Namespace) -> [Option<Vec<u8>>; 2] {
@@ -53,8 +69,7 @@ fn assert_conflict(outcome: Result<(), Error>, wanted: &[u8]) {
 
 #[test]
 fn no_dirty_write() {
-    for isolation in WRITING {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&WRITING) {
         let mut transactions = ["1", "2"].map(|value| (store.begin(isolation).unwrap(), value));
         for key in [b"x", b"y"] {
             for (transaction, value) in &mut transactions {
@@ -70,8 +85,7 @@ fn no_dirty_write() {
 
 #[test]
 fn no_dirty_read() {
-    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&ALL) {
         let mut writer = store.begin(Isolation::Snapshot).unwrap();
         writer.put(&space, b"x", b"dirty").unwrap();
         let reader = store.begin(isolation).unwrap();
@@ -86,8 +100,7 @@ fn no_dirty_read() {
 
 #[test]
 fn no_fuzzy_read() {
-    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&ALL) {
         let reader = store.begin(isolation).unwrap();
         assert_eq!(reader.get(&space, b"x").unwrap().as_deref(), Some(&b"10"[..]));
         for change in [Some(&b"11"[..]), None, Some(b"12")] {
@@ -99,8 +112,7 @@ fn no_fuzzy_read() {
 
 #[test]
 fn no_phantom() {
-    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&ALL) {
         let mut reader = store.begin(isolation).unwrap();
         let before = keys(&reader, &space);
         space.put(b"phantom", b"").unwrap();
@@ -120,8 +132,7 @@ fn no_phantom() {
 
 #[test]
 fn no_lost_update() {
-    for isolation in WRITING {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&WRITING) {
         let increment = |transaction: &mut Transaction| {
             let old: u64 = String::from_utf8(transaction.get(&space, b"x").unwrap().unwrap()).unwrap().parse().unwrap();
             transaction.put(&space, b"x", (old + 1).to_string().as_bytes()).unwrap();
@@ -142,8 +153,7 @@ fn no_lost_update() {
 
 #[test]
 fn no_read_skew() {
-    for isolation in [Isolation::ReadOnly, Isolation::Snapshot, Isolation::Serializable] {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&ALL) {
         let reader = store.begin(isolation).unwrap();
         assert_eq!(reader.get(&space, b"x").unwrap().as_deref(), Some(&b"10"[..]));
         let mut batch = Batch::default();
@@ -156,8 +166,7 @@ fn no_read_skew() {
 
 #[test]
 fn write_skew_is_possible_with_snapshots_and_not_if_serializable() {
-    for isolation in WRITING {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&WRITING) {
         let [mut first, mut second] = [isolation; 2].map(|isolation| store.begin(isolation).unwrap());
         for transaction in [&first, &second] {
             assert!([b"x", b"y"].map(|key| transaction.get(&space, key).unwrap()).iter().all(Option::is_some));
@@ -176,8 +185,7 @@ fn write_skew_is_possible_with_snapshots_and_not_if_serializable() {
 /// Each adds a key to what the other has counted.
 #[test]
 fn write_skew_by_phantoms_is_possible_with_snapshots_and_not_if_serializable() {
-    for isolation in WRITING {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&WRITING) {
         let [mut first, mut second] = [isolation; 2].map(|isolation| store.begin(isolation).unwrap());
         let counted = [&first, &second].map(|transaction| keys(transaction, &space).len());
         assert_eq!(counted, [2, 2]);
@@ -195,8 +203,7 @@ fn write_skew_by_phantoms_is_possible_with_snapshots_and_not_if_serializable() {
 #[test]
 fn a_scan_conflicts_with_what_it_has_come_by() {
     for (direction, harmful, harmless) in [(Direction::Forward, b"b", b"n"), (Direction::Reverse, b"t", b"d")] {
-        for (changed, conflicts) in [(harmful, true), (harmless, false)] {
-            let (store, space) = store();
+        for ((changed, conflicts), store, space) in stores(&[(harmful, true), (harmless, false)]) {
             [b"a", b"m", b"s", b"v"].iter().for_each(|key| space.put(*key, b"").unwrap());
             let mut transaction = store.begin(Isolation::Serializable).unwrap();
             let mut left = 2;
@@ -219,8 +226,7 @@ fn a_scan_conflicts_with_what_it_has_come_by() {
 /// The one of Fekete, O'Neil and O'Neil: two writers are serializable, until a reader has seen the one and not the other.
 #[test]
 fn the_read_only_anomaly_is_possible_with_snapshots_and_not_if_serializable() {
-    for isolation in WRITING {
-        let (store, space) = store();
+    for (isolation, store, space) in stores(&WRITING) {
         let mut fee = store.begin(isolation).unwrap();
         assert_eq!(fee.get(&space, b"y").unwrap().as_deref(), Some(&b"20"[..]));
         fee.put(&space, b"x", b"-1").unwrap();
@@ -248,8 +254,7 @@ fn a_transaction_conflicts_with_deletes_and_clears() {
         },
     ];
     for isolation in WRITING {
-        for disturb in disturbances {
-            let (store, space) = store();
+        for (disturb, store, space) in stores(&disturbances) {
             let mut transaction = store.begin(isolation).unwrap();
             transaction.put(&space, b"x", b"11").unwrap();
             disturb(&store, &space);
@@ -264,7 +269,7 @@ fn a_transaction_conflicts_with_deletes_and_clears() {
 #[test]
 fn a_transaction_is_all_or_nothing_over_namespaces_and_restarts() {
     let pool = pool();
-    let store = open(&pool);
+    let store = open(&pool, "isle-128");
     let spaces = ["a", "b", "c"].map(|name| store.namespace(name).unwrap());
     spaces[0].put(b"gone", b"").unwrap();
     let mut transaction = store.begin(Isolation::Serializable).unwrap();
@@ -276,7 +281,7 @@ fn a_transaction_is_all_or_nothing_over_namespaces_and_restarts() {
     aborted.put(&spaces[1], b"aborted", b"").unwrap();
     transaction.commit().unwrap();
     drop((aborted, spaces, store));
-    let store = open(&pool);
+    let store = open(&pool, "isle-128");
     for name in ["a", "b", "c"] {
         let space = store.namespace(name).unwrap();
         assert_eq!(space.count(), 100);
