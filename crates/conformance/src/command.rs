@@ -222,6 +222,7 @@ impl Extent {
             threads: self.threads,
             memory: self.memory_kib.map(|size| size << 10),
             seed: self.seed,
+            shrinks: true,
             progress: None,
         })
     }

@@ -49,7 +49,7 @@ pub use store::{StoreChange, Stores};
 pub use story::Crashed;
 pub use world::{Applied, Start, Step, World};
 
-use checker::Checker;
+use checker::{Checker, Run};
 use everleaf_index::{Key, registry};
 use everleaf_pmem::{Crash, CrashOptions};
 use progress::WHOLE;
@@ -57,7 +57,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,8 @@ pub struct Options {
     pub memory: Option<usize>,
     /// Seed of every random choice. Default 0.
     pub seed: u64,
+    /// Whether a violation is made small before it is reported, which takes longer than to find it. Default true.
+    pub shrinks: bool,
     /// Where to tell how far the run has come, and to ask whether it is to end. Default nowhere.
     pub progress: Option<Arc<Progress>>,
 }
@@ -124,6 +126,7 @@ impl Default for Options {
             threads: 2,
             memory: None,
             seed: 0,
+            shrinks: true,
             progress: None,
         }
     }
@@ -346,7 +349,7 @@ fn explore<W: World>(checker: &Arc<Checker<W>>, world: &Arc<W>, options: &Option
     let count = if numbers.len() < options.operations { symbols(&**world, options, checker.start(), &model).len() } else { 0 };
     options.advance(share.checked_rem(count as u64).unwrap_or(share));
     for number in 0..count {
-        if checker.is_broken() || options.is_over() {
+        if checker.is_over() || options.is_over() {
             return;
         }
         numbers.push(number);
@@ -410,12 +413,12 @@ fn distribute<W: World>(
     let begun = Instant::now();
     let options = Arc::new(options.clone());
     let starts = Arc::new(world.starts());
-    let (next, steps) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let (next, run) = (Arc::new(AtomicUsize::new(0)), Arc::new(Run::default()));
     let (sender, receiver) = mpsc::channel();
     let current: Vec<_> = (0..options.threads).map(|_| Arc::new(parking_lot::Mutex::new(None::<Arc<Checker<W>>>))).collect();
     for current in &current {
         let (world, options, starts, next) = (Arc::clone(world), Arc::clone(&options), Arc::clone(&starts), Arc::clone(&next));
-        let (current, steps, sender, start_of, work) = (Arc::clone(current), Arc::clone(&steps), sender.clone(), start_of.clone(), work.clone());
+        let (current, run, sender, start_of, work) = (Arc::clone(current), Arc::clone(&run), sender.clone(), start_of.clone(), work.clone());
         std::thread::spawn(move || {
             let mut report = Report::default();
             while report.violation.is_none() {
@@ -429,7 +432,7 @@ fn distribute<W: World>(
                 }
                 let wanted = &starts[start_of(item)];
                 let kept = current.lock().take().filter(|checker| checker.start().name == wanted.name);
-                let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&steps));
+                let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&run));
                 let checker = match kept.map_or_else(made, Ok) {
                     Ok(checker) => checker,
                     Err(broken) => {
@@ -441,6 +444,7 @@ fn distribute<W: World>(
                 work(&checker, &world, &options, item);
                 report.add(checker.report());
                 report.is_cut |= options.is_over();
+                run.is_broken.fetch_or(checker.is_broken(), Ordering::Relaxed);
             }
             if report.violation.is_some() {
                 next.store(items, Ordering::Relaxed);
@@ -457,7 +461,7 @@ fn distribute<W: World>(
             Ok(part) => report.add(part),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let now = steps.load(Ordering::Relaxed);
+                let now = run.steps.load(Ordering::Relaxed);
                 if now == seen_steps {
                     let stuck = current.iter().find_map(|checker| checker.lock().as_ref().map(|checker| checker.stuck()));
                     report.violation = report.violation.or(stuck);

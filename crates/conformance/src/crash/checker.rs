@@ -13,7 +13,7 @@ use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a recovered world may hold: any of these.
 pub(super) struct Expected<C> {
@@ -55,6 +55,15 @@ const LIFE_STEPS: usize = 3;
 /// Size of a slab: small, so that they fill up.
 pub(crate) const SLAB: usize = 4 << 10;
 
+/// What the workers of a run share.
+#[derive(Default)]
+pub(super) struct Run {
+    /// Grows while there is progress.
+    pub(super) steps: AtomicU64,
+    /// Whether one of them has seen a rule break, so that none goes on.
+    pub(super) is_broken: AtomicBool,
+}
+
 /// A worker, its memory, and the state it starts from.
 pub(super) struct Checker<W: World> {
     world: Arc<W>,
@@ -63,8 +72,7 @@ pub(super) struct Checker<W: World> {
     model: W::Content,
     memory: Arc<Memory>,
     ground: Crash,
-    /// Grows while there is progress.
-    steps: Arc<AtomicU64>,
+    run: Arc<Run>,
     points: Arc<Points>,
     notes: Mutex<Notes<W::Change>>,
 }
@@ -117,18 +125,12 @@ impl<W: World> Checker<W> {
     ///
     /// # Errors
     /// A rule that breaks before anything has crashed.
-    pub(super) fn new(
-        world: Arc<W>,
-        options: Arc<Options>,
-        start: Start<W::Change>,
-        setup: &[Step<W::Change>],
-        steps: Arc<AtomicU64>,
-    ) -> Result<Arc<Self>, Broken> {
+    pub(super) fn new(world: Arc<W>, options: Arc<Options>, start: Start<W::Change>, setup: &[Step<W::Change>], run: Arc<Run>) -> Result<Arc<Self>, Broken> {
         const RULE: &str = "building the start";
         let memory = Memory::new(options.memory.unwrap_or(world.memory())).map_err(Broken::by(RULE))?;
         let ground = Crash::new(&memory);
         let model = world.nothing();
-        let mut checker = Self { world, options, start, model, memory, ground, steps, points: Arc::default(), notes: Mutex::default() };
+        let mut checker = Self { world, options, start, model, memory, ground, run, points: Arc::default(), notes: Mutex::default() };
         if checker.start.pool {
             checker.build(setup)?;
         }
@@ -205,6 +207,11 @@ impl<W: World> Checker<W> {
         self.notes.lock().broken.is_some()
     }
 
+    /// Whether that is so, here or of another worker: there is no more to do.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_broken() || self.run.is_broken.load(Ordering::Relaxed)
+    }
+
     /// Takes `steps` from the start on, crashing the last one at every point; no steps at all crash the opening of the pool.
     pub(super) fn run(self: &Arc<Self>, case: Case, steps: &[Step<W::Change>]) {
         self.begin(case);
@@ -243,7 +250,7 @@ impl<W: World> Checker<W> {
             while let Some(step) = next(number, &model) {
                 number += 1;
                 self.step(&life, &mut live, &mut model, &step, Some(self.extent()))?;
-                if self.is_broken() {
+                if self.is_over() {
                     break;
                 }
             }
@@ -350,7 +357,7 @@ impl<W: World> Checker<W> {
 
     /// Takes a step, in the world and in the model.
     fn take(&self, live: &mut Option<W::Live>, medium: &Crash, model: &mut W::Content, step: &Step<W::Change>) -> Result<(), Broken> {
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.run.steps.fetch_add(1, Ordering::Relaxed);
         self.say(|| step.to_string());
         match step {
             Step::Change(change) => {
@@ -418,7 +425,7 @@ impl<W: World> Checker<W> {
             notes.report.nested += u64::from(extent.nested);
         }
         image.examined();
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.run.steps.fetch_add(1, Ordering::Relaxed);
         let told = self.told();
         let result = catch_unwind(AssertUnwindSafe(|| self.recover(image, expected, extent))).unwrap_or_else(|panic| Err(panicked(&*panic)));
         let mut notes = self.notes.lock();

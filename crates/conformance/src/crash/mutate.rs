@@ -106,9 +106,12 @@ impl fmt::Display for Mutant {
 /// How many stages there are.
 pub const STAGES: usize = 5;
 
-/// How much is run against a mistake, from little to much; the first violation ends it.
+/// How much is run against a mistake, from little to much; the first violation ends it, which nobody reads.
 pub(super) fn stages(options: &Options) -> [(bool, Options); STAGES] {
-    let with = |operations, random, second_life_every| Options { operations, random, second_life_every, closes: true, sequences: 2, ..options.clone() };
+    let with = |operations, random, second_life_every| {
+        let options = options.clone();
+        Options { operations, random, second_life_every, closes: true, sequences: 2, shrinks: false, ..options }
+    };
     [(false, with(1, 0, 16)), (true, with(0, 60, 32)), (false, with(2, 0, 4)), (true, with(0, 150, 8)), (true, with(0, 600, 8))]
 }
 

@@ -6,13 +6,15 @@ use super::world::{Step, World};
 use super::{Case, Options, made_up, spell};
 use everleaf_pmem::CrashOptions;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// Attempts that a violation is worth.
 const ATTEMPTS_MAX: usize = 500;
 
-/// The report with its violation, if there is one, made small.
+/// The report with its violation, if there is one, made small if `options` want that.
 pub(super) fn shrink_report<W: World>(world: &Arc<W>, options: &Options, report: Report) -> Report {
+    if !options.shrinks {
+        return report;
+    }
     let violation = report.violation.map(|violation| shrink(world, options, &violation).unwrap_or(violation));
     Report { violation, ..report }
 }
@@ -91,7 +93,7 @@ impl<W: World> Shrinker<'_, W> {
         if !start.pool && !setup.is_empty() {
             return None;
         }
-        let checker = Checker::new(Arc::clone(self.world), Arc::new(self.options.clone()), start, setup, Arc::new(AtomicU64::new(0))).ok()?;
+        let checker = Checker::new(Arc::clone(self.world), Arc::new(self.options.clone()), start, setup, Arc::default()).ok()?;
         checker.run(self.case, steps);
         checker.report().violation
     }
