@@ -321,6 +321,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
         let (_, place) = self.header(slot / Self::SLOTS, self.alt());
         let mut header = Header::read(place);
         header.free(1 << (slot % Self::SLOTS));
+        // persist-equivalent(store early): only this word changes, and what came before it in its line is durable.
         header.write(pm, place);
         pm.persist(place);
         Ok(Written::Done)
