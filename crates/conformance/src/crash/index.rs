@@ -279,7 +279,7 @@ pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
     let mut starts = vec![
         born("empty", Vec::new(), [10, 20, 30, 40]),
         born("one below split", descending(full - 1), [5, 20, 25, full * 10]),
-        born("at split", ascending(full), [5, 10, 25, full * 10 + 5]),
+        born("at split", ascending(full), [5, 10, full * 10 - 5, full * 10 + 5]),
         born("several leaves", ascending(3 * full), [10, full * 10, full * 10 + 5, full * 30]),
         born("one above merge", without(ascending(2 * full), &mut (1..2 * full).step_by(2)), [20, 40, 45, full * 20]),
         born("many leaves", descending(8 * full), [5, full * 10, full * 40 + 5, full * 80 + 5]),

@@ -117,6 +117,8 @@ impl Known {
             count += 1;
             trace.map_or(Ok(()), |trace| trace(value))
         })?;
+        // persist-equivalent(store early): each for itself.
+        // persist-equivalent(fence drop): who reaches further with this leaf fences before. Others, who may come sooner, do not wait for these flushes.
         super::structure::scrub(pm, leaf, if K::WHOLE { counted.below } else { counted.below | counted.beyond });
         descriptor.fill(&counted.fingerprints);
         self.keys.add(count);

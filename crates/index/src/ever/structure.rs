@@ -115,6 +115,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Step 4.
         let _appending = lock.append();
         if !K::WHOLE {
+            // persist-equivalent(store early): each for itself.
+            // persist-equivalent(fence drop): who comes here next fences before he lets the leaf reach further. Others, who may come sooner, do not wait for
+            // these flushes.
             scrub(&self.pool, leaf, moved);
         }
         Ok(goes_right)
@@ -234,14 +237,16 @@ fn place_by_rank(found: &[Placed], heads: &[u64; RANKED], placed: &mut Vec<Place
 }
 
 /// Makes the values of slots that do not count 0, durably.
+#[track_caller]
 pub(super) fn scrub<M: Medium, const LINES: usize>(pm: &Pm<M>, leaf: &Leaf<LINES>, slots: u64) {
     if slots == 0 {
         return;
     }
-    // persist-equivalent(store early): each for itself.
-    each(slots).for_each(|slot| leaf.set_value(pm, slot, None));
-    leaf.lines_of(slots).for_each(|line| pm.flush(line));
-    // persist-equivalent(fence drop): who comes here next fences before he lets the leaf reach further. Others, who may come sooner, do not wait for these
-    // flushes.
+    for slot in each(slots) {
+        leaf.set_value(pm, slot, None);
+    }
+    for line in leaf.lines_of(slots) {
+        pm.flush(line);
+    }
     pm.fence();
 }
