@@ -4,7 +4,7 @@
 //! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes and the values it looks at, so that one client's pipeline does not
 //!    keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
 //!    one reply, however slow its reader is. Who has not shown the password gets far less.
-//! 3. Consecutive plain GETs and SETs, and DELs of a key, of what was read at once, are given to the store together ([`group`](crate::group)), which looks
+//! 3. Consecutive plain GETs and SETs, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)), which looks
 //!    keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are run, and so
 //!    are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of other clients
 //!    at the end of the event loop's turn: a wait for all. Its client can tell the difference only by the time, and so can others: but who looks at several

@@ -2,7 +2,8 @@
 //!
 //! The first loop also accepts, and hands each connection to the loop that has the fewest. Sockets are registered once, edge-triggered, for both directions.
 //! Each turn of the loop asks the kernel what is ready, gives every ready connection one turn, and then one to each that wanted another: so no pipeline,
-//! however long, keeps its neighbours waiting for more than a slice. At its end it runs the commands that connections have held for it, all at once.
+//! however long, keeps its neighbours waiting for more than a slice. At its end it runs the commands that connections have held for it, those of many
+//! clients at once.
 
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};

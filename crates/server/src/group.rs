@@ -1,4 +1,4 @@
-//! Commands that are run together: plain GETs, plain SETs, and DELs of a single key.
+//! Commands that are run together: plain GETs, plain SETs, and DELs and UNLINKs of a single key.
 //!
 //! The store is given them together, of one client or of several ([`Namespace::act_many`]). It looks up what is to be read before it writes, so replies are
 //! written as if all went well, each when the next value is known or all is done, and what turns out otherwise is put right: the digit of a DEL, and the reply

@@ -35,8 +35,8 @@
 //! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give slot and stripes back.
 //!
 //! A batch costs four fences, however many keys it has, and a fifth if it deletes any; besides, those by which its indexes change their structure, and those
-//! by which some make entries durable before they publish them, one or two for many (`docs/decisions/0070-one-fence-for-the-entries-of-a-batch.md`). A batch
-//! that comes down to one write needs none of this, unless its value is a draft: one publish is atomic.
+//! that some need for each 256 writes, none to three (`docs/decisions/0070-one-fence-for-the-entries-of-a-batch.md`). A batch that comes down to one write
+//! needs none of this, unless its value is a draft: one publish is atomic.
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::draft::Draft;
