@@ -27,6 +27,7 @@ fn setting(directory: &Path, key: KeyKind, value_bytes: u32) -> Setting {
         write_latency_ns: 0,
         directory: Some(directory.to_owned()),
         huge_pages: false,
+        prefault: false,
         measure: Measure::Time,
     }
 }

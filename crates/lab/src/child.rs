@@ -168,6 +168,7 @@ mod tests {
             domain: "page-cache".into(),
             memory: Memory::Anonymous,
             scan_length: 100,
+            prefault: false,
             measure,
         };
         Case { workload: workload::find("load").unwrap(), parameters }

@@ -135,6 +135,9 @@ pub struct Work {
     /// Put them on pages of 2 MiB, where the directory is one of a tmpfs; other engines have what they have
     #[arg(long, requires = "directory")]
     huge_pages: bool,
+    /// Have memory found for all keys before the first is inserted, in pools; other engines have what they have
+    #[arg(long)]
+    prefault: bool,
     /// Entries of a scan; of ycsb-e, the most of them
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     scan_length: u32,
@@ -313,8 +316,9 @@ impl Work {
             for (keys, threads) in sizes {
                 for &write_latency_ns in &self.write_latency {
                     for domain in &self.domains {
-                        let (scan_length, domain, memory) = (self.scan_length, domain.name().to_owned(), memory.clone());
-                        let parameters = Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, scan_length, measure };
+                        let (scan_length, prefault) = (self.scan_length, self.prefault);
+                        let (domain, memory) = (domain.name().to_owned(), memory.clone());
+                        let parameters = Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, scan_length, prefault, measure };
                         cases.push(Case { workload: self.workload(name, measure)?, parameters });
                     }
                 }

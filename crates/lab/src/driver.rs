@@ -193,9 +193,9 @@ pub fn memory_directory() -> PathBuf {
 fn setting(case: &Case, directory: Option<PathBuf>) -> Result<Setting, Error> {
     let parameters = &case.parameters;
     let domain = parameters.domain.parse::<Domain>().map_err(|error| Error::Usage(error.to_string()))?;
-    let Parameters { key, value_bytes, threads, write_latency_ns, measure, .. } = *parameters;
+    let Parameters { key, value_bytes, threads, write_latency_ns, prefault, measure, .. } = *parameters;
     let huge_pages = parameters.memory.has_huge_pages();
-    Ok(Setting { keys_max: keys_max(case), key, value_bytes, threads, domain, write_latency_ns, directory, huge_pages, measure })
+    Ok(Setting { keys_max: keys_max(case), key, value_bytes, threads, domain, write_latency_ns, directory, huge_pages, prefault, measure })
 }
 
 /// How one was created, for those who describe it.

@@ -191,6 +191,9 @@ pub struct Parameters {
     pub memory: Memory,
     /// Entries of a scan, or the most of them.
     pub scan_length: u32,
+    /// Whether pools have memory for all keys before any is inserted.
+    #[serde(default)]
+    pub prefault: bool,
     /// What is found out.
     pub measure: Measure,
 }

@@ -379,6 +379,7 @@ mod tests {
             domain: "adr".into(),
             memory: Memory::Directory("/dev/shm".into()),
             scan_length: 100,
+            prefault: false,
             measure: Measure::Time,
         }
     }

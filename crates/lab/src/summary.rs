@@ -175,12 +175,13 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
 
 /// A case in a line.
 pub fn describe(workload: &str, parameters: &Parameters) -> String {
-    let Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, measure, .. } = parameters;
+    let Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, prefault, measure, .. } = parameters;
     let key = match key {
         KeyKind::Integer => "8 B".to_owned(),
         KeyKind::Bytes(size) => format!("{size} B strings"),
     };
     let memory = memory.files().unwrap_or_else(|| "memory".into());
+    let prefault = if *prefault { ", touched before" } else { "" };
     let latency = if *write_latency_ns > 0 { format!(" + {write_latency_ns} ns a line") } else { String::new() };
     let measure = match measure {
         Measure::Time => "time",
@@ -190,5 +191,5 @@ pub fn describe(workload: &str, parameters: &Parameters) -> String {
         Measure::Recovery => "recovery",
         Measure::Instructions => "instructions",
     };
-    format!("{workload}: {keys} keys of {key}, values of {value_bytes} B, {threads} threads, {domain}{latency}, {memory}; {measure}")
+    format!("{workload}: {keys} keys of {key}, values of {value_bytes} B, {threads} threads, {domain}{latency}, {memory}{prefault}; {measure}")
 }

@@ -21,6 +21,7 @@ use everleaf_pmem::htm::Statistics;
 use everleaf_pmem::{Counts, Domain, Pool};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,6 +90,8 @@ pub struct Setting {
     pub directory: Option<PathBuf>,
     /// Whether its files are to lie on pages of 2 MiB, for those that know of such.
     pub huge_pages: bool,
+    /// Whether it is to have memory for all keys before it is used, for those that can.
+    pub prefault: bool,
     /// What is found out.
     pub measure: Measure,
 }
@@ -228,6 +231,54 @@ pub trait Handle {
     /// [`Error::Missing`] if it keeps no order; whatever else hinders it.
     fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Error>;
 
+    /// Calls [`Handle::insert`] for one key after the other, as a program does that has nothing else to do: within the system, so that nothing stands between
+    /// two calls.
+    ///
+    /// # Errors
+    /// Those of each.
+    fn insert_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        keys.zip(values).try_for_each(|(key, value)| self.insert(key, value))
+    }
+
+    /// The same with [`Handle::get`]; how many keys are there. Of each so many bytes are appended: its value, or zeroes if it is not there, or if its value is
+    /// of another size.
+    ///
+    /// # Errors
+    /// Those of each.
+    fn get_each(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+        let mut found = 0;
+        for key in keys {
+            let start = values.len();
+            let is_there = self.get(key, values)?;
+            found += u64::from(is_there);
+            if !is_there || values.len() != start + value_size {
+                values.truncate(start);
+                values.resize(start + value_size, 0);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The same with [`Handle::update`].
+    ///
+    /// # Errors
+    /// Those of each.
+    fn update_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        keys.zip(values).try_for_each(|(key, value)| self.update(key, value))
+    }
+
+    /// The same with [`Handle::delete`]; how many keys were there.
+    ///
+    /// # Errors
+    /// Those of each.
+    fn delete_each(&mut self, keys: ChunksExact<'_, u8>) -> Result<u64, Error> {
+        let mut deleted = 0;
+        for key in keys {
+            deleted += u64::from(self.delete(key)?);
+        }
+        Ok(deleted)
+    }
+
     /// Looks up several keys at once: calls `visit` with the number of each and its value, in any order.
     ///
     /// # Errors
@@ -254,7 +305,7 @@ pub trait Handle {
 /// An empty pool as systems have them, with room for so many small entries.
 pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>, huge_pages: bool) -> Result<Arc<Pool>, Error> {
     let (key, measure) = (KeyKind::Integer, Measure::Time);
-    let setting = Setting { keys_max, key, value_bytes: 8, threads: 1, domain, write_latency_ns: 0, directory, huge_pages, measure };
+    let setting = Setting { keys_max, key, value_bytes: 8, threads: 1, domain, write_latency_ns: 0, directory, huge_pages, prefault: false, measure };
     medium::create_pool(&setting).map(|(pool, _)| pool).map_err(|error| Error::system("memory", error))
 }
 

@@ -23,6 +23,7 @@ fn parameters(measure: Measure) -> Parameters {
         domain: "adr".into(),
         memory: Memory::Anonymous,
         scan_length: 10,
+        prefault: false,
         measure,
     }
 }

@@ -142,6 +142,11 @@ impl Allocator {
         Self { heap: Arc::new(heap) }
     }
 
+    /// The pool is now `length` bytes long.
+    pub(crate) fn extend(&self, length: usize) {
+        self.heap.extend(length);
+    }
+
     /// Size of a slab in bytes.
     pub(crate) fn slab_size(&self) -> usize {
         self.heap.slab_size()
@@ -320,7 +325,6 @@ impl<M: Medium> Pool<M> {
             return Ok(slab);
         }
         self.grow(count as usize * heap.slab_size())?;
-        heap.extend(self.length());
         let full = || Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.length() };
         self.take_free(count).ok_or_else(full)
     }

@@ -68,6 +68,12 @@ impl Memory {
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
+
+    /// Touches the first `size` bytes.
+    pub(crate) fn populate(&self, size: usize) -> io::Result<()> {
+        assert!(size <= self.size);
+        populate(self.base, size)
+    }
 }
 
 impl Drop for Memory {
@@ -87,6 +93,29 @@ pub(crate) fn take(size: usize) -> io::Result<NonNull<u8>> {
         let _ = unsafe { madvise(base, size, Advice::LinuxHugepage) };
     }
     Ok(NonNull::new(base.cast()).expect("the system maps nothing at address 0"))
+}
+
+/// Whether the system can do what [`populate`] asks for.
+#[cfg(test)]
+pub(crate) fn can_populate() -> bool {
+    let memory = Memory::new(PAGE).unwrap();
+    // SAFETY: as there.
+    !cfg!(miri) && unsafe { libc::madvise(memory.base.as_ptr().cast(), PAGE, libc::MADV_POPULATE_WRITE) } == 0
+}
+
+/// Has the system find pages for `size` bytes of a mapping, as if each were written to; where it cannot (Linux before 5.14), it does so when they are.
+fn populate(base: NonNull<u8>, size: usize) -> io::Result<()> {
+    if cfg!(miri) {
+        return Ok(());
+    }
+    // SAFETY: whatever the addresses are, what is there keeps its content, and where nothing is the system says so.
+    match unsafe { libc::madvise(base.as_ptr().cast(), size, libc::MADV_POPULATE_WRITE) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            error => Err(error),
+        },
+    }
 }
 
 #[cfg(not(miri))]
@@ -262,6 +291,12 @@ impl Mapping {
         }
         // SAFETY: it is within our own mapping, and changes the cost of memory, not its content.
         unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), to - from, libc::MADV_COLLAPSE) == 0 }
+    }
+
+    /// Touches the first `size` bytes, which have space.
+    pub(crate) fn populate(&self, size: usize) -> io::Result<()> {
+        assert!(size <= self.size);
+        populate(self.base, size)
     }
 
     /// Keeps from the file whatever is stored from now on, in memory of this process's own that begins as a copy; what was stored before may still get there.

@@ -39,6 +39,8 @@ pub struct Options {
     pub accept_dirty_shutdown: bool,
     /// Puts what the pool grows by on pages of 2 MiB, where the file lies on a tmpfs: see [`PoolOptions::huge_pages`]. Default false.
     pub huge_pages: bool,
+    /// Size in bytes that the pool is to have at least, with memory behind all of it: see [`PoolOptions::prefault`]. Default 0.
+    pub prefault: usize,
     /// Number of threads that rebuild the store after a crash. Default: one per processor.
     pub recovery_threads: usize,
     /// Whether a thread of the store removes keys that have expired, and gives back what snapshots and clears have left, ten times a second until the store is
@@ -51,9 +53,9 @@ pub struct Options {
 
 impl Options {
     /// Those of them that are the pool's.
-    pub(crate) fn pool(&self) -> PoolOptions {
-        let Self { size_max, domain, accept_dirty_shutdown, huge_pages, .. } = *self;
-        PoolOptions { size_max, domain, accept_dirty_shutdown, huge_pages, ..PoolOptions::default() }
+    pub fn pool(&self) -> PoolOptions {
+        let Self { size_max, domain, accept_dirty_shutdown, huge_pages, prefault, .. } = *self;
+        PoolOptions { size_max, domain, accept_dirty_shutdown, huge_pages, prefault, ..PoolOptions::default() }
     }
 }
 
@@ -68,6 +70,7 @@ impl Default for Options {
             domain: None,
             accept_dirty_shutdown: false,
             huge_pages: false,
+            prefault: 0,
             recovery_threads: *PROCESSORS,
             keeps_house: false,
             times: Times::of_system,

@@ -100,6 +100,7 @@ fn parameters(keys: u64, write_latency_ns: u64, measure: Measure) -> Parameters 
         domain: Domain::Adr.name().into(),
         memory: Memory::Anonymous,
         scan_length: 100,
+        prefault: false,
         measure,
     }
 }

@@ -5,7 +5,9 @@
 //! ```
 //!
 //! A processor looks some hundreds of instructions ahead. To choose a key takes as many as a search of a good index; between two searches they would keep the
-//! second from beginning while the first waits for memory, and the figure would be that of the driver.
+//! second from beginning while the first waits for memory, and the figure would be that of the driver. So would a look at each answer. A block of independent
+//! operations of one kind, each of which is not to be looked at by itself, is one call of the system, which makes them one after the other; the answers are
+//! looked at when the clock has stopped.
 
 use super::{Kind, Outcome, Work, shares};
 use crate::choice::Chooser;
@@ -34,6 +36,8 @@ struct Operation {
 #[derive(Default)]
 struct Block {
     operations: Vec<Operation>,
+    /// The kind of all of them, if only one occurs.
+    kind: Option<Kind>,
     /// One more than there are operations, see [`Player::bend`].
     keys: Vec<u8>,
     values: Vec<u8>,
@@ -97,6 +101,7 @@ impl<'a> Script<'a> {
         };
         let count = count.min(self.part.end - self.part.start);
         self.part.start += count;
+        block.kind = if let [(kind, _)] = self.kinds[..] { Some(kind) } else { None };
         block.operations.clear();
         block.keys.clear();
         block.values.clear();
@@ -181,6 +186,8 @@ struct Player<'a> {
     /// on.
     bend: usize,
     value: Vec<u8>,
+    /// The values that a block of lookups has found, zeroes where none was; empty once they have been looked at.
+    found: Vec<u8>,
     /// Where a sequential scan goes on.
     cursor: Option<Vec<u8>>,
     /// The key that a scan visited last.
@@ -199,6 +206,12 @@ impl Player<'_> {
         }
         let (key_size, value_size) = (self.work.keys.size(), self.work.parameters.value_bytes as usize);
         let timed = self.work.parameters.measure == Measure::Latency;
+        let alone = timed || self.work.marked || self.work.phase.access == Access::Dependent;
+        if let Some(kind) = block.kind.filter(|_| !alone)
+            && self.play_alike(kind, block)?
+        {
+            return Ok(());
+        }
         for (at, Operation { kind, number, length }) in block.operations.iter().enumerate() {
             let key = &block.keys[(at + self.bend) * key_size..][..key_size];
             let value = &block.values[at * value_size..][..value_size];
@@ -227,11 +240,34 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Whether the last update of a block is there: no value that was inserted has its version. Others may have set one since, but none of version 0. And
+    /// Does a block of one kind, if the system has a call for that; whether it has. Lookups are judged by [`Player::look_back`].
+    #[inline(always)]
+    fn play_alike(&mut self, kind: Kind, block: &Block) -> Result<bool, Error> {
+        let (size, value_size, count) = (self.work.keys.size(), self.work.parameters.value_bytes as usize, block.operations.len());
+        let (keys, values) = (block.keys[..count * size].chunks_exact(size), block.values.chunks_exact(value_size));
+        match kind {
+            Kind::Insert => self.handle.insert_each(keys, values)?,
+            Kind::Update => self.handle.update_each(keys, values)?,
+            Kind::Delete => self.outcome.wrong += count as u64 - self.handle.delete_each(keys)?,
+            Kind::Search => _ = self.handle.get_each(keys, value_size, &mut self.found)?,
+            Kind::Miss => {
+                self.outcome.wrong += self.handle.get_each(keys, value_size, &mut self.found)?;
+                self.found.clear();
+            }
+            Kind::Scan | Kind::Modify => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether lookups have found what they should. And whether the last update of a block is there: no value that was inserted has its version. Others may have set one since, but none of version 0. And
     /// whether the key that was removed last is not there. Only this thread may have brought that back, or removed what it had updated. And whether the last
     /// scan, done again, visits exactly what there is, where no key comes or goes.
     fn look_back(&mut self, block: &Block) -> Result<(), Error> {
         let (key_size, operations) = (self.work.keys.size(), &block.operations);
+        let found = self.found.chunks_exact(self.work.parameters.value_bytes as usize);
+        let is_wrong = |(operation, value): &(&Operation, &[u8])| version_of(value, operation.number).is_none();
+        self.outcome.wrong += operations.iter().zip(found).filter(is_wrong).count() as u64;
+        self.found.clear();
         let last = |kind, undone: Kind| {
             let at = operations.iter().rposition(|operation| operation.kind == kind)?;
             let number = operations[at].number;
@@ -330,21 +366,15 @@ impl Player<'_> {
     fn scan(&mut self, from: &[u8], length: u64) -> Result<bool, Error> {
         let sequential = self.work.phase.distribution == Distribution::Sequential;
         let cursor = sequential.then(|| self.cursor.take().unwrap_or_else(|| vec![0; 8]));
-        let (mut visited, mut right, mut last_word) = (0, true, 0);
+        let (mut visited, mut right, mut before) = (0, true, None);
         let (size, last) = (self.work.parameters.value_bytes as usize, &mut self.last);
         self.handle.scan(cursor.as_deref().unwrap_or(from), &mut |key, value| {
-            // Words are compared without a call.
-            let ascends = match key.try_into() {
-                Ok(word) => {
-                    let before = std::mem::replace(&mut last_word, u64::from_be_bytes(word));
-                    last_word > before
-                }
-                Err(_) => key > last.as_slice(),
-            };
+            let words = words_of(key);
+            let ascends = if words.is_some() { std::mem::replace(&mut before, words) < words } else { key > last.as_slice() };
             // A random scan begins with a key that is there.
             right &= value.len() == size && if visited == 0 { sequential || key == from } else { ascends };
             visited += 1;
-            if visited == length || key.len() != 8 {
+            if visited == length || words.is_none() {
                 last.clear();
                 last.extend_from_slice(key);
             }
@@ -354,12 +384,20 @@ impl Player<'_> {
         if sequential && visited == length {
             // The smallest key above the last one.
             self.cursor = Some(match self.work.parameters.key {
-                crate::plan::KeyKind::Integer => (last_word + 1).to_be_bytes().to_vec(),
+                crate::plan::KeyKind::Integer => last.first_chunk().map_or(0, |word| u64::from_be_bytes(*word) + 1).to_be_bytes().to_vec(),
                 crate::plan::KeyKind::Bytes(_) => [last.as_slice(), &[0]].concat(),
             });
         }
         Ok(right && (sequential || visited > 0))
     }
+}
+
+/// What orders keys of one size as their bytes do, without a call: words of it, which may overlap. `None` of keys that have more than 24 bytes, or less than 8.
+#[inline(always)]
+fn words_of(key: &[u8]) -> Option<[u64; 3]> {
+    let (first, last, middle) = (key.first_chunk()?, key.last_chunk()?, key.len() - 8);
+    let middle = key.get(middle.min(8)..)?.first_chunk()?;
+    (key.len() <= 24).then(|| [first, middle, last].map(|word| u64::from_be_bytes(*word)))
 }
 
 /// A thread of a phase.
@@ -375,7 +413,7 @@ impl<'a> Worker<'a> {
     /// A law for the choice of keys that is none.
     pub(super) fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
         let (value, last, aside, outcome) = (Vec::new(), Vec::new(), Duration::ZERO, Outcome::default());
-        let player = Player { work, instance, handle, bend: 0, value, cursor: None, last, aside, outcome };
+        let player = Player { work, instance, handle, bend: 0, value, found: Vec::new(), cursor: None, last, aside, outcome };
         Ok(Self { script: Script::new(work, thread, part)?, player })
     }
 

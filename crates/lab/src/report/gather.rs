@@ -303,7 +303,7 @@ impl<'a> View<'a> {
 
 /// A dimension of a measurement in words.
 fn dimension(measurement: &Measurement, name: &str) -> String {
-    let Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, scan_length, .. } = &measurement.parameters;
+    let Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, prefault, scan_length, .. } = &measurement.parameters;
     match name {
         "workload" => measurement.workload.clone(),
         "phase" => measurement.phase.clone(),
@@ -317,7 +317,10 @@ fn dimension(measurement: &Measurement, name: &str) -> String {
         },
         "domain" => format!("domain {domain}"),
         "scan_length" => format!("scans of {scan_length}"),
-        _ => memory.files().unwrap_or_else(|| "anonymous memory".into()),
+        _ => {
+            let memory = memory.files().unwrap_or_else(|| "anonymous memory".into());
+            if *prefault { format!("{memory}, touched before") } else { memory }
+        }
     }
 }
 

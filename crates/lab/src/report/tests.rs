@@ -22,6 +22,7 @@ fn parameters() -> Parameters {
         domain: "adr".into(),
         memory: Memory::Anonymous,
         scan_length: 100,
+        prefault: false,
         measure: Measure::Time,
     }
 }

@@ -427,6 +427,7 @@ mod tests {
             write_latency_ns: 0,
             directory: None,
             huge_pages: false,
+            prefault: false,
             measure: Measure::Time,
         };
         let instance = all().iter().find(|system| system.name() == "lb").unwrap().create(&setting).unwrap();

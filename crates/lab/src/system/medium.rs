@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// What an entry and its share of everything above it may take of a pool, beside its record.
 const ENTRY_BYTES_MAX: u64 = 512;
+/// What it takes where leaves are filled as they come.
+const ENTRY_BYTES: u64 = 48;
 
 /// A medium that the lab can make over the hardware.
 pub(super) trait Measured: Medium + Sized {
@@ -72,7 +74,10 @@ fn pool_options(setting: &Setting) -> PoolOptions {
     let key_bytes = if let KeyKind::Bytes(size) = setting.key { u64::from(size) } else { 8 };
     // Twice, because blocks come in classes of sizes, and what is replaced is given back later.
     let size = setting.keys_max * (ENTRY_BYTES_MAX + 2 * (key_bytes + u64::from(setting.value_bytes)));
-    PoolOptions { size_max: (size as usize).max(1 << 28), domain: Some(setting.domain), huge_pages: setting.huge_pages, ..PoolOptions::default() }
+    let record_bytes = if setting.key == KeyKind::Integer && setting.value_bytes == 8 { 0 } else { 32 + key_bytes + u64::from(setting.value_bytes) };
+    let prefault = if setting.prefault { setting.keys_max * (ENTRY_BYTES + record_bytes) } else { 0 };
+    let (size_max, domain) = ((size as usize).max(1 << 28), Some(setting.domain));
+    PoolOptions { size_max, domain, huge_pages: setting.huge_pages, prefault: prefault as usize, ..PoolOptions::default() }
 }
 
 /// When a write to such a pool counts as done.

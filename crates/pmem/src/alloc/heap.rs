@@ -102,10 +102,7 @@ impl Heap {
             recovering: AtomicBool::new(recovering),
             is_low: AtomicBool::new(false),
         };
-        match recovering {
-            true => heap.runs.lock().end_at(heap.slabs_in(length)),
-            false => heap.extend(length),
-        }
+        heap.extend(length);
         heap
     }
 
@@ -190,7 +187,12 @@ impl Heap {
 
     /// The pool is now `length` bytes long.
     pub(super) fn extend(&self, length: usize) {
-        self.runs.lock().extend(self.slabs_in(length));
+        let (mut runs, end) = (self.runs.lock(), self.slabs_in(length));
+        match self.is_recovering() {
+            // What of it is free is found out.
+            true => runs.end_at(end),
+            false => runs.extend(end),
+        }
     }
 
     /// Takes `count` neighbouring slabs, for [`Heap::add_slab`] or [`Heap::add_run`].

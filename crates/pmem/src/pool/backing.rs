@@ -134,6 +134,15 @@ impl Backing {
         }
     }
 
+    /// Has the system find memory for the first `size` bytes, which have space.
+    pub(super) fn populate(&self, size: usize) -> Result<(), Error> {
+        let populated = match self {
+            Self::Memory(memory) => memory.populate(size),
+            Self::File(mapping) => mapping.populate(size),
+        };
+        populated.map_err(|source| Error::Io { action: "find memory for", path: self.path().to_owned(), source })
+    }
+
     /// Gives the space of the bytes `from..to` back to the file system; whether that is possible.
     pub(super) fn punch(&self, from: usize, to: usize) -> Result<bool, Error> {
         match self {

@@ -464,13 +464,46 @@ fn a_file_that_grows_under_an_inspection_is_seen_as_it_was_mapped() {
     assert_eq!(backing.length().unwrap(), 2 << 20, "a huge page of address space");
 }
 
-/// KiB of the mapping at `base` that are on huge pages of a tmpfs, as the system tells.
+/// KiB of the mapping at `base`, as the system tells: all that have been touched, or those on huge pages of a tmpfs.
 #[cfg(not(miri))]
-fn huge_kib(base: std::ptr::NonNull<u8>) -> u64 {
+fn kib(base: std::ptr::NonNull<u8>, what: &str) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let own = format!("{:x}-", base.addr());
-    let line = maps.lines().skip_while(|line| !line.starts_with(&own)).find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
+    let line = maps.lines().skip_while(|line| !line.starts_with(&own)).find(|line| line.starts_with(what)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_pool_has_memory_behind_what_is_prefaulted() {
+    const PREFAULTED: usize = 40 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.pool");
+    let options = |prefault| PoolOptions { size_max: 64 << 20, prefault, ..PoolOptions::default() };
+    let populated = |pool: &Pool<Hardware>| {
+        let base = pool.backing.base();
+        crate::map::can_populate().then(|| kib(base, "Rss:") as usize * 1024)
+    };
+    let pool = Pool::create(&path, &options(0)).unwrap();
+    put(&pool, "first", 7).unwrap();
+    assert!(pool.info().size < PREFAULTED);
+    drop(pool);
+    // A pool that was not closed, too, before it is recovered.
+    let pool = Pool::open(&path, &options(PREFAULTED)).unwrap();
+    assert_eq!(pool.info().size, PREFAULTED);
+    assert!(populated(&pool).is_none_or(|bytes| bytes >= PREFAULTED), "{:?}", populated(&pool));
+    adopt(&pool).unwrap();
+    assert_eq!(pool.root("first").unwrap().unwrap().kind, 7);
+    pool.alloc_words(3 << 20).unwrap();
+    assert_eq!(pool.info().size, PREFAULTED, "there was room");
+    pool.close().unwrap();
+    drop(pool);
+    // It is no more than the pool may have.
+    let pool = Pool::open(&path, &options(1 << 40)).unwrap();
+    assert_eq!(pool.info().size, 64 << 20);
+    drop(pool);
+    let pool = Pool::anonymous(Hardware::page_cache(), options(PREFAULTED)).unwrap();
+    assert!(populated(&pool).is_none_or(|bytes| bytes >= PREFAULTED), "{:?}", populated(&pool));
 }
 
 /// Older systems cannot, nor can other file systems: then the pool is as any other.
@@ -491,7 +524,7 @@ fn what_a_pool_grows_by_lies_on_huge_pages_if_that_is_asked_for() {
         let size = pool.info().size;
         assert!(size > 24 << 20);
         if mapping.collapse(0, size) {
-            assert_eq!(huge_kib(mapping.base()), (size >> 10 & !2047) as u64);
+            assert_eq!(kib(mapping.base(), "ShmemPmdMapped:"), (size >> 10 & !2047) as u64);
         }
         assert_eq!(run[2 << 20].load(Ordering::Relaxed), 8);
         drop(run);
