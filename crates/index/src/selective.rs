@@ -165,12 +165,8 @@ struct Reached<'a, L> {
     version: u64,
 }
 
-/// A key that was found: where, with which value, and its leaf, which is latched.
-struct Sought<'a, L> {
-    slot: usize,
-    old: NonZeroU64,
-    held: Held<'a, L>,
-}
+/// Where a key is in its leaf, and its value; and the leaf, latched, if there is something to be done.
+type Sought<'a, L> = (Option<(usize, NonZeroU64)>, Option<Held<'a, L>>);
 
 /// A latched leaf.
 pub struct Held<'a, L> {
@@ -245,52 +241,44 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(Held { off, leaf, lock: latch.lock_within()? })
     }
 
-    /// Latches the leaf of `key`. Once for all that write: a descent is much code.
-    #[inline(never)]
-    fn hold(&self, key: &K, mut start: Option<Route>) -> Held<'_, L> {
-        if start.is_none()
-            && let Some(held) = self.router.transaction(|| self.hold_within(key))
-        {
-            return held;
-        }
+    /// Latches the leaf of `key`.
+    fn hold(&self, key: &K) -> Held<'_, L> {
         loop {
-            let attempt = self
-                .reach(Target::At(key), &mut start)
-                .and_then(|Reached { way, leaf, latch, version }| Ok(Held { off: way.leaf, leaf, lock: latch.lock_from(version)? }));
-            match attempt {
+            let attempt = self.reach(Target::At(key), &mut None);
+            match attempt.and_then(|Reached { way, leaf, latch, version }| Ok(Held { off: way.leaf, leaf, lock: latch.lock_from(version)? })) {
                 Ok(held) => return held,
                 Err(Restart) => schedule::spin(),
             }
         }
     }
 
-    /// Finds `key`, and latches its leaf if it is there. The leaf is searched first: what comes before the locked instruction runs under the fence of the
-    /// operation before. What was found stands, since the latch is taken at the version that was read before.
+    /// Finds `key`, and latches its leaf if `concerns` whether it is there. The leaf is searched first: what comes before the locked instruction runs under the
+    /// fence of the operation before. What was found stands, since the latch is taken at the version that was read before.
     #[inline(always)]
-    fn seek(&self, key: &K, start: &mut Option<Route>) -> Result<Result<Option<Sought<'_, L>>, Error>, Restart> {
+    fn seek(&self, key: &K, start: &mut Option<Route>, concerns: impl Fn(bool) -> bool) -> Result<Result<Sought<'_, L>, Error>, Restart> {
         if start.is_none()
             && let Some(held) = self.router.transaction(|| self.hold_within(key))
         {
-            return Ok(self.seek_within(key, held));
+            return Ok(self.seek_within(key, held, concerns));
         }
         let Reached { way, leaf, latch, version } = self.reach(Target::At(key), start)?;
-        match leaf.find(&self.pool, key) {
-            Ok(Some((slot, old))) => Ok(Ok(Some(Sought { slot, old, held: Held { off: way.leaf, leaf, lock: latch.lock_from(version)? } }))),
-            absent => {
-                latch.validate(version)?;
-                Ok(absent.map(|_| None))
-            }
+        let found = leaf.find(&self.pool, key);
+        if found.as_ref().is_ok_and(|found| concerns(found.is_some())) {
+            let held = Held { off: way.leaf, leaf, lock: latch.lock_from(version)? };
+            return Ok(found.map(|found| (found, Some(held))));
         }
+        latch.validate(version)?;
+        Ok(found.map(|found| (found, None)))
     }
 
-    /// Finds a key in its leaf, which a transaction has latched.
+    /// The same in a leaf that a transaction has latched.
     #[inline(never)]
-    fn seek_within<'a>(&self, key: &K, held: Held<'a, L>) -> Result<Option<Sought<'a, L>>, Error> {
+    fn seek_within<'a>(&self, key: &K, held: Held<'a, L>, concerns: impl Fn(bool) -> bool) -> Result<Sought<'a, L>, Error> {
         match held.leaf.find(&self.pool, key) {
-            Ok(Some((slot, old))) => Ok(Some(Sought { slot, old, held })),
-            absent => {
+            Ok(found) if concerns(found.is_some()) => Ok((found, Some(held))),
+            found => {
                 held.lock.release_unchanged();
-                absent.map(|_| None)
+                found.map(|found| (found, None))
             }
         }
     }
@@ -313,27 +301,20 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Latches first: the key is mostly absent, so that nothing depends on the leaf before it is written, and the next operation begins while this one waits
-    /// for its leaf.
     #[inline(always)]
     fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+        let unwanted = if when == When::Absent { Some(true) } else { (when == When::Present).then_some(false) };
         loop {
-            let held = self.hold(key, start.take());
-            let found = match held.leaf.find(&self.pool, key) {
-                Ok(found) => found,
-                Err(error) => {
-                    held.lock.release_unchanged();
-                    return Err(error);
-                }
+            let Ok(sought) = self.seek(key, &mut start, |is_there| unwanted != Some(is_there)) else {
+                schedule::spin();
+                continue;
             };
+            let (found, held) = sought?;
             let old = found.map(|(_, old)| old);
+            let Some(held) = held else { return Ok(old) };
             let (written, change) = match found {
-                Some((slot, _)) if when != When::Absent => (held.leaf.update(&self.pool, slot, value)?, Change::Update(value)),
-                None if when != When::Present => (held.leaf.insert(&self.pool, key, value)?, Change::Insert(value)),
-                _ => {
-                    held.lock.release_unchanged();
-                    return Ok(old);
-                }
+                Some((slot, _)) => (held.leaf.update(&self.pool, slot, value)?, Change::Update(value)),
+                None => (held.leaf.insert(&self.pool, key, value)?, Change::Insert(value)),
             };
             if written == Written::Done {
                 drop(held.lock);
@@ -369,11 +350,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         loop {
-            let Ok(sought) = self.seek(key, &mut start) else {
+            let Ok(sought) = self.seek(key, &mut start, |is_there| is_there) else {
                 schedule::spin();
                 continue;
             };
-            let Some(Sought { slot, old, mut held }) = sought? else { return Ok(None) };
+            let (Some((slot, old)), Some(mut held)) = sought? else { return Ok(None) };
             let left = held.leaf.count().saturating_sub(1);
             let is_sparse = L::Structure::is_sparse(left, L::CAPACITY);
             if is_sparse {

@@ -147,35 +147,42 @@ impl<const LINES: usize> Leaf<LINES> {
     pub(super) fn build<M: Medium>(&self, pm: &Pm<M>, entries: &[Slot], is_known: bool) -> Built {
         assert!(entries.len() <= Self::CAPACITY);
         let mut fingerprints = Fingerprints::default();
-        let mut slots = [None; SLOTS_MAX];
-        let mut away = Vec::new();
-        for entry in entries {
+        let mut words = [[0; 2]; SLOTS_MAX];
+        // Of each line how many slots are filled; whether one more fits decides few branches the other way.
+        let mut filled = [0; LINES];
+        let mut put = |slot: usize, entry: &Slot, place: Place| {
+            words[slot] = [entry.token, entry.value.get()];
+            fingerprints.0[slot] = place.fingerprint_at(slot);
+        };
+        let (mut away, mut away_count) = ([0; SLOTS_MAX], 0);
+        for (number, entry) in entries.iter().enumerate() {
             let place = Place::of::<LINES>(entry.token);
-            match (place.home * SLOTS..(place.home + 1) * SLOTS).find(|&slot| slots[slot].is_none()) {
-                Some(slot) => {
-                    slots[slot] = Some(*entry);
-                    fingerprints.0[slot] = place.fingerprint_at(slot);
-                }
-                None => away.push((*entry, place)),
+            let count = &mut filled[place.home];
+            if *count < SLOTS {
+                put(place.home * SLOTS + *count, entry, place);
+                *count += 1;
+            } else {
+                away[away_count] = number;
+                away_count += 1;
             }
         }
-        let mut vacant = 0;
-        for (entry, place) in away {
-            vacant += slots[vacant..].iter().position(Option::is_none).expect("no more entries than slots");
-            slots[vacant] = Some(entry);
-            fingerprints.0[vacant] = place.fingerprint_at(vacant);
+        let mut line = 0;
+        for entry in away[..away_count].iter().map(|number| &entries[*number]) {
+            line += filled[line..].iter().position(|count| *count < SLOTS).expect("no more entries than slots");
+            put(line * SLOTS + filled[line], entry, Place::of::<LINES>(entry.token));
+            filled[line] += 1;
         }
         let mut written = 0;
-        for (line, entries) in slots[..Self::CAPACITY].chunks(SLOTS).enumerate() {
+        for (line, (words, count)) in words.as_chunks::<SLOTS>().0.iter().zip(filled).enumerate() {
             let slots = line * SLOTS..(line + 1) * SLOTS;
-            if is_known && entries.iter().all(Option::is_none) && slots.clone().all(|slot| self.read(slot).is_none()) {
+            if is_known && count == 0 && slots.clone().all(|slot| self.read(slot).is_none()) {
                 continue;
             }
             written |= 0xf << slots.start;
-            for (slot, entry) in slots.zip(entries) {
-                let words = self.slot(slot);
-                pm.store(&words[TOKEN], entry.map_or(0, |entry| entry.token), Relaxed);
-                pm.store(&words[VALUE], entry.map_or(0, |entry| entry.value.get()), Relaxed);
+            for (slot, [token, value]) in slots.zip(words) {
+                let to = self.slot(slot);
+                pm.store(&to[TOKEN], *token, Relaxed);
+                pm.store(&to[VALUE], *value, Relaxed);
             }
         }
         Built { fingerprints, written }

@@ -281,7 +281,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if chain.leaves.is_empty() {
             return Ok(());
         }
-        let held = self.hold(K::LOWEST, None);
+        let held = self.hold(K::LOWEST);
         if let Err(error) = if is_only(held.leaf) { self.examine(held.leaf) } else { Err(not_empty()) } {
             held.lock.release_unchanged();
             return Err(error);

@@ -29,7 +29,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     fn relocate_leaf(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
         let mut attempts = ATTEMPTS;
         loop {
-            let Held { off, leaf, lock } = self.hold(key, None);
+            let Held { off, leaf, lock } = self.hold(key);
             // The leaf is latched, so its fences stand.
             let Fences { low, high } = self.router.fences_of(key);
             let fence = match K::read_fence(&self.pool, leaf.low()) {
