@@ -31,7 +31,7 @@ enum Task {
         #[arg(long)]
         index: Option<String>,
         /// Only tests with this in their names: acknowledged (single writes, pipelines, MSET), machine (the same, in domain msync,
-        /// where the machine fails as well) or transfers (transactions)
+        /// where the machine fails as well), transfers (transactions) or batches (large ones, of MSET and in transactions, in whose middle it is killed)
         #[arg(long)]
         only: Option<String>,
     },

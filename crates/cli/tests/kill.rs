@@ -7,12 +7,14 @@
 //!
 //! Every structure of the registry in its default size has a pool in its turn.
 //!
-//! A second test transfers between accounts by MULTI and EXEC, and kills as well. A third does what the first does in the domain `msync`, where the machine
-//! fails, too: see `kill/machine.rs`.
+//! A second test transfers between accounts by MULTI and EXEC, and kills as well. A third kills in the middle of large batches: see `kill/batches.rs`. A fourth
+//! does what the first does in the domain `msync`, where the machine fails, too: see `kill/machine.rs`.
 //!
 //! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone; they are printed. A seed
 //! fixes what is written and when the kill comes, though not how far the server is by then.
 
+#[path = "kill/batches.rs"]
+mod batches;
 #[path = "kill/client.rs"]
 mod client;
 #[path = "kill/ledger.rs"]
@@ -26,6 +28,7 @@ mod transfers;
 #[path = "kill/workload.rs"]
 mod workload;
 
+use batches::{Sender, Tally};
 use client::Client;
 use everleaf_pmem::Hardware;
 use ledger::Shared;
@@ -36,6 +39,7 @@ use server::{Place, Server};
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 use transfers::Teller;
@@ -45,6 +49,11 @@ use workload::Writer;
 const ROUNDS: u64 = 21;
 /// Rounds of an ordinary test run with transfers, which are shorter.
 const TRANSFER_ROUNDS: u64 = 50;
+/// Rounds of an ordinary test run with large batches; and how often there are as many again, at most, if none of them was written when the server was killed.
+const BATCH_ROUNDS: u64 = 40;
+const BATCH_TURNS_MAX: u64 = 10;
+/// Largest number of batches that are sent before a kill.
+const BATCHES_MAX: usize = 12;
 /// Largest number of rounds on one pool.
 const ROUNDS_PER_POOL: u64 = 40;
 /// Connections that write.
@@ -227,6 +236,80 @@ fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
         start.elapsed().as_secs_f64()
     );
     assert!(acknowledged > rounds, "the rounds were too short to transfer anything");
+}
+
+/// Large batches of several connections; see `kill/batches.rs`.
+#[test]
+fn batches_outlive_kill_9_as_a_whole_or_not_at_all() {
+    let indexes = indexes();
+    let rounds = setting("EVERLEAF_KILL_ROUNDS", BATCH_ROUNDS.max(indexes.len() as u64));
+    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
+    let only = if let [only] = &indexes[..] { format!(" --index {only}") } else { String::new() };
+    println!("{rounds} rounds on {}; replay with: cargo xtask kill --only batches --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
+    let (start, mut random) = (Instant::now(), StdRng::seed_from_u64(seed));
+    let (mut tally, mut done, mut batches) = (Tally::default(), 0, 0);
+    // Whether a kill comes in the middle of a write is left to chance, but not whether any does.
+    while tally.undone == 0 && done < rounds * BATCH_TURNS_MAX {
+        for (index, rounds) in indexes.iter().cycle().zip(shares(rounds, indexes.len() as u64)) {
+            let directory = tempfile::tempdir().expect("a directory for the pool");
+            let place = Place { pool: directory.path().join("kill.pool"), index, domain: "page-cache" };
+            batches += kill_in_batches(&place, rounds, &mut random, &mut tally);
+        }
+        done += rounds;
+    }
+    let Tally { hits, there, absent, undone } = tally;
+    println!(
+        "{done} rounds in {:.1} s, {hits} kills within a batch: {batches} batches are there as a whole, {there} of them under way at a kill; of {absent} more \
+         nothing is there, and {undone} of these had to be undone",
+        start.elapsed().as_secs_f64()
+    );
+    assert!(undone > 0, "no kill came while a batch was written, so nothing was tested");
+}
+
+/// Rounds with large batches on one pool, from its creation on; number of batches that are there.
+fn kill_in_batches(place: &Place<'_>, rounds: Range<u64>, random: &mut StdRng, tally: &mut Tally) -> u64 {
+    let mut senders: Vec<_> = (0..WRITERS as u64).map(Sender::new).collect();
+    let mut server = Server::start(place);
+    for round in rounds {
+        let verify = |server: &Server, senders: &mut [Sender], undecided, tally: &mut Tally| {
+            let outcome = batches::look(server).and_then(|held| batches::judge(held, senders, undecided, tally));
+            outcome.unwrap_or_else(|what| panic!("round {round} on {}: {what}", place.index));
+        };
+        // Within the time that the last batch took, from when one is sent.
+        let (sent_count, part) = (random.random_range(0..BATCHES_MAX), random.random_range(0.0..1.0));
+        let (port, (sent, heard)) = (server.port, mpsc::channel());
+        thread::scope(|scope| {
+            for sender in &mut senders {
+                let sent = sent.clone();
+                scope.spawn(move || sender.run(port, &sent));
+            }
+            drop(sent);
+            let took: Duration = heard.iter().nth(sent_count).expect("clients send until the server is killed");
+            thread::sleep(took.mul_f64(part));
+            server.kill();
+        });
+        let undecided = batches::undecided(&place.pool);
+        if random.random_ratio(1, 4) {
+            Server::kill_at_start(place, Duration::from_micros(random.random_range(0..30_000)));
+        }
+        server = Server::start(place);
+        verify(&server, &mut senders, undecided, tally);
+        if undecided > 0 {
+            // What has undone a batch takes others.
+            let mut client = Client::connect(server.port).expect("the server listens");
+            senders.iter_mut().for_each(|sender| sender.deliver(&mut client, |_| ()).expect("a reply"));
+            if random.random() {
+                server.stop()
+            } else {
+                server.kill()
+            }
+            Server::check(place);
+            server = Server::start(place);
+            verify(&server, &mut senders, 0, tally);
+        }
+    }
+    server.kill();
+    senders.iter().map(|sender| sender.version).sum()
 }
 
 /// Starts a redis-benchmark that would run for longer than the round does.

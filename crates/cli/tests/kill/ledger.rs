@@ -191,7 +191,7 @@ fn call(client: &mut Client, words: &[&[u8]]) -> Result<Reply, String> {
     client.call(words).map_err(|error| format!("{}: {error}", words[0].escape_ascii()))
 }
 
-fn select(client: &mut Client, database: &str) -> Result<(), String> {
+pub(crate) fn select(client: &mut Client, database: &str) -> Result<(), String> {
     match call(client, &[b"SELECT", database.as_bytes()])? {
         Reply::Status(_) => Ok(()),
         other => Err(format!("SELECT {database} replies {other:?}")),
@@ -199,7 +199,7 @@ fn select(client: &mut Client, database: &str) -> Result<(), String> {
 }
 
 /// All keys of the database, counted twice.
-fn keys(client: &mut Client) -> Result<BTreeSet<Vec<u8>>, String> {
+pub(crate) fn keys(client: &mut Client) -> Result<BTreeSet<Vec<u8>>, String> {
     let Reply::Array(replies) = call(client, &[b"KEYS", b"*"])? else { return Err("KEYS replies no array".into()) };
     let keys: BTreeSet<_> = replies.into_iter().filter_map(|reply| if let Reply::Bulk(key) = reply { key } else { None }).collect();
     match call(client, &[b"DBSIZE"])? {
@@ -208,7 +208,7 @@ fn keys(client: &mut Client) -> Result<BTreeSet<Vec<u8>>, String> {
     }
 }
 
-fn get_many<'a>(client: &mut Client, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Option<Vec<u8>>>, String> {
+pub(crate) fn get_many<'a>(client: &mut Client, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Option<Vec<u8>>>, String> {
     let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(keys).collect();
     if words.len() == 1 {
         return Ok(Vec::new());

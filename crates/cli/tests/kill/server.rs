@@ -54,6 +54,12 @@ impl Server {
         process.wait().expect("it ends");
     }
 
+    /// Has `everleaf check` read all of a pool that no server has open.
+    pub(crate) fn check(place: &Place<'_>) {
+        let output = Command::new(env!("CARGO_BIN_EXE_everleaf")).args(["check", "--pool"]).arg(&place.pool).output().expect("the check runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+    }
+
     /// `kill -9`, at once.
     pub(crate) fn kill(mut self) {
         self.process.kill().expect("it can be killed");

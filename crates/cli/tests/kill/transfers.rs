@@ -39,7 +39,7 @@ struct Transfer {
 }
 
 /// A word that looks like chance, and is none.
-fn mix(teller: u64, count: u64) -> u64 {
+pub(crate) fn mix(teller: u64, count: u64) -> u64 {
     let mixed = (teller << 32 | count).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16
 }

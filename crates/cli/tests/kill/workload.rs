@@ -19,8 +19,8 @@ const PIPELINE_MAX: usize = 32;
 /// A value that a writer has written: which one, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
-    number: u64,
-    size: usize,
+    pub(crate) number: u64,
+    pub(crate) size: usize,
 }
 
 impl Version {
