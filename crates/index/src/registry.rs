@@ -152,6 +152,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         htm::<K, M, NvLeaf<2>, 4>("nv-128-htm", "NV-Tree with leaves of 128 B, transactions and nodes of 4: for exhaustive checking"),
         packed::<K, M, FpLeaf<3, 4, 0, 2>, 4>("fp-192-packed", "FPTree with leaves of 192 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         packed::<K, M, WbLeaf<2, 1>, 4>("wb-128-packed", "wB+-Tree in leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
+        htm::<K, M, WbLeaf<2, 0>, 4>("wb-bitmap-128-htm", "wB+-Tree with bitmaps only, leaves of 128 B, transactions, nodes of 4: for exhaustive checking"),
+        packed::<K, M, WbLeaf<2, 0>, 4>("wb-bitmap-128-packed", "wB+-Tree with bitmaps only, leaves of 128 B on NV-Tree's router: for exhaustive checking"),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
