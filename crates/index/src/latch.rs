@@ -205,6 +205,12 @@ impl Latch {
         Some(Locked { latch: self, version: BEGUN })
     }
 
+    /// Whether what it guards does not live: it has not begun, or was given up.
+    pub(crate) fn is_dead(&self) -> bool {
+        let version = self.0.load(Ordering::Relaxed);
+        version == 0 || version & OBSOLETE != 0
+    }
+
     /// Ends a life that nobody else knows of.
     pub(crate) fn give_up(&self) {
         self.0.fetch_or(OBSOLETE | LOCKED, Ordering::Release);

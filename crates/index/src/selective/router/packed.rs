@@ -14,7 +14,8 @@
 //! 1. `top` tells which array is in use, and how many parents and levels it has; it and the inner nodes of that array change under `latch`, parents under their
 //!    own latches;
 //! 2. the ranges of parents stand while their array is in use, but that of the last one, see below; a parent has at least one leaf;
-//! 3. while `is_rebuilding`, no parent changes: whoever has locked one looks at it, and lets go.
+//! 3. while `is_rebuilding`, no parent changes: whoever has locked one looks at it, and lets go;
+//! 4. unless `is_rebuilding`, no parent of the other array lives: whoever fills it begins a new life of each.
 //!
 //! # Building anew
 //!
@@ -400,6 +401,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
                 }
             }
         }
+        let others = &self.arrays[1 - top.array][0];
+        if (0..).map_while(|number| others.get(number)).any(|parent| !parent.latch().is_dead()) {
+            return Err("a parent of the router that was given up and lives");
+        }
         if leaves == self.leaves.get() { Ok(()) } else { Err("a router that counts its leaves wrong") }
     }
 }
@@ -450,6 +455,15 @@ mod tests {
         let nodes = [50, 13, 4, 1].iter().sum::<u64>();
         let is_all = |built: Rebuild| (built.leaves, built.bytes) == (100, nodes * size_of::<Node<4>>() as u64);
         assert!(count == 2 && is_all(first) && is_all(last) && first.time + last.time == time);
+    }
+
+    #[test]
+    fn a_parent_that_was_given_up_and_lives_is_noticed() {
+        let router = Packed::<u64, 4>::build(&(0..100).map(|low| (low, low)).collect::<Vec<_>>());
+        router.rebuild(|leaves| leaves).unwrap();
+        assert_eq!(leaves(&router).len(), 100);
+        assert!(router.in_use(Top { array: 0, ..router.top() }, 0, 7).latch().revive());
+        assert!(router.check(&mut |_, _| {}).is_err());
     }
 
     /// Readers are led to either array while one takes the place of the other, and to none that is being filled.
