@@ -50,6 +50,8 @@ const BY_THREADS_EVERY: u64 = 64;
 pub(crate) const THREADS: usize = 2;
 /// Images remembered; then all are forgotten, and examined again if they come again.
 const SEEN_MAX: usize = 1 << 23;
+/// Every how many other lives begin with a shutdown, where shutdowns are among the operations.
+const CLOSED_EVERY: u64 = 2;
 /// Operations of another life.
 const LIFE_STEPS: usize = 3;
 /// Size of a slab: small, so that they fill up.
@@ -565,6 +567,11 @@ impl<W: World> Checker<W> {
         self.say(|| "the pool is opened and recovered, for another life".to_owned());
         let mut live = Some(self.open(&life, 1)?);
         let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
+        let extent = Extent { depth: 0, lives, nested: false, closed: false };
+        // Who opens it after a shutdown repairs nothing, and what is written to once more becomes durable then: so a shutdown comes first, or not at all.
+        if self.options.closes && image.hash().rotate_left(48).is_multiple_of(CLOSED_EVERY) {
+            self.step(&life, &mut live, &mut model, &Step::Close, Some(extent))?;
+        }
         let mut random = image.hash() ^ self.options.seed;
         for _ in 0..LIFE_STEPS {
             random = next_random(random);
@@ -573,7 +580,7 @@ impl<W: World> Checker<W> {
                 break;
             }
             let change = changes[(random >> 33) as usize % changes.len()].clone();
-            self.step(&life, &mut live, &mut model, &Step::Change(change), Some(Extent { depth: 0, lives, nested: false, closed: false }))?;
+            self.step(&life, &mut live, &mut model, &Step::Change(change), Some(extent))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Every crash of every world, in sizes for a test run; `cargo xtask crash` runs more.
 
-use everleaf_conformance::crash::{Options, Suite, dependences, more_suites, suites};
+use everleaf_conformance::crash::{Options, Suite, dependences, more_suites, mutants, suites};
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site};
 use std::sync::Arc;
 
@@ -171,4 +171,15 @@ fn the_suite_fails_without_a_flush_or_a_fence_of_a_leaf() {
             assert!(violation.steps.len() <= 5, "{violation}");
         }
     }
+}
+
+/// Recovery removes the copy that an insert has left. Where that comes after its fence, the next recovery does it again; but behind a shutdown there is none.
+#[test]
+fn a_repair_that_is_not_durable_at_a_shutdown_is_noticed() {
+    let source = include_str!("../../../index/src/selective/leaf/isle.rs");
+    let line = 1 + source.lines().position(|line| line.contains("right - 1, count)")).expect("recovery shifts") as u32;
+    let is_late = |fault: &Fault| fault.act == Act::Late && fault.site.place.file().ends_with("leaf/isle.rs") && fault.site.place.line() == line;
+    let suites: Vec<_> = suites().into_iter().filter(|suite| suite.name() == "isle-128/u64").collect();
+    let score = mutants(&suites, &Options::default(), 1, &is_late, &mut |_, _, _| {});
+    assert!(score.mutants.len() == 1 && score.is_full(), "{score}");
 }
