@@ -237,7 +237,7 @@ pub trait Handle {
     /// # Errors
     /// Those of each.
     fn insert_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
-        keys.zip(values).try_for_each(|(key, value)| self.insert(key, value))
+        insert_one_by_one(self, keys, values)
     }
 
     /// The same with [`Handle::get`]; how many keys are there. Of each so many bytes are appended: its value, or zeroes if it is not there, or if its value is
@@ -246,17 +246,7 @@ pub trait Handle {
     /// # Errors
     /// Those of each.
     fn get_each(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
-        let mut found = 0;
-        for key in keys {
-            let start = values.len();
-            let is_there = self.get(key, values)?;
-            found += u64::from(is_there);
-            if !is_there || values.len() != start + value_size {
-                values.truncate(start);
-                values.resize(start + value_size, 0);
-            }
-        }
-        Ok(found)
+        get_one_by_one(self, keys, value_size, values)
     }
 
     /// The same with [`Handle::update`].
@@ -300,6 +290,27 @@ pub trait Handle {
     fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
         entries.iter().try_for_each(|(key, value)| self.insert(key, value))
     }
+}
+
+/// See [`Handle::insert_each`].
+fn insert_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+    let mut pairs = keys.zip(values);
+    pairs.try_for_each(|(key, value)| handle.insert(key, value))
+}
+
+/// See [`Handle::get_each`].
+fn get_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+    let mut found = 0;
+    for key in keys {
+        let start = values.len();
+        let is_there = handle.get(key, values)?;
+        found += u64::from(is_there);
+        if !is_there || values.len() != start + value_size {
+            values.truncate(start);
+            values.resize(start + value_size, 0);
+        }
+    }
+    Ok(found)
 }
 
 /// An empty pool as systems have them, with room for so many small entries.

@@ -13,6 +13,7 @@ use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions, WORD, htm};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 use std::path::PathBuf;
+use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -151,6 +152,10 @@ struct Open<K: Class + ?Sized, M: Measured> {
 impl<K: Class + ?Sized, M: Measured> Open<K, M> {
     fn failed(&self) -> impl Fn(everleaf_index::Error) -> Error + '_ {
         |error| Error::system(self.entry.name, error)
+    }
+
+    fn present(&self, count: usize) -> Error {
+        Error::system(self.entry.name, format!("{count} keys are there that were never inserted"))
     }
 
     /// Whether the value word is the value.
@@ -328,7 +333,7 @@ impl<K: Class + ?Sized, M: Measured> Handle for Threads<'_, K, M> {
         };
         match insert().map_err(open.failed())? {
             true => Ok(()),
-            false => Err(Error::system(open.entry.name, "a key is there that was never inserted")),
+            false => Err(open.present(1)),
         }
     }
 
@@ -379,6 +384,43 @@ impl<K: Class + ?Sized, M: Measured> Handle for Threads<'_, K, M> {
         visited.and(failed).map_err(open.failed())
     }
 
+    /// What a program with integers would write: as many instructions stand between two operations of it.
+    fn insert_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        let open = self.open;
+        if !open.is_inline() {
+            return super::insert_one_by_one(self, keys, values);
+        }
+        for (key, value) in keys.zip(values) {
+            let word = open.word(key, value).map_err(open.failed())?;
+            match K::decode(key, |key| open.index.insert(key, word)) {
+                Ok(None) => {}
+                Ok(Some(_)) => return Err(open.present(1)),
+                Err(error) => return Err(open.failed()(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn get_each(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+        let open = self.open;
+        if !open.is_inline() {
+            return super::get_one_by_one(self, keys, value_size, values);
+        }
+        let (start, mut found) = (values.len(), 0);
+        values.resize(start + keys.len() * value_size, 0);
+        for (key, value) in keys.zip(values[start..].as_chunks_mut().0) {
+            match K::decode(key, |key| open.index.get(key)) {
+                Ok(Some(word)) => {
+                    *value = word.get().to_le_bytes();
+                    found += 1;
+                }
+                Ok(None) => {}
+                Err(error) => return Err(open.failed()(error)),
+            }
+        }
+        Ok(found)
+    }
+
     fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
         let open = self.open;
         let decoded: Vec<K::Owned> = keys.iter().map(|key| K::decode(key, K::to_owned)).collect();
@@ -404,7 +446,7 @@ impl<K: Class + ?Sized, M: Measured> Handle for Threads<'_, K, M> {
         open.index.upsert_many(&pairs, &mut self.words).map_err(open.failed())?;
         match self.words.iter().flatten().count() {
             0 => Ok(()),
-            present => Err(Error::system(open.entry.name, format!("{present} keys are there that were never inserted"))),
+            present => Err(open.present(present)),
         }
     }
 }
