@@ -100,7 +100,10 @@ impl EventLoop {
         }
         for _ in 0..queued_count {
             let Some(key) = self.queue.pop_front() else { break };
-            self.give_turn(key);
+            // What a connection holds is answered once, by the turn that it is in the middle of.
+            if self.connections.get(key).is_some_and(|connection| connection.held_database().is_none()) {
+                self.give_turn(key);
+            }
         }
         self.settle();
         if self.acceptable {
@@ -171,10 +174,13 @@ impl EventLoop {
         }
     }
 
-    /// Dropping the socket closes it and takes it out of the poll. Its place in the queue, if any, then names nobody, or a newcomer, to whom a turn does no
-    /// harm.
+    /// Dropping the socket closes it and takes it out of the poll. Its place in the queue, if any, goes with it: it would be that of the newcomer who gets the
+    /// key, and may hold commands when the turn comes that he has not asked for.
     fn close(&mut self, key: usize) {
         if let Some(connection) = self.connections.try_remove(key) {
+            if connection.queued {
+                self.queue.retain(|&queued| queued != key);
+            }
             self.server.clients.remove(&connection.session().client);
             self.inboxes[self.index].count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -344,6 +350,38 @@ mod tests {
         }
         expect(&mut clients[0], "+OK\r\n");
         expect(&mut clients[1], "+OK\r\n$1\r\n5\r\n");
+        server.stop();
+        event_loop.finish(&mut events).unwrap();
+    }
+
+    /// The place of a connection that is gone was taken for the newcomer's, in the middle of his turn: his commands were run and answered twice, or the loop
+    /// panicked.
+    #[test]
+    fn the_place_in_the_queue_of_a_connection_that_is_gone_is_not_its_successors() {
+        // As much as one read takes, so that there may be more to read.
+        const INPUT_SIZE: usize = 32 * 1024;
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options { domain: Some(Domain::Msync), ..Options::default() };
+        let (server, mut event_loop) = loop_over(Store::open(&directory.path().join("test.pool"), options).unwrap());
+        let (_gone, socket, address) = client_of(&format!("ECHO {}\r\n", "x".repeat(INPUT_SIZE - "ECHO \r\n".len())));
+        event_loop.welcome(TcpStream::from_std(socket), address);
+        let mut events = Events::with_capacity(EVENT_COUNT);
+        event_loop.turn(&mut events, None).unwrap();
+        assert_eq!(event_loop.queue, [0]);
+        event_loop.close(0);
+
+        let sets = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\n1\r\n*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n";
+        let (mut client, socket, address) = client_of(sets);
+        client.shutdown(net::Shutdown::Write).unwrap();
+        event_loop.welcome(TcpStream::from_std(socket), address);
+        assert!(event_loop.connections.contains(0));
+        while !event_loop.connections.is_empty() {
+            let timeout = if event_loop.queue.is_empty() { None } else { Some(Duration::ZERO) };
+            event_loop.turn(&mut events, timeout).unwrap();
+        }
+        let mut replies = String::new();
+        client.read_to_string(&mut replies).unwrap();
+        assert_eq!(replies, "+OK\r\n:1\r\n");
         server.stop();
         event_loop.finish(&mut events).unwrap();
     }
