@@ -42,6 +42,7 @@ pub(crate) struct Watched {
 /// A connection as its commands see it.
 pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
+    /// Whether the password was shown, or there was none.
     pub(crate) authenticated: bool,
     /// Selected database.
     pub(crate) database: usize,
@@ -69,6 +70,11 @@ impl Session {
             queue: None,
             watched: Watched::default(),
         }
+    }
+
+    /// Whether it is to show a password before anything else: not when none is asked for any more, whatever was when it came.
+    pub(crate) fn owes_password(&self, server: &Shared) -> bool {
+        !self.authenticated && server.has_password()
     }
 
     /// Back to the first state.

@@ -203,8 +203,8 @@ impl Connection {
         // First, for what else is done depends on what the client has not taken.
         self.write(counters)?;
         let stopping = server.is_stopping();
-        let is_held_up = self.conversation.is_held_up();
-        let may_read = if is_held_up { self.conversation.session.authenticated } else { !self.busy };
+        let is_held_up = self.conversation.is_held_up(server);
+        let may_read = if is_held_up { !self.conversation.session.owes_password(server) } else { !self.busy };
         if self.readable && may_read && !self.ended && !stopping && self.conversation.session.closing == Closing::No {
             self.read(server, counters, buffers)?;
             if is_held_up {

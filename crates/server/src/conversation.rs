@@ -98,13 +98,13 @@ impl Conversation {
         Self { session, reply: Reply::default(), parser: Parser::new(), held: None }
     }
 
-    fn output_size(&self) -> usize {
-        if self.session.authenticated { SLICE_OUTPUT_SIZE } else { UNAUTHENTICATED_OUTPUT_SIZE }
+    fn output_size(&self, server: &Shared) -> usize {
+        if self.session.owes_password(server) { UNAUTHENTICATED_OUTPUT_SIZE } else { SLICE_OUTPUT_SIZE }
     }
 
     /// Whether the client is to take replies before it gets more.
-    pub(crate) fn is_held_up(&self) -> bool {
-        self.reply.waiting() > self.output_size()
+    pub(crate) fn is_held_up(&self, server: &Shared) -> bool {
+        self.reply.waiting() > self.output_size(server)
     }
 
     /// Goes on with a command whose reply is short, though replies wait: a backup that nobody finishes stands in the way of others. Whether more is to be done.
@@ -120,7 +120,7 @@ impl Conversation {
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
     pub(crate) fn advance(&mut self, server: &Shared, counters: &Counters, input: &mut [u8]) -> (usize, Pause) {
         let _working = server.gate.enter(self.session.client.thread);
-        let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(), group: Group::default() };
+        let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(server), group: Group::default() };
         let (mut done, mut pause) = self.run_slice(&mut work, input);
         if work.is_to_be_held() {
             let output_size_left = work.output_size_max.saturating_sub(self.reply.out.len());
@@ -138,7 +138,7 @@ impl Conversation {
     fn end_slice(&self, server: &Shared, done: usize, pause: Pause) -> (usize, Pause) {
         let waiting = self.reply.waiting() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
         // The longest reply may stand behind what waited when the slice began, and what the slice has made before.
-        let waiting_max = server.config.limits.output_buffer_size_max.saturating_add(2 * self.output_size());
+        let waiting_max = server.config.limits.output_buffer_size_max.saturating_add(2 * self.output_size(server));
         (done, if waiting > waiting_max { Pause::Overflow } else { pause })
     }
 
@@ -188,7 +188,7 @@ impl Conversation {
             {
                 return (rest, Pause::Turn);
             }
-            let limits = if self.session.authenticated { &limits } else { &FrameLimits::UNAUTHENTICATED };
+            let limits = if self.session.owes_password(work.server) { &FrameLimits::UNAUTHENTICATED } else { &limits };
             let size = match self.parser.parse(&mut input[done..], limits) {
                 Ok(Progress::Frame { size }) => size,
                 Ok(Progress::Incomplete { missing }) => return (done, Pause::Input { missing }),
@@ -209,7 +209,7 @@ impl Conversation {
                 done = frame.end;
                 continue;
             }
-            let resolved = resolve(Arguments::new(&input[frame.clone()], spans), &self.session);
+            let resolved = resolve(Arguments::new(&input[frame.clone()], spans), &self.session, work.server);
             let kind = resolved
                 .as_ref()
                 .ok()

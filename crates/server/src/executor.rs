@@ -155,7 +155,7 @@ impl From<everleaf::Error> for Failure {
 }
 
 /// Finds the command that `arguments` call and checks that the client may call it so.
-pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session) -> Result<&'static Spec, Failure> {
+pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session, server: &Shared) -> Result<&'static Spec, Failure> {
     let Some(mut spec) = lookup(arguments.at(0)) else { return Err(unknown_command(arguments)) };
     if !spec.subcommands.is_empty() && arguments.len() > 1 {
         spec = spec.subcommand(arguments.at(1)).ok_or_else(|| unknown_subcommand(spec, arguments.at(1)))?;
@@ -163,7 +163,7 @@ pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session) -> Result<&'s
     if !spec.accepts(arguments.len()) {
         return Err(Failure::arity(spec.name));
     }
-    if !session.authenticated && !spec.flags.contains(Flags::NO_AUTH) {
+    if session.owes_password(server) && !spec.flags.contains(Flags::NO_AUTH) {
         return Err(Failure::NO_AUTH);
     }
     if session.queue.is_some() && spec.flags.contains(Flags::NO_MULTI) {

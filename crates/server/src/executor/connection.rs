@@ -97,7 +97,7 @@ pub(crate) fn hello(call: &mut Call<'_>) -> Result<(), Failure> {
             return Err(Failure::bytes(text));
         }
     }
-    if !call.session.authenticated {
+    if call.session.owes_password(call.server) {
         return Err(HELLO_WANTS_AUTH);
     }
     if let Some(name) = name {

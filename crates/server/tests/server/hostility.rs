@@ -23,6 +23,30 @@ fn a_password_is_asked_for() {
     assert!(hello.call(&[b"PING"]).ends_with(b"$2\r\nme\r\n+PONG\r\n"));
 }
 
+/// Who was there before went on to be asked for a password that was none any more, and could not show it.
+#[test]
+fn a_password_that_is_taken_back_is_asked_of_nobody() {
+    let server = Running::with(Config { password: Some(b"secret".to_vec()), ..Config::default() });
+    let (mut client, mut stranger) = (server.client(), server.client());
+    client.says("AUTH secret", "+OK\r\n");
+    stranger.replies("GET k", "-NOAUTH Authentication required.\r\n");
+    // With an empty password there is none; a line without quotes cannot say so.
+    client.send(&encode(&[b"CONFIG", b"SET", b"requirepass", b""]));
+    client.expect(b"+OK\r\n");
+    stranger.says("GET k", "$-1\r\n");
+    stranger.says(
+        "AUTH secret",
+        "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\r\n",
+    );
+    // More arguments than a stranger may send.
+    stranger.says("EXISTS 1 2 3 4 5 6 7 8 9 10 11 12", ":0\r\n");
+    // When there is one again, it has yet to show it.
+    client.says("CONFIG SET requirepass other", "+OK\r\n");
+    client.says("GET k", "$-1\r\n");
+    stranger.replies("GET k", "-NOAUTH Authentication required.\r\n");
+    stranger.says("AUTH other", "+OK\r\n");
+}
+
 #[test]
 fn too_many_connections() {
     let limits = Limits { connection_count_max: 3, ..Limits::default() };
