@@ -4,7 +4,7 @@
 //! all of it is committed. Whatever changes a key counts that, as Redis does; within a transaction, for when it is committed.
 
 use crate::shared::Counter;
-use everleaf::{Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation, Namespace, Store, Transaction};
+use everleaf::{Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation, Namespace, Snapshot, Store, Transaction};
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 
@@ -89,15 +89,26 @@ impl Database<'_> {
         }
     }
 
-    /// Calls `visit` for each of `keys`, in their order, with what was found of it.
-    pub(crate) fn visit_many<E: From<Error>>(&self, keys: &[&[u8]], mut visit: impl FnMut(Option<Value<'_>>) -> Result<(), E>) -> Result<(), E> {
-        match self.transaction {
-            Some(transaction) => keys.chunks(COPIED_AT_ONCE).try_for_each(|keys| {
+    /// What shows several keys as of one moment, if that takes anything. A store that gives no snapshots is not written to any more, and shows them so itself.
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        self.transaction.is_none().then(|| self.store.snapshot().ok()).flatten()
+    }
+
+    /// Calls `visit` for each of `keys`, in their order, with what was found of it, in `snapshot` if there is one.
+    pub(crate) fn visit_many<E: From<Error>>(
+        &self,
+        snapshot: Option<&Snapshot>,
+        keys: &[&[u8]],
+        mut visit: impl FnMut(Option<Value<'_>>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match (snapshot, self.transaction) {
+            (Some(snapshot), _) => snapshot.visit_many(self.namespace, keys, |found| visit(found.map(Value::InPlace))),
+            (None, Some(transaction)) => keys.chunks(COPIED_AT_ONCE).try_for_each(|keys| {
                 let values = transaction.borrow().get_many(self.namespace, keys)?;
                 self.looked_at.add(values.iter().flatten().map(|value| value.len() as u64).sum());
                 values.into_iter().try_for_each(|value| visit(value.map(Value::Copied)))
             }),
-            None => self.namespace.visit_many(keys, |found| visit(found.map(Value::InPlace))),
+            (None, None) => self.namespace.visit_many(keys, |found| visit(found.map(Value::InPlace))),
         }
     }
 

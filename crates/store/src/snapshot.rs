@@ -25,7 +25,7 @@
 //! takes a place first, and then looks whether they are over. So one of them sees the other.
 
 use crate::clock::Clock;
-use crate::namespace::{Entry, Namespace};
+use crate::namespace::{Entry, Found, Namespace};
 use crate::store::Shared;
 use crate::version::Moment;
 use crate::view::View;
@@ -367,6 +367,17 @@ impl<M: Listed> Snapshot<M> {
     /// When the namespace belongs to another store.
     pub fn get_many(&self, namespace: &Namespace<M>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         self.view(namespace).get_many(keys)
+    }
+
+    /// Calls `visit` for each of `keys`, in their order, with what was found of it, as [`Namespace::visit_many`] does.
+    ///
+    /// # Errors
+    /// Those of `visit`, which end the call; a damaged pool.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn visit_many<E: From<Error>>(&self, namespace: &Namespace<M>, keys: &[&[u8]], visit: impl FnMut(Option<Found<'_>>) -> Result<(), E>) -> Result<(), E> {
+        self.view(namespace).visit_many(keys, visit)
     }
 
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.

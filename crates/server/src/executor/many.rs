@@ -1,11 +1,13 @@
 //! MGET, DEL, UNLINK and EXISTS: the same for each of the keys that a client names.
 //!
-//! Each key is read or removed on its own. Few are done at once; of many, or of large values, a slice, and the others from a copy of their names.
+//! Several keys are read as of one moment, in a snapshot: an MSET of another event loop is seen as a whole or not at all. Each is removed on its own. Few are
+//! done at once; of many, or of large values, a slice, and the others from a copy of their names.
 
 use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
 use crate::database::{Database, Databases};
 use crate::reply::Reply;
 use crate::shared::Counters;
+use everleaf::Snapshot;
 
 /// What is done with each key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,6 +21,8 @@ enum Deed {
 struct Many {
     deed: Deed,
     database: usize,
+    /// Shows all keys as of one moment.
+    snapshot: Option<Snapshot>,
     /// The keys that were left by the first slice, one behind the other.
     bytes: Vec<u8>,
     /// Where each ends in `bytes`.
@@ -51,8 +55,12 @@ fn run(call: &mut Call<'_>, deed: Deed) -> Result<(), Failure> {
         call.reply.array(rest.len());
     }
     let keys: Vec<&[u8]> = rest.by_ref().take(SLICE_KEY_COUNT).collect();
-    let (done, found) = deed.apply(call.database(), call.counters, &keys, call.reply)?;
-    let mut many = Many { deed, database: call.session.database, bytes: Vec::new(), ends: Vec::new(), done: 0, found, reply: Reply::new(call.reply.protocol) };
+    let database = call.database();
+    // One key, or what is removed, has no other to fit to.
+    let snapshot = if deed == Deed::Delete || keys.len() == 1 { None } else { database.snapshot() };
+    let (done, found) = deed.apply(database, snapshot.as_ref(), call.counters, &keys, call.reply)?;
+    let (number, reply) = (call.session.database, Reply::new(call.reply.protocol));
+    let mut many = Many { deed, database: number, snapshot, bytes: Vec::new(), ends: Vec::new(), done: 0, found, reply };
     if done == keys.len() && rest.len() == 0 {
         many.finish(call.reply);
         return Ok(());
@@ -80,13 +88,20 @@ impl<E: Into<Failure>> From<E> for End {
 
 impl Deed {
     /// Does `keys`, until there is a slice of `values`: how many, and how many of them were found. Values are written to `values` if they are what is wanted.
-    fn apply(self, database: Database<'_>, counters: &Counters, keys: &[&[u8]], values: &mut Reply) -> Result<(usize, i64), Failure> {
+    fn apply(
+        self,
+        database: Database<'_>,
+        snapshot: Option<&Snapshot>,
+        counters: &Counters,
+        keys: &[&[u8]],
+        values: &mut Reply,
+    ) -> Result<(usize, i64), Failure> {
         if self == Self::Delete {
             return Ok((keys.len(), database.delete_many(keys)? as i64));
         }
         let (mut done, mut found_count) = (0, 0);
         let size_max = values.out.len() + SLICE_SIZE;
-        let outcome = database.visit_many(keys, |found| {
+        let outcome = database.visit_many(snapshot, keys, |found| {
             if values.out.len() >= size_max {
                 return Err(End::Enough);
             }
@@ -110,7 +125,7 @@ impl Unfinished for Many {
         let until = self.ends.len().min(self.done + SLICE_KEY_COUNT);
         let start = |number: usize| if number == 0 { 0 } else { self.ends[number - 1] };
         let keys: Vec<&[u8]> = (self.done..until).map(|number| &self.bytes[start(number)..self.ends[number]]).collect();
-        let (done, found) = self.deed.apply(databases.at(self.database), counters, &keys, &mut self.reply)?;
+        let (done, found) = self.deed.apply(databases.at(self.database), self.snapshot.as_ref(), counters, &keys, &mut self.reply)?;
         (self.done, self.found) = (self.done + done, self.found + found);
         Ok(if self.done == self.ends.len() { Slice::Last } else { Slice::More })
     }

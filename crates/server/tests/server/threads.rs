@@ -55,6 +55,42 @@ fn of_all_who_set_if_absent_one_wins() {
     assert_eq!(wins.into_inner(), 100);
 }
 
+/// Each key was read at a moment of its own, and an MSET came between two of them: one of another event loop, or of any between two slices.
+#[test]
+fn of_an_mset_an_mget_sees_all_or_nothing() {
+    let server = Running::with(Config { threads: 2, ..Config::default() });
+    // More than are read in a slice.
+    let keys: Vec<Vec<u8>> = (0..3000).map(|key| format!("key{key}").into_bytes()).collect();
+    let few = [&keys[0][..], &keys[2999]];
+    let all: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let mset = |keys: &[&[u8]], value: &[u8]| encode(&std::iter::once(&b"MSET"[..]).chain(keys.iter().flat_map(|key| [*key, value])).collect::<Vec<_>>());
+    server.client().send(&mset(&all, b"0"));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for keys in [&few[..], &all] {
+            let (mut writer, is_over) = (server.client(), &is_over);
+            scope.spawn(move || {
+                for round in 0.. {
+                    writer.send(&mset(keys, format!("{}", round % 10).as_bytes()).repeat(20));
+                    writer.expect(&b"+OK\r\n".repeat(20));
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let over = Over(&is_over);
+        let mut reader = server.client();
+        for round in 0..400 {
+            // The others in the opposite order.
+            let keys: Vec<&[u8]> = if round % 4 == 0 { all[1..2999].to_vec() } else { few.iter().copied().rev().collect() };
+            let seen = numbers(&reader.exchange(&[&[&b"MGET"[..]], &keys[..]].concat()));
+            assert!(seen.len() == keys.len() && seen.iter().all(|value| *value == seen[0]), "{seen:?}");
+        }
+        drop(over);
+    });
+}
+
 #[test]
 fn a_renamed_value_is_neither_lost_nor_doubled() {
     let server = Running::with(Config { threads: 4, ..Config::default() });
