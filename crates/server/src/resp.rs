@@ -18,6 +18,9 @@
 use std::fmt;
 use std::ops::Range;
 
+/// Arguments for which a parser keeps room between frames: most have fewer, and many connections are idle.
+const SPAN_COUNT_KEPT: usize = 512;
+
 /// Longest line (inline command or header) in bytes.
 pub const LINE_SIZE_MAX: usize = 64 * 1024;
 
@@ -173,6 +176,7 @@ impl Parser {
     fn advance(&mut self, input: &mut [u8], limits: &FrameLimits) -> Result<Progress, ProtocolError> {
         if self.parsed == 0 {
             self.spans.clear();
+            self.spans.shrink_to(SPAN_COUNT_KEPT);
             match input.first() {
                 None => return Ok(Progress::Incomplete { missing: 1 }),
                 Some(b'*') => {}

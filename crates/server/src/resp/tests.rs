@@ -120,6 +120,17 @@ fn a_promise_allocates_nothing() {
     assert_eq!(parser.spans.capacity(), 0);
 }
 
+/// Eight bytes for each argument of the longest frame stayed with its connection, however long that was idle.
+#[test]
+fn room_for_many_arguments_is_given_back() {
+    let mut parser = Parser::new();
+    let mut bytes = [b"*100000\r\n".to_vec(), b"$0\r\n\r\n".repeat(100_000)].concat();
+    assert_eq!(parser.parse(&mut bytes, &LIMITS), Ok(Progress::Frame { size: bytes.len() }));
+    assert_eq!(parser.spans().len(), 100_000);
+    assert_eq!(parser.parse(&mut [], &LIMITS), Ok(Progress::Incomplete { missing: 1 }));
+    assert!(parser.spans.capacity() <= SPAN_COUNT_KEPT);
+}
+
 #[test]
 fn integers() {
     for (text, value) in [("0", 0), ("-1", -1), ("10", 10), ("9223372036854775807", i64::MAX), ("-9223372036854775808", i64::MIN)] {
