@@ -1,8 +1,8 @@
 //! Numbers with a fraction, as INCRBYFLOAT adds and prints them.
 //!
-//! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number that fits is kept as a decimal
-//! fraction of 17 places, in which such sums are exact (Redis's may be off in the last places: 10.6 + 5000 is 5010.60000000000000009 there); any other, too
-//! large or too fine, is a double.
+//! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number below 10^21 is rounded to a
+//! decimal fraction of 17 places, and sums of these are exact (Redis's may be off in the last places: 10.6 + 5000 is 5010.60000000000000009 there); a larger
+//! one is a double.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const ONE: i128 = 100_000_000_000_000_000;
 pub(crate) enum Number {
     /// In units of 10^-17.
     Decimal(i128),
-    /// Too large or too fine for that.
+    /// Too large for that.
     Double(f64),
 }
 
@@ -30,6 +30,9 @@ impl Number {
         }
         let text = std::str::from_utf8(text).ok()?;
         let number: f64 = text.parse().ok()?;
+        if number == 0.0 {
+            return Some(Self::ZERO);
+        }
         (!number.is_nan() && (number.is_finite() || text.trim_start_matches(['-', '+']).starts_with(['i', 'I']))).then_some(Self::Double(number))
     }
 
@@ -52,7 +55,7 @@ impl Number {
     }
 }
 
-/// `[+-]digits[.digits][e[+-]digits]`, if its value is a multiple of 10^-17 within range.
+/// `[+-]digits[.digits][e[+-]digits]`, rounded to a multiple of 10^-17, if that is within range.
 fn parse_decimal(text: &[u8]) -> Option<i128> {
     let (mantissa, exponent) = match text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e')) {
         None => (text, 0),
@@ -68,14 +71,22 @@ fn parse_decimal(text: &[u8]) -> Option<i128> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let mut units = 0_i128;
+    // How far the digit stands from the last place.
+    let mut distance = i64::try_from(whole.len()).ok()? + i64::from(PLACES) + i64::from(exponent);
+    let (mut units, mut is_rounded_up) = (0_i128, false);
     for &digit in whole.iter().chain(fraction) {
         let digit = digit.is_ascii_digit().then(|| i128::from(digit - b'0'))?;
-        units = units.checked_mul(10)?.checked_add(digit)?;
+        distance -= 1;
+        if distance >= 0 {
+            units = units.checked_mul(10)?.checked_add(digit)?;
+        } else if distance == -1 {
+            is_rounded_up = digit >= 5;
+        }
     }
-    // How far the last digit stands from the last place.
-    let shift = PLACES.checked_sub_unsigned(u32::try_from(fraction.len()).ok()?)?.checked_add(exponent)?;
-    units = units.checked_mul(10_i128.checked_pow(u32::try_from(shift).ok()?)?)?;
+    if distance > 0 && units != 0 {
+        units = units.checked_mul(10_i128.checked_pow(u32::try_from(distance).ok()?)?)?;
+    }
+    units = units.checked_add(i128::from(is_rounded_up))?;
     Some(if negative { -units } else { units })
 }
 
@@ -116,6 +127,16 @@ mod tests {
             ("1.", "1", "2"),
             ("5005.6", "5e3", "10005.6"),
             ("1e-2", "1E+1", "10.01"),
+            // Those were added as doubles, which have no more than 16 places in all.
+            ("123456789012345678", "0.000000000000000001", "123456789012345678"),
+            ("0.1234567890123456789", "1000000000", "1000000000.12345678901234568"),
+            ("9007199254740993", "1e-400", "9007199254740993"),
+            ("9007199254740993", "0e-99999999999", "9007199254740993"),
+            ("9007199254740993", "0e999", "9007199254740993"),
+            ("-1e-30", "0", "0"),
+            ("-0.000000000000000005", "0", "-0.00000000000000001"),
+            ("0.999999999999999999", "0", "1"),
+            ("1234567890123456789012e-4", "1", "123456789012345679.9012"),
             ("1e300", "1", &format!("1{}", "0".repeat(300))),
         ];
         for (left, right, sum) in cases {
