@@ -8,6 +8,8 @@
 //! 2. A cursor may be used again (a client that lost the reply): the position it stands for stays until the scan is two steps further.
 //! 3. The table is bounded. A cursor that fell out of it, or that an earlier run of the server gave, begins at the first key again: keys may then come twice,
 //!    which SCAN allows, and none is missed. So that a number from an earlier run is never taken for one of this run, they hold a random part.
+//! 4. Half of the table is for scans that have gone on at least once. So whoever begins scans and abandons them, however many, has none begin anew that goes
+//!    on.
 
 use super::{Call, Failure};
 use crate::glob;
@@ -15,10 +17,10 @@ use everleaf::Direction;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-/// Positions that are remembered at most.
-const POSITION_COUNT_MAX: usize = 65_536;
+/// Positions that each half of the table remembers at most.
+const POSITION_COUNT_MAX: usize = 32_768;
 /// Bytes of keys in them at most.
-const POSITION_SIZE_MAX: usize = 64 << 20;
+const POSITION_SIZE_MAX: usize = 32 << 20;
 /// Keys that one call visits at most, whatever COUNT says: others wait meanwhile.
 const VISIT_COUNT_MAX: i64 = 4096;
 /// Bytes of keys that it visits at most, but for the last one.
@@ -35,39 +37,70 @@ struct Position {
 
 /// The table of cursors.
 pub(crate) struct Cursors {
-    /// The last cursor given. They ascend, so that the first of the map is the oldest.
+    /// The last cursor given. They ascend.
     last: u64,
-    positions: BTreeMap<u64, Position>,
+    /// Positions of scans that have only begun.
+    begun: Positions,
+    /// Those of scans that have gone on.
+    continued: Positions,
+}
+
+/// Half of it.
+#[derive(Default)]
+struct Positions {
+    /// The first is the oldest.
+    by_cursor: BTreeMap<u64, Position>,
     size: usize,
+}
+
+impl Positions {
+    fn insert(&mut self, cursor: u64, position: Position) {
+        self.size += position.key.len();
+        self.by_cursor.insert(cursor, position);
+        while self.by_cursor.len() > POSITION_COUNT_MAX || self.size > POSITION_SIZE_MAX {
+            let oldest = self.by_cursor.pop_first();
+            self.size -= oldest.map_or(self.size, |(_, position)| position.key.len());
+        }
+    }
+
+    fn remove(&mut self, cursor: u64) -> Option<Position> {
+        let position = self.by_cursor.remove(&cursor)?;
+        self.size -= position.key.len();
+        Some(position)
+    }
 }
 
 impl Cursors {
     pub(crate) fn new() -> Self {
         // Below 2^53, which every client can represent: 20 random bits, 32 to count with.
-        Self { last: u64::from(rand::random_range(1..1_u32 << 20)) << 32, positions: BTreeMap::new(), size: 0 }
+        let last = u64::from(rand::random_range(1..1_u32 << 20)) << 32;
+        Self { last, begun: Positions::default(), continued: Positions::default() }
+    }
+
+    fn position(&self, cursor: u64) -> Option<&Position> {
+        self.continued.by_cursor.get(&cursor).or_else(|| self.begun.by_cursor.get(&cursor))
     }
 
     fn key(&self, cursor: u64, database: usize) -> Option<&[u8]> {
-        self.positions.get(&cursor).filter(|position| position.database == database).map(|position| position.key.as_slice())
+        self.position(cursor).filter(|position| position.database == database).map(|position| position.key.as_slice())
     }
 
     /// A cursor for what is behind `key`, in the scan that came here by `previous`.
     fn advance(&mut self, previous: u64, database: usize, key: Vec<u8>) -> u64 {
         self.forget_before(previous);
-        self.last += 1;
-        self.size += key.len();
-        self.positions.insert(self.last, Position { database, key, previous });
-        while self.positions.len() > POSITION_COUNT_MAX || self.size > POSITION_SIZE_MAX {
-            let oldest = self.positions.pop_first();
-            self.size -= oldest.map_or(self.size, |(_, position)| position.key.len());
+        if let Some(position) = self.begun.remove(previous) {
+            self.continued.insert(previous, position);
         }
+        let positions = if self.position(previous).is_some() { &mut self.continued } else { &mut self.begun };
+        self.last += 1;
+        positions.insert(self.last, Position { database, key, previous });
         self.last
     }
 
     fn forget_before(&mut self, cursor: u64) {
-        let before = self.positions.get(&cursor).map(|position| position.previous);
-        if let Some(position) = before.and_then(|before| self.positions.remove(&before)) {
-            self.size -= position.key.len();
+        if let Some(before) = self.position(cursor).map(|position| position.previous) {
+            self.begun.remove(before);
+            self.continued.remove(before);
         }
     }
 }
@@ -170,7 +203,7 @@ mod tests {
             cursor = cursors.advance(cursor, 0, step.to_be_bytes().to_vec());
         }
         assert_eq!(cursors.key(cursor, 0), Some(&99_999_u32.to_be_bytes()[..]));
-        assert_eq!((cursors.positions.len(), cursors.size), (2, 8));
+        assert_eq!((cursors.continued.by_cursor.len(), cursors.continued.size, cursors.begun.size), (2, 8, 0));
     }
 
     #[test]
@@ -181,7 +214,30 @@ mod tests {
             cursors.advance(0, 0, vec![b'k'; 100]);
         }
         assert_eq!(cursors.key(first, 0), None);
-        assert_eq!((cursors.positions.len(), cursors.size), (POSITION_COUNT_MAX, POSITION_COUNT_MAX * 100));
+        assert_eq!((cursors.begun.by_cursor.len(), cursors.begun.size), (POSITION_COUNT_MAX, POSITION_COUNT_MAX * 100));
+    }
+
+    /// The oldest position fell out, whoever used it: a scan that took its time beside others that were only begun began anew, and never came to its end.
+    #[test]
+    fn a_scan_that_goes_on_is_not_made_to_begin_anew_by_others_that_do_not() {
+        let mut cursors = Cursors::new();
+        let first = cursors.advance(0, 0, b"a".to_vec());
+        let mut cursor = cursors.advance(first, 0, b"b".to_vec());
+        for step in 0..5_u32 {
+            for _ in 0..2 * POSITION_COUNT_MAX {
+                cursors.advance(0, 0, b"k".to_vec());
+            }
+            cursor = cursors.advance(cursor, 0, step.to_be_bytes().to_vec());
+            assert_eq!(cursors.key(cursor, 0), Some(&step.to_be_bytes()[..]));
+        }
+        // Nor do scans that went on and were abandoned keep others from their beginning.
+        for _ in 0..2 * POSITION_COUNT_MAX {
+            let first = cursors.advance(0, 0, b"k".to_vec());
+            cursors.advance(first, 0, b"l".to_vec());
+        }
+        let first = cursors.advance(0, 0, b"a".to_vec());
+        let second = cursors.advance(first, 0, b"b".to_vec());
+        assert_eq!((cursors.key(first, 0), cursors.key(second, 0)), (Some(&b"a"[..]), Some(&b"b"[..])));
     }
 
     #[test]
