@@ -183,7 +183,9 @@ impl Shared {
 
     /// Counts since the start or the last reset.
     pub(crate) fn totals(&self) -> Totals {
-        let (now, then) = (self.sum(), *self.baseline.lock());
+        // In this order: a baseline that another loop sets in between would be above the sum.
+        let then = *self.baseline.lock();
+        let now = self.sum();
         Totals {
             commands: now.commands - then.commands,
             errors: now.errors - then.errors,

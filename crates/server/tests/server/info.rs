@@ -3,6 +3,7 @@
 use crate::peer::{Client, Running, encode};
 use everleaf_server::Config;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -92,6 +93,30 @@ fn a_backup_that_fails_is_noted_whatever_becomes_of_the_log() {
     client.says("BGSAVE", "+Background saving started\r\n");
     wait(|| number(&mut client, "rdb_bgsave_in_progress") == 0);
     assert_eq!(field(&mut client, "rdb_last_bgsave_status").unwrap(), "err");
+}
+
+/// What had been counted was summed before somebody else said that it is not to count any more.
+#[test]
+fn no_count_falls_below_zero_while_another_loop_sets_them_back() {
+    let server = Running::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let resets = encode(&[b"CONFIG", b"RESETSTAT"]).repeat(20);
+            while !is_over.load(Ordering::Relaxed) {
+                other.send(&resets);
+                other.expect(&b"+OK\r\n".repeat(20));
+            }
+        });
+        let infos = (0..2000).map(|_| String::from_utf8(client.call(&[b"INFO", b"stats"])).unwrap());
+        let wrong = infos.flat_map(|info| info.lines().map(str::to_owned).collect::<Vec<_>>()).find(|line| {
+            let number = line.split_once(':').and_then(|(_, value)| value.parse::<u64>().ok());
+            number.is_some_and(|number| number > u64::MAX / 2)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(wrong, None);
+    });
 }
 
 #[test]
