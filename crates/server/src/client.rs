@@ -20,6 +20,8 @@ pub(crate) enum Replies {
     Off,
     /// Not for the next command.
     SkipNext,
+    /// Not for the command that is being run.
+    Skip,
 }
 
 /// Whether a connection is about to end.

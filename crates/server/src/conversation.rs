@@ -236,6 +236,9 @@ impl Conversation {
 
     fn run(&mut self, server: &Shared, counters: &Counters, frame: &[u8], resolved: Result<&'static Spec, Failure>) {
         let start = self.reply.out.len();
+        if self.session.replies == Replies::SkipNext {
+            self.session.replies = Replies::Skip;
+        }
         let replies = self.session.replies;
         let arguments = Arguments::new(frame, self.parser.spans());
         match resolved {
@@ -262,7 +265,7 @@ impl Conversation {
         }
         if replies != Replies::On && self.session.replies == replies && self.session.unfinished.is_none() {
             self.reply.out.truncate(start);
-            if replies == Replies::SkipNext {
+            if replies == Replies::Skip {
                 self.session.replies = Replies::On;
             }
         }
@@ -298,7 +301,7 @@ impl Conversation {
         }
         if self.session.replies != Replies::On {
             self.reply.out.truncate(start);
-            if self.session.replies == Replies::SkipNext {
+            if self.session.replies == Replies::Skip {
                 self.session.replies = Replies::On;
             }
         }

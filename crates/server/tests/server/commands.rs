@@ -244,6 +244,9 @@ fn replies_on_and_off() {
     client.expect(b"+OK\r\n$1\r\n1\r\n");
     client.send(b"CLIENT REPLY SKIP\r\nSET a 2\r\nGET a\r\n");
     client.expect(b"$1\r\n2\r\n");
+    // The second one, which was to be skipped itself, took the skipping back.
+    client.send(b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nSET a 3\r\nGET a\r\nCLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nGET a\r\n");
+    client.expect(b"$1\r\n3\r\n+OK\r\n$1\r\n3\r\n");
 }
 
 #[test]
