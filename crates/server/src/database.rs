@@ -178,9 +178,14 @@ impl Database<'_> {
 
     /// Visits keys in order from a bound on, until `visit` breaks.
     pub(crate) fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.walk_keys(&mut Cursor::new(from, direction), visit)
+    }
+
+    /// Visits the keys that are left of a range, until `visit` breaks.
+    pub(crate) fn walk_keys(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         match self.transaction {
-            Some(transaction) => transaction.borrow().walk_keys(self.namespace, &mut Cursor::new(from, direction), visit),
-            None => self.namespace.scan_keys(from, direction, visit),
+            Some(transaction) => transaction.borrow().walk_keys(self.namespace, cursor, visit),
+            None => self.namespace.walk_keys(cursor, visit),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Call, Failure};
 use crate::database::Database;
-use everleaf::Direction;
+use everleaf::{Cursor, Direction};
 use std::ops::{Bound, ControlFlow};
 
 pub(crate) fn kind(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -54,41 +54,52 @@ fn check_flush_mode(call: &Call<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Jumps to a random place between the first and the last key and takes the next one. Not every key is equally likely: one behind a large gap is found more
-/// often.
+/// Choices that lead to a key at most; of what is left then, it is the first.
+const CHOICE_COUNT_MAX: usize = 64;
+
+/// Goes down from what all keys begin with, byte by byte: chooses one between the lowest and the highest that there are, takes the next one that there is, and
+/// goes on among the keys that begin so. Any key can be found, unless it takes more than [`CHOICE_COUNT_MAX`] choices; but not every one is equally likely:
+/// more likely is one that few others begin like, or one behind a gap.
 pub(crate) fn randomkey(call: &mut Call<'_>) -> Result<(), Failure> {
     let database = call.database();
-    let Some(first) = next_key(database, Bound::Unbounded, Direction::Forward)? else {
+    let mut prefix = Vec::new();
+    let Some(mut first) = next_key(database, &mut Cursor::prefix(&prefix, Direction::Forward))? else {
         call.reply.null();
         return Ok(());
     };
-    let last = next_key(database, Bound::Unbounded, Direction::Reverse)?.unwrap_or_else(|| first.clone());
-    let found = next_key(database, Bound::Included(&random_between(&first, &last)), Direction::Forward)?;
-    call.reply.bulk(&found.unwrap_or(first));
+    for _ in 0..CHOICE_COUNT_MAX {
+        // Whoever removes keys meanwhile may leave none that begins so: then it is the one that was there before.
+        let last = next_key(database, &mut Cursor::prefix(&prefix, Direction::Reverse))?.filter(|last| *last > first);
+        let Some(last) = last else { break };
+        let size = first.iter().zip(&last).take_while(|(left, right)| left == right).count();
+        let highest = last[size];
+        // What all begin with may be a key, too, which then is a choice beside the bytes of the others.
+        let (lowest, is_key) = match first.get(size) {
+            Some(byte) => (*byte, false),
+            None => {
+                let second = next_key(database, &mut Cursor::new(Bound::Excluded(&first), Direction::Forward))?;
+                (second.and_then(|second| second.get(size).copied()).map_or(highest, |byte| byte.min(highest)), true)
+            }
+        };
+        let choice = rand::random_range(i16::from(lowest) - i16::from(is_key)..=i16::from(highest));
+        if choice < i16::from(lowest) {
+            break;
+        }
+        prefix = [&first[..size], &[choice as u8]].concat();
+        let next = next_key(database, &mut Cursor::new(Bound::Included(&prefix), Direction::Forward))?.filter(|next| *next <= last);
+        let Some(next) = next.filter(|next| next.len() > size) else { break };
+        prefix[size] = next[size];
+        first = next;
+    }
+    call.reply.bulk(&first);
     Ok(())
 }
 
-fn next_key(database: Database<'_>, from: Bound<&[u8]>, direction: Direction) -> Result<Option<Vec<u8>>, Failure> {
+fn next_key(database: Database<'_>, cursor: &mut Cursor) -> Result<Option<Vec<u8>>, Failure> {
     let mut found = None;
-    database.scan_keys(from, direction, |key| {
+    database.walk_keys(cursor, |key| {
         found = Some(key.to_vec());
         ControlFlow::Break(())
     })?;
     Ok(found)
-}
-
-/// A string of the common prefix of two keys and eight bytes between what follows it in them.
-fn random_between(first: &[u8], last: &[u8]) -> Vec<u8> {
-    let prefix_size = first.iter().zip(last).take_while(|(left, right)| left == right).count();
-    let word = |key: &[u8]| {
-        let mut word = [0; 8];
-        let rest = &key[prefix_size..];
-        let size = rest.len().min(8);
-        word[..size].copy_from_slice(&rest[..size]);
-        u64::from_be_bytes(word)
-    };
-    let (low, high) = (word(first), word(last).max(word(first)));
-    let mut between = first[..prefix_size].to_vec();
-    between.extend_from_slice(&rand::random_range(low..=high).to_be_bytes());
-    between
 }

@@ -236,6 +236,25 @@ fn scan_returns_fewer_keys_when_they_are_long() {
     assert_eq!(found.len(), 20);
 }
 
+/// One place between the first and the last key, and the one behind it: it was always one at the edge of a gap.
+#[test]
+fn any_key_may_be_the_random_one() {
+    let server = Running::start();
+    let mut client = server.client();
+    let keys: BTreeSet<String> = ["a", "zz"].map(str::to_owned).into_iter().chain((1..=50).map(|number| format!("user:{number}"))).collect();
+    keys.iter().for_each(|key| client.says(&format!("SET {key} v"), "+OK\r\n"));
+    let mut found = BTreeSet::new();
+    // The least likely one comes in one of two hundred calls: that it does not in so many has a probability below 10^-20.
+    for _ in 0..10_000 {
+        found.extend(bulks(&client.exchange(&[b"RANDOMKEY"])));
+    }
+    assert_eq!(found, keys);
+    client.says("FLUSHALL", "+OK\r\n");
+    client.says("RANDOMKEY", "$-1\r\n");
+    client.says("SET 0 v", "+OK\r\n");
+    client.says("RANDOMKEY", "$1\r\n0\r\n");
+}
+
 #[test]
 fn replies_on_and_off() {
     let server = Running::start();
