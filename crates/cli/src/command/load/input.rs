@@ -68,12 +68,15 @@ impl<R: BufRead> Input<R> {
     /// Fields between `delimiter`s.
     pub(super) fn separated(source: R, delimiter: u8, quoting: bool, columns: Columns<'_>) -> Result<Self, Failure> {
         // Flexible: lines with another number of fields are ours to report.
-        let mut reader =
-            ReaderBuilder::new().delimiter(delimiter).quoting(quoting).has_headers(columns.header).flexible(true).from_reader(LineStarts::new(source));
+        let source = LineStarts::new(source, quoting.then_some(delimiter));
+        let mut reader = ReaderBuilder::new().delimiter(delimiter).quoting(quoting).has_headers(columns.header).flexible(true).from_reader(source);
         let names = match columns.header {
             true => Some(reader.byte_headers().map_err(|error| Failure::Usage(format!("the header: {error}")))?.clone()),
             false => None,
         };
+        if names.is_some() && is_open(&reader) {
+            return Err(Failure::Usage(format!("the header: {OPEN}")));
+        }
         let (key, value) = (find_column(columns.key, names.as_ref())?, find_column(columns.value, names.as_ref())?);
         Ok(Self::Separated { reader: Box::new(reader), record: ByteRecord::new(), key, value, width: names.map(|names| names.len()) })
     }
@@ -92,7 +95,11 @@ impl<R: BufRead> Input<R> {
             Self::Separated { reader, record, key, value, width } => {
                 let more = reader.read_byte_record(record).map_err(|error| Failure::io("read", path, error.into()))?;
                 let number = record.position().map_or(0, |position| reader.get_mut().line_from(position.byte()));
-                Ok(more.then(|| (number, fields(record, *key, *value, width))))
+                Ok(match more {
+                    false => None,
+                    true if is_open(reader) => Some((number, Err(OPEN.to_owned()))),
+                    true => Some((number, fields(record, *key, *value, width))),
+                })
             }
             Self::Ndjson { reader, line, number } => loop {
                 line.clear();
@@ -111,6 +118,14 @@ impl<R: BufRead> Input<R> {
             },
         }
     }
+}
+
+/// What is wrong with a record that begins a quote and goes on to the end of everything: nobody meant that as one value.
+const OPEN: &str = "a quote that is not closed; what follows it is left out";
+
+/// Whether the record that was read last is such a one.
+fn is_open<R: Read>(reader: &csv::Reader<LineStarts<R>>) -> bool {
+    reader.get_ref().is_open_at(reader.position().byte())
 }
 
 /// The column that `name` means, from 0.
@@ -197,6 +212,32 @@ mod tests {
             assert!(matches!(lines[3], (8, Err(_))), "{lines:?}");
             assert_eq!(lines.len(), 4);
         }
+    }
+
+    /// Everything behind it was one value, and a load of half a file a success.
+    #[test]
+    fn a_quote_that_is_not_closed_makes_a_bad_line() {
+        let read = |text: &[u8]| {
+            let columns = Columns { header: false, key: "1", value: "2" };
+            // In small pieces, so that some records are there before the end is.
+            let source = std::io::BufReader::with_capacity(7, text);
+            let mut input = Input::separated(source, b',', true, columns).unwrap();
+            let lines = std::iter::from_fn(|| input.next(Path::new("-")).unwrap());
+            lines.map(|(number, line)| (number, line.map(|line| line.value))).collect::<Vec<_>>()
+        };
+        let open = Err(OPEN.to_owned());
+        for (text, number) in
+            [(&b"a,1\nb,\"2\nc,3\nd,4\n"[..], 2), (b"a,1\n\n\"b\"\",2", 3), (b"a,1\nb,x\"y\nc,\"\"\"", 3), (b"a,1\nb,\"", 2), (b"\xef\xbb\xbf\"a", 1)]
+        {
+            let lines = read(text);
+            assert_eq!(lines.last(), Some(&(number, open.clone())), "{text:?}");
+            assert!(lines[..lines.len() - 1].iter().all(|(_, line)| line.is_ok()));
+        }
+        for text in [&b"a,1\nb,\"2\nc\""[..], b"a,\"1\"\"\"\n", b"a,1\"", b"a,\"1\"x\"", b"a,\"1\"x\"\n\n"] {
+            assert!(read(text).iter().all(|(_, line)| line.is_ok()), "{text:?}");
+        }
+        let columns = Columns { header: true, key: "1", value: "2" };
+        assert!(matches!(Input::separated(&b"k,\"v\na,1\n"[..], b',', true, columns), Err(Failure::Usage(_))));
     }
 
     #[test]
