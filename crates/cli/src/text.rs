@@ -3,6 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Ends the name of a JSON field whose bytes are in Base64, because they are not UTF-8.
@@ -14,6 +16,14 @@ pub(crate) fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &
         Ok(text) => object.insert(name.into(), text.into()),
         Err(_) => object.insert(format!("{name}{BASE64_SUFFIX}"), STANDARD.encode(bytes).into()),
     };
+}
+
+/// Adds the path of a pool to an object, under the name that all commands give it.
+pub(crate) fn with_pool(mut object: Value, path: &Path) -> Value {
+    if let Value::Object(object) = &mut object {
+        insert_bytes(object, "pool", path.as_os_str().as_bytes());
+    }
+    object
 }
 
 /// Takes what [`insert_bytes`] has added out of `object`; `None` when there is no such field.

@@ -382,6 +382,21 @@ fn bad_lines_are_reported_by_number() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 21);
 }
 
+/// They came to a panic, after the pool was made.
+#[test]
+fn pools_may_have_names_that_are_no_text() {
+    let directory = directory();
+    let name = std::os::unix::ffi::OsStringExt::from_vec(b"\xff.pool".to_vec());
+    let run = |command: &str| {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+        let output = process.args([command, "--json", "--pool"]).arg::<&std::ffi::OsString>(&name).current_dir(directory.path()).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")
+    };
+    assert_eq!(run("create")["pool_base64"], "/y5wb29s");
+    assert_eq!(run("info")["pool_base64"], "/y5wb29s");
+}
+
 #[test]
 fn of_two_lines_with_a_key_the_later_one_wins() {
     let directory = directory();

@@ -27,7 +27,10 @@ impl Arguments {
         store.close()?;
         let mut out = Output::new();
         match self.json {
-            true => out.json(&json!({ "pool": self.pool.pool, "uuid": uuid, "size": info.size, "domain": info.domain.map(|domain| domain.name()) }))?,
+            true => {
+                let said = json!({ "uuid": uuid, "size": info.size, "domain": info.domain.map(|domain| domain.name()) });
+                out.json(&text::with_pool(said, &self.pool.pool))?;
+            }
             false => out.line(format!("created {}, {}, UUID {uuid}", self.pool.pool.display(), text::size(info.size)))?,
         }
         out.flush()

@@ -34,10 +34,11 @@ impl Arguments {
         let mut out = Output::new();
         if self.json {
             let roots: Map<String, Value> = roots.iter().map(|(name, root)| (name.clone(), json!({ "kind": kind(name, root), "offset": root.off }))).collect();
-            out.json(&json!({
-                "pool": self.pool, "uuid": format!("{:032x}", info.uuid), "version": info.version, "size": info.size, "slab_size": info.slab_size,
+            let said = json!({
+                "uuid": format!("{:032x}", info.uuid), "version": info.version, "size": info.size, "slab_size": info.slab_size,
                 "features_compatible": info.features_compatible, "features_incompatible": info.features_incompatible, "state": state, "roots": roots,
-            }))?;
+            });
+            out.json(&text::with_pool(said, &self.pool))?;
             return out.flush();
         }
         out.line(format!("pool      {}", self.pool.display()))?;

@@ -141,14 +141,11 @@ impl Arguments {
             };
             let domain = info.domain.map(Domain::name);
             let pid = std::process::id();
-            format!(
-                "{}\n",
-                json!({
-                    "address": address.to_string(), "port": address.port(), "pid": pid, "pool": path, "size": info.size, "keys": keys, "found": found,
-                    "domain": domain,
-                    "opened_in_ms": opened_in.as_secs_f64() * 1e3,
-                })
-            )
+            let said = json!({
+                "address": address.to_string(), "port": address.port(), "pid": pid, "size": info.size, "keys": keys, "found": found, "domain": domain,
+                "opened_in_ms": opened_in.as_secs_f64() * 1e3,
+            });
+            format!("{}\n", text::with_pool(said, &path))
         } else {
             self.greeting(&info, &path, keys, address, opened_in)
         };
