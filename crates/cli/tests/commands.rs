@@ -397,6 +397,35 @@ fn pools_may_have_names_that_are_no_text() {
     assert_eq!(run("info")["pool_base64"], "/y5wb29s");
 }
 
+/// One such line ended the load, and was not named.
+#[test]
+fn a_line_with_a_namespace_that_cannot_be_is_a_bad_line() {
+    let directory = directory();
+    let line = |name: &str, key: &str| format!("{{\"key\":\"{key}\",\"namespace\":\"{name}\",\"value\":\"v\"}}\n");
+    let text = [line("a", "1"), line("", "2"), line(&"n".repeat(1000), "3"), line("b", "4")].concat();
+    let output = everleaf(directory.path(), &["load", "-", "--format", "ndjson"], text.as_bytes());
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.starts_with("-:2: \"\" cannot name a namespace") && errors.contains("\n-:3: ") && errors.lines().count() == 2, "{errors}");
+    assert_eq!(expect(directory.path(), &["dump"], b"", 0), [line("a", "1"), line("b", "4")].concat().as_bytes());
+}
+
+#[test]
+fn a_load_that_fails_says_how_much_is_loaded() {
+    let directory = directory();
+    let mut text = Vec::new();
+    for number in 0..200_000 {
+        writeln!(text, "key {number}\t{number:0100}").expect("a vector takes everything");
+    }
+    let output = everleaf(directory.path(), &["load", "-", "--size-max", "4M"], &text);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.starts_with("-: at least ") && errors.contains("\neverleaf: no space: "), "{errors}");
+    let loaded: usize = errors.split("at least ").nth(1).and_then(|rest| rest.split(" of ").next()).unwrap().replace(' ', "").parse().expect("a number");
+    let found = expect(directory.path(), &["scan", "--keys-only", "--size-max", "4M"], b"", 0).split(|byte| *byte == b'\n').count() - 1;
+    assert!(loaded > 0 && (loaded..=loaded + 4 * 512).contains(&found), "{loaded} of {found}");
+}
+
 #[test]
 fn of_two_lines_with_a_key_the_later_one_wins() {
     let directory = directory();

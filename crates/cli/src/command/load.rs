@@ -18,6 +18,7 @@ use input::{Columns, Input, Line};
 use serde_json::json;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 use writer::Writers;
@@ -85,13 +86,19 @@ impl Arguments {
         let mut tally = Tally::default();
         let time = self.pool.with_store_or_new(&self.index, |store| {
             let start = Instant::now();
+            let written = AtomicU64::new(0);
             let outcome = thread::scope(|scope| {
-                let mut writers = Writers::start(scope, store, usize::from(self.threads));
+                let mut writers = Writers::start(scope, store, usize::from(self.threads), &written);
                 let read = self.read(&mut input, &mut writers, &mut tally, &progress);
                 // What has been handed to the writers is written in any case.
                 writers.finish().and(read)
             });
             progress.finish_and_clear();
+            if let Err(Failure::Store(_)) = outcome {
+                // Of a batch that failed, some may be there, too.
+                let (written, read) = (text::count(written.into_inner()), text::count(tally.loaded));
+                say(format_args!("{}: at least {written} of the first {read} good lines are loaded", self.file.display()));
+            }
             outcome.map(|()| start.elapsed())
         })?;
         self.print(&tally, time)?;
@@ -116,7 +123,11 @@ impl Arguments {
     /// Reads to the end, or to the first bad line if that is to stop it.
     fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_, '_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
         while let Some((number, line)) = input.next(&self.file)? {
-            let Line { namespace, key, value } = match line.and_then(Line::check) {
+            let expect_namespace = |line: Line| match &line.namespace {
+                Some(name) => writers.expect_namespace(name).map(|()| line).map_err(|error| error.to_string()),
+                None => Ok(line),
+            };
+            let Line { namespace, key, value } = match line.and_then(Line::check).and_then(expect_namespace) {
                 Ok(line) => line,
                 Err(what) => {
                     tally.bad += 1;

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use everleaf::{Namespace, Store};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
@@ -37,13 +38,21 @@ struct Writer<'scope> {
 }
 
 impl<'scope, 'store> Writers<'scope, 'store> {
-    /// Starts `count` threads.
-    pub(super) fn start(scope: &'scope Scope<'scope, '_>, store: &'store Store, count: usize) -> Self {
+    /// Starts `count` threads, which count in `written` what they have written.
+    pub(super) fn start(scope: &'scope Scope<'scope, '_>, store: &'store Store, count: usize, written: &'scope AtomicU64) -> Self {
         let start = |_| {
             let (queue, batches) = sync_channel(QUEUE_COUNT);
-            Writer { queue, thread: scope.spawn(move || write_all(&batches)), batch: Vec::new(), size: 0 }
+            Writer { queue, thread: scope.spawn(move || write_all(&batches, written)), batch: Vec::new(), size: 0 }
         };
         Self { store, namespaces: BTreeMap::new(), current: None, hasher: RandomState::new(), writers: (0..count).map(start).collect() }
+    }
+
+    /// Checks that there can be a namespace of that name.
+    pub(super) fn expect_namespace(&mut self, name: &str) -> Result<(), everleaf::Error> {
+        if !self.namespaces.contains_key(name) {
+            self.namespaces.insert(name.to_owned(), self.store.namespace(name)?);
+        }
+        Ok(())
     }
 
     /// Hands a pair over. It is written by the end of [`Writers::finish`].
@@ -82,23 +91,22 @@ impl<'scope, 'store> Writers<'scope, 'store> {
     }
 
     fn hand_over(&mut self, at: usize) -> Result<(), Failure> {
+        let (Some(name), false) = (self.current.clone(), self.writers[at].batch.is_empty()) else { return Ok(()) };
+        self.expect_namespace(&name)?;
         let writer = &mut self.writers[at];
-        let (Some(name), false) = (&self.current, writer.batch.is_empty()) else { return Ok(()) };
-        if !self.namespaces.contains_key(name) {
-            self.namespaces.insert(name.clone(), self.store.namespace(name)?);
-        }
         let batch = std::mem::take(&mut writer.batch);
         writer.size = 0;
         // Nobody takes it when the thread has failed: `finish` says why.
-        writer.queue.send((self.namespaces[name].clone(), batch)).map_err(|_| Failure::No)
+        writer.queue.send((self.namespaces[&name].clone(), batch)).map_err(|_| Failure::No)
     }
 }
 
 /// Writes what comes until nothing comes any more.
-fn write_all(batches: &Receiver<(Namespace, Vec<Pair>)>) -> Result<(), everleaf::Error> {
+fn write_all(batches: &Receiver<(Namespace, Vec<Pair>)>, written: &AtomicU64) -> Result<(), everleaf::Error> {
     while let Ok((namespace, batch)) = batches.recv() {
         let pairs: Vec<(&[u8], &[u8])> = batch.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
         namespace.put_many(&pairs)?;
+        written.fetch_add(pairs.len() as u64, Ordering::Relaxed);
     }
     Ok(())
 }
