@@ -39,11 +39,14 @@ pub(crate) struct IndexArgument {
     pub(crate) index: String,
 }
 
+/// The namespace of whoever names none.
+pub(crate) const DEFAULT_NAMESPACE: &str = "0";
+
 /// Which namespace.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NamespaceArgument {
     /// Namespace; those of the server are "0", "1" and so on, as in SELECT
-    #[arg(long, short, default_value = "0", value_name = "NAME")]
+    #[arg(long, short, default_value = DEFAULT_NAMESPACE, value_name = "NAME")]
     pub(crate) namespace: String,
 }
 
@@ -73,6 +76,15 @@ impl PoolArguments {
     /// How to open or create the pool.
     pub(crate) fn pool_options(&self) -> PoolOptions {
         self.store_options().pool()
+    }
+}
+
+/// Refuses a name that no namespace has, which else would look like one without keys.
+pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure> {
+    let known = store.namespaces();
+    match known.iter().any(|known| known == name) {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!("there is no namespace {name:?}; there are: {}", known.join(", ")))),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Args)]
 pub(crate) struct ServerArguments {
     /// The server [default: 127.0.0.1:6379]
-    #[arg(long, value_name = "ADDR:PORT")]
-    server: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    server: Option<String>,
     /// File whose first line is the server's password
     #[arg(long, value_name = "PATH")]
     password_file: Option<PathBuf>,
@@ -27,8 +27,20 @@ impl ServerArguments {
     /// Connects to it.
     pub(crate) fn connect(&self) -> Result<Server, Failure> {
         let password = self.password_file.as_deref().map(read_password).transpose()?;
-        let address = self.server.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 6379)));
-        Server::connect(address, password.as_deref()).map_err(|source| Failure::Io { action: format!("ask {address}"), source })
+        let name = self.server.as_deref().unwrap_or("127.0.0.1:6379");
+        let addresses = name.to_socket_addrs().map_err(|source| match source.kind() {
+            io::ErrorKind::InvalidInput => Failure::Usage(format!("--server {name}: {source}; write HOST:PORT")),
+            _ => Failure::Io { action: format!("find {name}"), source },
+        })?;
+        // A name may have several, and a server listen on one of them only.
+        let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
+        for address in addresses {
+            outcome = Server::connect(address, password.as_deref());
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome.map_err(|source| Failure::Io { action: format!("ask {name}"), source })
     }
 
     /// Refuses to be given where no server is asked.
@@ -88,6 +100,7 @@ impl Server {
                 self.stream.by_ref().take(size + 2).read_to_end(&mut text)?;
                 String::from_utf8(text).map_err(|_| strange("what is no text"))
             }
+            _ if line.starts_with("-NOAUTH") => Err(io::Error::other("the server wants a password: name the file that holds it by --password-file")),
             _ => Err(strange(&line)),
         }
     }

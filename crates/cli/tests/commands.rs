@@ -54,6 +54,14 @@ fn exit_codes_say_what_happened() {
     expect(path, &["put", "key"], b"", 2);
     expect(path, &["put", "--size-max", "7 apples", "key", "value"], b"", 2);
     expect(path, &["put", "--index", "volatile", "key", "value"], b"", 2);
+    for size in ["0", "1K"] {
+        let output = everleaf(path, &["put", "--size-max", size, "--pool", "tiny.pool", "key", "value"], b"");
+        assert_eq!(output.status.code(), Some(3));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("at least two slabs for a new pool"), "{output:?}");
+        assert!(!path.join("tiny.pool").exists());
+    }
+    expect(path, &["serve", "--password", ""], b"", 2);
+    expect(path, &["stats", "--watch", "--server", "localhost"], b"", 2);
     expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
     expect(path, &["load", "absent.tsv"], b"", 4);
     expect(path, &["check"], b"", 0);
@@ -223,7 +231,22 @@ fn scans_go_both_ways_and_stop() {
     assert_eq!(scan(&["--reverse", "--from", "ab", "--to", "bb", "--keys-only"]), "b\nab\n");
     assert_eq!(scan(&["--prefix", "a", "--reverse"]), "ab\t2\na\t1\n");
     assert_eq!(scan(&["--limit", "1", "--json"]), "{\"key\":\"a\",\"value\":\"1\"}\n");
-    assert_eq!(scan(&["--namespace", "other"]), "");
+}
+
+/// A name that was mistyped looked like a namespace without keys.
+#[test]
+fn a_namespace_that_there_is_none_of_is_not_an_empty_one() {
+    let directory = directory();
+    let path = directory.path();
+    expect(path, &["create"], b"", 0);
+    assert_eq!(expect(path, &["scan"], b"", 0), b"");
+    assert_eq!(expect(path, &["dump"], b"", 0), b"");
+    expect(path, &["put", "--namespace", "other", "k", "v"], b"", 0);
+    for command in [&["scan"][..], &["dump"], &["export", "-"]] {
+        let output = everleaf(path, &[command, &["--namespace", "typo"]].concat(), b"");
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "everleaf: there is no namespace \"typo\"; there are: other\n");
+    }
 }
 
 #[test]
@@ -382,21 +405,6 @@ fn bad_lines_are_reported_by_number() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 21);
 }
 
-/// They came to a panic, after the pool was made.
-#[test]
-fn pools_may_have_names_that_are_no_text() {
-    let directory = directory();
-    let name = std::os::unix::ffi::OsStringExt::from_vec(b"\xff.pool".to_vec());
-    let run = |command: &str| {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-        let output = process.args([command, "--json", "--pool"]).arg::<&std::ffi::OsString>(&name).current_dir(directory.path()).output().expect("it runs");
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")
-    };
-    assert_eq!(run("create")["pool_base64"], "/y5wb29s");
-    assert_eq!(run("info")["pool_base64"], "/y5wb29s");
-}
-
 /// One such line ended the load, and was not named.
 #[test]
 fn a_line_with_a_namespace_that_cannot_be_is_a_bad_line() {
@@ -424,6 +432,21 @@ fn a_load_that_fails_says_how_much_is_loaded() {
     let loaded: usize = errors.split("at least ").nth(1).and_then(|rest| rest.split(" of ").next()).unwrap().replace(' ', "").parse().expect("a number");
     let found = expect(directory.path(), &["scan", "--keys-only", "--size-max", "4M"], b"", 0).split(|byte| *byte == b'\n').count() - 1;
     assert!(loaded > 0 && (loaded..=loaded + 4 * 512).contains(&found), "{loaded} of {found}");
+}
+
+/// They came to a panic, after the pool was made.
+#[test]
+fn pools_may_have_names_that_are_no_text() {
+    let directory = directory();
+    let name = std::os::unix::ffi::OsStringExt::from_vec(b"\xff.pool".to_vec());
+    let run = |command: &str| {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+        let output = process.args([command, "--json", "--pool"]).arg::<&std::ffi::OsString>(&name).current_dir(directory.path()).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")
+    };
+    assert_eq!(run("create")["pool_base64"], "/y5wb29s");
+    assert_eq!(run("info")["pool_base64"], "/y5wb29s");
 }
 
 #[test]
@@ -459,6 +482,26 @@ fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     assert_eq!(output.status.code(), Some(3));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains(&format!("in use by process {}", server.id())), "{message}");
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+}
+
+#[test]
+fn a_server_is_found_by_its_name_and_says_that_it_wants_a_password() {
+    let directory = directory();
+    let path = directory.path();
+    std::fs::write(path.join("password"), "secret\n").expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+    let command = command.args(["serve", "--json", "--port", "0", "--password-file", "password"]).current_dir(path);
+    let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
+    let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let watch = ["stats", "--watch", "--count", "1", "--server", &format!("localhost:{}", said["port"])];
+    let output = everleaf(path, &watch, b"");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("name the file that holds it by --password-file"), "{output:?}");
+    expect(path, &[&watch[..], &["--password-file", "password"]].concat(), b"", 0);
     server.kill().expect("it runs");
     server.wait().expect("it ends");
 }

@@ -2,7 +2,7 @@
 //! `key_base64` or `value_base64` instead. `everleaf load --format ndjson` reads it back.
 
 use crate::failure::Failure;
-use crate::options::PoolArguments;
+use crate::options::{PoolArguments, expect_namespace};
 use crate::output::Output;
 use crate::text;
 use clap::Args;
@@ -23,6 +23,7 @@ impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut out = Output::new();
         self.pool.with_store(|store| {
+            self.namespace.iter().try_for_each(|name| expect_namespace(store, name))?;
             let names = self.namespace.as_ref().map_or_else(|| store.namespaces(), |name| vec![name.clone()]);
             names.iter().try_for_each(|name| dump(name, &store.namespace(name)?, &mut out))
         })?;

@@ -1,7 +1,7 @@
 //! `everleaf export`: a pool, or some of its namespaces, as a stream.
 
 use crate::failure::Failure;
-use crate::options::PoolArguments;
+use crate::options::{PoolArguments, expect_namespace};
 use crate::transfer::{self, Transfer};
 use clap::Args;
 use everleaf::{Passed, Store};
@@ -27,10 +27,7 @@ impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let transfer = Transfer::begin();
         let passed = self.pool.with_store(|store| {
-            let known = store.namespaces();
-            if let Some(unknown) = self.namespace.iter().find(|name| !known.contains(name)) {
-                return Err(Failure::Usage(format!("there is no namespace {unknown:?}; there are: {}", known.join(", "))));
-            }
+            self.namespace.iter().try_for_each(|name| expect_namespace(store, name))?;
             if transfer::is_standard(&self.file) {
                 return self.write(store, std::io::stdout().lock(), &transfer);
             }

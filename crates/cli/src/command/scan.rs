@@ -1,7 +1,7 @@
 //! `everleaf scan`: keys and values in order.
 
 use crate::failure::Failure;
-use crate::options::{NamespaceArgument, PoolArguments};
+use crate::options::{DEFAULT_NAMESPACE, NamespaceArgument, PoolArguments, expect_namespace};
 use crate::output::Output;
 use crate::text;
 use clap::Args;
@@ -43,7 +43,14 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut out = Output::new();
-        self.pool.with_store(|store| self.scan(&store.namespace(&self.namespace.namespace)?, &mut out))?;
+        let name = &self.namespace.namespace;
+        self.pool.with_store(|store| {
+            // Who has named none looks at a pool that may have no key yet.
+            if name != DEFAULT_NAMESPACE {
+                expect_namespace(store, name)?;
+            }
+            self.scan(&store.namespace(name)?, &mut out)
+        })?;
         out.flush()
     }
 

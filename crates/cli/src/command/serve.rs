@@ -105,6 +105,8 @@ impl Arguments {
         let defaults = Config::default();
         let password = match &self.password_file {
             Some(path) => Some(read_password(path)?),
+            // An empty one would be none: whoever sets a variable wrongly is not to find out by having no password.
+            None if self.password.as_deref() == Some("") => return Err(Failure::Usage("--password is empty; leave it out to ask for none".into())),
             None => self.password.clone().map(String::into_bytes),
         };
         let threads = self.threads.map_or(defaults.threads, usize::from);

@@ -253,6 +253,14 @@ impl Backing {
 pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
     check_options(options)?;
     let looks = mode.looks();
+    // A file that can hold no pool is not even begun.
+    if matches!(mode, Mode::Create | Mode::OpenOrCreate) && options.size_max < 2 * options.slab_size && !path.exists() {
+        return Err(Error::BadOption {
+            name: "size_max",
+            value: options.size_max as u64,
+            expected: "at least two slabs for a new pool, of 64 KiB unless chosen otherwise",
+        });
+    }
     let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
     let mut file = open_file(path, mode)?;
     if !looks {
