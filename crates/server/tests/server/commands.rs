@@ -513,7 +513,7 @@ fn a_key_takes_what_its_record_takes() {
     client.says("MEMORY USAGE k foo", "-ERR syntax error\r\n");
     client.says("MEMORY x", "-ERR unknown subcommand 'x'. Try MEMORY HELP.\r\n");
     let info = String::from_utf8(client.call(&[b"INFO", b"keyspace"])).unwrap();
-    assert!(info.contains("db0:keys=1\r\n"), "{info}");
+    assert!(info.contains("db0:keys=1,avg_ttl=0\r\n"), "{info}");
 }
 
 #[test]
