@@ -342,18 +342,38 @@ impl Database<'_> {
             transaction.delete(self.namespace, from)?;
             Ok(Some(true))
         };
-        let renamed = match self.transaction {
-            Some(transaction) => act(&mut transaction.borrow_mut())?,
-            // Not a batch: that expects values, and not that they expire as they did.
-            None => {
-                let mut transaction = self.store.begin(Isolation::Serializable)?;
-                let renamed = act(&mut transaction)?;
-                transaction.commit()?;
-                renamed
-            }
-        };
+        let renamed = self.in_transaction(act)?;
         self.changes.add((from != to && renamed == Some(true)).into());
         Ok(renamed)
+    }
+
+    /// Gives what `from` holds to `to` of `other` as well, unless that is `to_be_absent` and is not; whether it was done.
+    ///
+    /// # Errors
+    /// Besides others [`Error::Conflict`], when somebody else was faster.
+    pub(crate) fn copy(&self, from: &[u8], other: Database<'_>, to: &[u8], to_be_absent: bool) -> Result<bool, Error> {
+        let copied = self.in_transaction(|transaction| {
+            let Some(entry) = transaction.entry(self.namespace, from)? else { return Ok(false) };
+            self.looked_at.add(entry.value.len() as u64);
+            if to_be_absent && transaction.value_size(other.namespace, to)?.is_some() {
+                return Ok(false);
+            }
+            transaction.put_until(other.namespace, to, &entry.value, entry.expiry_ms)?;
+            Ok(true)
+        })?;
+        self.changes.add(copied.into());
+        Ok(copied)
+    }
+
+    /// Does something in the transaction that there is, or in one of its own: not in a batch, which expects values, and not that they expire as they did.
+    fn in_transaction<T>(&self, act: impl FnOnce(&mut Transaction) -> Result<T, Error>) -> Result<T, Error> {
+        if let Some(transaction) = self.transaction {
+            return act(&mut transaction.borrow_mut());
+        }
+        let mut transaction = self.store.begin(Isolation::Serializable)?;
+        let done = act(&mut transaction)?;
+        transaction.commit()?;
+        Ok(done)
     }
 
     /// Removes every key: at once, by unlinking the index; within a transaction one by one, so that all of it happens together with the rest.

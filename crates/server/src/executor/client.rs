@@ -155,11 +155,9 @@ pub(crate) fn kill(call: &mut Call<'_>) -> Result<(), Failure> {
 
 fn kill_filter<'a>(call: &Call<'a>) -> Result<Filter<'a>, Failure> {
     let mut filter = Filter { id: None, address: None, local: None, normal: true, skip_me: true };
-    if !call.arguments.len().is_multiple_of(2) {
-        return Err(Failure::SYNTAX);
-    }
     for index in (2..call.arguments.len()).step_by(2) {
-        let value = call.argument(index + 1);
+        // What stands before the one without a value is judged first, as Redis does.
+        let value = call.arguments.get(index + 1).ok_or(Failure::SYNTAX)?;
         if call.arguments.is(index, "id") {
             filter.id = Some(parse_integer(value).filter(|&id| id > 0).ok_or(Failure::fixed("ERR client-id should be greater than 0"))?);
         } else if call.arguments.is(index, "type") {

@@ -1,6 +1,7 @@
 //! Commands that write several keys at once, some on a condition. Unless they are part of a transaction, MSET and MSETNX are one batch of the store, which
-//! expects of each key that it is absent, if that is the condition; RENAME and RENAMENX, which write what they have read, are a transaction of their own.
+//! expects of each key that it is absent, if that is the condition; RENAME, RENAMENX and COPY, which write what they have read, are a transaction of their own.
 
+use super::connection::database_number;
 use super::transaction::insist;
 use super::{Call, Failure};
 
@@ -40,4 +41,27 @@ pub(crate) fn renamenx(call: &mut Call<'_>) -> Result<(), Failure> {
 /// Whether it was done.
 fn rename_entry(call: &mut Call<'_>, to_be_absent: bool) -> Result<bool, Failure> {
     insist(call, |call| Ok(call.database().rename(call.argument(1), call.argument(2), to_be_absent).into()))??.ok_or(Failure::NO_SUCH_KEY)
+}
+
+pub(crate) fn copy(call: &mut Call<'_>) -> Result<(), Failure> {
+    let (mut number, mut to_be_absent) = (call.session.database, true);
+    let mut index = 3;
+    while index < call.arguments.len() {
+        if call.arguments.is(index, "replace") {
+            to_be_absent = false;
+        } else if call.arguments.is(index, "db") && index + 1 < call.arguments.len() {
+            index += 1;
+            number = database_number(call, index)?;
+        } else {
+            return Err(Failure::SYNTAX);
+        }
+        index += 1;
+    }
+    let (from, to) = (call.argument(1), call.argument(2));
+    if from == to && number == call.session.database {
+        return Err(Failure::fixed("ERR source and destination objects are the same"));
+    }
+    let copied = insist(call, |call| Ok(call.database().copy(from, call.databases.at(number), to, to_be_absent).into()))??;
+    call.reply.flag(copied);
+    Ok(())
 }

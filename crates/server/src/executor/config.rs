@@ -62,6 +62,15 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut connection_count_max = None;
     let mut password = None;
     let settings = settings(call.server);
+    // Before any value is judged, as Redis does.
+    for index in (2..call.arguments.len()).step_by(2) {
+        let known = settings.iter().find(|(known, _)| call.arguments.is(index, known));
+        if let Some((name, _)) = known
+            && (2..index).step_by(2).any(|before| call.arguments.is(before, name))
+        {
+            return Err(failed(name, "duplicate parameter"));
+        }
+    }
     for index in (2..call.arguments.len()).step_by(2) {
         let (name, value) = (call.argument(index), call.argument(index + 1));
         let Some((name, current)) = settings.iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name)) else {
@@ -69,8 +78,11 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         };
         match *name {
             "maxclients" => {
-                let count = crate::resp::parse_integer(value).and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
-                let count = count.ok_or_else(|| failed(name, "argument must be between 1 and 4294967295 inclusive"))?;
+                let count = crate::resp::parse_integer(value).ok_or_else(|| failed(name, "argument couldn't be parsed into an integer"))?;
+                let count = usize::try_from(count)
+                    .ok()
+                    .filter(|&count| count > 0)
+                    .ok_or_else(|| failed(name, "argument must be between 1 and 4294967295 inclusive"))?;
                 let room = call.server.config.limits.connection_room;
                 if count > room {
                     return Err(failed(name, &format!("The operating system is not able to handle the specified number of clients, try with {room}")));

@@ -42,13 +42,16 @@ pub(crate) fn reset(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn select(call: &mut Call<'_>) -> Result<(), Failure> {
-    let index = i32::try_from(call.integer(1)?).map_err(|_| Failure::NOT_AN_INT)?;
-    match usize::try_from(index) {
-        Ok(index) if index < call.server.databases.len() => call.session.database = index,
-        _ => return Err(Failure::fixed("ERR DB index is out of range")),
-    }
+    call.session.database = database_number(call, 1)?;
     call.reply.ok();
     Ok(())
+}
+
+/// The argument at `index` as the number of a database that there is.
+pub(crate) fn database_number(call: &Call<'_>, index: usize) -> Result<usize, Failure> {
+    let number = i32::try_from(call.integer(index)?).map_err(|_| Failure::NOT_AN_INT)?;
+    let number = usize::try_from(number).ok().filter(|number| *number < call.server.databases.len());
+    number.ok_or(Failure::fixed("ERR DB index is out of range"))
 }
 
 pub(crate) fn auth(call: &mut Call<'_>) -> Result<(), Failure> {

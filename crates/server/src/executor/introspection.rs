@@ -39,7 +39,12 @@ pub(crate) fn list(call: &mut Call<'_>) -> Result<(), Failure> {
         5 if call.arguments.is(2, "filterby") && call.arguments.is(3, "module") => names.clear(),
         _ => return Err(Failure::SYNTAX),
     }
-    call.reply.set(names.len());
+    // As Redis has it: only all of them are a set.
+    if call.arguments.len() == 2 {
+        call.reply.set(names.len())
+    } else {
+        call.reply.array(names.len())
+    }
     names.iter().for_each(|name| call.reply.bulk(name.as_bytes()));
     Ok(())
 }
