@@ -380,7 +380,8 @@ fn aligned_place(size: usize) -> *mut std::ffi::c_void {
 /// Gives the bytes `from..to` of `file` space on its file system.
 ///
 /// # Errors
-/// The kind is [`io::ErrorKind::StorageFull`], whatever bound was met: of the device, the quota, or the size of files.
+/// The kind is [`io::ErrorKind::StorageFull`], whatever bound was met: of the device, the quota, the size of files, or the memory for a
+/// tmpfs.
 pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;
@@ -392,7 +393,7 @@ pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
         }
     };
     result.map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => io::Error::new(io::ErrorKind::StorageFull, error),
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM) => io::Error::new(io::ErrorKind::StorageFull, error),
         _ => error,
     })
 }

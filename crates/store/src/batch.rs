@@ -23,8 +23,9 @@
 //! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
 //! 3. Publish each record in its index, and fence once for all of them: readers may meet a record before its entry is durable, since they do not believe it
 //!    before 5. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log; where it does not, it has
-//!    what it had.* An index that is full fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it may use the
-//!    pool's reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets; where the file system is full before the pool is, there may be none.
+//!    what it had.* An index that is full, or damaged, fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it
+//!    may use the pool's reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets; where the file system is full before the pool is, there may be
+//!    none.
 //! 4. Store the log's link in the slot's commit word, too; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are;
 //!    recovery removes the tombstones.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.
@@ -400,16 +401,14 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Takes back what step 3 did before it failed: `done` was published, `rest` was not. Returns the error to report.
+    /// Takes back what step 3 did before it failed: `done` was published, `rest` was not, unless an index says otherwise. Returns the error to report.
     fn undo(&self, done: &[Step<'_, M>], rest: &[Step<'_, M>], log: Off<[Word]>, claim: Claim<'_>, error: Error) -> Error {
-        let undone = match error.is_no_space() {
-            // After any other error the index may or may not have the record that failed.
-            false => Err(format!("an index failed: {error}")),
-            true => done.iter().rev().try_for_each(|step| put_back(&self.pool, &step.index, &step.item.key, step.previous).map_err(|error| error.to_string())),
-        };
+        let undone = self.check_unpublished(rest).and_then(|()| {
+            done.iter().rev().try_for_each(|step| put_back(&self.pool, &step.index, &step.item.key, step.previous).map_err(|error| error.to_string()))
+        });
         if let Err(reason) = undone {
             // The slot stays undecided: readers see the previous versions, and the next open undoes the batch.
-            self.halt(|| format!("a batch could be neither finished nor undone: {reason}"));
+            self.halt(|| format!("a batch could be neither finished nor undone, for {error}: {reason}"));
             claim.lose();
             return error;
         }
@@ -423,6 +422,20 @@ impl<M: Listed> Shared<M> {
         }
         self.pool.retire(log, &guard);
         error
+    }
+
+    /// Checks that indexes link for the keys of these steps what they did before the batch: an index that failed may or may not have a record of it. And of a
+    /// medium that failed nobody knows what it has.
+    fn check_unpublished(&self, steps: &[Step<'_, M>]) -> Result<(), String> {
+        self.pool.writable().map_err(|error| error.to_string())?;
+        for step in steps {
+            match step.index.tree.get(&step.item.key) {
+                Ok(linked) if linked.map_or(0, NonZeroU64::get) == step.previous => {}
+                Ok(_) => return Err("an index has failed, and links a record of it".into()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
     }
 
     fn count(&self, steps: &[Step<'_, M>]) {

@@ -100,7 +100,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The store refuses further writes.
-    #[error("the store refuses writes, because {reason}; what was acknowledged is safe: close the store and open it again")]
+    #[error(
+        "the store refuses writes, because {reason}; what was acknowledged is safe: drop the store (it cannot be closed), or end the process, and open it again"
+    )]
     Halted {
         /// What happened.
         reason: String,

@@ -331,8 +331,8 @@ impl<M: Listed> Store<M> {
     /// is not believed.
     ///
     /// # Errors
-    /// The system's, when the pool file cannot be completed; damage; [`Error::SnapshotsOpen`], when one holds something back. The next open then recovers the
-    /// pool.
+    /// The system's, when the pool file cannot be completed; damage; [`Error::Halted`]; [`Error::SnapshotsOpen`], when one holds something back. The next open
+    /// then recovers the pool.
     pub fn close(self) -> Result<(), Error> {
         drop(self.housekeeper);
         let _loading = schedule::lock(&self.shared.loading);

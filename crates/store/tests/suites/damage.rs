@@ -1,6 +1,8 @@
 //! Pools damaged at random: opening and reading them gives errors, or what was written, and never a panic or an endless loop.
 
+use crate::shown::forge_shape_of;
 use everleaf::{Batch, Direction, Options, Store};
+use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -202,4 +204,36 @@ fn a_forged_list_of_free_blocks_gives_errors_and_ends() {
         println!("{errors} errors");
         assert!(clean > 10 && errors > 10, "{clean} forgeries were believed, {errors} errors");
     }
+}
+
+/// A leaf with a damaged record cannot be divided. A put that would divide it failed alone, and a batch made the store refuse all writes.
+#[test]
+fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_is_refused() {
+    const SIZE: usize = 1 << 20;
+    let memory = Memory::new(SIZE).unwrap();
+    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: SIZE, ..PoolOptions::default() }).unwrap();
+    let store = Store::on(pool, &options("ever")).unwrap();
+    let (sound, damaged) = (store.namespace("sound").unwrap(), store.namespace("damaged").unwrap());
+    for n in 0..30_u64 {
+        sound.put(&n.to_be_bytes(), b"before").unwrap();
+        damaged.put(&(n << 8).to_be_bytes(), &[7; 20]).unwrap();
+    }
+    forge_shape_of(&memory, (15_u64 << 8).to_be_bytes(), 20);
+    let mut failures = 0;
+    for n in 1..100_u64 {
+        let keys = [n % 30, n + 100, (n % 30) << 8 | n, (n % 29) << 8 | (n + 100)].map(u64::to_be_bytes);
+        let before = sound.get(&keys[0]).unwrap();
+        let mut batch = Batch::default();
+        keys[..2].iter().for_each(|key| batch.put(&sound, key, &[n as u8]));
+        keys[2..].iter().for_each(|key| batch.put(&damaged, key, &[n as u8]));
+        let Err(error) = store.write(batch) else { continue };
+        assert!(error.to_string().contains("a record larger than any that is written"), "{error}");
+        assert!(sound.get(&keys[0]).unwrap() == before && sound.get(&keys[1]).unwrap().is_none());
+        assert!(keys[2..].iter().all(|key| damaged.get(key).unwrap().is_none()));
+        failures += 1;
+    }
+    println!("{failures} batches failed");
+    assert!(failures > 10, "{failures}");
+    sound.put(b"key", b"value").unwrap();
+    assert_eq!(sound.count(), 30 + 99 - failures + 1);
 }

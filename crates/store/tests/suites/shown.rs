@@ -31,6 +31,11 @@ pub(crate) fn forge_commit_of(memory: &Memory, key: [u8; 8], value_size: usize) 
     memory.words()[record_of(memory, key, value_size) + 1].store(u64::MAX, Ordering::Relaxed);
 }
 
+/// Damages such a record, so that it says to be larger than any.
+pub(crate) fn forge_shape_of(memory: &Memory, key: [u8; 8], value_size: usize) {
+    memory.words()[record_of(memory, key, value_size)].store(u64::MAX, Ordering::Relaxed);
+}
+
 /// Damages whatever links such a record, so that it leads nowhere.
 pub(crate) fn break_links_to(memory: &Memory, key: [u8; 8], value_size: usize) {
     let link = Off::<Word>::new((record_of(memory, key, value_size) * WORD) as u64).link();
