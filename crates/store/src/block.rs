@@ -7,7 +7,7 @@
 //! (a slot each)| log    | commit      | reserved, 0              |
 //!              +--------+-------------+--------------------------+
 //! format       FORMAT
-//! clock limit  no commit timestamp at or above it was ever given out
+//! clock limit  no commit timestamp at or above it was ever given out: in steps, and with check bits, as `clock.rs` has it
 //! log          link of the log block of the batch that holds the slot, 0 = free
 //! commit       0 = undecided; else the link of the log once more: the batch is committed, and the log means nothing any more
 //! ```
@@ -26,11 +26,11 @@
 //!
 //! Log and commit of a slot share a line and are freed in that order, so whatever a crash leaves of the life of a slot is one of (log, 0), (log, commit),
 //! (0, commit), (0, 0), and only the first of them, with the log of a batch that was not committed, asks for anything to be done. Whatever else is there is
-//! damage: no byte of a link, or of no link, can change so that it is another, or none. So no byte of a slot decides about a batch.
+//! damage: no byte of a link, or of no link, can change so that it is another, or none. So no byte of a slot decides about a batch, nor does one of the clock.
 //!
 //! Formats 1 and 2 were never released, and are not opened: in 2, words of leaves had no check bits, and a commit was a timestamp.
 
-use crate::Error;
+use crate::{Error, clock};
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word, resident};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,15 +62,12 @@ resident! {
     }
 }
 
-/// The first timestamp: 0 is for records made without a store.
-pub(crate) const CLOCK_START: u64 = 1;
-
 impl StoreBlock {
     /// Creates the block and links it as the store's root.
     pub(crate) fn create<M: Medium>(pool: &Pool<M>) -> Result<Off<Self>, Error> {
         let block = pool.alloc_zeroed::<Self>()?;
         pool.store(&block.format, FORMAT, Ordering::Relaxed);
-        pool.store(&block.clock_limit, CLOCK_START, Ordering::Relaxed);
+        pool.store(&block.clock_limit, clock::limit_of(clock::START), Ordering::Relaxed);
         Ok(pool.link_root(crate::error::STORE_ROOT, FORMAT, pool.seal(block))?)
     }
 

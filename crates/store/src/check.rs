@@ -1,7 +1,7 @@
 //! Numbers, and the search for damage.
 
 use crate::store::{Index, Space};
-use crate::version::{Age, damaged};
+use crate::version::{Age, damaged, untimely};
 use crate::{Direction, Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
@@ -251,9 +251,7 @@ impl<M: Listed> Store<M> {
         }
         match self.shared.age(&record)? {
             Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
-            Age::At(at) if at >= self.shared.header.get().clock_limit.get() => {
-                Err(damaged(&record, "a record with a timestamp that the clock has still to give"))
-            }
+            Age::At(at) if at > self.shared.clock.now() => Err(untimely(&record)),
             Age::At(_) => Ok((!record.is_tombstone()).then(|| (record.key_size() + record.value_size()) as u64)),
         }
     }

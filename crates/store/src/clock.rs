@@ -4,17 +4,22 @@
 //! counter reaches it; a store that opens starts at the bound. So no timestamp is used twice, whatever a crash takes, and nothing needs to be searched for the
 //! highest one. Where a life of the store starts is its *birth*: what says of itself that it is younger was written in this life.
 //!
-//! The same word says whether writes keep versions ([`Tick::is_versioned`]): who changes that and who asks are in one order, that of the word.
+//! The bound decides about batches: their tokens say of which life they are. It is always a multiple of [`STEP`], so the pool has the number of steps, as a
+//! link has its offset ([`Off::link`]): no byte of it can change unnoticed, and a word that was never written is none.
+//!
+//! The same word of DRAM says whether writes keep versions ([`Tick::is_versioned`]): who changes that and who asks are in one order, that of the word.
 
 use crate::Error;
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
-use everleaf_pmem::{Medium, Pm, Word};
+use everleaf_pmem::{Medium, Off, Pm, Word};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 
 /// By how much the bound is raised: a flush and a fence for so many timestamps, and so many lost by a crash.
 const STEP: u64 = 1 << 20;
+/// The first timestamp: 0 is for records made without a store.
+pub(crate) const START: u64 = STEP;
 /// Timestamps stay below this: the bits above serve tokens. At ten million a second it is reached after 57 years.
 const END: u64 = 1 << 54;
 /// Whether writes keep versions.
@@ -59,6 +64,11 @@ impl Stamp {
     }
 }
 
+/// What the pool has of a bound.
+pub(crate) const fn limit_of(bound: u64) -> u64 {
+    Off::<()>::new(bound / STEP).link()
+}
+
 /// A timestamp of one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tick {
@@ -70,9 +80,9 @@ pub(crate) struct Tick {
 impl Clock {
     /// Goes on where the bound is.
     pub(crate) fn open<M: Medium>(pm: &Pm<M>, limit: &Word) -> Result<Self, Error> {
-        let birth = limit.get();
-        if !(1..END).contains(&birth) {
-            return Err(everleaf_pmem::Error::corrupt(pm.offset_of(limit).bytes(), "a clock out of range").into());
+        let birth = Off::<()>::of_link(limit.get()).map_or(0, |steps| steps.bytes().saturating_mul(STEP));
+        if !(START..END).contains(&birth) {
+            return Err(everleaf_pmem::Error::corrupt(pm.offset_of(limit).bytes(), "a clock that is out of range, or does not match its check bits").into());
         }
         Ok(Self { next: AtomicU64::new(birth).into(), limit: AtomicU64::new(birth), birth, raising: Mutex::new(()) })
     }
@@ -90,7 +100,7 @@ impl Clock {
             let _raising = schedule::lock(&self.raising);
             let bound = self.limit.load(Ordering::Relaxed);
             if at >= bound {
-                pm.store(limit, bound + STEP, Ordering::Release);
+                pm.store(limit, limit_of(bound + STEP), Ordering::Release);
                 // persist-equivalent(fence drop): to one thread, which seals a record with its timestamp, and so fences, before it links it. Others get
                 // timestamps below the new bound as soon as it shows.
                 pm.persist(limit);

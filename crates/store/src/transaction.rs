@@ -35,7 +35,7 @@ use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Entry, Namespace};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
-use crate::version::{Age, CUT_OUT, Moment, damaged, is_shown};
+use crate::version::{Age, CUT_OUT, Moment, damaged, is_shown, untimely};
 use crate::view::{Met, Reading};
 use crate::{Cursor, Direction, Error, Store};
 use everleaf_index::Listed;
@@ -725,6 +725,7 @@ impl<M: Listed> Shared<M> {
         let record = Record::read(&self.pool, link)?;
         let is_unchanged = match self.age(&record)? {
             Age::At(at) if at < moment.at => now_ms.is_none_or(|now_ms| is_shown(&record, now_ms) == is_shown(&record, moment.time_ms)),
+            Age::At(at) if at > self.clock.now() => return Err(untimely(&record)),
             Age::At(at) => is_held && self.is_burial(&record, link, at, moment)?,
             Age::Open => return Err(damaged(&record, "a pending record, and no batch is under way")),
         };

@@ -128,7 +128,7 @@ impl<M: Listed> Shared<M> {
             let age = self.age(&record)?;
             match (age, newer) {
                 (Age::At(at), _) if at < timestamp => return Ok(Some((record, at))),
-                (Age::At(at), None) if at > self.clock.now() => return Err(damaged(&record, "a record with a timestamp that the clock has still to give")),
+                (Age::At(at), None) if at > self.clock.now() => return Err(untimely(&record)),
                 (_, None) => {}
                 (Age::At(at), Some(Age::At(newer))) if at >= newer => return Err(damaged(&record, "a record that is not older than the one that replaced it")),
                 (Age::At(_), _) => {}
@@ -211,4 +211,9 @@ pub(crate) fn is_surely_shown(record: &Record<'_>, time_ms: u64) -> Result<bool,
 
 pub(crate) fn damaged(record: &Record<'_>, what: &'static str) -> Error {
     everleaf_pmem::Error::corrupt(record.off.bytes(), what).into()
+}
+
+/// That a record has a timestamp above all that were given out.
+pub(crate) fn untimely(record: &Record<'_>) -> Error {
+    damaged(record, "a record with a timestamp that the clock has still to give")
 }

@@ -1,6 +1,6 @@
 //! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
 
-use crate::shown::{break_links_to, forge_commit_of, keys};
+use crate::shown::{OF_NO_BATCH, break_links_to, forge_commit_of, keys};
 use everleaf::{Act, Batch, Change, Error, Isolation, Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
@@ -568,7 +568,7 @@ fn what_has_replaced_something_damaged_is_told_in_its_place() {
     keys.iter().for_each(|key| space.put(key, &[1; 100]).unwrap());
     // It has the version that is replaced looked at once more, when another is there.
     let _snapshot = store.snapshot().unwrap();
-    [1, 3].iter().for_each(|at| forge_commit_of(&memory, keys[*at], 100));
+    [1, 3].iter().for_each(|at| forge_commit_of(&memory, keys[*at], 100, OF_NO_BATCH));
     let act = |at: usize| if at < 3 { Act::Put(b"2") } else { Act::Delete };
     let acts: Vec<_> = keys.iter().enumerate().map(|(at, key)| (key.as_slice(), act(at))).collect();
     let mut found = Vec::new();
@@ -579,7 +579,7 @@ fn what_has_replaced_something_damaged_is_told_in_its_place() {
         assert_eq!(space.get(key).unwrap(), (at < 3).then(|| b"2".to_vec()), "{at}");
     }
     let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_slice(), &b"3"[..])).collect();
-    forge_commit_of(&memory, keys[2], 1);
+    forge_commit_of(&memory, keys[2], 1, OF_NO_BATCH);
     let (done, outcome) = space.put_first(&pairs);
     assert!(done == 2 && outcome.is_err(), "{done}, {outcome:?}");
 }

@@ -26,9 +26,12 @@ fn record_of(memory: &Memory, key: [u8; 8], value_size: usize) -> usize {
     record.expect("a record of the key")
 }
 
-/// Damages such a record, so that it says to be of a batch that there cannot be.
-pub(crate) fn forge_commit_of(memory: &Memory, key: [u8; 8], value_size: usize) {
-    memory.words()[record_of(memory, key, value_size) + 1].store(u64::MAX, Ordering::Relaxed);
+/// A commit word of a batch that there cannot be.
+pub(crate) const OF_NO_BATCH: u64 = u64::MAX;
+
+/// Damages such a record, so that it says to be committed by something else.
+pub(crate) fn forge_commit_of(memory: &Memory, key: [u8; 8], value_size: usize, commit: u64) {
+    memory.words()[record_of(memory, key, value_size) + 1].store(commit, Ordering::Relaxed);
 }
 
 /// Damages such a record, so that it says to be larger than any.

@@ -1,8 +1,9 @@
 //! Snapshots and transactions: the known anomalies by name, each provoked, with what each mode allows; and what transactions promise besides.
 
 use crate::INDEXES;
+use crate::shown::forge_commit_of;
 use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Namespace, Options, Store, Transaction};
-use everleaf_pmem::{Found, Hardware, Pool, PoolOptions};
+use everleaf_pmem::{Found, Hardware, Memory, Pool, PoolOptions};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -583,4 +584,25 @@ fn a_savepoint_that_was_taken_back_is_refused_whatever_was_written_since() {
     transaction.put(&space, b"x", b"2").unwrap();
     transaction.put(&space, b"y", b"2").unwrap();
     transaction.rollback_to(&second);
+}
+
+/// It was in conflict with every transaction that wrote the key, so that [`Store::transact`] never ended.
+#[test]
+fn a_record_with_a_timestamp_to_come_is_damage_and_no_conflict() {
+    let memory = Memory::new(1 << 20).unwrap();
+    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+    let store = open(&pool, "ever");
+    let space = store.namespace("space").unwrap();
+    let key = [7; 8];
+    space.put(&key, &[1; 33]).unwrap();
+    forge_commit_of(&memory, key, 33, 1 << 50);
+    for isolation in WRITING {
+        let mut transaction = store.begin(isolation).unwrap();
+        transaction.put(&space, &key, b"over").unwrap();
+        let refused = transaction.commit().unwrap_err();
+        assert!(refused.to_string().contains("a timestamp that the clock has still to give"), "{refused}");
+    }
+    space.put(&key, b"over").unwrap();
+    store.transact(Isolation::Serializable, |transaction| transaction.put(&space, &key, b"and over")).unwrap();
+    assert_eq!(space.get(&key).unwrap().unwrap(), b"and over");
 }

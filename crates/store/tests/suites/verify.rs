@@ -3,8 +3,9 @@
 //!
 //! Of a pool whose process was killed nobody knows which blocks were in use, so an entry that an index hides is missed by nobody (`salvage.rs`). So the words
 //! that say which entries there are have check bits, by which no byte of them can change unnoticed: the states of Ever's leaves, links, counts, bitmaps; and
-//! the slots that say which batches count (`block.rs`). Where the layout of a paper fills the word of a bitmap, several bits of a byte of it may take entries
-//! away, or bring some back, without a sign. More than that must not happen: whatever is read was written, under that key. These are
+//! the slots that say which batches count (`block.rs`), and the clock that says which of them are over. Where the layout of a paper fills the word of a bitmap,
+//! several bits of a byte of it may take entries away, or bring some back, without a sign. More than that must not happen: whatever is read was written, under
+//! that key. These are
 //!
 //! | leaf | check bits | of the changes of one byte go unnoticed |
 //! |---|---|---|
@@ -279,6 +280,35 @@ fn whatever_byte_of_a_state_is_damaged_an_index_is_repaired() {
         assert!(found == expected, "{state:#x}, which was {:#x}: {:?}", word(state), salvaged.losses);
         std::fs::remove_file(&to).unwrap();
     }
+}
+
+/// A clock that was set back by one of its bytes took the tokens of batches that were over for those of its own time, so that gets showed what these had
+/// replaced.
+#[test]
+fn whatever_byte_of_the_clock_is_damaged_no_batch_is_undone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let (sound, expected, _) = build("ever-64", End::Killed);
+    // Behind the format, which stands in the root directory, too, with a checksum in front of the name.
+    let formats: Vec<_> = (SLAB_SIZE..sound.len()).step_by(8).filter(|at| sound[*at..][..8] == *b"\x03\0\0\0reve").collect();
+    let [format] = formats[..] else { panic!("one store block, not {formats:?}") };
+    for at in format + 8..format + 16 {
+        for by in 1..=255 {
+            let mut damaged = sound.clone();
+            damaged[at] ^= by;
+            let refused = open(&damaged, "ever-64").err().expect("a damaged clock").to_string();
+            assert!(refused.contains("a clock"), "{refused}");
+        }
+        let mut damaged = sound.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        let salvaged = repair(&path, &to, Options::default(), |_| ()).unwrap();
+        assert!(salvaged_content(&to) == expected, "{salvaged:?}");
+        std::fs::remove_file(&to).unwrap();
+    }
+    let mut cleared = sound;
+    cleared[format + 8..format + 16].fill(0);
+    assert!(open(&cleared, "ever-64").is_err());
 }
 
 /// Whether all of `expected` is where it was, or in what was lost and found.
