@@ -5,9 +5,9 @@
 //! value, a flipped bit in a head is another key, as long as the order of keys still fits ([`everleaf_index::OrderedIndex::check`] sees only what contradicts
 //! itself). Byte strings are safer: a value word is a link with check bits, a record is sealed by a checksum, and a head must match its record; so a byte
 //! string that is found has the value that was written, but a damaged head may hide a key from a lookup until `check` is run. A damaged counter of a leaf line
-//! may pass for a crash, which changes nothing that is found. Words that say which entries of a leaf count have check bits, as far as there is room, which
-//! tell of a byte, and not of a word that is another's, or 0. Media that flip bits need a layer below that corrects or reports them, as
-//! persistent-memory modules and ordinary DRAM with ECC have.
+//! may pass for a crash, which changes nothing that is found, and who writes to such a line that was not counted anew is refused. Words that say which entries
+//! of a leaf count have check bits, as far as there is room, which tell of a byte, and not of a word that is another's, or 0. Media that flip bits need a layer
+//! below that corrects or reports them, as persistent-memory modules and ordinary DRAM with ECC have.
 
 use crate::Class;
 use crate::subject::{Broken, Content, Subject};

@@ -282,7 +282,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Ok(());
         }
         let held = self.hold(K::LOWEST);
-        if let Err(error) = if is_only(held.leaf) { self.examine(held.leaf) } else { Err(not_empty()) } {
+        // In this order: a count that is damaged may say that the leaf is empty.
+        if let Err(error) = self.examine(held.leaf).and_then(|()| if is_only(held.leaf) { Ok(()) } else { Err(not_empty()) }) {
             held.lock.release_unchanged();
             return Err(error);
         }

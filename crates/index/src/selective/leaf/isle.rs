@@ -51,7 +51,8 @@
 //!    a crash within leaves a line with a copy again, or without.
 //! 2. where the counter is not the number of values, it becomes that, persist. A crash before: the same again.
 //!
-//! A value behind a vacant slot is damage.
+//! A value behind a vacant slot is damage. So is, to whoever changes a line, a counter that is not the number of its values: it may be that of a tree that was
+//! closed, whose lines nobody has counted anew.
 
 use super::{Birth, Change, Entry, LeafLayout, Written};
 use crate::record::Record;
@@ -148,10 +149,20 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         pm.store(word, word.get() & !(0xff << shift) | (count as u64) << shift, Release);
     }
 
+    /// Number of entries of a line that is to be changed: one that is counted wrong would be written over, or lost. All of it is in the line.
+    fn counted<M: Medium>(&self, pm: &Pm<M>, number: usize) -> Result<usize, Error> {
+        let count = self.counter(number);
+        let is_right = |(slot, entry): (usize, &[Word; 2])| (entry[VALUE].get() != 0) == (slot < count);
+        match count <= SLOTS && self.lines[number].iter().enumerate().all(is_right) {
+            true => Ok(count),
+            false => Err(self.damage(pm, number, "a line of a leaf whose counter is wrong")),
+        }
+    }
+
     /// An insert but for its fence.
     fn add<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<Written, Error> {
         let Some(number) = (0..LINES).find(|&line| self.counter(line) < SLOTS) else { return Ok(Written::NoRoom) };
-        let (line, count) = (&self.lines[number], self.counter(number));
+        let (line, count) = (&self.lines[number], self.counted(pm, number)?);
         let skip = LeafLayout::<K>::skip(self);
         let mut slot = count;
         while slot > 0 {
@@ -175,8 +186,8 @@ impl<const LINES: usize> IsleLeaf<LINES> {
     /// A removal but for its fence.
     fn take<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
         let number = slot / SLOTS;
-        let (line, count) = (&self.lines[number], self.counter(number));
-        if !(slot % SLOTS + 1..=SLOTS).contains(&count) {
+        let (line, count) = (&self.lines[number], self.counted(pm, number)?);
+        if slot % SLOTS >= count {
             return Err(self.damage(pm, number, "an entry that is not counted"));
         }
         shift_left::<K, M>(pm, line, slot % SLOTS, count);
@@ -201,9 +212,6 @@ impl<const LINES: usize> IsleLeaf<LINES> {
             return Err(self.damage(pm, number, "a line of a leaf with a hole"));
         }
         let copy = (1..count).find(|&slot| line[slot - 1][identity::<K>()].get() == line[slot][identity::<K>()].get());
-        if counted > SLOTS {
-            return Err(self.damage(pm, number, "a line of a leaf that counts more entries than it has room for"));
-        }
         if let Some(right) = copy {
             shift_left::<K, M>(pm, line, right - 1, count);
             pm.persist(line);
@@ -344,10 +352,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
 
     fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
         for (number, line) in self.lines.iter().enumerate() {
-            let count = values(line);
-            if count != self.counter(number) || line[count..].iter().any(|slot| slot[VALUE].get() != 0) {
-                return Err(self.damage(pm, number, "a line of a leaf whose counter is wrong"));
-            }
+            let count = self.counted(pm, number)?;
             let mut keys = [const { None }; 2];
             for slot in &line[..count] {
                 let value = NonZeroU64::new(slot[VALUE].get()).expect("counted values are not 0");
