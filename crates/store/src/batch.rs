@@ -320,11 +320,9 @@ impl<M: Listed> Shared<M> {
             }
         }
         let guard = self.pool.pin();
-        let mut replaced = steps.iter().filter(|step| step.previous != 0);
-        let given_back = replaced.try_for_each(|step| self.replaced(step.previous, (!step.is_gone).then(|| step.link()), at, &guard));
-        if let Err(error) = given_back {
-            // It is committed all the same.
-            self.halt(|| format!("what a committed batch replaced could not be given back: {error}"));
+        for step in steps.iter().filter(|step| step.previous != 0) {
+            // It is committed all the same. What is damaged leaks.
+            let _ = self.replaced(step.previous, (!step.is_gone).then(|| step.link()), at, &guard);
         }
         self.pool.retire(log, &guard);
         Ok(())
@@ -382,11 +380,8 @@ impl<M: Listed> Shared<M> {
                 && !is_wanted
             {
                 let removals: Vec<_> = deletes.iter().map(|step| (step.item.key.as_slice(), Write::Remove)).collect();
-                match with_reserve(Reserve::Half, || self.apply_unfenced(&first.index, &removals, &mut removed)) {
-                    // An index may need room for a removal.
-                    Err(error) if error.is_no_space() => {}
-                    outcome => outcome?,
-                }
+                // An index may need room for a removal, or be damaged: what is left is in nobody's way.
+                let _ = with_reserve(Reserve::Half, || self.apply_unfenced(&first.index, &removals, &mut removed));
             }
             let (gone, left) = deletes.split_at_mut(removed.len());
             gone.iter_mut().for_each(|step| step.is_gone = true);

@@ -199,10 +199,9 @@ impl<M: Listed> Shared<M> {
 
     /// After a write, a clear or the end of a snapshot: collects some garbage. The caller holds no stripe and is not pinned.
     pub(crate) fn tidy(&self, steps_max: usize) {
-        // What was asked for is done, and stays done; so what fails here is not its failure.
-        if let Err(error) = self.collect(steps_max) {
-            self.halt(|| format!("what a snapshot held back could not be given back: {error}"));
-        }
+        // What was asked for is done, and stays done; so what fails here is not its failure, nor that of any write to come. What is damaged leaks, and whoever
+        // verifies the store is told.
+        let _ = self.collect(steps_max);
         if self.garbage.is_empty() {
             self.snapshots.relax(&self.clock);
         }

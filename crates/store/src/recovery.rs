@@ -12,7 +12,8 @@
 //! 6. removes the tombstones that it noted; those for whose removal a full pool has no room stay for later.
 //!
 //! A pool that was closed needs none of this. Its indexes are opened by what they left behind then, and call back for no record; so whether one of them expires
-//! is not known, and a sweep has to find out. There are no tombstones among them, for where some were left nothing else was left behind ([`Store::close`]).
+//! is not known, and a sweep has to find out. There are no tombstones among them, for where some were left nothing else was left behind ([`Store::close`]),
+//! but for those that damage keeps in their index: each of these counts as a key.
 //!
 //! [`Store::close`]: crate::Store::close
 //!

@@ -1,6 +1,6 @@
 //! Pools damaged at random: opening and reading them gives errors, or what was written, and never a panic or an endless loop.
 
-use crate::shown::forge_shape_of;
+use crate::shown::{OF_NO_BATCH, OF_TOMBSTONE, break_links_to, forge_commit_of, forge_shape_of};
 use everleaf::{Batch, Direction, Options, Store};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
@@ -8,6 +8,8 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const KEYS: u32 = 300;
 const ROUNDS: u64 = 600;
@@ -140,7 +142,7 @@ fn forge(bytes: &mut [u8], random: &mut StdRng) {
 fn use_up(store: &Store, seed: u64) -> u32 {
     let spaces: Vec<_> = ["first", "second", "third"].iter().map(|name| store.namespace(name).unwrap()).collect();
     let errors = std::sync::atomic::AtomicU32::new(0);
-    let (spaces, note) = (&spaces, &|failed: bool| _ = errors.fetch_add(u32::from(failed), std::sync::atomic::Ordering::Relaxed));
+    let (spaces, note) = (&spaces, &|failed: bool| _ = errors.fetch_add(u32::from(failed), Ordering::Relaxed));
     std::thread::scope(|scope| {
         for thread in 0..2 {
             scope.spawn(move || {
@@ -206,13 +208,18 @@ fn a_forged_list_of_free_blocks_gives_errors_and_ends() {
     }
 }
 
-/// A leaf with a damaged record cannot be divided. A put that would divide it failed alone, and a batch made the store refuse all writes.
-#[test]
-fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_is_refused() {
+fn store_in_memory(index: &str) -> (Arc<Memory>, Store) {
     const SIZE: usize = 1 << 20;
     let memory = Memory::new(SIZE).unwrap();
     let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: SIZE, ..PoolOptions::default() }).unwrap();
-    let store = Store::on(pool, &options("ever")).unwrap();
+    let store = Store::on(pool, &options(index)).unwrap();
+    (memory, store)
+}
+
+/// A leaf with a damaged record cannot be divided. A put that would divide it failed alone, and a batch made the store refuse all writes.
+#[test]
+fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_is_refused() {
+    let (memory, store) = store_in_memory("ever");
     let (sound, damaged) = (store.namespace("sound").unwrap(), store.namespace("damaged").unwrap());
     for n in 0..30_u64 {
         sound.put(&n.to_be_bytes(), b"before").unwrap();
@@ -236,4 +243,61 @@ fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_i
     assert!(failures > 10, "{failures}");
     sound.put(b"key", b"value").unwrap();
     assert_eq!(sound.count(), 30 + 99 - failures + 1);
+}
+
+/// One tombstone that could not be taken out of its index when the snapshot ended, and the store refused all writes.
+#[test]
+fn garbage_that_is_damaged_leaks_and_no_write_is_refused() {
+    let (memory, store) = store_in_memory("ever");
+    let space = store.namespace("space").unwrap();
+    let keys: Vec<_> = (0..10_u64).map(u64::to_be_bytes).collect();
+    keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());
+    let snapshot = store.snapshot().unwrap();
+    keys[..5].iter().for_each(|key| assert!(space.delete(key).unwrap()));
+    break_links_to(&memory, keys[2], OF_TOMBSTONE);
+    drop(snapshot);
+    while store.collect(usize::MAX).is_err() {}
+    (0..10).for_each(|_| space.put(&keys[0], b"again").unwrap());
+    assert_eq!((store.held_back().count, space.count()), (0, 6));
+    store.close().unwrap();
+}
+
+/// It was committed, and the store refused all writes from then on.
+#[test]
+fn a_batch_over_a_damaged_version_leaves_it_and_no_write_is_refused() {
+    let (memory, store) = store_in_memory("ever");
+    let space = store.namespace("space").unwrap();
+    let keys: Vec<_> = (0..4_u64).map(u64::to_be_bytes).collect();
+    keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());
+    // It has the version that is replaced looked at, when another is there.
+    let _snapshot = store.snapshot().unwrap();
+    forge_commit_of(&memory, keys[1], 21, OF_NO_BATCH);
+    let mut batch = Batch::default();
+    keys.iter().for_each(|key| batch.put(&space, key, b"over"));
+    store.write(batch).unwrap();
+    space.put(b"key", b"value").unwrap();
+    assert!(keys.iter().all(|key| space.get(key).unwrap().unwrap() == b"over"));
+}
+
+/// It was committed, and the store refused all writes from then on.
+#[test]
+fn tombstones_that_damage_keeps_in_their_index_are_in_nobodys_way() {
+    let (memory, store) = store_in_memory("isle-128");
+    let space = store.namespace("space").unwrap();
+    let keys: Vec<_> = (0..3_u64).map(u64::to_be_bytes).collect();
+    keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());
+    // The leaf of three entries, in the line behind their counter.
+    let word = |at: usize| &memory.words()[at];
+    let is_set = |at: usize| word(at).load(Ordering::Relaxed) != 0;
+    let is_leaf = |at: &usize| word(at + 1).load(Ordering::Relaxed) == 3 && [9, 11, 13].iter().all(|value| is_set(at + value)) && !is_set(at + 15);
+    let leaves: Vec<_> = (0..memory.words().len() - 16).step_by(8).filter(is_leaf).collect();
+    assert_eq!(leaves.len(), 1);
+    word(leaves[0] + 1).store(2, Ordering::Relaxed);
+    let mut batch = Batch::default();
+    keys[..2].iter().for_each(|key| batch.delete(&space, key));
+    store.write(batch).unwrap();
+    space.put(&keys[2], b"over").unwrap();
+    assert!(keys[..2].iter().all(|key| space.get(key).unwrap().is_none()));
+    assert_eq!((space.count(), store.held_back().count), (1, 0));
+    assert!(!store.verify().unwrap().is_sound());
 }

@@ -26,6 +26,8 @@ fn record_of(memory: &Memory, key: [u8; 8], value_size: usize) -> usize {
     record.expect("a record of the key")
 }
 
+/// In the place of the size of a value: the record is a tombstone.
+pub(crate) const OF_TOMBSTONE: usize = 1 << 32;
 /// A commit word of a batch that there cannot be.
 pub(crate) const OF_NO_BATCH: u64 = u64::MAX;
 
