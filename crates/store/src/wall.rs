@@ -133,8 +133,10 @@ impl Wall {
             }
             self.begin(&mut held, Some(at_most_ms))
         };
-        // Whoever begins to read now must not find that it goes on once more, when a commit has ended that had begun before.
-        while self.held.lock().iter().any(|hold| hold.until_ms.is_none() && hold.at_ms < time.at_ms()) {
+        // Whoever begins to read now must not find that it goes on once more, when a commit has ended that had begun before. One that begins now has an earlier
+        // time only by a wall that was set back, with which time goes for all.
+        let is_due = |hold: &Hold| hold.until_ms.is_none() && hold.at_ms < time.at_ms() && hold.number < time.hold.number;
+        while self.held.lock().iter().any(is_due) {
             schedule::rest();
         }
         Some(time)
@@ -187,6 +189,9 @@ impl Wall {
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    /// What takes longer does not end.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     thread_local! {
         static TIMES: Cell<Times> = const { Cell::new(Times { wall_ms: 0, passed_ms: 0 }) };
@@ -253,6 +258,32 @@ mod tests {
         assert_eq!(at(60), 1_000_009);
         drop(commit);
         assert_eq!(at(60), 1_000_060);
+    }
+
+    /// While the wall was set back, and commits followed each other, it waited for them all.
+    #[test]
+    fn who_holds_the_time_waits_for_no_commit_that_begins_later() {
+        let wall = &Wall::new(|| TIMES.get());
+        let set = |ms| TIMES.set(Times { wall_ms: 1_000_000 + ms, passed_ms: ms });
+        std::thread::scope(|scope| {
+            set(0);
+            let first = wall.hold_for_commit();
+            let (sender, holds) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                set(5);
+                sender.send(wall.hold(100).map(|held| held.at_ms())).unwrap();
+            });
+            while wall.held.lock().len() < 2 {
+                std::thread::yield_now();
+            }
+            TIMES.set(Times { wall_ms: 500_000, passed_ms: 10 });
+            let later = wall.hold_for_commit();
+            assert!(later.at_ms() < first.at_ms());
+            assert!(holds.try_recv().is_err(), "one that had begun before is waited for");
+            drop(first);
+            assert_eq!(holds.recv_timeout(PATIENCE), Ok(Some(1_000_005)));
+            drop(later);
+        });
     }
 
     /// A thread that slept for five seconds between its looks at the two clocks used to leave the store five seconds ahead.
