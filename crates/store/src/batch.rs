@@ -1,6 +1,7 @@
 //! Several writes as one: for other threads, and for crashes.
 //!
-//! A batch holds the stripes of all its keys (taken in ascending order, so batches cannot block each other for ever) and one commit slot. Each of its records
+//! A batch holds the stripes of all its keys (taken in ascending order, so batches cannot block each other for ever; those of keys that it only depends on are
+//! shared with others who do) and one commit slot. Each of its records
 //! carries the slot's token in its commit word, which makes it *pending*: a reader who meets it asks the slot's mirror whether the batch is committed, and
 //! takes the record if so, and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store.
 //! A delete is a tombstone record. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `version.rs` says what readers make of them,
@@ -215,9 +216,12 @@ impl<M: Listed> Shared<M> {
     ) -> Result<(), Error> {
         let depends = !matches!(&quiet, Quiet::Keys(others) if others.is_empty()) || changes.iter().any(|item| matches!(item.to, Goal::Become(_)));
         {
-            let stripes = match quiet {
-                Quiet::Keys(others) => self.stripes.lock_many(changes.iter().map(Item::place).chain(others)),
-                Quiet::Everything => self.stripes.lock_all(),
+            let (stripes, _unwritten) = match quiet {
+                Quiet::Keys(others) => {
+                    let written = changes.iter().map(Item::place).map(|(space, key)| (space, key, true));
+                    self.stripes.lock_group(written.chain(others.into_iter().map(|(space, key)| (space, key, false))))
+                }
+                Quiet::Everything => (self.stripes.lock_all(), Vec::new()),
             };
             self.writable()?;
             let time = (depends && self.may_expire.load(Ordering::Acquire)).then(|| self.wall.hold_for_commit());

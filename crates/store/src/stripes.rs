@@ -1,5 +1,5 @@
 //! Locks that put the writes to one key in an order. Readers do not take them, but for those who read and write other keys as one: they take those of what
-//! they only read together with each other (`group.rs`).
+//! they only read together with each other (`group.rs`, `batch.rs`).
 //!
 //! A writer that keeps no version of what it replaces says so in its stripe while it works ([`Stripe::announce`]): the first snapshot must not begin in the
 //! middle of that. See `snapshot.rs`.
@@ -73,11 +73,6 @@ impl Stripes {
     #[inline]
     pub(crate) fn lock(&self, space: u32, key: &[u8]) -> Locked<'_> {
         self.0[Self::number(space, key)].lock()
-    }
-
-    /// Locks the stripes of all `keys`.
-    pub(crate) fn lock_many<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8])>) -> Vec<Locked<'_>> {
-        self.lock_group(keys.map(|(space, key)| (space, key, true))).0
     }
 
     /// Locks the stripes of all keys that are told to be written, and sees to it that nobody writes to the others.

@@ -4,7 +4,8 @@
 //! (`draft.rs`).
 //!
 //! To commit, it
-//! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, and all stripes if it has scanned;
+//! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, together with others who have only read them, and all
+//!    stripes if it has scanned;
 //! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see, or whether one that it has read
 //!    has expired since, or is there again since the wall was set back. Then somebody else, or time, was faster, and it fails, with the key: nothing has
 //!    changed. The snapshot has kept in place what tells of that, tombstones above all; one that has taken the place of what had expired before tells of

@@ -1,6 +1,6 @@
 //! Many threads on one store. Bounded numbers of operations, no clocks; seeds are fixed and differ per thread.
 
-use everleaf::{Act, Batch, Change, Direction, Error, Found, Namespace, Options, Store};
+use everleaf::{Act, Batch, Change, Direction, Error, Found, Isolation, Namespace, Options, Store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::ops::{Bound, ControlFlow};
@@ -327,4 +327,35 @@ fn a_scan_visits_what_stays_exactly_once() {
             done.store(true, Ordering::Relaxed);
         });
     }
+}
+
+/// They waited for each other's devices.
+#[test]
+fn who_depends_on_a_key_does_not_wait_for_others_who_do() {
+    let store = &Store::anonymous(Options { size_max: 1 << 20, ..Options::default() }).unwrap();
+    let space = &store.namespace("space").unwrap();
+    space.put(b"hot", b"1").unwrap();
+    let (sender, done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        // The key is shown while it is held, since another is written.
+        let acts = [(&b"hot"[..], Act::Get), (b"own", Act::Put(b"1"))];
+        let shown = space.act_many(&acts, &mut Vec::new(), |_, _| {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let mut batch = Batch::default();
+                batch.expect(space, b"hot", Some(b"1"));
+                batch.put(space, b"of a batch", b"2");
+                store.write(batch).unwrap();
+                let mut transaction = store.begin(Isolation::Serializable).unwrap();
+                assert_eq!(transaction.get(space, b"hot").unwrap().unwrap(), b"1");
+                transaction.put(space, b"of a transaction", b"3").unwrap();
+                transaction.commit().unwrap();
+                sender.send(()).unwrap();
+            });
+            assert_eq!(done.recv_timeout(Duration::from_secs(30)), Ok(()));
+            Ok(ControlFlow::Continue(()))
+        });
+        shown.unwrap();
+    });
+    assert_eq!(space.count(), 4);
 }
