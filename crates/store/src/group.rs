@@ -69,7 +69,10 @@ enum End {
     Asked,
     /// What was found is enough for one group.
     Full,
+    /// A key cannot be looked up.
     Failed(Error),
+    /// Who was shown what was found has failed.
+    Refused(Error),
 }
 
 impl From<Error> for End {
@@ -125,7 +128,7 @@ impl<M: Listed> Namespace<M> {
                     match reads {
                         Ok(()) | Err(End::Full) => len_max = len_max.saturating_mul(2),
                         Err(End::Asked) => return Ok(()),
-                        Err(End::Failed(error)) => return Err(error),
+                        Err(End::Failed(error) | End::Refused(error)) => return Err(error),
                     }
                 }
                 // The next one alone may do, or is the one that does not. Fewer find room, perhaps, for they make it by what they replace.
@@ -242,7 +245,7 @@ impl<M: Listed> Namespace<M> {
                 if size > size_max && !met.is_empty() {
                     return Err(End::Full);
                 }
-                let flow = visit(reads[met.len()], entry)?;
+                let flow = visit(reads[met.len()], entry).map_err(End::Refused)?;
                 if flow.is_break() {
                     return Err(End::Asked);
                 }

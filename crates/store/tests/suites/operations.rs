@@ -531,3 +531,21 @@ fn a_value_that_a_batch_merges_is_not_too_long_either() {
     assert_eq!(space.count(), 0);
     check(&store);
 }
+
+/// It was shown the key once more, alone, as if the key could not be looked up.
+#[test]
+fn who_refuses_what_several_lookups_show_is_asked_once() {
+    let store = Store::anonymous(Options { size_max: 1 << 20, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    space.put(b"a", b"1").unwrap();
+    for acts in [[(&b"a"[..], Act::Get), (b"b", Act::Get)], [(b"a", Act::Get), (b"b", Act::Put(b"2"))]] {
+        let (mut found, mut shown) = (Vec::new(), 0);
+        let outcome = space.act_many(&acts, &mut found, |_, _| {
+            shown += 1;
+            Err(Error::ReadOnly)
+        });
+        assert!(matches!(outcome, Err(Error::ReadOnly)) && found.is_empty(), "{outcome:?}");
+        assert_eq!(shown, 1);
+    }
+    assert!(space.get(b"b").unwrap().is_none());
+}
