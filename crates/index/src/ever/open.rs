@@ -270,11 +270,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             return Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index with a leaf whose generation is the last, or damaged").into());
         };
         // persist-equivalent(fence drop): so does who links the extents.
-        self.pool.fence_all(fences).into_iter().for_each(|fence| {
-            fence.release();
-        });
+        let fences = self.pool.fence_all(fences);
         self.pool.store(&bottom.directory[0].state, state_of(generation), Relaxed);
+        // The last that can fail; from here on the low fences are linked.
         let numbers = self.directory.link(&self.pool, &self.root().first, extents, bottom)?;
+        fences.into_iter().for_each(|fence| _ = fence.release());
         // persist-equivalent: it is outdone by a leaf of a higher generation, as will be whatever begins there, and what its entry says next comes behind this.
         before.kill(&self.pool);
         // Extents were filled from the bottom on, and found from the top on.
