@@ -101,21 +101,13 @@ impl<M: Medium> Header<M> {
     }
 }
 
-/// What a slot holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlotState {
-    /// No batch, or one that is committed.
-    Free,
-    /// The log of a batch whose fate is open: it has not happened.
-    Undecided(u64),
-}
-
 impl Slot {
-    pub(crate) fn state<M: Medium>(&self, pm: &Pm<M>) -> Result<SlotState, Error> {
+    /// The link of the log of a batch that has not happened; none if there is no batch, or one that is committed.
+    pub(crate) fn undecided<M: Medium>(&self, pm: &Pm<M>) -> Result<Option<u64>, Error> {
         match (self.log.get(), self.commit.get()) {
-            (0, _) => Ok(SlotState::Free),
-            (log, 0) => Ok(SlotState::Undecided(log)),
-            (log, commit) if log == commit => Ok(SlotState::Free),
+            (0, _) => Ok(None),
+            (log, 0) => Ok(Some(log)),
+            (log, commit) if log == commit => Ok(None),
             _ => Err(everleaf_pmem::Error::corrupt(pm.offset_of(&self.commit).bytes(), "a slot of a batch that commits another one").into()),
         }
     }
@@ -222,16 +214,16 @@ mod tests {
             pool.store(word, sound, Ordering::Relaxed);
         };
         slot.begin(&pool, log);
-        assert_eq!(slot.state(&pool).unwrap(), SlotState::Undecided(log));
-        each_byte_changed(&slot.commit, &|commit| assert!(slot.state(&pool).is_err(), "{commit:#x}"));
+        assert_eq!(slot.undecided(&pool).unwrap(), Some(log));
+        each_byte_changed(&slot.commit, &|commit| assert!(slot.undecided(&pool).is_err(), "{commit:#x}"));
         // That of no log is refused by who reads the log.
-        each_byte_changed(&slot.log, &|log| assert!(slot.state(&pool).unwrap() == SlotState::Undecided(log) && read_log(&pool, log).is_err(), "{log:#x}"));
+        each_byte_changed(&slot.log, &|log| assert!(slot.undecided(&pool).unwrap() == Some(log) && read_log(&pool, log).is_err(), "{log:#x}"));
         slot.commit(&pool);
-        assert_eq!(slot.state(&pool).unwrap(), SlotState::Free);
+        assert_eq!(slot.undecided(&pool).unwrap(), None);
         for word in [&slot.log, &slot.commit] {
-            each_byte_changed(word, &|changed| assert!(slot.state(&pool).is_err(), "{changed:#x}"));
+            each_byte_changed(word, &|changed| assert!(slot.undecided(&pool).is_err(), "{changed:#x}"));
         }
         slot.clear(&pool);
-        assert_eq!(slot.state(&pool).unwrap(), SlotState::Free);
+        assert_eq!(slot.undecided(&pool).unwrap(), None);
     }
 }

@@ -23,7 +23,7 @@
 
 use crate::Error;
 use crate::batch::put_back;
-use crate::block::{LogEntry, SlotState, StoreBlock, read_log};
+use crate::block::{LogEntry, StoreBlock, read_log};
 use crate::clock::Stamp;
 use crate::error::STORE_ROOT;
 use crate::slots::PENDING;
@@ -123,7 +123,7 @@ fn corrupt(record: &Record<'_>, what: &'static str) -> everleaf_index::Error {
 fn read_slots<M: Medium>(pool: &Pool<M>, block: &StoreBlock, reach: Option<&Reach<'_, M>>) -> Result<Vec<Interrupted>, Error> {
     let mut interrupted = Vec::new();
     for (slot, words) in block.slots.iter().enumerate() {
-        let SlotState::Undecided(link) = words.state(pool)? else { continue };
+        let Some(link) = words.undecided(pool)? else { continue };
         let (log, size, token, entries) = read_log(pool, link)?;
         if token & PENDING == 0 {
             return Err(everleaf_pmem::Error::corrupt(log.bytes(), "the log of a batch without a token").into());

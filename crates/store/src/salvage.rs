@@ -24,7 +24,7 @@
 //! The pool is only looked at: what opening an index may store goes to pages of this process. Memory: a link for each record taken, and the keys of those that
 //! are found in step 2.
 
-use crate::block::{SlotState, StoreBlock, read_log};
+use crate::block::{StoreBlock, read_log};
 use crate::check::Damage;
 use crate::error::STORE_ROOT;
 use crate::recovery::entry_of;
@@ -115,10 +115,7 @@ impl<M: Listed> Salvage<'_, M> {
         };
         self.mark(root.off, size_of::<StoreBlock>());
         for slot in &block.slots {
-            let log = slot.state(self.pool).and_then(|state| match state {
-                SlotState::Undecided(link) => read_log(self.pool, link).map(Some),
-                SlotState::Free => Ok(None),
-            });
+            let log = slot.undecided(self.pool).and_then(|link| link.map(|link| read_log(self.pool, link)).transpose());
             match log {
                 Ok(log) => self.undecided.extend(log.iter().flat_map(|(_, _, _, entries)| entries).map(|entry| entry.link)),
                 Err(error) => self.salvaged.lose(None, format!("{error}: a batch that was under way may show in part")),
