@@ -54,9 +54,9 @@ pub struct PoolOptions {
     /// longer. What the pool has already stays as it is, and what was put on them stays there, whoever opens it. Default false. Persistent memory, a tmpfs that
     /// is mounted so, and memory of the process are on them in any case.
     pub huge_pages: bool,
-    /// Size in bytes that the pool is to have at least, no more than it may grow to, with memory behind all of it: until more is needed, nobody waits for growth,
-    /// nor for the system to find and clear a page that is touched first. To create or open the pool takes longer for it, some 2 microseconds for each page of
-    /// 4 KiB on a tmpfs. Default 0: pages come as they are needed.
+    /// Size in bytes that the pool is to have at least, no more than it may grow to, with memory behind all of it: until more is needed, nobody waits for
+    /// growth, nor for the system to find and clear a page that is touched first. To create or open the pool takes longer for it, some 2 microseconds for each
+    /// page of 4 KiB on a tmpfs. Default 0: pages come as they are needed.
     pub prefault: usize,
 }
 
