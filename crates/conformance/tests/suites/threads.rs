@@ -229,7 +229,7 @@ fn a_read_of_what_is_not_durable_is_noticed_without_images() {
 #[test]
 fn a_writer_without_the_lock_is_noticed() {
     let rules = [TAKEN_BACK, "some order of the calls explains what they returned", "some order of the calls explains what is there"];
-    assert_noticed(without(Slip::Lock, "fn hold(", "lock: latch.lock_from", 1), &rules);
+    assert_noticed(without(Slip::Lock, "fn seek(", "lock: latch.lock_from", 1), &rules);
 }
 
 /// A reader has found a leaf of Ever, and its split takes away the fingerprints of what has moved, while others may write there.
