@@ -37,7 +37,7 @@ const PANELS: [(&str, &str, &[&str]); 7] = [
     ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
     ("basic-5m", "basic", &["--systems", "lb,lb-plain,fp,wb,ever", "--keys", "5000000", "--threads", "1,2", "--directory", "/dev/shm", "--prefault"]),
     ("recovery", "load", &["--measure", "recovery", "--systems", "isle,lb,fp,wb,nv,ever", "--keys", "1000000,4000000", "--threads", "1,2"]),
-    ("plain", "basic,search-dependent,miss,update", &["--systems", "lb,lb-plain,ever", "--keys", "5000000", "--prefault"]),
+    ("plain", "basic,search-dependent,miss,update", &["--systems", "lb,lb-plain,ever", "--keys", "5000000"]),
 ];
 
 /// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is
