@@ -260,8 +260,8 @@ impl Player<'_> {
     }
 
     /// Whether lookups have found what they should. And whether the last update of a block is there: no value that was inserted has its version. Others may
-    /// have set one since, but none of version 0. And whether the key that was removed last is not there. Only this thread may have brought that back, or removed
-    /// what it had updated. And whether the last scan, done again, visits exactly what there is, where no key comes or goes.
+    /// have set one since, but none of version 0. And whether the key that was removed last is not there. Only this thread may have brought that back, or
+    /// removed what it had updated. And whether the last scan, done again, visits exactly what there is, where no key comes or goes.
     fn look_back(&mut self, block: &Block) -> Result<(), Error> {
         let (key_size, operations) = (self.work.keys.size(), &block.operations);
         let found = self.found.chunks_exact(self.work.parameters.value_bytes as usize);
