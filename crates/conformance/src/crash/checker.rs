@@ -341,11 +341,7 @@ impl<W: World> Checker<W> {
         self.watch(life, &allowed, extent);
         life.begin();
         if *step == Step::Close {
-            self.close(live)?;
-            let closed = !self.open_pool(life.live(CrashOptions::default()).medium())?.needs_recovery();
-            if !closed && !self.world.may_need_recovery() {
-                return Err(Broken::new("a pool that was closed needs no recovery", "the next opening would recover it"));
-            }
+            let closed = self.shut_down(life, live)?;
             self.watch(life, &allowed, Extent { closed, ..extent });
             life.end();
             self.watch(life, &allowed, extent);
@@ -390,6 +386,16 @@ impl<W: World> Checker<W> {
     fn close(&self, live: &mut Option<W::Live>) -> Result<(), Broken> {
         let live = live.take().expect("open between steps");
         self.world.close(live)
+    }
+
+    /// Closes it, and says whether the next opening recovers nothing.
+    fn shut_down(&self, life: &Life, live: &mut Option<W::Live>) -> Result<bool, Broken> {
+        self.close(live)?;
+        let closed = !self.open_pool(life.live(CrashOptions::default()).medium())?.needs_recovery();
+        if !closed && !self.world.may_need_recovery() {
+            return Err(Broken::new("a pool that was closed needs no recovery", "the next opening would recover it"));
+        }
+        Ok(closed)
     }
 
     fn watch(self: &Arc<Self>, life: &Life, expected: &Arc<Expected<W::Content>>, extent: Extent) {
@@ -570,7 +576,13 @@ impl<W: World> Checker<W> {
         let extent = Extent { depth: 0, lives, nested: false, closed: false };
         // Who opens it after a shutdown repairs nothing, and what is written to once more becomes durable then: so a shutdown comes first, or not at all.
         if self.options.closes && image.hash().rotate_left(48).is_multiple_of(CLOSED_EVERY) {
-            self.step(&life, &mut live, &mut model, &Step::Close, Some(extent))?;
+            self.say(|| "it is closed".to_owned());
+            let closed = self.shut_down(&life, &mut live)?;
+            // What a crash within it can leave is examined where it is a step.
+            self.watch(&life, &Expected::new(vec![model.clone()]), Extent { lives: 0, closed, ..extent });
+            life.end();
+            life.look_away();
+            live = Some(self.open(&life, 1)?);
         }
         let mut random = image.hash() ^ self.options.seed;
         for _ in 0..LIFE_STEPS {
