@@ -108,6 +108,12 @@ impl<M: Medium> Pm<M> {
         (0..LINES).for_each(|line| probe::prefetch_address(self.base.as_ptr().wrapping_add(at + line * LINE)));
     }
 
+    /// Asks for the lines of `size` bytes from `at` on. A hint.
+    #[inline(always)]
+    pub(crate) fn prefetch_bytes(&self, at: u64, size: usize) {
+        (0..size).step_by(LINE).for_each(|skip| probe::prefetch_address(self.base.as_ptr().wrapping_add(at as usize + skip)));
+    }
+
     /// Where `what` lies in the pool, in bytes from its start.
     #[inline(always)]
     pub fn offset_of<T: Resident + ?Sized>(&self, what: &T) -> Off<T> {

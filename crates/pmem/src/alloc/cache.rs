@@ -36,6 +36,14 @@ impl Batch {
     }
 }
 
+/// A block from a cache.
+#[derive(Clone, Copy)]
+pub(super) struct AtHand {
+    pub(super) block: u64,
+    /// The one that will come next, if nothing is freed before; `block` itself if there is none.
+    pub(super) next: u64,
+}
+
 /// What one thread has at hand.
 pub(super) struct Cache {
     words: Box<[AtomicU64]>,
@@ -49,14 +57,16 @@ impl Cache {
     }
 
     #[inline]
-    fn pop(&self, class: &Class) -> Option<u64> {
+    fn pop(&self, class: &Class) -> Option<AtHand> {
         let slots = &self.words[class.slot as usize..];
         let count = slots[0].load(Ordering::Relaxed);
         if count == 0 {
             return None;
         }
         slots[0].store(count - 1, Ordering::Relaxed);
-        Some(slots[count as usize].load(Ordering::Relaxed))
+        let block = slots[count as usize].load(Ordering::Relaxed);
+        let next = if count > 1 { slots[count as usize - 1].load(Ordering::Relaxed) } else { block };
+        Some(AtHand { block, next })
     }
 
     /// Keeps `block`, unless the cache is full.
@@ -137,7 +147,7 @@ fn with<R>(heap: &Arc<Heap>, act: impl FnOnce(&Cache) -> R) -> Option<R> {
 
 /// A block of `class` from this thread's cache.
 #[inline]
-pub(super) fn pop(heap: &Arc<Heap>, class: u8) -> Option<u64> {
+pub(super) fn pop(heap: &Arc<Heap>, class: u8) -> Option<AtHand> {
     with(heap, |cache| {
         let evacuation = heap.evacuations();
         if cache.evacuation.load(Ordering::Relaxed) != evacuation {

@@ -214,6 +214,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         let copy = (1..count).find(|&slot| line[slot - 1][identity::<K>()].get() == line[slot][identity::<K>()].get());
         if let Some(right) = copy {
             shift_left::<K, M>(pm, line, right - 1, count);
+            // persist-equivalent(fence drop): as below. The copy is in a line by itself, and is removed anew.
             pm.persist(line);
         }
         let left = count - usize::from(copy.is_some());
