@@ -94,6 +94,7 @@ impl<K: Class + ?Sized> World for Index<K> {
         let mut starts = starts(capacity);
         // Extents are Ever's; those of large leaves have too many of them for this.
         starts.extend((self.entry.name.starts_with("ever") && capacity <= 8).then(|| two_mergers(capacity)));
+        starts.extend(["lb", "fp", "wb"].iter().any(|tree| self.entry.name.starts_with(tree)).then(|| last_of_its_leaf(capacity)));
         starts
     }
 
@@ -312,6 +313,19 @@ fn two_mergers(capacity: usize) -> Start<IndexChange> {
     let filled = (1..=9 * full).map(|number| Put(number * 10, payload(number * 10)));
     let emptied = kept.into_iter().flat_map(|(leaf, kept)| (first_of(leaf) + kept..first_of(leaf + 1)).map(|number| Delete(number * 10)));
     born("two mergers", filled.chain(emptied), [first_of(6) * 10, first_of(7) * 10, first_of(7) * 10 + 5, first_of(8) * 10])
+}
+
+/// A leaf with one entry, which writes that are made together remove, so that a crash leaves the leaf in the list without any. A removal by itself takes entry
+/// and leaf away at once.
+fn last_of_its_leaf(capacity: usize) -> Start<IndexChange> {
+    let full = capacity as u32;
+    // Whatever leaf it is in has no key that is further away.
+    let last = full * 2;
+    let filled = (1..=4 * full).map(|number| Put(number * 10, payload(number * 10)));
+    let emptied = (full + 1..3 * full).filter(|number| *number != last).map(|number| Delete(number * 10));
+    // Its payload is the one with which those writes remove it.
+    let changes = filled.chain(emptied).chain([Put(last * 10, payload(last * 10) + 1)]);
+    born("last of its leaf", changes, [10, last * 10, full * 40, last * 10 + 5])
 }
 
 /// A put of `key` where `present` is its payload: one that changes something, unless all payloads are equal.
