@@ -316,16 +316,19 @@ fn two_mergers(capacity: usize) -> Start<IndexChange> {
 }
 
 /// A leaf with one entry, which writes that are made together remove, so that a crash leaves the leaf in the list without any. A removal by itself takes entry
-/// and leaf away at once.
+/// and leaf away at once. It is the second leaf, whose block lies before those of all others that have gone, and the first one is full: so the next
+/// life may divide that, and be given the block that recovery has just taken out of the list.
 fn last_of_its_leaf(capacity: usize) -> Start<IndexChange> {
     let full = capacity as u32;
-    // Whatever leaf it is in has no key that is further away.
-    let last = full * 2;
+    // Leaves that were filled in ascending order have kept their lower halves.
+    let half = full / 2;
+    let last = (half + 1) * 10;
     let filled = (1..=4 * full).map(|number| Put(number * 10, payload(number * 10)));
-    let emptied = (full + 1..3 * full).filter(|number| *number != last).map(|number| Delete(number * 10));
+    let beside = (11..11 + full - half).map(|key| Put(key, payload(key)));
+    let emptied = (half + 2..3 * full).map(|number| Delete(number * 10));
     // Its payload is the one with which those writes remove it.
-    let changes = filled.chain(emptied).chain([Put(last * 10, payload(last * 10) + 1)]);
-    born("last of its leaf", changes, [10, last * 10, full * 40, last * 10 + 5])
+    let changes = filled.chain(beside).chain(emptied).chain([Put(last, payload(last) + 1)]);
+    born("last of its leaf", changes, [10, last, full * 40, 5])
 }
 
 /// A put of `key` where `present` is its payload: one that changes something, unless all payloads are equal.
