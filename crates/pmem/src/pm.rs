@@ -104,14 +104,13 @@ impl<M: Medium> Pm<M> {
     /// Asks for `LINES` lines from where `link` refers to, if it refers to anything. A hint.
     #[inline(always)]
     pub fn prefetch<const LINES: usize>(&self, link: u64) {
-        let at = Off::<Word>::unchecked(link).bytes() as usize;
-        (0..LINES).for_each(|line| probe::prefetch_address(self.base.as_ptr().wrapping_add(at + line * LINE)));
+        self.prefetch_bytes(Off::<Word>::unchecked(link).bytes(), LINES * LINE);
     }
 
     /// Asks for the lines of `size` bytes from `at` on. A hint.
     #[inline(always)]
     pub(crate) fn prefetch_bytes(&self, at: u64, size: usize) {
-        (0..size).step_by(LINE).for_each(|skip| probe::prefetch_address(self.base.as_ptr().wrapping_add(at as usize + skip)));
+        probe::prefetch_bytes(self.base.as_ptr().wrapping_add(at as usize), size);
     }
 
     /// Where `what` lies in the pool, in bytes from its start.

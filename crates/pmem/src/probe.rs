@@ -42,8 +42,13 @@ pub fn prefetch_one<T>(things: &[T], at: usize) {
 /// Asks for every line of `what` at once.
 #[inline(always)]
 pub fn prefetch_lines<T>(what: &T) {
-    let first = std::ptr::from_ref(what).cast::<u8>();
-    (0..size_of::<T>().div_ceil(crate::LINE)).for_each(|line| prefetch_address(first.wrapping_add(line * crate::LINE)));
+    prefetch_bytes(std::ptr::from_ref(what).cast(), size_of::<T>());
+}
+
+/// Asks for the lines of so many bytes from `first`, which begins one.
+#[inline(always)]
+pub(crate) fn prefetch_bytes(first: *const u8, bytes: usize) {
+    (0..bytes.div_ceil(crate::LINE)).for_each(|line| prefetch_address(first.wrapping_add(line * crate::LINE)));
 }
 
 /// Appends `length` bytes that begin `skip` bytes into `words`.

@@ -37,7 +37,6 @@ impl Batch {
 }
 
 /// A block from a cache.
-#[derive(Clone, Copy)]
 pub(super) struct AtHand {
     pub(super) block: u64,
     /// The one that will come next, if nothing is freed before; `block` itself if there is none.
