@@ -341,9 +341,7 @@ impl<W: World> Checker<W> {
         self.watch(life, &allowed, extent);
         life.begin();
         if *step == Step::Close {
-            let closed = self.shut_down(life, live)?;
-            self.watch(life, &allowed, Extent { closed, ..extent });
-            life.end();
+            self.shut_down(life, live, &allowed, extent)?;
             self.watch(life, &allowed, extent);
         }
         let taken = self.take(live, &life.medium(), model, step);
@@ -388,14 +386,16 @@ impl<W: World> Checker<W> {
         self.world.close(live)
     }
 
-    /// Closes it, and says whether the next opening recovers nothing.
-    fn shut_down(&self, life: &Life, live: &mut Option<W::Live>) -> Result<bool, Broken> {
+    /// Closes it, and examines what is left: of a pool for which the next opening recovers nothing, unless the world may need that.
+    fn shut_down(self: &Arc<Self>, life: &Life, live: &mut Option<W::Live>, allowed: &Arc<Expected<W::Content>>, extent: Extent) -> Result<(), Broken> {
         self.close(live)?;
         let closed = !self.open_pool(life.live(CrashOptions::default()).medium())?.needs_recovery();
         if !closed && !self.world.may_need_recovery() {
             return Err(Broken::new("a pool that was closed needs no recovery", "the next opening would recover it"));
         }
-        Ok(closed)
+        self.watch(life, allowed, Extent { closed, ..extent });
+        life.end();
+        Ok(())
     }
 
     fn watch(self: &Arc<Self>, life: &Life, expected: &Arc<Expected<W::Content>>, extent: Extent) {
@@ -577,10 +577,8 @@ impl<W: World> Checker<W> {
         // Who opens it after a shutdown repairs nothing, and what is written to once more becomes durable then: so a shutdown comes first, or not at all.
         if self.options.closes && image.hash().rotate_left(48).is_multiple_of(CLOSED_EVERY) {
             self.say(|| "it is closed".to_owned());
-            let closed = self.shut_down(&life, &mut live)?;
             // What a crash within it can leave is examined where it is a step.
-            self.watch(&life, &Expected::new(vec![model.clone()]), Extent { lives: 0, closed, ..extent });
-            life.end();
+            self.shut_down(&life, &mut live, &Expected::new(vec![model.clone()]), Extent { lives: 0, ..extent })?;
             life.look_away();
             live = Some(self.open(&life, 1)?);
         }

@@ -268,7 +268,6 @@ const EQUAL: u64 = 8;
 /// Every start, for leaves of `capacity` entries. The keys that make it are multiples of 10; those of the operations are some of them, and some between.
 pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
     let full = capacity as u32;
-    let ascending = |count: u32| (1..=count).map(|number| Put(number * 10, payload(number * 10))).collect::<Vec<_>>();
     let descending = |count: u32| ascending(count).into_iter().rev().collect::<Vec<_>>();
     let equal = (1..=2 * full).map(|number| Put(number * 10, EQUAL));
     let without = |mut changes: Vec<Change>, deleted: &mut dyn Iterator<Item = u32>| {
@@ -295,6 +294,11 @@ pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
     starts
 }
 
+/// Puts of so many keys, in order.
+fn ascending(count: u32) -> Vec<Change> {
+    (1..=count).map(|number| Put(number * 10, payload(number * 10))).collect()
+}
+
 /// An index that was made, and then changed so.
 fn born(name: &'static str, changes: impl IntoIterator<Item = Change>, keys: [u32; 4]) -> Start<IndexChange> {
     let changes = changes.into_iter().map(IndexChange::Key);
@@ -310,9 +314,8 @@ fn two_mergers(capacity: usize) -> Start<IndexChange> {
     let first_of = |leaf: u32| leaf * full + 1;
     // Ascending, leaves are left full. So many of each stay that nothing merges before.
     let kept = [(6, 1), (7, half), (8, full * 3 / 4 - (half - 1))];
-    let filled = (1..=9 * full).map(|number| Put(number * 10, payload(number * 10)));
     let emptied = kept.into_iter().flat_map(|(leaf, kept)| (first_of(leaf) + kept..first_of(leaf + 1)).map(|number| Delete(number * 10)));
-    born("two mergers", filled.chain(emptied), [first_of(6) * 10, first_of(7) * 10, first_of(7) * 10 + 5, first_of(8) * 10])
+    born("two mergers", ascending(9 * full).into_iter().chain(emptied), [first_of(6) * 10, first_of(7) * 10, first_of(7) * 10 + 5, first_of(8) * 10])
 }
 
 /// A leaf with one entry, which writes that are made together remove, so that a crash leaves the leaf in the list without any. A removal by itself takes entry
@@ -323,11 +326,10 @@ fn last_of_its_leaf(capacity: usize) -> Start<IndexChange> {
     // Leaves that were filled in ascending order have kept their lower halves.
     let half = full / 2;
     let last = (half + 1) * 10;
-    let filled = (1..=4 * full).map(|number| Put(number * 10, payload(number * 10)));
     let beside = (11..11 + full - half).map(|key| Put(key, payload(key)));
     let emptied = (half + 2..3 * full).map(|number| Delete(number * 10));
     // Its payload is the one with which those writes remove it.
-    let changes = filled.chain(beside).chain(emptied).chain([Put(last, payload(last) + 1)]);
+    let changes = ascending(4 * full).into_iter().chain(beside).chain(emptied).chain([Put(last, payload(last) + 1)]);
     born("last of its leaf", changes, [10, last, full * 40, 5])
 }
 
