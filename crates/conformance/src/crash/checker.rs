@@ -5,7 +5,7 @@ use super::story::Crashed;
 use super::world::{Applied, Start, Step, World};
 use super::{Case, Options};
 use crate::Broken;
-use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Image, Life, Memory, Points, Pool, PoolOptions, Seen, WORD};
+use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Fresh, Image, Life, Memory, Points, Pool, PoolOptions, Seen, WORD, Word};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
@@ -143,7 +143,11 @@ impl<W: World> Checker<W> {
         const RULE: &str = "building the start";
         let options = PoolOptions { size_max: self.start.size.unwrap_or(self.memory.size()), ..self.pool_options() };
         let pool = Pool::create_in(Arc::clone(&self.memory), self.ground.clone(), options).map_err(Broken::by(RULE))?;
-        soil(&pool, self.options.seed);
+        let mut soiled = soil(&pool, self.options.seed);
+        if self.start.lowest_first {
+            soiled.reverse();
+        }
+        drop(soiled);
         // A start without changes is a pool in which nothing was ever opened.
         if !self.start.changes.is_empty() || !setup.is_empty() {
             let mut live = Some(self.world.open(pool, 1)?);
@@ -626,8 +630,8 @@ impl<W: World> Checker<W> {
 const KEY_LEFT: u64 = 15;
 
 /// Leaves in a slab of blocks of every size, as far as there is room, what somebody else may have left there: who finds a block free may rely on nothing in it.
-/// Every other block looks as if it held entries: keys, and values or states of directories.
-fn soil(pool: &Pool<Crash>, seed: u64) {
+/// Every other block looks as if it held entries: keys, and values or states of directories. Of one size, who is freed last is given out first.
+fn soil(pool: &Pool<Crash>, seed: u64) -> Vec<Fresh<'_, [Word], Crash>> {
     let doubled = |from: usize| (0..).map(move |shift| from << shift).take_while(|size| size * WORD < SLAB);
     let sizes = (4..8).flat_map(doubled);
     let blocks: Vec<_> = sizes.flat_map(|size| std::iter::repeat_n(size, SLAB / WORD / size)).map_while(|size| pool.alloc_words(size).ok()).collect();
@@ -639,6 +643,7 @@ fn soil(pool: &Pool<Crash>, seed: u64) {
             left = next_random(left);
         }
     }
+    blocks
 }
 
 /// The number after this one: a linear congruential generator (Knuth's MMIX), of which the upper bits are good.

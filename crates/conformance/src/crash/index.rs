@@ -19,6 +19,8 @@ pub struct Index<K: Class + ?Sized> {
     keys: u32,
     /// Whether several writes share a fence. The list makes one after the other: a crash leaves nothing of them that it does not leave of single ones.
     shares_fences: bool,
+    /// Whether leaves can be put elsewhere, or at least what they refer to.
+    relocates: bool,
 }
 
 /// What can happen to an index.
@@ -32,6 +34,8 @@ pub enum IndexChange {
     Key(Change),
     /// Several are, together; different ones.
     Many([Change; MANY]),
+    /// The leaf of a key is put elsewhere.
+    Relocate(u32),
 }
 
 /// Writes that are made together: so many that a leaf gets several, and no more, because each subset of them may survive a crash.
@@ -49,6 +53,7 @@ impl fmt::Display for IndexChange {
             Self::Load(count) => write!(f, "load {count} keys"),
             Self::Key(change) => change.fmt(f),
             Self::Many([first, second, third]) => write!(f, "together {first}, {second}, {third}"),
+            Self::Relocate(key) => write!(f, "relocate the leaf of {key}"),
         }
     }
 }
@@ -56,7 +61,9 @@ impl fmt::Display for IndexChange {
 impl<K: Class + ?Sized> Index<K> {
     /// The index of an entry of the registry.
     pub fn new(entry: Entry<K, Crash>) -> Self {
-        Self { keys: entry.leaf_capacity as u32 * 16 + 40, shares_fences: entry.name != "list", entry }
+        let has_leaves = entry.name != "list";
+        let relocates = has_leaves && !(entry.name.starts_with("ever") && K::WHOLE);
+        Self { keys: entry.leaf_capacity as u32 * 16 + 40, shares_fences: has_leaves, relocates, entry }
     }
 
     /// What a bulk load of `count` keys makes.
@@ -145,6 +152,7 @@ impl<K: Class + ?Sized> World for Index<K> {
                     .flat_map(|key| [put(key), Delete(key)])
                     .map(IndexChange::Key)
                     .chain(self.shares_fences.then_some(IndexChange::Many(many)))
+                    .chain(self.relocates.then_some(IndexChange::Relocate(second)))
                     .collect()
             }
         }
@@ -157,6 +165,9 @@ impl<K: Class + ?Sized> World for Index<K> {
             return IndexChange::Load(choice.random_range(1..(self.entry.leaf_capacity as u32 * 3).min(LOADED_MAX)));
         }
         let key = choice.random_range(0..self.keys);
+        if self.relocates && choice.random_ratio(1, 32) {
+            return IndexChange::Relocate(key);
+        }
         let growing = (step / u64::from(self.keys)).is_multiple_of(2);
         let mut change = |key| if choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty() { Put(key, step + 2) } else { Delete(key) };
         let changes = [change(key), change(key + 1), change(key + self.keys / 2)];
@@ -185,7 +196,7 @@ impl<K: Class + ?Sized> World for Index<K> {
             }
             (IndexChange::Load(count), Some(content)) => *content = Self::loaded(*count),
             (IndexChange::Create, content) => *content = Some(Model::<K>::new()),
-            (_, None) => {}
+            (IndexChange::Relocate(_), Some(_)) | (_, None) => {}
         }
     }
 
@@ -230,6 +241,10 @@ impl<K: Class + ?Sized> World for Index<K> {
                 if returned != were {
                     return Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {were:?}")));
                 }
+            }
+            IndexChange::Relocate(key) => {
+                let relocated = live.subject()?.index.relocate(K::numbered(key).borrow(), 1, &|_| true);
+                relocated.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
             }
             IndexChange::Key(change) => {
                 let (Put(key, _) | Delete(key)) = change;
@@ -319,8 +334,8 @@ fn two_mergers(capacity: usize) -> Start<IndexChange> {
 }
 
 /// A leaf with one entry, which writes that are made together remove, so that a crash leaves the leaf in the list without any. A removal by itself takes entry
-/// and leaf away at once. It is the second leaf, whose block lies before those of all others that have gone, and the first one is full: so the next
-/// life may divide that, and be given the block that recovery has just taken out of the list.
+/// and leaf away at once. It is the second leaf, whose block lies before those of all others that have gone, and the first one is full: so the next life, which
+/// may divide or relocate that, is given the block that recovery has just taken out of the list.
 fn last_of_its_leaf(capacity: usize) -> Start<IndexChange> {
     let full = capacity as u32;
     // Leaves that were filled in ascending order have kept their lower halves.
@@ -330,7 +345,7 @@ fn last_of_its_leaf(capacity: usize) -> Start<IndexChange> {
     let emptied = (half + 2..3 * full).map(|number| Delete(number * 10));
     // Its payload is the one with which those writes remove it.
     let changes = ascending(4 * full).into_iter().chain(beside).chain(emptied).chain([Put(last, payload(last) + 1)]);
-    born("last of its leaf", changes, [10, last, full * 40, 5])
+    Start { lowest_first: true, ..born("last of its leaf", changes, [10, last, full * 40, 5]) }
 }
 
 /// A put of `key` where `present` is its payload: one that changes something, unless all payloads are equal.

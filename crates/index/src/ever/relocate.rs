@@ -41,6 +41,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     self.pool.seal(record).release();
                 }
                 self.pool.store(word, new, Release);
+                // persist-equivalent(fence drop): to one thread, which fences many times before the old record's block is given out again.
                 self.pool.persist(word);
                 self.pool.retire(fence, &self.pool.pin());
                 Ok(true)
