@@ -44,7 +44,7 @@ pub use mutate::{Mutant, Outcome, STAGES, Score, mutants, profile};
 pub use pool::{PoolChange, Pools};
 pub use progress::Progress;
 pub use report::{Report, Violation};
-pub use seeded::{Seed, Sown, seeds, sow};
+pub use seeded::{Seed, Sown, controls, seeds, sow};
 pub use store::{StoreChange, Stores};
 pub use story::Crashed;
 pub use world::{Applied, Start, Step, World};

@@ -165,8 +165,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     ]
 }
 
-/// What larger sizes of the same leaves have and the smallest do not, in small: several lines of slots, links in lines of their own, back headers. Compiled
-/// where this is called.
+/// What larger sizes of the same leaves have and the smallest do not, in small: several lines of slots, links in lines of their own, back headers, headers
+/// of two words. Compiled where this is called.
 pub fn small_variants<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         ever::<K, M, 2, 4, 4>("ever-128", "Ever with leaves of 128 B, extents of 4 leaves and nodes of 4: for exhaustive checking"),
@@ -174,6 +174,8 @@ pub fn small_variants<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         olc::<K, M, FpLeaf<3, 4, 1, 2>, 4>("fp-192-tail", "FPTree with leaves of 192 B, the link behind the slots, and nodes of 4: for exhaustive checking"),
         olc::<K, M, FpLeaf<3, 4, 0, 3>, 4>("fp-192-published", "FPTree with leaves of 192 B, three fences an insert, and nodes of 4: for exhaustive checking"),
         olc::<K, M, LbLeaf<2, 3>, 4>("lb-3x128", "LB+-Tree with leaves of 3 x 128 B and nodes of 4: for exhaustive checking"),
+        olc::<K, M, LbLeaf<3, 2>, 4>("lb-2x192", "LB+-Tree with leaves of 2 x 192 B and nodes of 4: for exhaustive checking"),
+        packed::<K, M, NvLeaf<3>, 4>("nv-192", "NV-Tree with leaves of 192 B and nodes of 4: for exhaustive checking"),
     ]
 }
 

@@ -206,8 +206,49 @@ mod machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::atomic;
+    use crate::schedule::{Scheduler, atomic};
+    use parking_lot::Mutex;
+    use std::panic::Location;
+    use std::sync::Arc;
     use std::sync::atomic::Ordering::{Acquire, Release};
+
+    /// Has attempts abort for these reasons, one after the other, and then none.
+    struct Script(Mutex<std::vec::IntoIter<Abort>>);
+
+    impl Scheduler for Script {
+        fn before(&self, _: Step, _: &'static Location<'static>) {}
+
+        fn aborts(&self) -> Option<Abort> {
+            self.0.lock().next()
+        }
+    }
+
+    /// How often `act` is run, whether its transaction takes place, and how that is counted.
+    fn scripted(script: &[Abort], mut act: impl FnMut() -> Result<(), ()>) -> (u32, bool, Statistics) {
+        let _scheduled = schedule::enter(Arc::new(Script(Mutex::new(script.to_vec().into_iter()))));
+        let (transactions, mut runs) = (Transactions::default(), 0);
+        let done = transactions.run(|| {
+            runs += 1;
+            act()
+        });
+        (runs, done.is_some(), transactions.statistics())
+    }
+
+    #[test]
+    fn attempts_are_bounded_and_counted_by_what_aborts_them() {
+        use Abort::{Capacity, Conflict, Refused, Unknown};
+        if !schedule::IS_BUILT_IN {
+            return;
+        }
+        let counted = |aborts, fallbacks| Statistics { aborts, fallbacks };
+        let may = || Ok(());
+        assert_eq!(scripted(&[], may), (1, true, counted([0; 4], 0)));
+        assert_eq!(scripted(&[Conflict; 7], may), (1, true, counted([0, 7, 0, 0], 0)));
+        assert_eq!(scripted(&[Conflict; 8], may), (0, false, counted([0, 8, 0, 0], 1)), "the last of eight attempts");
+        assert_eq!(scripted(&[Capacity], may), (0, false, counted([0, 0, 1, 0], 1)), "it would come again");
+        assert_eq!(scripted(&[Refused, Conflict, Unknown], may), (0, false, counted([1, 1, 0, 1], 1)));
+        assert_eq!(scripted(&[Conflict; 3], || Err(())), (5, false, counted([5, 3, 0, 0], 1)), "refused by what it reads");
+    }
 
     /// Where there are transactions, most take place; where there are none, nothing is run.
     #[test]

@@ -31,12 +31,12 @@ use crate::map::{Mapping, Memory, Sharing};
 use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
 pub(crate) use backing::lock;
-use backing::{Backing, map_file};
+use backing::{Backing, map_file, step_of};
 use header::{Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How to create or open a pool.
@@ -122,6 +122,8 @@ pub struct Pool<M: Medium = Hardware> {
     pub(crate) epochs: Epochs,
     /// Of the active superblock. Whoever holds the lock may change it.
     superblock: Mutex<Superblock>,
+    /// Whether it was shrunk since it was opened. Changed with the superblock locked.
+    is_cut: AtomicBool,
     /// Held while the root directory is read or changed.
     roots: Mutex<()>,
     state: AtomicU8,
@@ -343,6 +345,7 @@ impl<M: Medium> Pool<M> {
             slab_size: superblock.slab_size as usize,
             size_max: size_max.max(superblock.size as usize),
             superblock: Mutex::new(superblock),
+            is_cut: AtomicBool::new(false),
             roots: Mutex::new(()),
             state: AtomicU8::new(if mode.looks() { INSPECTED } else { OPEN }),
             failure: OnceLock::new(),
@@ -522,6 +525,7 @@ impl<M: Medium> Pool<M> {
         self.latch(commit_to_device(&self.pm, &self.backing, &shrunk))?;
         self.durable()?;
         *superblock = shrunk;
+        self.is_cut.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -551,7 +555,8 @@ impl<M: Medium> Pool<M> {
         let mut superblock = schedule::lock(&self.superblock);
         self.writable()?;
         let size = superblock.size as usize;
-        let grown_size = self.backing.make_room(size, wanted, self.slab_size, self.size_max)?;
+        let step = step_of(size, self.is_cut.load(Ordering::Relaxed));
+        let grown_size = self.backing.make_room(size, wanted, step, self.slab_size, self.size_max)?;
         let grown = Superblock { sequence: superblock.next(), size: grown_size as u64, ..*superblock };
         if self.backing.journal().is_some() {
             self.latch(commit_to_device(&self.pm, &self.backing, &grown))?;
@@ -634,7 +639,7 @@ fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Super
 
 /// Makes a pool; its first superblock.
 fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_max: usize, domain: Option<Domain>) -> Result<Superblock, Error> {
-    let size = backing.make_room(0, 2 * options.slab_size, options.slab_size, size_max)?;
+    let size = backing.make_room(0, 2 * options.slab_size, step_of(0, false), options.slab_size, size_max)?;
     backing.synchronise()?;
     let created = Superblock {
         sequence: 1,

@@ -65,8 +65,8 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
             }
         })?
     };
-    let (size_before, size) = (old.pool().info().size, new.store().pool().info().size);
-    new.close_as(Unfinished::replace)?;
+    let size_before = old.pool().info().size;
+    let size = new.close_as(Unfinished::replace)?;
     Ok(Compacted { size_before, size, passed })
 }
 

@@ -154,10 +154,13 @@ impl NewPool {
         &self.store
     }
 
-    /// Closes it, and has `name` give it its name.
-    pub(crate) fn close_as(self, name: impl FnOnce(Unfinished) -> io::Result<()>) -> Result<(), StreamError> {
+    /// Closes it, as small as what it holds, and has `name` give it its name; its size in bytes.
+    pub(crate) fn close_as(self, name: impl FnOnce(Unfinished) -> io::Result<()>) -> Result<usize, StreamError> {
+        self.store.pool().give_back().map_err(Error::from)?;
         self.store.close()?;
+        let size = self.store.pool().info().size;
         drop(self.journal);
-        name(self.unfinished).map_err(|source| StreamError::Io { action: "give the pool its name", source })
+        name(self.unfinished).map_err(|source| StreamError::Io { action: "give the pool its name", source })?;
+        Ok(size)
     }
 }

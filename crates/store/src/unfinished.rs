@@ -33,6 +33,10 @@ impl Unfinished {
     pub(crate) fn create(path: &Path, source: Option<&Path>) -> io::Result<(Self, File)> {
         // What is not there has the name that it is given.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        // A device, or a pipe that somebody reads, would be gone.
+        if fs::metadata(&target).is_ok_and(|there| !there.is_file()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no regular file, whose place could be taken", path.display())));
+        }
         let path = beside(&target);
         let replaced = file_at(&target);
         let pool = source.and_then(file_at);

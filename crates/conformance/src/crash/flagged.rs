@@ -1,4 +1,5 @@
-//! NV-Tree's leaf with negatives that are flagged entries, as its paper has them, and with one of two mistakes. To be found wrong.
+//! NV-Tree's leaf with negatives that are flagged entries, as its paper has them, and with one of two mistakes, to be found wrong; or with
+//! none, to be found right.
 //!
 //! ```text
 //! word   0       1           2           3            4 .. 15
@@ -13,6 +14,8 @@ use everleaf_pmem::{Medium, Pm, Word, resident};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Release;
 
+/// No mistake.
+pub(super) const RIGHT: usize = 0;
 /// An update counts its negative, and then the new entry: a crash between has lost the key.
 pub(super) const COUNTED_ONE_BY_ONE: usize = 1;
 /// An entry does not count when there is a negative of the same key and value, wherever that stands: a key that goes from one value to another and back is

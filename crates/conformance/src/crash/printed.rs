@@ -1,4 +1,4 @@
-//! Leaves that are divided as their papers print it. To be found wrong.
+//! Leaves that are divided as their papers print it, to be found wrong; and the same as it should be (`RIGHT`), to be found right.
 //!
 //! LB+-Tree's Algorithm 3: a key that stays in the old leaf is inserted before the header is switched.
 //!
@@ -26,12 +26,17 @@ use std::sync::atomic::Ordering::Release;
 
 resident! {
     /// A leaf of 128 bytes that splits as printed.
-    pub struct Printed {
+    pub struct Printed<const MISTAKE: usize> {
         leaf: LbLeaf<2, 1>,
     }
 }
 
-type Tree<M> = Selective<u64, Printed, Olc<u64, 4>, M>;
+type Tree<M, const MISTAKE: usize> = Selective<u64, Printed<MISTAKE>, Olc<u64, 4>, M>;
+
+/// No mistake.
+pub(super) const RIGHT: usize = 0;
+/// What the paper says.
+pub(super) const PRINTED: usize = 1;
 
 const SLOTS: u64 = 6;
 const ALL: u64 = (1 << SLOTS) - 1;
@@ -43,7 +48,7 @@ const SIBLINGS: usize = 14;
 /// All of a layout but the division, and what recovery does about it.
 macro_rules! layout_of_the_leaf_within {
     ($leaf:ty, $slots:expr $(, $replay:item)?) => {
-        impl LeafLayout<u64> for $leaf {
+        impl<const MISTAKE: usize> LeafLayout<u64> for $leaf {
             const CAPACITY: usize = $slots;
 
             type Structure = Divided;
@@ -96,14 +101,14 @@ macro_rules! layout_of_the_leaf_within {
 }
 
 /// LB+-Tree with Algorithm 3 as printed.
-pub(super) fn algorithm_3<M: Medium>() -> Index<u64, M> {
+pub(super) fn algorithm_3<M: Medium, const MISTAKE: usize>() -> Index<u64, M> {
     Index {
         name: "lb-128-printed",
         summary: "LB+-Tree with Algorithm 3 as printed, which loses entries",
         persistent: true,
         leaf_capacity: SLOTS as usize,
-        creator: |entry, pool, root| Ok(Box::new(Tree::<M>::create(pool, root, entry.name, Olc::build)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M>::open(pool, root, entry.name, recovery, Olc::build)?)),
+        creator: |entry, pool, root| Ok(Box::new(Tree::<M, MISTAKE>::create(pool, root, entry.name, Olc::build)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M, MISTAKE>::open(pool, root, entry.name, recovery, Olc::build)?)),
     }
 }
 
@@ -116,7 +121,7 @@ fn header(d: u64) -> u64 {
     d & !0xffff | u64::from(LbLeaf::<2, 1>::checked((d & (ALL | ALT)) as u16))
 }
 
-impl Printed {
+impl<const MISTAKE: usize> Printed<MISTAKE> {
     fn words<'p, M: Medium>(&self, pm: &'p Pm<M>) -> &'p [Word] {
         pm.words(pm.offset_of(self), size_of::<Self>() / size_of::<Word>()).expect("a leaf lies in the pool")
     }
@@ -145,9 +150,9 @@ impl Printed {
     }
 }
 
-layout_of_the_leaf_within!(Printed, SLOTS as usize);
+layout_of_the_leaf_within!(Printed<MISTAKE>, SLOTS as usize);
 
-impl Divisible<u64> for Printed {
+impl<const MISTAKE: usize> Divisible<u64> for Printed<MISTAKE> {
     fn divide<M: Medium>(&self, division: Division<'_, u64, Self, M>) -> (Off<Self>, Room) {
         let Division { pool, right, moved, pending, goes_right, .. } = division;
         let Change::Insert(value) = pending.change else { unreachable!("only an insert needs room") };
@@ -166,10 +171,11 @@ impl Divisible<u64> for Printed {
         pool.flush(sibling);
         let right = pool.fence_all(right.flush()).release();
         let d = old & !moved ^ ALT;
-        if goes_right {
+        if goes_right || MISTAKE == RIGHT {
             pool.store(&words[0], header(d), Release);
             pool.persist(&words[0]);
-        } else {
+        }
+        if !goes_right {
             // Line 23: d says which slots will be free. The header says that they are not.
             self.insert_by(pool, d, *pending.key, value);
         }
@@ -179,7 +185,7 @@ impl Divisible<u64> for Printed {
 
 resident! {
     /// An FPTree leaf of 192 bytes that is divided as printed.
-    pub struct Stale {
+    pub struct Stale<const MISTAKE: usize> {
         leaf: FpLeaf<3, 4, 0, 2>,
     }
 }
@@ -191,15 +197,15 @@ const CUR: usize = 2;
 const NEW: usize = 3;
 
 /// FPTree with a log of which the last step clears but the first word.
-pub(super) fn stale_log<M: Medium>() -> Index<u64, M> {
-    type Tree<M> = Selective<u64, Stale, Olc<u64, 4>, M>;
+pub(super) fn stale_log<M: Medium, const MISTAKE: usize>() -> Index<u64, M> {
+    type Tree<M, const MISTAKE: usize> = Selective<u64, Stale<MISTAKE>, Olc<u64, 4>, M>;
     Index {
         name: "fp-192-stale",
         summary: "FPTree with a log that keeps the new leaf of the division before, which is overwritten",
         persistent: true,
         leaf_capacity: FP_SLOTS,
-        creator: |entry, pool, root| Ok(Box::new(Tree::<M>::create(pool, root, entry.name, Olc::build)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M>::open(pool, root, entry.name, recovery, Olc::build)?)),
+        creator: |entry, pool, root| Ok(Box::new(Tree::<M, MISTAKE>::create(pool, root, entry.name, Olc::build)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Tree::<M, MISTAKE>::open(pool, root, entry.name, recovery, Olc::build)?)),
     }
 }
 
@@ -213,7 +219,7 @@ fn set<M: Medium>(pm: &Pm<M>, word: &Word, value: u64) {
     pm.persist(word);
 }
 
-impl Stale {
+impl<const MISTAKE: usize> Stale<MISTAKE> {
     /// Steps 3 and 4: all of the old leaf goes to the new one, and the bits of its upper half.
     fn copy<M: Medium>(pm: &Pm<M>, old: &[Word], new: &[Word]) {
         for (to, from) in new.iter().zip(old) {
@@ -230,6 +236,9 @@ impl Stale {
         set(pm, &old[0], FpLeaf::<3, 4, 0, 2>::checked(!new[0].get() & FP_ALL));
         set(pm, &old[FP_NEXT], log[NEW].get());
         // The new leaf should be cleared before.
+        if MISTAKE == RIGHT {
+            set(pm, &log[NEW], 0);
+        }
         set(pm, &log[CUR], 0);
     }
 
@@ -254,14 +263,14 @@ impl Stale {
 }
 
 layout_of_the_leaf_within!(
-    Stale,
+    Stale<MISTAKE>,
     FP_SLOTS,
     fn replay<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
         Self::redo(pm, log)
     }
 );
 
-impl Divisible<u64> for Stale {
+impl<const MISTAKE: usize> Divisible<u64> for Stale<MISTAKE> {
     const LOGGED: bool = true;
 
     fn divide<M: Medium>(&self, division: Division<'_, u64, Self, M>) -> (Off<Self>, Room) {

@@ -93,13 +93,13 @@ fn published(options: &Options) -> Report {
 }
 
 /// LB+-Tree with Algorithm 3 as published: an insert by a header that is not there yet.
-fn printed(options: &Options) -> Report {
-    every_crash(&Arc::new(Index::new(printed::algorithm_3())), options)
+fn printed<const MISTAKE: usize>(options: &Options) -> Report {
+    every_crash(&Arc::new(Index::new(printed::algorithm_3::<_, MISTAKE>())), options)
 }
 
 /// FPTree with its log as published, cleared of but one word.
-fn stale_log(options: &Options) -> Report {
-    every_crash(&Arc::new(Index::new(printed::stale_log())), options)
+fn stale_log<const MISTAKE: usize>(options: &Options) -> Report {
+    every_crash(&Arc::new(Index::new(printed::stale_log::<_, MISTAKE>())), options)
 }
 
 /// NV-Tree as published, or as others have read it.
@@ -171,10 +171,10 @@ pub fn seeds() -> Vec<Seed> {
         seed("p1", "Isle-Tree: equal values of two entries look like a shift", "Wang and Chattopadhyay", Wrong(published)),
         seed("p2", "Isle-Tree: the counter is durable and its line is not", "Wang and Chattopadhyay", At(TREE, ISLE, "pm.|flush(line);", Flush, Drop)),
         seed("p3", "Isle-Tree: key before value in a shift to the right", "Wang and Chattopadhyay", At(TREE, ISLE, "|write(pm, &line[from + 1]", Store, Early)),
-        seed("p4", "LB+-Tree: Algorithm 3 inserts by a header that is not there yet", "Liu, Chen and Wang", Wrong(printed)),
+        seed("p4", "LB+-Tree: Algorithm 3 inserts by a header that is not there yet", "Liu, Chen and Wang", Wrong(printed::<{ printed::PRINTED }>)),
         seed("p5", "LB+-Tree: unlocked in the store that changes the header, before it is durable", "Liu, Chen and Wang, released code",
             Unlocked("lb-128", "leaf/lb.rs", "pm.|persist(&block[near]);")),
-        seed("p6", "FPTree: the log still names the new leaf of the split before", "Oukid et al.", Wrong(stale_log)),
+        seed("p6", "FPTree: the log still names the new leaf of the split before", "Oukid et al.", Wrong(stale_log::<{ printed::PRINTED }>)),
         seed("p7", "wB+-Tree: the slot array is not invalid, durably, while it changes", "Chen and Jin, without their first flush",
             At("wb-128/u64", "leaf/wb.rs", "self.|invalidate(pm);", Flush, Drop)),
         seed("p8", "NV-Tree: an update counts its two elements one by one", "Yang et al.", Wrong(flagged::<{ flagged::COUNTED_ONE_BY_ONE }>)),
@@ -239,7 +239,7 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
         };
         let (found, images, why) = match &seed.how {
             How::Cannot(why) => (None, 0, (*why).to_owned()),
-            How::Wrong(run) => judge(&[run(&Options { operations: 2, depth: 2, ..options.clone() })]),
+            How::Wrong(run) => judge(&[run(&deep(options))]),
             How::NoFlushes(world) => {
                 let life = CrashOptions { drops_flushes: true, ..CrashOptions::default() };
                 judge(&[find(world).every(&Options { operations: 2, life, ..options.clone() })])
@@ -268,6 +268,17 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
         };
         progress(Sown { seed, found, images, took: begun.elapsed(), why });
     }
+}
+
+/// What is run against a structure that was written to be wrong.
+fn deep(options: &Options) -> Options {
+    Options { operations: 2, depth: 2, ..options.clone() }
+}
+
+/// The trees that were written to be wrong, without their mistakes, run as those are: so what is found in those is the mistake.
+pub fn controls(options: &Options) -> [(&'static str, Report); 3] {
+    let options = deep(options);
+    [("p4", printed::<{ printed::RIGHT }>(&options)), ("p6", stale_log::<{ printed::RIGHT }>(&options)), ("p8, p9", flagged::<{ flagged::RIGHT }>(&options))]
 }
 
 /// Threads that leave out what stands in this line.

@@ -1,6 +1,6 @@
 //! The crash checker, checked: it passes a structure known to be right and fails each one known to be wrong.
 
-use everleaf_conformance::crash::{Applied, Case, Index, Options, Report, Start, Violation, World, every_crash, list, profile, suites};
+use everleaf_conformance::crash::{Applied, Case, Index, Options, Report, Start, Violation, World, controls, every_crash, list, profile, suites};
 use everleaf_conformance::{Broken, Class};
 use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Pool, Profile, Verb, schedule};
 use rand::rngs::StdRng;
@@ -31,6 +31,15 @@ fn a_right_structure_passes() {
     run::<u64, { list::RIGHT }>().assert_clean();
     run::<[u8], { list::RIGHT }>().assert_clean();
     run::<u64, { list::REPAIR_DURABLE }>().assert_clean();
+}
+
+#[test]
+fn what_papers_print_passes_once_it_is_mended() {
+    for (seed, report) in controls(&Options::default()) {
+        println!("{seed}: {report}");
+        report.assert_clean();
+        assert!(report.checked > 10_000, "{seed}: hardly an image");
+    }
 }
 
 #[test]

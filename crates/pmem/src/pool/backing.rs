@@ -19,6 +19,11 @@ const STEP_MIN: usize = 16 << 20;
 /// needs space waits meanwhile.
 const STEP_MAX: usize = 64 << 20;
 
+/// By how many bytes a pool of `size` grows; one that was made as small as what it holds, by less.
+pub(super) fn step_of(size: usize, is_cut: bool) -> usize {
+    if is_cut { (size / 16).min(STEP_MAX) } else { size.clamp(STEP_MIN, STEP_MAX) }
+}
+
 /// The memory of a pool.
 pub(super) enum Backing {
     Memory(Arc<Memory>),
@@ -71,13 +76,13 @@ impl Backing {
         }
     }
 
-    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken, as little as possible if
-    /// space is scarce.
-    pub(super) fn make_room(&self, size: usize, wanted: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
+    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken: `step` bytes if there is
+    /// room for them, and as little as possible if space is scarce.
+    pub(super) fn make_room(&self, size: usize, wanted: usize, step: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
         let no_space = || Error::NoSpace { wanted, size, size_max };
         let room = size_max.saturating_sub(size) & !(slab_size - 1);
         let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(no_space)?;
-        let mut step = size.clamp(STEP_MIN, STEP_MAX).max(least).min(room) & !(slab_size - 1);
+        let mut step = step.max(least).min(room) & !(slab_size - 1);
         let Self::File(mapping) = self else { return Ok(size + step) };
         loop {
             match map::allocate(mapping.file(), size, size + step) {

@@ -180,6 +180,34 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     assert!((0..full).step_by(4).all(|n| space.get(&key(n)).unwrap().as_deref() == Some(&value(n)[..])));
 }
 
+/// What an index leaves behind when it is closed takes room again, and what is written afterwards: a little, not a whole step of growth.
+#[test]
+fn what_was_made_small_stays_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = Options { size_max: 256 << 20, recovery_threads: 1, ..Options::default() };
+    let length = || std::fs::metadata(&path).unwrap().len() as usize;
+    let store = Store::open(&path, options.clone()).unwrap();
+    let space = store.namespace("space").unwrap();
+    (0..200_000).for_each(|n| space.put(&key(n), &value(n)).unwrap());
+    (0..200_000).filter(|n| n % 4 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+    let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
+    assert!(shrunk.size < shrunk.size_before / 2, "{shrunk:?}");
+    (200_000..201_000).for_each(|n| space.put(&key(n), &value(n)).unwrap());
+    store.close().unwrap();
+    drop((space, store));
+    assert!(length() <= shrunk.size + shrunk.size / 4, "{} bytes, {shrunk:?}", length());
+    let done = everleaf::compact(&path, options.clone(), |_, _| ()).unwrap();
+    assert_eq!(length(), done.size);
+    assert!(done.size <= done.size_before, "{done:?}");
+    let store = Store::open(&path, options.clone()).unwrap();
+    store.namespace("space").unwrap().clear().unwrap();
+    store.close().unwrap();
+    drop(store);
+    let done = everleaf::compact(&path, options, |_, _| ()).unwrap();
+    assert!(done.size < 2 << 20, "nothing is left: {done:?}");
+}
+
 #[test]
 fn who_watches_may_end_it() {
     let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();

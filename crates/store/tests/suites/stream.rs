@@ -272,6 +272,13 @@ fn a_backup_is_whole_or_what_was_there_before() {
     assert!(std::fs::read(&file).unwrap() == before);
     let absent = directory.path().join("absent").join("backup");
     assert!(matches!(source.snapshot().unwrap().backup(&absent).map(drop), Err(StreamError::Io { .. })));
+    // A pipe is not replaced by a file, of which who reads it would never hear.
+    let pipe = directory.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let refusal = source.snapshot().unwrap().backup(&pipe).map(drop).expect_err("it is a pipe").to_string();
+    assert!(refusal.contains("no regular file"), "{refusal}");
+    assert!(!std::fs::metadata(&pipe).unwrap().is_file());
+    std::fs::remove_file(&pipe).unwrap();
     // A damaged one leaves no pool.
     let mut damaged = before.clone();
     *damaged.last_mut().unwrap() ^= 1;
