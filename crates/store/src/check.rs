@@ -65,8 +65,10 @@ pub struct Report {
     pub namespaces: Vec<NamespaceReport>,
     /// How the space of the pool is used.
     pub usage: Usage,
-    /// Every damage.
+    /// Every damage that was found; and what was not looked at, as damage was in the way.
     pub damages: Vec<Damage>,
+    /// Whether something was not.
+    is_partial: bool,
 }
 
 /// What [`Store::verify`] read of a namespace.
@@ -159,7 +161,7 @@ impl<M: Listed> Store<M> {
         self.shared.pool.collect();
         match self.shared.pool.audit(&reach) {
             Ok(usage) => {
-                if usage.leaked > 0 {
+                if usage.leaked > 0 && !report.is_partial {
                     report.note(None, format!("{} blocks are allocated, yet nothing reaches them, one at {:#x}", usage.leaked, usage.leaked_at.unwrap_or(0)));
                 }
                 report.usage = usage;
@@ -194,23 +196,36 @@ impl<M: Listed> Store<M> {
             report.note(Some(name), error);
         }
         let mut found = NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() };
-        let (mut bare_key, mut last_key) = (Vec::new(), Vec::new());
-        let scanned = index.tree.scan(Bound::Unbounded, Direction::Forward, &mut |key, link| {
-            step();
-            match self.verify_record(key, link.get(), reach, &mut bare_key) {
-                Ok(None) => {}
-                Ok(Some(bytes)) => {
-                    found.keys += 1;
-                    found.bytes += bytes;
+        let mut bare_key = Vec::new();
+        // Up to the last key of the walk before, if there was one; the last key that this one comes by.
+        let mut walk = |direction, until: Option<&[u8]>, report: &mut Report| {
+            let mut last_key = Vec::new();
+            let scanned = index.tree.scan(Bound::Unbounded, direction, &mut |key, link| {
+                if until.is_some_and(|until| key <= until) {
+                    return ControlFlow::Break(());
                 }
-                Err(error) => report.note(Some(name), format!("key \"{}\": {error}", key.escape_ascii())),
+                step();
+                match self.verify_record(key, link.get(), reach, &mut bare_key) {
+                    Ok(None) => {}
+                    Ok(Some(bytes)) => {
+                        found.keys += 1;
+                        found.bytes += bytes;
+                    }
+                    Err(error) => report.note(Some(name), format!("key \"{}\": {error}", key.escape_ascii())),
+                }
+                last_key.clear();
+                last_key.extend_from_slice(key);
+                ControlFlow::Continue(())
+            });
+            (last_key, scanned)
+        };
+        if let (end, Err(error)) = walk(Direction::Forward, None, report) {
+            report.is_partial = true;
+            report.note(Some(name), format!("behind the key \"{}\": {error}", end.escape_ascii()));
+            if let (start, Err(error)) = walk(Direction::Reverse, Some(&end), report) {
+                let (end, start) = (end.escape_ascii(), start.escape_ascii());
+                report.note(Some(name), format!("before the key \"{start}\": {error}; what is between \"{end}\" and this was not looked at"));
             }
-            last_key.clear();
-            last_key.extend_from_slice(key);
-            ControlFlow::Continue(())
-        });
-        if let Err(error) = scanned {
-            report.note(Some(name), format!("behind the key \"{}\": {error}", last_key.escape_ascii()));
         }
         found
     }

@@ -156,10 +156,11 @@ impl NewPool {
 
     /// Closes it, as small as what it holds, and has `name` give it its name; its size in bytes.
     pub(crate) fn close_as(self, name: impl FnOnce(Unfinished) -> io::Result<()>) -> Result<usize, StreamError> {
-        self.store.pool().give_back().map_err(Error::from)?;
+        let pool = Arc::clone(self.store.pool());
+        pool.give_back().map_err(Error::from)?;
         self.store.close()?;
-        let size = self.store.pool().info().size;
-        drop(self.journal);
+        let size = pool.info().size;
+        drop((pool, self.journal));
         name(self.unfinished).map_err(|source| StreamError::Io { action: "give the pool its name", source })?;
         Ok(size)
     }

@@ -7,7 +7,8 @@
 //!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
 //!    A leaf of Ever whose state is damaged is taken for what it most likely was, and is a loss: one byte of it does not cost the index. Of other indexes it
 //!    does, if it is one of a bitmap or a count: what the namespace held is then among what is found in step 2.
-//! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. They go to the namespace
+//! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. One that an index leads to by its key,
+//!    beside damage that kept the walks from it, goes where it belongs. The others go to the namespace
 //!    [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free is
 //!    intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
 //!    like others. So several of one key are of as many namespaces, or versions that a pool had kept which was closed over its store, and sixteen are taken:
@@ -64,6 +65,12 @@ impl Salvaged {
     }
 }
 
+/// An index of which damage has kept a walk from a part.
+struct Broken {
+    index: Box<dyn OrderedIndex<[u8]>>,
+    to: Namespace,
+}
+
 /// The last key that a walk came by, and whether it came through.
 type Walked = (Option<Vec<u8>>, Result<(), Error>);
 
@@ -84,13 +91,15 @@ struct Salvage<'s, M: Listed> {
     seen: HashSet<u64>,
     /// What else of a pool that was closed is known to be in use.
     reach: Option<Reach<'s, M>>,
+    broken: Vec<Broken>,
     salvaged: Salvaged,
     taken: u64,
 }
 
 /// See the head of this module. `watch` hears how many entries have been taken.
 pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64)) -> Result<Salvaged, Error> {
-    let mut salvage = Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: None, salvaged: Salvaged::default(), taken: 0 };
+    let mut salvage =
+        Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: None, broken: Vec::new(), salvaged: Salvaged::default(), taken: 0 };
     salvage.reach = (!pool.needs_recovery()).then(|| pool.reach());
     pool.flaws().iter().for_each(|flaw| salvage.salvaged.lose(None, meaning(flaw)));
     let (roots, damages) = pool.sound_roots();
@@ -144,6 +153,7 @@ impl<M: Listed> Salvage<'_, M> {
         namespace.prefer_index(entry.name);
         let before = self.taken;
         let (end, outcome) = self.walk(&*index, Direction::Forward, None, &namespace, watch)?;
+        let is_broken = outcome.is_err();
         if let Err(error) = outcome {
             self.salvaged.lose(Some(name), format!("behind the key \"{}\": {error}", end.as_deref().unwrap_or_default().escape_ascii()));
             let (start, outcome) = self.walk(&*index, Direction::Reverse, end, &namespace, watch)?;
@@ -159,6 +169,9 @@ impl<M: Listed> Salvage<'_, M> {
             self.salvaged.lose(Some(name), error);
         }
         self.salvaged.namespaces.push((name.to_owned(), self.taken - before));
+        if is_broken {
+            self.broken.push(Broken { index, to: namespace });
+        }
         Ok(())
     }
 
@@ -212,16 +225,7 @@ impl<M: Listed> Salvage<'_, M> {
     /// # Errors
     /// Those of the store to which it is written; damage is noted.
     fn take(&mut self, key: &[u8], link: u64, to: &Namespace) -> Result<(), Error> {
-        let mut link = link;
-        if self.undecided.contains(&link) {
-            // What it replaced stands.
-            self.note(link);
-            link = match Record::read(self.pool, link) {
-                Ok(record) if record.previous().get() == 0 => return Ok(()),
-                Ok(record) => record.previous().get(),
-                Err(_) => link,
-            };
-        }
+        let Some(link) = self.standing(link) else { return Ok(()) };
         match Record::read(self.pool, link) {
             Ok(record) if record.is_intact() && record.matches_key(record.key_sum(key)) => {
                 self.seen.insert(record.off.bytes());
@@ -237,6 +241,30 @@ impl<M: Listed> Salvage<'_, M> {
                 Ok(())
             }
         }
+    }
+
+    /// The link of what stands where an index has `link`: that itself; or what it replaced, if its batch was not committed, and that may be nothing.
+    fn standing(&mut self, link: u64) -> Option<u64> {
+        if !self.undecided.contains(&link) {
+            return Some(link);
+        }
+        self.note(link);
+        Record::read(self.pool, link).map_or(Some(link), |record| Some(record.previous().get()).filter(|previous| *previous != 0))
+    }
+
+    /// Takes those of `orphans`, which have this key, to which an index leads that was not walked to its end.
+    fn take_by_key(&mut self, broken: &[Broken], key: &[u8], orphans: &mut Vec<Orphan>) -> Result<(), Error> {
+        for Broken { index, to } in broken {
+            let Ok(Some(link)) = index.get(key) else { continue };
+            let Some(link) = self.standing(link.get()) else { continue };
+            let Some(found) = orphans.iter().position(|orphan| Off::<Word>::new(orphan.at).link() == link) else { continue };
+            orphans.remove(found);
+            let before = self.taken;
+            self.take(key, link, to)?;
+            let count = self.salvaged.namespaces.iter_mut().find(|(name, _)| name == to.name());
+            count.expect("it was walked").1 += self.taken - before;
+        }
+        Ok(())
     }
 
     fn note(&mut self, link: u64) {
@@ -294,7 +322,12 @@ impl<M: Listed> Salvage<'_, M> {
             self.find_leaks();
         }
         let mut targets: Vec<(Namespace, u64)> = Vec::new();
+        let broken = std::mem::take(&mut self.broken);
         for (key, mut orphans) in found {
+            self.take_by_key(&broken, &key, &mut orphans)?;
+            if orphans.is_empty() {
+                continue;
+            }
             orphans.sort_unstable_by(|a, b| b.cmp(a));
             if are_known {
                 for Orphan { at, .. } in &orphans {

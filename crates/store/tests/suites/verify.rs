@@ -282,6 +282,40 @@ fn whatever_byte_of_a_state_is_damaged_an_index_is_repaired() {
     }
 }
 
+/// A record that cannot be read ended the walk from either end, and what was between two of them went to what was lost and found, or was not looked at.
+#[test]
+fn what_is_between_two_damages_stays_where_it_belongs() {
+    const COUNT: u64 = 3000;
+    let directory = tempfile::tempdir().unwrap();
+    let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
+    let key = |n: u64| format!("the key with number {n:06}").into_bytes();
+    for index in ["ever", "isle", "lb", "nv"] {
+        let options = Options { index: index.into(), size_max: 64 << 20, ..Options::default() };
+        let store = Store::open(&path, options.clone()).unwrap();
+        let space = store.namespace("space").unwrap();
+        (0..COUNT).for_each(|n| space.put(&key(n), &[7; 50]).unwrap());
+        store.close().unwrap();
+        drop(space);
+        let mut damaged = std::fs::read(&path).unwrap();
+        // The shape of a record is the last of the words in front of its key, but for the sums.
+        for n in [300, 1500, 2700] {
+            let ats: Vec<_> = damaged.windows(key(n).len()).enumerate().filter(|(_, bytes)| *bytes == key(n)).map(|(at, _)| at).collect();
+            assert!(!ats.is_empty());
+            ats.into_iter().for_each(|at| damaged[at - 30] ^= 0xff);
+        }
+        std::fs::write(&path, &damaged).unwrap();
+        let salvaged = repair(&path, &to, options.clone(), |_| ()).unwrap();
+        assert_eq!(salvaged.namespaces, [("space".to_owned(), COUNT - 3)], "{index}: {:?}", salvaged.losses);
+        assert_eq!((salvaged.found, salvaged.passed_over), (0, 0), "{index}: {:?}", salvaged.losses);
+        assert!((1..=6).contains(&salvaged.losses.len()), "{index}: {:?}", salvaged.losses);
+        let report = Store::open(&path, options).unwrap().verify().unwrap();
+        let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
+        assert!(told.contains("number 0002") && told.contains("number 0027") && told.contains("was not looked at"), "{index}: {told}");
+        assert!(!told.contains("nothing reaches"), "{index}: {told}");
+        [&path, &to].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+}
+
 /// A clock that was set back by one of its bytes took the tokens of batches that were over for those of its own time, so that gets showed what these had
 /// replaced.
 #[test]
