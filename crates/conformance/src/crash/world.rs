@@ -124,8 +124,8 @@ pub struct Start<C> {
     pub size: Option<usize>,
     /// Whether the pool is closed cleanly, so that the first life starts with the way open after a shutdown.
     pub closed: bool,
-    /// Whether the first life is given free blocks in the order in which recovery gives them out, those that lie first before others: so what it was given first,
-    /// and no longer has, the next life is given first. Else those that lie last come first.
+    /// Whether the first life is given free blocks in the order in which recovery gives them out, those that lie first before others: so what it was given
+    /// first, and no longer has, the next life is given first. Else those that lie last come first.
     pub lowest_first: bool,
 }
 
