@@ -208,24 +208,25 @@ mod tests {
     use super::*;
     use crate::schedule::{Scheduler, atomic};
     use parking_lot::Mutex;
+    use std::collections::VecDeque;
     use std::panic::Location;
     use std::sync::Arc;
     use std::sync::atomic::Ordering::{Acquire, Release};
 
     /// Has attempts abort for these reasons, one after the other, and then none.
-    struct Script(Mutex<std::vec::IntoIter<Abort>>);
+    struct Script(Mutex<VecDeque<Abort>>);
 
     impl Scheduler for Script {
         fn before(&self, _: Step, _: &'static Location<'static>) {}
 
         fn aborts(&self) -> Option<Abort> {
-            self.0.lock().next()
+            self.0.lock().pop_front()
         }
     }
 
     /// How often `act` is run, whether its transaction takes place, and how that is counted.
     fn scripted(script: &[Abort], mut act: impl FnMut() -> Result<(), ()>) -> (u32, bool, Statistics) {
-        let _scheduled = schedule::enter(Arc::new(Script(Mutex::new(script.to_vec().into_iter()))));
+        let _scheduled = schedule::enter(Arc::new(Script(Mutex::new(script.iter().copied().collect()))));
         let (transactions, mut runs) = (Transactions::default(), 0);
         let done = transactions.run(|| {
             runs += 1;
