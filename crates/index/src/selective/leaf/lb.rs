@@ -440,6 +440,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> Divisible<K> for 
             let (now, place) = (self.header(number, alt).1, self.header(number, !alt).1);
             let mut header = Header::read(now);
             header.free(Self::part(moved, number));
+            // persist-equivalent(store early): nobody reads this header before the switch, which comes behind the fence.
             header.write(pool, place);
             pool.flush(place);
             // The header that counts till now may not be durable, nor what is in its line, if a batch of another thread, whose caller has not fenced, wrote it.
