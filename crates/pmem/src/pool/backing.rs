@@ -24,6 +24,9 @@ pub(super) fn step_of(size: usize, is_cut: bool) -> usize {
     if is_cut { (size / 16).min(STEP_MAX) } else { size.clamp(STEP_MIN, STEP_MAX) }
 }
 
+/// How often the kernel's list of locks is read before a lock is taken for nobody's.
+const LOOKS_AT_LOCKS: usize = 8;
+
 /// The memory of a pool.
 pub(super) enum Backing {
     Memory(Arc<Memory>),
@@ -361,9 +364,13 @@ fn owner_of_lock(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
     let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let line = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line.len() > 5 && line[1] == "FLOCK" && line[5] == place)?;
-    line[4].parse().ok()
+    // The list is read in parts, between which locks of others that come and go may move a line out of sight.
+    (0..LOOKS_AT_LOCKS).find_map(|_| {
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        let mut lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let line = lines.find(|line| line.len() > 5 && line[1] == "FLOCK" && line[5] == place)?;
+        line[4].parse().ok()
+    })
 }
 
 /// What is synchronised, for tests: what of it got to the device without, a test cannot see.
