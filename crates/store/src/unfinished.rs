@@ -33,8 +33,8 @@ impl Unfinished {
     pub(crate) fn create(path: &Path, source: Option<&Path>) -> io::Result<(Self, File)> {
         // What is not there has the name that it is given.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        // A device, or a pipe that somebody reads, would be gone.
-        if fs::metadata(&target).is_ok_and(|there| !there.is_file()) {
+        // A device, or a pipe that somebody reads, would be gone. A directory stays where it is: no file takes its place.
+        if fs::metadata(&target).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no regular file, whose place could be taken", path.display())));
         }
         let path = beside(&target);
