@@ -202,7 +202,7 @@ impl<M: Listed> Salvage<'_, M> {
                 return ControlFlow::Break(());
             }
             last = Some(key.to_vec());
-            match self.take(key, link.get(), to) {
+            match self.standing(link.get()).map_or(Ok(()), |link| self.take(key, link, to)) {
                 Ok(()) => {
                     if self.taken.is_multiple_of(1 << 12) {
                         watch(self.taken);
@@ -221,12 +221,11 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
-    /// Takes the record of `key` that an index links.
+    /// Takes the record of `key` at `link`, which stands.
     ///
     /// # Errors
     /// Those of the store to which it is written; damage is noted.
     fn take(&mut self, key: &[u8], link: u64, to: &Namespace) -> Result<(), Error> {
-        let Some(link) = self.standing(link) else { return Ok(()) };
         match Record::read(self.pool, link) {
             Ok(record) if record.is_intact() && record.matches_key(record.key_sum(key)) => {
                 self.seen.insert(record.off.bytes());

@@ -33,13 +33,14 @@ impl Unfinished {
     pub(crate) fn create(path: &Path, source: Option<&Path>) -> io::Result<(Self, File)> {
         // What is not there has the name that it is given.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let there = fs::metadata(&target).ok();
         // A device, or a pipe that somebody reads, would be gone. A directory stays where it is: no file takes its place.
-        if fs::metadata(&target).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+        if there.as_ref().is_some_and(|there| !there.is_file() && !there.is_dir()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no regular file, whose place could be taken", path.display())));
         }
         let path = beside(&target);
-        let replaced = file_at(&target);
-        let pool = source.and_then(file_at);
+        let replaced = there.filter(Metadata::is_file);
+        let pool = source.and_then(|source| fs::metadata(source).ok()).filter(Metadata::is_file);
         remove_remnant(&path)?;
         // Whoever has opened it while it is empty may read what comes.
         let mode = match (&replaced, &pool) {
@@ -125,8 +126,4 @@ fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".unfinished");
     path.with_file_name(name)
-}
-
-fn file_at(path: &Path) -> Option<Metadata> {
-    fs::metadata(path).ok().filter(Metadata::is_file)
 }

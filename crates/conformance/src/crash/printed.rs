@@ -176,7 +176,7 @@ impl<const MISTAKE: usize> Divisible<u64> for Printed<MISTAKE> {
             pool.persist(&words[0]);
         }
         if !goes_right {
-            // Line 23: d says which slots will be free. The header says that they are not.
+            // Line 23: d says which slots will be free. The header as printed says that they are not; mended, it is d already.
             self.insert_by(pool, d, *pending.key, value);
         }
         (right, Room::Applied)

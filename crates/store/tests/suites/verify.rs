@@ -298,7 +298,7 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
         store.close().unwrap();
         drop(space);
         let mut damaged = std::fs::read(&path).unwrap();
-        // The shape of a record is the last of the words in front of its key, but for the sums.
+        // The shape of a record is the first of the four words in front of its key.
         for n in [300, 1500, 2700] {
             let ats: Vec<_> = damaged.windows(key(n).len()).enumerate().filter(|(_, bytes)| *bytes == key(n)).map(|(at, _)| at).collect();
             assert!(!ats.is_empty());
