@@ -208,13 +208,13 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Tries again what a full pool has refused: garbage makes room, whoever gives it back, and a delete that kept versions may need keep them no longer. Some
-    /// of it, for what is small is not to pay for all of it; each time twice as much as before, until there is no more. The caller holds no stripe and is not
-    /// pinned.
-    pub(crate) fn with_room<T>(&self, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    /// of it, for what is small is not to pay for all of it; each time twice as much as before, until there is no more, and none of the keys that are swept
+    /// then has expired. The caller holds no stripe and is not pinned.
+    pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         let (mut steps, mut is_more) = (STEPS_FOR_ROOM, true);
         loop {
             match act() {
-                Err(error) if is_more && error.is_no_space() => is_more = self.make_room(steps)?,
+                Err(error) if is_more && error.is_no_space() => is_more = self.make_room(steps)? || self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0),
                 outcome => return outcome,
             }
             steps *= 2;

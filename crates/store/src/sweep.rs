@@ -1,8 +1,13 @@
 //! The removal of keys that have expired.
 //!
-//! A key that has expired is absent for whoever reads it, from that moment on (`version.rs`); a write replaces it like any other. What nobody touches is
-//! removed by a sweep, which goes through the keys of all namespaces that have held a key that expires, in steps, and begins anew when it has come to the end.
-//! It remembers one key, so it costs no memory for each key that expires.
+//! A key that has expired is absent for whoever reads it, from that moment on (`version.rs`); a write replaces it like any other. It is removed by a sweep,
+//! which goes through the keys of all namespaces that have held a key that expires, in steps, and begins anew when it has come to the end. It remembers one
+//! key, so it costs no memory for each key that expires.
+//!
+//! Who reads waits for no writer, so he removes nothing, either; but he leaves the key that he has found expired to the next sweep, which takes such keys
+//! first: so many of them as [`TOUCHED_MAX`], and none while another notes one. What is forgotten so, the sweep comes to in its time.
+//!
+//! A write that a full pool refuses sweeps as much as [`Store::keep_house`] does at a time, and is tried again if that has removed anything.
 //!
 //! A pass through a namespace that finds nothing that expires takes it off the list. Each write of something that expires is counted in its namespace, under
 //! the stripe of its key, before it is published ([`Shared::note_expiry`]); the pass begins by reading the count and then waits for whoever holds a stripe. So
@@ -28,9 +33,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Sweeper {
     /// Where it has come to: the number of the namespace, and the pass through it, if that has begun.
     position: Mutex<(u32, Option<Pass>)>,
+    /// Keys that readers have found expired, each behind the number of its namespace.
+    touched: Mutex<Vec<(u32, Vec<u8>)>>,
     /// Number of keys that had expired when the sweep removed them, or a write took their place.
     expired: AtomicU64,
 }
+
+/// Largest number of keys that readers leave to the next sweep.
+const TOUCHED_MAX: usize = 1024;
 
 /// A pass through a namespace that is under way.
 struct Pass {
@@ -45,7 +55,7 @@ struct Pass {
 /// What [`Store::sweep`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Number of keys that were looked at.
+    /// Number of keys that were looked at, in their order.
     pub visited: usize,
     /// Number of those that had expired, and were removed.
     pub removed: usize,
@@ -86,44 +96,13 @@ impl Found {
 }
 
 impl<M: Listed> Store<M> {
-    /// Looks at the next `visits_max` keys, of namespaces with keys that expire, and removes those that have expired. After an error the next sweep goes on
-    /// behind what could not be read.
+    /// Removes keys that have expired: those that were found so by readers, and those among the next `visits_max` keys of namespaces with keys that expire.
+    /// After an error the next sweep goes on behind what could not be read.
     ///
     /// # Errors
     /// A damaged pool; a full one, if a snapshot is open; [`Error::Halted`].
     pub fn sweep(&self, visits_max: usize) -> Result<Swept, Error> {
-        let mut swept = Swept::default();
-        // One at a time: two would do the same twice.
-        let Some(mut position) = self.shared.sweeper.position.try_lock() else {
-            return Ok(swept);
-        };
-        while swept.visited < visits_max {
-            let (number, pass) = std::mem::take(&mut *position);
-            let Some(space) = self.shared.next_to_sweep(number) else {
-                swept.is_round = true;
-                break;
-            };
-            let mut pass = pass.filter(|_| space.number == number).unwrap_or_else(|| self.shared.begin_pass(&space));
-            let found = self.shared.find_expired(&space, pass.after.as_deref(), visits_max - swept.visited);
-            swept.visited += found.visited;
-            pass.has_found |= found.may_expire;
-            *position = match found.last {
-                Some(last) => (space.number, Some(Pass { after: Some(last), ..pass })),
-                None => {
-                    if !pass.has_found {
-                        // Unless it was counted further meanwhile.
-                        _ = space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed);
-                    }
-                    (space.number + 1, None)
-                }
-            };
-            let namespace = Namespace { shared: self.shared.clone(), space };
-            for key in found.expired {
-                swept.removed += usize::from(namespace.remove_expired(&key)?);
-            }
-            found.damage.map_or(Ok(()), Err)?;
-        }
-        Ok(swept)
+        self.shared.sweep(visits_max)
     }
 
     /// Number of keys, since the store was opened, that had expired when the sweep removed them, or somebody else did, or wrote them anew.
@@ -143,6 +122,62 @@ impl Sweeper {
 }
 
 impl<M: Listed> Shared<M> {
+    /// See [`Store::sweep`]. The caller holds no stripe and is not pinned.
+    pub(crate) fn sweep(self: &Arc<Self>, visits_max: usize) -> Result<Swept, Error> {
+        let mut swept = Swept::default();
+        // One at a time: two would do the same twice.
+        let Some(mut position) = self.sweeper.position.try_lock() else {
+            return Ok(swept);
+        };
+        let namespace = |space| Namespace { shared: self.clone(), space };
+        let touched = self.sweeper.touched.try_lock().map(|mut touched| std::mem::take(&mut *touched));
+        for (number, key) in touched.unwrap_or_default() {
+            let space = self.spaces.read().values().find(|space| space.number == number).cloned();
+            if let Some(space) = space {
+                swept.removed += usize::from(namespace(space).remove_expired(&key)?);
+            }
+        }
+        while swept.visited < visits_max {
+            let (number, pass) = std::mem::take(&mut *position);
+            let Some(space) = self.next_to_sweep(number) else {
+                swept.is_round = true;
+                break;
+            };
+            let mut pass = pass.filter(|_| space.number == number).unwrap_or_else(|| self.begin_pass(&space));
+            let found = self.find_expired(&space, pass.after.as_deref(), visits_max - swept.visited);
+            swept.visited += found.visited;
+            pass.has_found |= found.may_expire;
+            *position = match found.last {
+                Some(last) => (space.number, Some(Pass { after: Some(last), ..pass })),
+                None => {
+                    if !pass.has_found {
+                        // Unless it was counted further meanwhile.
+                        _ = space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed);
+                    }
+                    (space.number + 1, None)
+                }
+            };
+            let namespace = namespace(space);
+            for key in found.expired {
+                swept.removed += usize::from(namespace.remove_expired(&key)?);
+            }
+            found.damage.map_or(Ok(()), Err)?;
+        }
+        Ok(swept)
+    }
+
+    /// Leaves the key that `link` was found for to the next sweep, if it has expired. The caller is pinned.
+    #[cold]
+    pub(crate) fn touch(&self, space: &Space, key: &[u8], link: u64) {
+        // What cannot be read is told of by those who look for it.
+        if matches!(self.lifetime(link), Ok(Lifetime::Over))
+            && let Some(mut touched) = self.sweeper.touched.try_lock()
+            && touched.len() < TOUCHED_MAX
+        {
+            touched.push((space.number, key.to_vec()));
+        }
+    }
+
     /// The first namespace from that number on that may have keys that expire.
     fn next_to_sweep(&self, number: u32) -> Option<Arc<Space>> {
         let spaces = self.spaces.read();

@@ -114,10 +114,20 @@ impl<M: Listed> View<'_, M> {
         let index = self.index();
         let Some(index) = index.as_deref() else { return Ok(None) };
         let Some(link) = index.tree.get(key)? else { return Ok(None) };
-        match self.shared.visible(link.get(), self.moment)? {
+        match self.visible(key, link)? {
             Some(record) => read(Found { record, key }).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// What this sees of what the index has for `key`.
+    #[inline(always)]
+    fn visible(&self, key: &[u8], link: NonZeroU64) -> Result<Option<Record<'_>>, Error> {
+        let record = self.shared.visible(link.get(), self.moment)?;
+        if record.is_none() && self.moment.is_none() {
+            self.shared.touch(self.space, key, link.get());
+        }
+        Ok(record)
     }
 
     /// Calls `visit` for each of `keys`, in their order, with what was found of it.
@@ -132,7 +142,7 @@ impl<M: Listed> View<'_, M> {
                 None => links.resize(keys.len(), None),
             }
             for (&key, link) in keys.iter().zip(&links) {
-                let record = link.map_or(Ok(None), |link| self.shared.visible(link.get(), self.moment))?;
+                let record = link.map_or(Ok(None), |link| self.visible(key, link))?;
                 visit(record.map(|record| Found { record, key }))?;
             }
         }

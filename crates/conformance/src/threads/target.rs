@@ -397,6 +397,9 @@ impl<K: Class + ?Sized> Target for Index<K> {
             let mut write = || (mood.pick(random), if mood.removes(random) { 0 } else { payload });
             return Operation::Many(vec![write(), write(), write()]);
         }
+        if self.entry.persistent && random.random_ratio(1, 16) {
+            return Operation::Compact;
+        }
         if mood.removes(random) {
             return Operation::Remove(register);
         }
@@ -438,6 +441,10 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 let were = live.write_many(&writes).map_err(Broken::by("an operation succeeds"))?;
                 return Ok(Returned::Were(were.into_iter().map(Option::unwrap_or_default).collect()));
             }
+            Operation::Compact => {
+                let relocated = live.index.relocate(K::LOWEST, usize::MAX, &|_| true);
+                return relocated.map(|_| Returned::Done).map_err(Broken::by("an operation succeeds"));
+            }
             Operation::Swap(..)
             | Operation::Acts(_)
             | Operation::Merge(..)
@@ -445,8 +452,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
             | Operation::Clear
             | Operation::Walk(_)
             | Operation::Look(_)
-            | Operation::Transact(..)
-            | Operation::Compact => unreachable!("an index has no such operation"),
+            | Operation::Transact(..) => unreachable!("an index has no such operation"),
         };
         Ok(Returned::Was(was.map_err(Broken::by("an operation succeeds"))?.unwrap_or(0)))
     }

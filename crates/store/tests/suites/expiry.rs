@@ -49,6 +49,71 @@ fn what_is_loaded_expires_too() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// What a reader has found expired the next sweep removes, wherever that has come to. A snapshot from before still has it, and leaves it alone.
+#[test]
+fn what_is_read_in_vain_is_removed_first() {
+    let (store, space) = store();
+    let expiry_ms = store.time_ms() + 100;
+    (0..100u8).for_each(|n| space.put_until(&[n], &[n; 3], expiry_ms).unwrap());
+    let snapshot = store.snapshot().unwrap();
+    pass(100);
+    assert!(snapshot.get(&space, &[90]).unwrap().is_some());
+    assert_eq!(store.sweep(0).unwrap().removed, 0);
+    assert_eq!(space.get(&[90]).unwrap(), None);
+    assert_eq!(space.get_many(&[&[91], &[92], &[200]]).unwrap(), [None, None, None]);
+    assert_eq!((space.value_size(&[90]).unwrap(), space.entry(&[93]).unwrap()), (None, None));
+    // One of them is put anew meanwhile.
+    space.put(&[92], b"new").unwrap();
+    assert_eq!(store.sweep(0).unwrap(), Swept { visited: 0, removed: 3, is_round: false });
+    assert_eq!((space.count(), store.expired_count()), (97, 4));
+    assert_eq!(store.sweep(0).unwrap().removed, 0, "they are gone, and forgotten");
+    assert!(snapshot.get(&space, &[90]).unwrap().is_some());
+    assert_eq!(keys(&space), [vec![92]]);
+    // What a reader leaves there is bounded.
+    store.namespace("other").unwrap().put(b"stays", b"1").unwrap();
+    (0..100_000).for_each(|n| assert_eq!(space.get(&[n as u8 % 90]).unwrap(), None));
+    assert_eq!(store.sweep(0).unwrap().removed, 90);
+    drop(snapshot);
+    store.collect(usize::MAX).unwrap();
+    assert!(store.verify().unwrap().is_sound());
+}
+
+/// What a full pool refuses is tried again when what has expired is gone.
+#[test]
+fn a_full_pool_gives_up_what_has_expired() {
+    let full = || {
+        let store = Store::anonymous(Options { size_max: 8 << 20, ..options() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let expiry_ms = store.time_ms() + 100;
+        let has_room = |n: &u32| space.put_until(&n.to_be_bytes(), &[1; 900], expiry_ms).map_or_else(|error| !error.is_no_space(), |()| true);
+        let count = (0..).find(|n| !has_room(n)).unwrap();
+        (store, space, count)
+    };
+    let (store, space, count) = full();
+    assert!(space.put(b"new", &[2; 900]).unwrap_err().is_no_space(), "none has expired yet");
+    pass(100);
+    // One that comes where all thousand keys last is refused, and the next one goes on behind them.
+    let mut refused = 0;
+    for n in 0..count {
+        while let Err(error) = space.put(&[&[0xff][..], &n.to_be_bytes()].concat(), &[2; 900]) {
+            refused += 1;
+            assert!(error.is_no_space() && refused < 10, "{n} of {count}: {error}");
+        }
+    }
+    assert_eq!(keys(&space).len(), count as usize);
+    assert!(store.verify().unwrap().is_sound());
+    // A batch of many, a value that takes the room of many, and a transaction.
+    let (store, space, count) = full();
+    pass(100);
+    let mut batch = Batch::default();
+    (0..count / 2).for_each(|n| batch.put(&space, &[&[0xff][..], &n.to_be_bytes()].concat(), &[3; 900]));
+    store.write(batch).unwrap();
+    space.put(b"large", &[4; 50 << 10]).unwrap();
+    store.transact(Isolation::Serializable, |transaction| transaction.put(&space, b"last", &[5; 50 << 10])).unwrap();
+    assert_eq!(keys(&space).len(), count as usize / 2 + 2);
+    assert!(store.verify().unwrap().is_sound());
+}
+
 #[test]
 fn a_key_is_absent_from_its_time_on_whoever_asks() {
     let (store, space) = store();

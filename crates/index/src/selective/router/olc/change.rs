@@ -97,7 +97,6 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let mut parent = None;
         self.descend(Target::At(low), |step| {
             if step.shape.count == FANOUT {
-                step.node.latch().validate(step.version)?;
                 self.split(step.number, step.version, parent)?;
                 return Err(Restart);
             }
