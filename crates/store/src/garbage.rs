@@ -214,7 +214,9 @@ impl<M: Listed> Shared<M> {
         let (mut steps, mut is_more) = (STEPS_FOR_ROOM, true);
         loop {
             match act() {
-                Err(error) if is_more && error.is_no_space() => is_more = self.make_room(steps)? || self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0),
+                Err(error) if is_more && error.is_no_space() => {
+                    is_more = self.make_room(steps)? || self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0)
+                }
                 outcome => return outcome,
             }
             steps *= 2;
