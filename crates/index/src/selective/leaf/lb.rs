@@ -330,8 +330,9 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
     /// No entry takes the slot of one that goes: till the plan is published that one is there.
     fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<[Header; BLOCKS]>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
         if let Change::Update(value) = change {
-            // persist-equivalent(store early): before it in its line may be in the balance entries that do not count yet, other keys' values, and, if a caller has yet
-            // to fence, a header that says of this key what it said before, or that it is new: each pair of them, in either order, is a state without a fence.
+            // persist-equivalent(store early): before it in its line may be in the balance entries that do not count yet, other keys' values, and, if a caller
+            // has yet to fence, a header that says of this key what it said before, or that it is new: each pair of them, in either order, is a state without
+            // a fence.
             super::set_value(pm, self.value(slot), value);
             return Ok(Written::Done);
         }
