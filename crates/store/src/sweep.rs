@@ -5,7 +5,8 @@
 //! key, so it costs no memory for each key that expires.
 //!
 //! Who reads waits for no writer, so he removes nothing, either; but he leaves the key that he has found expired to the next sweep, which takes such keys
-//! first: so many of them as [`TOUCHED_MAX`], and none while another notes one. What is forgotten so, the sweep comes to in its time.
+//! besides, behind its own: one that cannot be removed must not keep it from coming on. There are so many of them as [`TOUCHED_MAX`], and none is noted while
+//! somebody else notes one. What is forgotten so, the sweep comes to in its time.
 //!
 //! A write that a full pool refuses sweeps as much as [`Store::keep_house`] does at a time, and is tried again if that has removed anything.
 //!
@@ -33,8 +34,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Sweeper {
     /// Where it has come to: the number of the namespace, and the pass through it, if that has begun.
     position: Mutex<(u32, Option<Pass>)>,
-    /// Keys that readers have found expired, each behind the number of its namespace.
-    touched: Mutex<Vec<(u32, Vec<u8>)>>,
+    /// Keys that readers have found expired, each behind its namespace.
+    touched: Mutex<Vec<(Arc<Space>, Vec<u8>)>>,
     /// Number of keys that had expired when the sweep removed them, or a write took their place.
     expired: AtomicU64,
 }
@@ -96,7 +97,7 @@ impl Found {
 }
 
 impl<M: Listed> Store<M> {
-    /// Removes keys that have expired: those that were found so by readers, and those among the next `visits_max` keys of namespaces with keys that expire.
+    /// Removes keys that have expired: those among the next `visits_max` keys of namespaces with keys that expire, and those that readers have found so.
     /// After an error the next sweep goes on behind what could not be read.
     ///
     /// # Errors
@@ -130,13 +131,6 @@ impl<M: Listed> Shared<M> {
             return Ok(swept);
         };
         let namespace = |space| Namespace { shared: self.clone(), space };
-        let touched = self.sweeper.touched.try_lock().map(|mut touched| std::mem::take(&mut *touched));
-        for (number, key) in touched.unwrap_or_default() {
-            let space = self.spaces.read().values().find(|space| space.number == number).cloned();
-            if let Some(space) = space {
-                swept.removed += usize::from(namespace(space).remove_expired(&key)?);
-            }
-        }
         while swept.visited < visits_max {
             let (number, pass) = std::mem::take(&mut *position);
             let Some(space) = self.next_to_sweep(number) else {
@@ -163,18 +157,22 @@ impl<M: Listed> Shared<M> {
             }
             found.damage.map_or(Ok(()), Err)?;
         }
+        let touched = self.sweeper.touched.try_lock().map(|mut touched| std::mem::take(&mut *touched));
+        for (space, key) in touched.unwrap_or_default() {
+            swept.removed += usize::from(namespace(space).remove_expired(&key)?);
+        }
         Ok(swept)
     }
 
     /// Leaves the key that `link` was found for to the next sweep, if it has expired. The caller is pinned.
     #[cold]
-    pub(crate) fn touch(&self, space: &Space, key: &[u8], link: u64) {
+    pub(crate) fn touch(&self, space: &Arc<Space>, key: &[u8], link: u64) {
         // What cannot be read is told of by those who look for it.
         if matches!(self.lifetime(link), Ok(Lifetime::Over))
             && let Some(mut touched) = self.sweeper.touched.try_lock()
             && touched.len() < TOUCHED_MAX
         {
-            touched.push((space.number, key.to_vec()));
+            touched.push((space.clone(), key.to_vec()));
         }
     }
 

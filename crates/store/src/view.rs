@@ -93,7 +93,7 @@ impl<'w> Met<'w> {
 /// A namespace, now or as of a moment.
 pub(crate) struct View<'s, M: Medium> {
     pub(crate) shared: &'s Shared<M>,
-    pub(crate) space: &'s Space,
+    pub(crate) space: &'s Arc<Space>,
     /// That of a snapshot, which is held; `None`: now.
     pub(crate) moment: Option<Moment>,
 }
