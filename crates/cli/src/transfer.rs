@@ -7,7 +7,7 @@ use everleaf::{Passed, Store, StreamError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -63,13 +63,36 @@ pub(crate) fn print(done: &str, passed: Passed, time: Duration, as_json: bool) -
     out.flush()
 }
 
-/// Writes some of the namespaces of a store, or all if none is named, into a file that gets its name when it is whole.
-pub(crate) fn back_up(store: &Store, only: &[&str], file: &Path, transfer: &Transfer) -> Result<Passed, Failure> {
+/// Writes some of the namespaces of a store, or all if none is named, into a file that gets its name when it is whole; or to standard output, a pipe, a
+/// device.
+pub(crate) fn write(store: &Store, only: &[&str], file: &Path, transfer: &Transfer) -> Result<Passed, Failure> {
+    if is_standard(file) {
+        return write_to(store, only, file, std::io::stdout().lock(), transfer);
+    }
+    // A pipe or a device takes the stream as it comes.
+    if std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file()) {
+        let out = File::options().write(true).open(file).map_err(|source| Failure::io("open", file, source))?;
+        return write_to(store, only, file, out, transfer);
+    }
     let mut backup = store.snapshot()?.backup_of(only, file).map_err(failure(file))?;
     while backup.advance().map_err(failure(file))? {
         transfer.show(backup.passed(), backup.entries_expected());
     }
     backup.finish().map_err(failure(file))
+}
+
+fn write_to(store: &Store, only: &[&str], file: &Path, out: impl Write, transfer: &Transfer) -> Result<Passed, Failure> {
+    let mut export = store.snapshot()?.export(only, out).map_err(failure(file))?;
+    while export.advance().map_err(failure(file))? {
+        transfer.show(export.passed(), export.entries_expected());
+    }
+    Ok(export.finish().map_err(failure(file))?.1)
+}
+
+/// [`print`] of what was written, unless it was to standard output, which has the stream.
+pub(crate) fn print_written(done: &str, passed: Passed, transfer: Transfer, file: &Path, as_json: bool) -> Result<(), Failure> {
+    let time = transfer.end();
+    if is_standard(file) { Ok(()) } else { print(done, passed, time, as_json) }
 }
 
 /// The file of a stream; `-` is standard input.

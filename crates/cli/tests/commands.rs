@@ -280,7 +280,11 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     assert!(expect(path, &["dump", "--pool", "restored.pool"], b"", 0) == dump);
     let report = said(expect(path, &["verify", "--json", "--pool", "restored.pool"], b"", 0));
     assert_eq!((&report["sound"], &report["namespaces"][1]["index"]), (&true.into(), &"lb".into()));
-    // Through a pipe, and of one namespace.
+    // Through pipes.
+    let stream = expect(path, &["backup", "-"], b"", 0);
+    expect(path, &["restore", "-", "--pool", "piped.pool"], &stream, 0);
+    assert!(expect(path, &["dump", "--pool", "piped.pool"], b"", 0) == dump);
+    // And of one namespace.
     let stream = expect(path, &["export", "-", "--namespace", "other"], b"", 0);
     expect(path, &["export", "-", "--namespace", "absent"], b"", 2);
     expect(path, &["import", "-", "--pool", "imported.pool"], &stream, 0);

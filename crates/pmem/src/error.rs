@@ -4,12 +4,15 @@ use crate::Domain;
 use std::io;
 use std::path::PathBuf;
 
+/// What [`Error::Corrupt`] ends with: what to do, for who is not just looking for damage.
+pub const DAMAGE_ADVICE: &str = "; run `everleaf check` on a copy of the pool, or restore a backup";
+
 /// An error of the persistent-memory layer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Bytes read back from the pool contradict themselves.
-    #[error("pool damaged at byte {at:#x}: {what}; run `everleaf check` on a copy of the pool, or restore a backup")]
+    #[error("pool damaged at byte {at:#x}: {what}{DAMAGE_ADVICE}")]
     Corrupt {
         /// Offset in the pool, in bytes.
         at: u64,

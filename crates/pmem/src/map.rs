@@ -424,6 +424,12 @@ pub(crate) fn punch(file: &File, from: usize, to: usize) -> io::Result<bool> {
     }
 }
 
+/// Bytes that the file system of `file` has for whoever may not use what it keeps for its owner.
+pub(crate) fn available(file: &File) -> io::Result<u64> {
+    let found = rustix::fs::fstatvfs(file)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
 /// What `fallocate` does, as far as possible on file systems that have no such call: what the file has already is left as it is.
 fn extend_with_zeroes(file: &File, from: u64, to: u64) -> io::Result<()> {
     files::write_zeroes(file, from.max(file.metadata()?.len()), to)

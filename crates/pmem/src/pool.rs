@@ -490,6 +490,11 @@ impl<M: Medium> Pool<M> {
         self.backing.journal()
     }
 
+    /// Number of bytes that the file system would still give.
+    pub(crate) fn available(&self) -> usize {
+        self.backing.available()
+    }
+
     /// Gives the bytes from `off` on space on the file system, if they have none.
     ///
     /// # Errors

@@ -48,7 +48,6 @@
 
 mod batch;
 mod block;
-mod check;
 mod clock;
 mod compact;
 mod cursor;
@@ -69,19 +68,20 @@ mod scan;
 mod shrink;
 mod slots;
 mod snapshot;
+mod stats;
 mod store;
 mod stream;
 mod stripes;
 mod sweep;
 mod transaction;
 mod unfinished;
+mod verify;
 mod version;
 mod view;
 mod wall;
 mod watch;
 
 pub use batch::Batch;
-pub use check::{Damage, Fill, NamespaceReport, NamespaceStats, Report, Stats};
 pub use compact::{Compacted, compact, repair};
 pub use cursor::Cursor;
 pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT};
@@ -97,10 +97,12 @@ pub use namespace::{Change, Entry, Found, Namespace};
 pub use salvage::{LOST_AND_FOUND, Salvaged};
 pub use shrink::Shrunk;
 pub use snapshot::Snapshot;
+pub use stats::{Fill, NamespaceStats, Stats};
 pub use store::{Options, Store};
 pub use stream::{Origin, Part, Passed, StreamEntry, StreamError, StreamReader};
 pub use sweep::Swept;
 pub use transaction::{Isolation, Savepoint, Transaction};
+pub use verify::{Damage, NamespaceReport, Report};
 pub use wall::{HeldTime, Times};
 
 /// The example of the README, which is to stay true.

@@ -27,10 +27,10 @@
 //! are found in step 2.
 
 use crate::block::{StoreBlock, read_log};
-use crate::check::Damage;
 use crate::error::STORE_ROOT;
 use crate::recovery::entry_of;
 use crate::slots::{DRAFT, PENDING, UNSTAMPED, generation};
+use crate::verify::Damage;
 use crate::{Direction, Error, Namespace, Store};
 use everleaf_index::record::Record;
 use everleaf_index::{Listed, OrderedIndex, Recovery};
@@ -62,7 +62,7 @@ pub struct Salvaged {
 
 impl Salvaged {
     fn lose(&mut self, namespace: Option<&str>, what: impl ToString) {
-        self.losses.push(Damage { namespace: namespace.map(str::to_owned), what: what.to_string() });
+        self.losses.push(Damage::new(namespace, what));
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// The file of the backup; it gets this name when it is whole
+    /// The file of the backup, which gets this name when it is whole; - is standard output
     file: PathBuf,
     /// Print the outcome as JSON
     #[arg(long)]
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let transfer = Transfer::begin();
-        let passed = self.pool.with_store(|store| transfer::back_up(store, &[], &self.file, &transfer))?;
-        transfer::print("backed up", passed, transfer.end(), self.json)
+        let passed = self.pool.with_store(|store| transfer::write(store, &[], &self.file, &transfer))?;
+        transfer::print_written("backed up", passed, transfer, &self.file, self.json)
     }
 }

@@ -4,9 +4,6 @@ use crate::failure::Failure;
 use crate::options::{PoolArguments, expect_namespace};
 use crate::transfer::{self, Transfer};
 use clap::Args;
-use everleaf::{Passed, Store};
-use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -28,30 +25,9 @@ impl Arguments {
         let transfer = Transfer::begin();
         let passed = self.pool.with_store(|store| {
             self.namespace.iter().try_for_each(|name| expect_namespace(store, name))?;
-            if transfer::is_standard(&self.file) {
-                return self.write(store, std::io::stdout().lock(), &transfer);
-            }
-            // A pipe or a device takes the stream as it comes.
-            if std::fs::metadata(&self.file).is_ok_and(|metadata| !metadata.is_file()) {
-                let file = File::options().write(true).open(&self.file).map_err(|source| Failure::io("open", &self.file, source))?;
-                return self.write(store, file, &transfer);
-            }
-            transfer::back_up(store, &self.only(), &self.file, &transfer)
+            let only: Vec<_> = self.namespace.iter().map(String::as_str).collect();
+            transfer::write(store, &only, &self.file, &transfer)
         })?;
-        let time = transfer.end();
-        // Standard output has the stream.
-        if transfer::is_standard(&self.file) { Ok(()) } else { transfer::print("exported", passed, time, self.json) }
-    }
-
-    fn only(&self) -> Vec<&str> {
-        self.namespace.iter().map(String::as_str).collect()
-    }
-
-    fn write(&self, store: &Store, out: impl Write, transfer: &Transfer) -> Result<Passed, Failure> {
-        let mut export = store.snapshot()?.export(&self.only(), out).map_err(transfer::failure(&self.file))?;
-        while export.advance().map_err(transfer::failure(&self.file))? {
-            transfer.show(export.passed(), export.entries_expected());
-        }
-        Ok(export.finish().map_err(transfer::failure(&self.file))?.1)
+        transfer::print_written("exported", passed, transfer, &self.file, self.json)
     }
 }

@@ -56,7 +56,7 @@ impl Arguments {
             "pool {}: {} of at most {}, {} in use{}",
             self.pool.pool.display(),
             text::size(stats.pool.size),
-            text::size(stats.pool.size_max),
+            text::size(fill.limit),
             text::size(fill.used),
             if fill.is_near_limit() { NEAR_LIMIT } else { "" }
         ))?;
@@ -113,7 +113,8 @@ fn as_json(stats: &Stats, fill: Fill) -> Value {
         })
         .collect();
     json!({
-        "size": stats.pool.size, "size_max": stats.pool.size_max, "used": fill.used, "is_near_limit": fill.is_near_limit(), "namespaces": namespaces,
+        "size": stats.pool.size, "size_max": stats.pool.size_max, "used": fill.used, "limit": fill.limit, "is_near_limit": fill.is_near_limit(),
+        "namespaces": namespaces,
     })
 }
 

@@ -9,7 +9,7 @@ fn operations(world: &str) -> usize {
     match world {
         "isle-128/u64" => 4,
         "isle-128/bytes" | "lb-128/u64" | "nv-128/u64" => 3,
-        // It has many operations, and a test of its own for longer sequences.
+        // It has many operations, and on its default index a test of its own for longer sequences.
         "store" => 1,
         _ => 2,
     }
@@ -24,6 +24,11 @@ fn worlds() -> impl Iterator<Item = Box<dyn Suite>> {
 fn small_worlds() -> impl Iterator<Item = Box<dyn Suite>> {
     let is_small = |name: &str| ["-64", "-128", "-192", "x128", "x192", "pool", "store"].iter().any(|small| name.contains(small));
     worlds().filter(move |suite| is_small(&suite.name()) && !suite.name().contains("-packed") && !suite.name().contains("-olc"))
+}
+
+/// The store on the smallest of all leaves, and on those of its default.
+fn stores() -> impl Iterator<Item = Box<dyn Suite>> {
+    suites().into_iter().chain(more_suites()).filter(|suite| ["store", "store-ever-64"].contains(&&*suite.name()))
 }
 
 fn every(change: impl Fn(&dyn Suite, &mut Options)) {
@@ -67,10 +72,10 @@ fn every_crash_of_a_third_life() {
 /// What the second write has left behind, such as a tombstone or a slot that served, is there when the third one is cut short.
 #[test]
 fn every_crash_of_three_writes_to_a_store() {
-    let store = suites().into_iter().find(|suite| suite.name() == "store").expect("the store is a world");
+    let store = stores().find(|suite| suite.name() == "store-ever-64").expect("the store on its default is a world");
     let options = Options { operations: 3, start: Some("filled".to_owned()), depth: 0, lives: 0, follow_up_every: 32, ..Options::default() };
     let report = store.every(&options);
-    println!("store, filled: {report}");
+    println!("{}, filled: {report}", store.name());
     report.assert_clean();
 }
 
@@ -92,7 +97,7 @@ fn every_crash_of_stores_in_full_pools() {
 /// In the domain `msync` large values need a flush as all others do, and an entry is published with its record, which is not fenced before.
 #[test]
 fn every_crash_of_a_store_that_waits_for_a_device() {
-    for suite in suites().into_iter().chain(more_suites()).filter(|suite| ["store", "store-ever-64"].contains(&&*suite.name())) {
+    for suite in stores() {
         for start in ["empty", "expiring"] {
             let life = CrashOptions { awaits_device: true, ..CrashOptions::default() };
             let report = suite.every(&Options { operations: 1, start: Some(start.to_owned()), life, ..Options::default() });

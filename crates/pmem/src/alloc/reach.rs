@@ -113,22 +113,29 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Corrupt`] when a reachable block is free or retired, or the allocator's state is damaged.
     pub fn audit(&self, reach: &Reach<'_, M>) -> Result<Usage, Error> {
+        self.audit_with(reach, &mut |_| ())
+    }
+
+    /// [`Pool::audit`], which has `visit` see where each block lies that is allocated, yet not reachable.
+    ///
+    /// # Errors
+    /// See [`Pool::audit`].
+    pub fn audit_with(&self, reach: &Reach<'_, M>, visit: &mut dyn FnMut(u64)) -> Result<Usage, Error> {
         reach.mark_directory()?;
         let heap = &self.alloc.heap;
         let retired = self.epochs.retired();
         let held = heap.inventory(&retired)?;
         let mut usage = Usage { retired: retired.len(), ..Usage::default() };
-        let mut leak = |count: u32, at: u64| {
-            if count > 0 {
-                usage.leaked += count as usize;
-                usage.leaked_at.get_or_insert(at);
-            }
+        let mut leak = |at: u64| {
+            usage.leaked += 1;
+            usage.leaked_at.get_or_insert(at);
+            visit(at);
         };
         for (&slab, held) in &held {
             let (claim, at) = (reach.slabs.get(slab as usize).map_or(UNCLAIMED, |marks| marks.claim.load(Ordering::Acquire)), heap.offset(slab));
             match held {
                 Found::Run { count } => match claim {
-                    UNCLAIMED => leak(1, at + FIRST as u64),
+                    UNCLAIMED => leak(at + FIRST as u64),
                     claim if claim == RUN + u64::from(*count) => usage.reachable += 1,
                     _ => return Err(Error::corrupt(at, "a reachable block where the allocator has another")),
                 },
@@ -144,8 +151,11 @@ impl<M: Medium> Pool<M> {
                             return Err(Error::corrupt(block(marked & !used), "a reachable block that is free or retired"));
                         }
                         usage.reachable += marked.count_ones() as usize;
-                        let leaked = used & !marked;
-                        leak(leaked.count_ones(), if leaked == 0 { 0 } else { block(leaked) });
+                        let mut leaked = used & !marked;
+                        while leaked != 0 {
+                            leak(block(leaked));
+                            leaked &= leaked - 1;
+                        }
                     }
                 }
             }

@@ -71,6 +71,12 @@ impl Backing {
         Ok(length.min(self.size_max() as u64))
     }
 
+    /// Bytes that the file system has for whoever may not use what it keeps for its owner; as many as can be where there is none, or it does not say.
+    pub(super) fn available(&self) -> usize {
+        let Self::File(mapping) = self else { return usize::MAX };
+        map::available(mapping.file()).map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
     /// Bytes to which a pool may grow here.
     pub(super) fn size_max(&self) -> usize {
         match self {

@@ -85,7 +85,7 @@ fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "backup_last_entries:{}\r\nbackup_last_size:{}\r\n", saves.last_passed.entries, saves.last_passed.stream_bytes)?;
     write!(text, "pool_path:{}\r\npool_size:{}\r\npool_size_max:{}\r\n", server.store.path().display(), pool.size, pool.size_max)?;
     let fill = server.store.fill();
-    write!(text, "pool_used:{}\r\npool_near_limit:{}\r\n", fill.used, u8::from(fill.is_near_limit()))?;
+    write!(text, "pool_used:{}\r\npool_limit:{}\r\npool_near_limit:{}\r\n", fill.used, fill.limit, u8::from(fill.is_near_limit()))?;
     let compactions = server.compactions.state();
     let Shrunk { size_before, size, given_back, records, leaves, is_complete } = compactions.last;
     write!(text, "compaction_in_progress:{}\r\n", u8::from(compactions.is_running))?;

@@ -125,20 +125,28 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// Reads all by scans.
-    fn scan(&mut self) -> Result<(), Error> {
+    /// Reads a range of keys by scans, in either direction, which end with the last key of the range, or with what is found behind it.
+    fn scan(&mut self, random: &mut StdRng) -> Result<(), Error> {
+        let (from, direction) = (random.random_range(0..KEYS), if random.random() { Direction::Forward } else { Direction::Reverse });
+        let keys = from..=random.random_range(from..KEYS);
+        let (first, last) = if direction == Direction::Forward { (keys.start(), keys.end()) } else { (keys.end(), keys.start()) };
+        let is_unbounded = *first == if direction == Direction::Forward { 0 } else { KEYS - 1 };
         let scan = |space| {
             let mut found = BTreeMap::new();
             let visit = |key: &[u8], value: &[u8]| {
-                found.insert(key[0], value.to_vec());
-                ControlFlow::Continue(())
+                if keys.contains(&key[0]) {
+                    found.insert(key[0], value.to_vec());
+                }
+                if keys.contains(&key[0]) && key[0] != *last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             };
-            self.transaction.scan(space, Bound::Unbounded, Direction::Forward, visit).map(|()| found)
+            let first = [*first];
+            let bound = if is_unbounded { Bound::Unbounded } else { Bound::Included(first.as_slice()) };
+            self.transaction.scan(space, bound, direction, visit).map(|()| found)
         };
         let lists = scan(&self.spaces.lists)?;
         let [mut shown, odd] = [scan(&self.spaces.shown[0])?, scan(&self.spaces.shown[1])?];
         shown.extend(odd);
-        for key in 0..KEYS {
+        for key in keys.clone() {
             self.note(key, lists.get(&key).map_or_else(Vec::new, |value| list(value)), shown.remove(&key));
         }
         Ok(())
@@ -171,10 +179,10 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// Reads some keys, or all by scans, and writes some.
+    /// Reads some keys, others by scans, and writes some.
     fn act(&mut self, isolation: Isolation, random: &mut StdRng) -> Result<(), Error> {
         if random.random_ratio(1, 4) {
-            self.scan()?;
+            self.scan(random)?;
         }
         for _ in 0..random.random_range(0..4u32) {
             self.read(random.random_range(0..KEYS))?;

@@ -1,0 +1,71 @@
+//! Numbers of a store.
+
+use crate::Store;
+use everleaf_index::Listed;
+use everleaf_pmem::Info;
+
+/// Numbers of a store, taken without stopping anybody.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Every namespace of the pool, by name.
+    pub namespaces: Vec<NamespaceStats>,
+    /// What the pool says of itself: sizes in bytes, persistence domain, how it was found.
+    pub pool: Info,
+}
+
+/// How full a pool is. See [`Store::fill`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Number of bytes in use, or kept at hand.
+    pub used: usize,
+    /// Number of bytes to which the pool may grow: [`Options::size_max`](crate::Options::size_max), or less, if the file system has less for it now.
+    pub limit: usize,
+}
+
+impl Fill {
+    /// Whether less than a tenth is left: time to make room, in the pool or on its disk, or to open the pool with a higher
+    /// [`Options::size_max`](crate::Options::size_max). A pool that is full refuses writes; reads, deletes and clears go on. While a snapshot is open, or a
+    /// transaction, which has one, a delete leaves a tombstone: for these there is half of the reserve (a thirty-second of `size_max`, 2 MiB at most), and
+    /// when that is used up, deletes are refused, too, until it ends.
+    pub fn is_near_limit(&self) -> bool {
+        self.used > self.limit - self.limit / 10
+    }
+}
+
+/// Numbers of a namespace.
+#[derive(Clone, Debug)]
+pub struct NamespaceStats {
+    /// Its name.
+    pub name: String,
+    /// Name of its index.
+    pub index: &'static str,
+    /// Number of keys.
+    pub keys: u64,
+    /// Number of leaves of the index.
+    pub leaves: u64,
+    /// Leaves that were divided since the index was opened or cleared.
+    pub splits: u64,
+    /// Size of all leaves in bytes.
+    pub leaf_bytes: u64,
+    /// Levels of the index, leaves included.
+    pub depth: u32,
+}
+
+impl<M: Listed> Store<M> {
+    /// Numbers of the store, taken without stopping anybody.
+    pub fn stats(&self) -> Stats {
+        let namespaces = self.existing().into_iter().filter_map(|space| {
+            let index = space.index.load_full()?;
+            let everleaf_index::Stats { leaves, splits, leaf_bytes, depth, .. } = index.tree.stats();
+            Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys: space.count.get(), leaves, splits, leaf_bytes, depth })
+        });
+        Stats { namespaces: namespaces.collect(), pool: self.shared.pool.info() }
+    }
+
+    /// How full the pool is: in a moment, without reading it.
+    pub fn fill(&self) -> Fill {
+        let pool = &self.shared.pool;
+        let used = pool.used();
+        Fill { used, limit: used + pool.room() }
+    }
+}

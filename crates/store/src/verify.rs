@@ -1,0 +1,357 @@
+//! The search for damage.
+//!
+//! 1. Every index is walked, and the records that it leads to are read. A leaf with a record that cannot be read may stop the walk: then it goes on from the
+//!    end, backward, up to where the next such leaf stops it.
+//! 2. What lies between two of these is found by the blocks that are in use and that nothing has led to so far: those that are sound records tell keys which
+//!    the index may have there. It is walked again from the first of them, and from the next where that does not go on; so every leaf is walked but those that
+//!    stop walks, whose damage is named, and of these every key is asked for that has a record.
+//! 3. What is allocated is compared with what was come by.
+//!
+//! Memory: a bit for each block, and the keys that are between two damages.
+
+use crate::store::{Index, Space};
+use crate::version::{Age, damaged, untimely};
+use crate::{Direction, Error, Store};
+use everleaf_index::Listed;
+use everleaf_index::record::Record;
+use everleaf_pmem::{DAMAGE_ADVICE, Off, Reach, Usage, Word, schedule};
+use std::collections::{BTreeSet, HashSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Keys that are read before whoever watches a verification is told how many it were.
+const KEYS_PER_LOOK: u64 = 1024;
+
+/// What [`Store::verify`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What it read of each namespace.
+    pub namespaces: Vec<NamespaceReport>,
+    /// How the space of the pool is used.
+    pub usage: Usage,
+    /// Every damage that was found.
+    pub damages: Vec<Damage>,
+}
+
+/// What [`Store::verify`] read of a namespace.
+#[derive(Clone, Debug, Default)]
+pub struct NamespaceReport {
+    /// Its name.
+    pub name: String,
+    /// Name of its index.
+    pub index: &'static str,
+    /// Number of keys whose records are intact.
+    pub keys: u64,
+    /// Their size in bytes, keys and values.
+    pub bytes: u64,
+}
+
+/// One damage.
+#[derive(Clone, Debug)]
+pub struct Damage {
+    /// In which namespace, if in one.
+    pub namespace: Option<String>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Damage {
+    pub(crate) fn new(namespace: Option<&str>, what: impl ToString) -> Self {
+        Self { namespace: namespace.map(str::to_owned), what: what.to_string().replace(DAMAGE_ADVICE, "") }
+    }
+}
+
+impl NamespaceReport {
+    fn add(&mut self, other: &Self) {
+        self.keys += other.keys;
+        self.bytes += other.bytes;
+    }
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damages.is_empty()
+    }
+
+    fn note(&mut self, namespace: Option<&str>, what: impl ToString) {
+        self.damages.push(Damage::new(namespace, what));
+    }
+}
+
+/// An index of which damage has kept the walks from a part.
+struct Stopped {
+    index: Arc<Index>,
+    /// Its place in [`Report::namespaces`]; one that was cleared has none.
+    number: Option<usize>,
+    name: String,
+    /// What is up to this key was walked, and what is from this one on; none where there is none.
+    end: Option<Vec<u8>>,
+    start: Option<Vec<u8>>,
+    /// What has stopped walks, as it is told.
+    stops: HashSet<String>,
+}
+
+/// What a walk came by.
+struct Walked {
+    found: NamespaceReport,
+    /// The last key.
+    last: Option<Vec<u8>>,
+    /// What stopped it.
+    stop: Option<String>,
+}
+
+/// A verification that is under way.
+struct Verification<'v, M: Listed> {
+    store: &'v Store<M>,
+    reach: &'v Reach<'v, M>,
+    report: Report,
+    stopped: Vec<Stopped>,
+    step: &'v mut dyn FnMut(),
+    /// For the key of a record.
+    key: Vec<u8>,
+}
+
+impl<M: Listed> Store<M> {
+    /// Reads everything: every index, every record and its checksum, and that no block serves two masters. Writers wait meanwhile; readers do not.
+    ///
+    /// # Errors
+    /// None yet that is not in the report.
+    pub fn verify(&self) -> Result<Report, Error> {
+        self.verify_with(|_, _| ())
+    }
+
+    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are.
+    ///
+    /// # Errors
+    /// See [`Store::verify`].
+    pub fn verify_with(&self, mut watch: impl FnMut(u64, u64)) -> Result<Report, Error> {
+        let _loading = schedule::lock(&self.shared.loading);
+        let _compacting = schedule::lock(&self.shared.compacting);
+        let _paused = self.shared.garbage.pause();
+        let _all = self.shared.stripes.lock_all();
+        let existing = self.existing();
+        let expected = existing.iter().map(|space| space.count.get()).sum();
+        let mut read = 0_u64;
+        let mut step = || {
+            read += 1;
+            if read.is_multiple_of(KEYS_PER_LOOK) {
+                watch(read, expected);
+            }
+        };
+        let reach = self.shared.pool.reach();
+        let verification = Verification { store: self, reach: &reach, report: Report::default(), stopped: Vec::new(), step: &mut step, key: Vec::new() };
+        Ok(verification.run(&existing))
+    }
+
+    pub(crate) fn existing(&self) -> Vec<Arc<Space>> {
+        self.shared.spaces.read().values().cloned().collect()
+    }
+}
+
+impl<M: Listed> Verification<'_, M> {
+    fn run(mut self, spaces: &[Arc<Space>]) -> Report {
+        let shared = &self.store.shared;
+        self.mark(None, shared.header.off().bytes(), size_of_val(shared.header.get()));
+        for space in spaces {
+            self.space(space);
+        }
+        self.held();
+        // Blocks on their way back are no leaks.
+        shared.pool.collect();
+        let was_stopped = !self.stopped.is_empty();
+        self.between();
+        match shared.pool.audit(self.reach) {
+            Ok(usage) => {
+                if let Some(at) = usage.leaked_at {
+                    let which = if was_stopped { ", what cannot be read among them" } else { "" };
+                    self.report.note(None, format!("{} blocks are allocated, yet nothing reaches them{which}, one at {at:#x}", usage.leaked));
+                }
+                self.report.usage = usage;
+            }
+            Err(error) => self.report.note(None, error),
+        }
+        self.report
+    }
+
+    fn mark(&mut self, namespace: Option<&str>, off: u64, size: usize) {
+        if let Err(error) = self.reach.mark(Off::<Word>::new(off), size) {
+            self.report.note(namespace, error);
+        }
+    }
+
+    fn space(&mut self, space: &Space) {
+        let Some(index) = space.index.load_full() else { return };
+        let found = self.index(&space.name, &index, Some(self.report.namespaces.len()));
+        let counted = space.count.get();
+        if found.keys != counted && self.report.is_sound() {
+            self.report.note(Some(&space.name), format!("{counted} keys are counted, {} are found", found.keys));
+        }
+        self.report.namespaces.push(found);
+    }
+
+    /// What snapshots hold back is in use, too, and what transactions have written.
+    fn held(&mut self) {
+        let shared = &self.store.shared;
+        let (mut links, mut indexes, mut blocks) = (shared.drafts.links(), Vec::new(), Vec::new());
+        if let Err(error) = shared.visit_held(|link| links.push(link), |index| indexes.push(index.clone()), |off, size| blocks.push((off, size))) {
+            self.report.note(None, error);
+        }
+        for link in links {
+            match Record::read(&shared.pool, link) {
+                Ok(record) => self.mark(None, record.off.bytes(), record.size()),
+                Err(error) => self.report.note(None, error),
+            }
+        }
+        for (off, size) in blocks {
+            self.mark(None, off, size);
+        }
+        for index in indexes {
+            self.index("(cleared)", &index, None);
+        }
+    }
+
+    /// Step 1 for an index.
+    fn index(&mut self, name: &str, index: &Arc<Index>, number: Option<usize>) -> NamespaceReport {
+        if let Err(error) = index.tree.check() {
+            self.report.note(Some(name), error);
+        }
+        let marked = index.tree.blocks(&mut |off, size| Ok(self.reach.mark(Off::<Word>::new(off), size)?));
+        if let Err(error) = marked {
+            self.report.note(Some(name), error);
+        }
+        let Walked { mut found, last, stop } = self.walk(name, index, Bound::Unbounded, Direction::Forward, None);
+        if let Some(stop) = stop {
+            self.report.note(Some(name), format!("behind the key \"{}\": {stop}", last.as_deref().unwrap_or_default().escape_ascii()));
+            let back = self.walk(name, index, Bound::Unbounded, Direction::Reverse, last.as_deref());
+            found.add(&back.found);
+            if let Some(again) = back.stop {
+                if again != stop {
+                    self.report.note(Some(name), format!("before the key \"{}\": {again}", back.last.as_deref().unwrap_or_default().escape_ascii()));
+                }
+                let stops = HashSet::from([stop, again]);
+                self.stopped.push(Stopped { index: index.clone(), number, name: name.to_owned(), end: last, start: back.last, stops });
+            }
+        }
+        found
+    }
+
+    /// Step 2.
+    fn between(&mut self) {
+        if self.stopped.is_empty() {
+            return;
+        }
+        let pool = &self.store.shared.pool;
+        let (mut keys, mut key) = (BTreeSet::new(), Vec::new());
+        let audited = pool.audit_with(self.reach, &mut |at| {
+            let Ok(record) = Record::read(pool, Off::<Word>::new(at).link()) else { return };
+            key.clear();
+            record.copy_key(&mut key);
+            if record.matches_key(record.key_sum(&key)) {
+                keys.insert(key.clone());
+            }
+        });
+        if audited.is_err() {
+            // Whoever audits next is told. What is in use is not known.
+            return;
+        }
+        for stopped in std::mem::take(&mut self.stopped) {
+            self.between_two(stopped, &keys);
+        }
+    }
+
+    /// Step 2 for an index. `keys` are those of records to which nothing has led.
+    fn between_two(&mut self, stopped: Stopped, keys: &BTreeSet<Vec<u8>>) {
+        let Stopped { index, number, name, end, start, mut stops } = stopped;
+        let mut found = NamespaceReport::default();
+        let (lower, upper) = (end.map_or(Bound::Unbounded, Bound::Excluded), start.clone().map_or(Bound::Unbounded, Bound::Excluded));
+        let mut last: Option<Vec<u8>> = None;
+        for key in keys.range::<Vec<u8>, _>((lower, upper)) {
+            if last.as_ref().is_some_and(|last| key <= last) {
+                continue;
+            }
+            let walked = self.walk(&name, &index, Bound::Included(key), Direction::Forward, start.as_deref());
+            found.add(&walked.found);
+            let Some(stop) = walked.stop else { break };
+            if stops.insert(stop.clone()) {
+                let behind = walked.last.as_ref().unwrap_or(key);
+                self.report.note(Some(&name), format!("behind the key \"{}\": {stop}", behind.escape_ascii()));
+            }
+            if walked.last.is_some() {
+                last = walked.last;
+                continue;
+            }
+            // It is in a leaf that stops walks.
+            match index.tree.get(key) {
+                Ok(Some(link)) => self.entry(&name, key, link.get(), &mut found),
+                Ok(None) => {}
+                Err(error) => {
+                    if stops.insert(error.to_string()) {
+                        self.report.note(Some(&name), format!("key \"{}\": {error}", key.escape_ascii()));
+                    }
+                }
+            }
+        }
+        if let Some(number) = number {
+            self.report.namespaces[number].add(&found);
+        }
+    }
+
+    /// Reads an index and its records from a bound on, up to the key `until` and without it, if there is one.
+    fn walk(&mut self, name: &str, index: &Index, from: Bound<&Vec<u8>>, direction: Direction, until: Option<&[u8]>) -> Walked {
+        let mut walked = Walked { found: NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() }, last: None, stop: None };
+        let Walked { found, last, stop } = &mut walked;
+        let is_before = |a: &[u8], b: &[u8]| if direction == Direction::Forward { a < b } else { a > b };
+        let scanned = index.tree.scan(from.map(Vec::as_slice), direction, &mut |key, link| {
+            if until.is_some_and(|until| !is_before(key, until)) {
+                return ControlFlow::Break(());
+            }
+            if last.as_ref().is_some_and(|last| !is_before(last, key)) {
+                *stop = Some(format!("an entry out of order, of the key \"{}\"", key.escape_ascii()));
+                return ControlFlow::Break(());
+            }
+            (self.step)();
+            self.entry(name, key, link.get(), found);
+            let last = last.get_or_insert_default();
+            last.clear();
+            last.extend_from_slice(key);
+            ControlFlow::Continue(())
+        });
+        if let Err(error) = scanned {
+            walked.stop = Some(error.to_string());
+        }
+        walked
+    }
+
+    /// Reads the record of `key`, to which an index has `link`.
+    fn entry(&mut self, name: &str, key: &[u8], link: u64, found: &mut NamespaceReport) {
+        match self.record(key, link) {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
+                found.keys += 1;
+                found.bytes += bytes;
+            }
+            Err(error) => self.report.note(Some(name), format!("key \"{}\": {error}", key.escape_ascii())),
+        }
+    }
+
+    /// Checks the record of `key`; its size in bytes, key and value, unless it is a tombstone.
+    fn record(&mut self, key: &[u8], link: u64) -> Result<Option<u64>, Error> {
+        let shared = &self.store.shared;
+        let record = Record::read(&shared.pool, link)?;
+        self.reach.mark(record.off, record.size())?;
+        if !record.is_intact() {
+            return Err(damaged(&record, "a record that does not match its checksum"));
+        }
+        self.key.clear();
+        record.copy_key(&mut self.key);
+        if key != self.key.as_slice() {
+            return Err(damaged(&record, "a record of another key"));
+        }
+        match shared.age(&record)? {
+            Age::Open => Err(damaged(&record, "a pending record, and no batch is under way")),
+            Age::At(at) if at > shared.clock.now() => Err(untimely(&record)),
+            Age::At(_) => Ok((!record.is_tombstone()).then(|| (record.key_size() + record.value_size()) as u64)),
+        }
+    }
+}
