@@ -320,7 +320,7 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     expect(path, &["check"], b"", 0);
     let mut names: Vec<_> = std::fs::read_dir(path).expect("it is there").map(|entry| entry.expect("a file").file_name()).collect();
     names.sort();
-    assert_eq!(names, ["damaged", "everleaf.pool", "file", "imported.pool", "restored.pool"]);
+    assert_eq!(names, ["damaged", "everleaf.pool", "file", "imported.pool", "piped.pool", "restored.pool"]);
 }
 
 /// It was refused, with nothing of it found.
