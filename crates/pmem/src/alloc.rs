@@ -167,18 +167,15 @@ impl<M: Medium> Pool<M> {
     }
 
     /// About how many bytes can still be allocated, the reserve (`reserve.rs`) included: what is free, and what the pool may grow by, no more than the file
-    /// system has space for now. Blocks that threads keep at hand, and those that are retired, do not count.
+    /// system has now. Blocks that threads keep at hand, and those that are retired, do not count.
     pub fn room(&self) -> usize {
-        let (heap, slab_size) = (&self.alloc.heap, self.alloc.slab_size());
-        let growth = (self.size_max() - self.length()) / slab_size * slab_size;
-        let without_space = growth + heap.bare_slabs() * slab_size;
-        heap.free_size() + without_space.min(self.available())
+        let growth = (self.size_max() - self.length()).min(self.available());
+        self.alloc.heap.free_size() + growth / self.alloc.slab_size() * self.alloc.slab_size()
     }
 
     /// About how many bytes of the pool are in use, or kept at hand.
     pub fn used(&self) -> usize {
-        let heap = &self.alloc.heap;
-        self.length().saturating_sub(heap.free_size() + heap.bare_slabs() * self.alloc.slab_size())
+        self.length().saturating_sub(self.alloc.heap.free_size())
     }
 
     /// Writes the allocator's state into free space of the pool, flushed but not fenced; `None` when there is not enough, or the state is not sound. The last
@@ -301,53 +298,53 @@ impl<M: Medium> Pool<M> {
         Ok(heap.offset(slab) + FIRST as u64)
     }
 
-    /// Takes `count` neighbouring free slabs: as they are, if they are more than the reserve; else after making more of them, and, if there is no space for
-    /// that, after giving back everything that is kept at hand.
+    /// Takes `count` neighbouring free slabs: as they are, else after growing the pool, else after giving back everything that is kept at hand.
     fn take_slabs(&self, count: u32) -> Result<u32, Error> {
         let heap = &self.alloc.heap;
         assert!(!heap.is_recovering(), "nothing can be allocated before the recovery has ended");
-        let take_spare = || if self.has_spare(count) { heap.take_slabs(count) } else { None };
-        if let Some(slab) = take_spare() {
+        let may_take = || self.may_take_slabs(count);
+        if may_take()
+            && let Some(slab) = self.take_free(count)
+        {
             return Ok(slab);
         }
         let _growing = schedule::lock(&heap.growing);
-        if let Some(slab) = take_spare() {
+        let full = match may_take() {
+            true => match self.take_grown(count) {
+                Ok(slab) => return Ok(slab),
+                Err(error) => error,
+            },
+            false => Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.size_max() },
+        };
+        self.collect();
+        heap.stay();
+        self.empty_cache();
+        heap.release_empty();
+        let mut from = 0;
+        while let Some((slab, count)) = heap.take_bare_run(from) {
+            from = slab + count;
+            if self.back_slabs(slab, count) {
+                heap.give_slabs(slab, count);
+            }
+        }
+        if may_take() { self.take_free(count).ok_or(full) } else { Err(full) }
+    }
+
+    /// Takes slabs, growing the pool if need be. The caller has locked that.
+    fn take_grown(&self, count: u32) -> Result<u32, Error> {
+        let heap = &self.alloc.heap;
+        if let Some(slab) = self.take_free(count) {
             return Ok(slab);
         }
-        self.take_made(count).or_else(|full| {
-            self.collect();
-            heap.stay();
-            self.empty_cache();
-            heap.release_empty();
-            self.take_made(count).map_err(|_| full)
-        })
+        self.grow(count as usize * heap.slab_size())?;
+        let full = || Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.length() };
+        self.take_free(count).ok_or_else(full)
     }
 
-    /// Takes slabs, after making some if need be, and leaves the reserve. The caller has locked the growth of the pool.
-    fn take_made(&self, count: u32) -> Result<u32, Error> {
+    /// Takes `count` neighbouring free slabs: such as have space on the file system, else such as have none, if there is some for them.
+    fn take_free(&self, count: u32) -> Option<u32> {
         let heap = &self.alloc.heap;
-        let no_space = || Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.size_max() };
-        let bare = || heap.take_bare(count).filter(|slab| self.back_slabs(*slab, count));
-        let slab = match heap.take_slabs(count).or_else(bare) {
-            Some(slab) => slab,
-            None => {
-                self.make_slabs(count as usize)?;
-                heap.take_slabs(count).ok_or_else(no_space)?
-            }
-        };
-        if !self.secure() {
-            heap.give_slabs(slab, count);
-            return Err(no_space());
-        }
-        Ok(slab)
-    }
-
-    /// Has the pool grow by so many slabs at least. The caller has locked that.
-    fn make_slabs(&self, count: usize) -> Result<(), Error> {
-        let heap = &self.alloc.heap;
-        let grown = self.grow(count * heap.slab_size());
-        heap.is_refused.store(grown.is_err(), Ordering::Relaxed);
-        grown
+        heap.take_slabs(count).or_else(|| heap.take_bare(count).filter(|slab| self.back_slabs(*slab, count)))
     }
 
     /// Gives bare slabs that were taken space on the file system. If there is none, they are bare and free again.

@@ -424,10 +424,10 @@ pub(crate) fn punch(file: &File, from: usize, to: usize) -> io::Result<bool> {
     }
 }
 
-/// Bytes that the file system of `file` has for whoever may not use what it keeps for its owner.
-pub(crate) fn available(file: &File) -> io::Result<u64> {
-    let found = rustix::fs::fstatvfs(file)?;
-    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+/// Bytes that the file system of `file` has for whoever may not use what it keeps for its owner; `None` if it does not say, as a tmpfs without a limit.
+pub(crate) fn available(file: &File) -> Option<u64> {
+    let found = rustix::fs::fstatvfs(file).ok()?;
+    (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// What `fallocate` does, as far as possible on file systems that have no such call: what the file has already is left as it is.

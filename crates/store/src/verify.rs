@@ -7,6 +7,8 @@
 //!    stop walks, whose damage is named, and of these every key is asked for that has a record.
 //! 3. What is allocated is compared with what was come by.
 //!
+//! What a walk has come to, and where it ends, goes by keys that their records prove: one that is damaged may sort anywhere in its leaf.
+//!
 //! Memory: a bit for each block, and the keys that are between two damages.
 
 use crate::store::{Index, Space};
@@ -61,6 +63,13 @@ impl Damage {
     }
 }
 
+impl Stopped {
+    /// Whether no walk has come by what is there.
+    fn spans(&self, key: &[u8]) -> bool {
+        self.end.as_deref().is_none_or(|end| key > end) && self.start.as_deref().is_none_or(|start| key < start)
+    }
+}
+
 impl NamespaceReport {
     fn add(&mut self, other: &Self) {
         self.keys += other.keys;
@@ -95,7 +104,7 @@ struct Stopped {
 /// What a walk came by.
 struct Walked {
     found: NamespaceReport,
-    /// The last key.
+    /// The last key that is its record's.
     last: Option<Vec<u8>>,
     /// What stopped it.
     stop: Option<String>,
@@ -107,6 +116,8 @@ struct Verification<'v, M: Listed> {
     reach: &'v Reach<'v, M>,
     report: Report,
     stopped: Vec<Stopped>,
+    /// Whether damage has stopped any walk.
+    was_stopped: bool,
     step: &'v mut dyn FnMut(),
     /// For the key of a record.
     key: Vec<u8>,
@@ -140,7 +151,8 @@ impl<M: Listed> Store<M> {
             }
         };
         let reach = self.shared.pool.reach();
-        let verification = Verification { store: self, reach: &reach, report: Report::default(), stopped: Vec::new(), step: &mut step, key: Vec::new() };
+        let verification =
+            Verification { store: self, reach: &reach, report: Report::default(), stopped: Vec::new(), was_stopped: false, step: &mut step, key: Vec::new() };
         Ok(verification.run(&existing))
     }
 
@@ -159,12 +171,11 @@ impl<M: Listed> Verification<'_, M> {
         self.held();
         // Blocks on their way back are no leaks.
         shared.pool.collect();
-        let was_stopped = !self.stopped.is_empty();
         self.between();
         match shared.pool.audit(self.reach) {
             Ok(usage) => {
                 if let Some(at) = usage.leaked_at {
-                    let which = if was_stopped { ", what cannot be read among them" } else { "" };
+                    let which = if self.was_stopped { ", what cannot be read among them" } else { "" };
                     self.report.note(None, format!("{} blocks are allocated, yet nothing reaches them{which}, one at {at:#x}", usage.leaked));
                 }
                 self.report.usage = usage;
@@ -222,6 +233,7 @@ impl<M: Listed> Verification<'_, M> {
         }
         let Walked { mut found, last, stop } = self.walk(name, index, Bound::Unbounded, Direction::Forward, None);
         if let Some(stop) = stop {
+            self.was_stopped = true;
             self.report.note(Some(name), format!("behind the key \"{}\": {stop}", last.as_deref().unwrap_or_default().escape_ascii()));
             let back = self.walk(name, index, Bound::Unbounded, Direction::Reverse, last.as_deref());
             found.add(&back.found);
@@ -247,15 +259,16 @@ impl<M: Listed> Verification<'_, M> {
             let Ok(record) = Record::read(pool, Off::<Word>::new(at).link()) else { return };
             key.clear();
             record.copy_key(&mut key);
-            if record.matches_key(record.key_sum(&key)) {
+            if record.matches_key(record.key_sum(&key)) && self.stopped.iter().any(|stopped| stopped.spans(&key)) {
                 keys.insert(key.clone());
             }
         });
-        if audited.is_err() {
-            // Whoever audits next is told. What is in use is not known.
-            return;
-        }
         for stopped in std::mem::take(&mut self.stopped) {
+            // Of what is in use only a part is known then: that audit is told of behind this.
+            if audited.is_err() {
+                let [end, start] = [&stopped.end, &stopped.start].map(|key| key.as_deref().unwrap_or_default().escape_ascii());
+                self.report.note(Some(&stopped.name), format!("not all that is between the keys \"{end}\" and \"{start}\" may have been looked at"));
+            }
             self.between_two(stopped, &keys);
         }
     }
@@ -300,21 +313,19 @@ impl<M: Listed> Verification<'_, M> {
     /// Reads an index and its records from a bound on, up to the key `until` and without it, if there is one.
     fn walk(&mut self, name: &str, index: &Index, from: Bound<&Vec<u8>>, direction: Direction, until: Option<&[u8]>) -> Walked {
         let mut walked = Walked { found: NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() }, last: None, stop: None };
-        let Walked { found, last, stop } = &mut walked;
-        let is_before = |a: &[u8], b: &[u8]| if direction == Direction::Forward { a < b } else { a > b };
+        let Walked { found, last, .. } = &mut walked;
         let scanned = index.tree.scan(from.map(Vec::as_slice), direction, &mut |key, link| {
-            if until.is_some_and(|until| !is_before(key, until)) {
-                return ControlFlow::Break(());
-            }
-            if last.as_ref().is_some_and(|last| !is_before(last, key)) {
-                *stop = Some(format!("an entry out of order, of the key \"{}\"", key.escape_ascii()));
+            let is_proved = Record::read(&self.store.shared.pool, link.get()).is_ok_and(|record| record.matches_key(record.key_sum(key)));
+            if is_proved && until.is_some_and(|until| if direction == Direction::Forward { key >= until } else { key <= until }) {
                 return ControlFlow::Break(());
             }
             (self.step)();
             self.entry(name, key, link.get(), found);
-            let last = last.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(key);
+            if is_proved {
+                let last = last.get_or_insert_default();
+                last.clear();
+                last.extend_from_slice(key);
+            }
             ControlFlow::Continue(())
         });
         if let Err(error) = scanned {

@@ -41,8 +41,6 @@ pub(super) struct Heap {
     recovering: AtomicBool,
     /// Whether the reserve is not whole (`reserve.rs`): then blocks that are freed are kept at hand by nobody.
     is_low: AtomicBool,
-    /// Whether the pool was last refused the space that it wanted to grow by.
-    pub(super) is_refused: AtomicBool,
 }
 
 /// The slabs of one class.
@@ -103,7 +101,6 @@ impl Heap {
             caches: Mutex::default(),
             recovering: AtomicBool::new(recovering),
             is_low: AtomicBool::new(false),
-            is_refused: AtomicBool::new(false),
         };
         heap.extend(length);
         heap
@@ -149,7 +146,7 @@ impl Heap {
         }
     }
 
-    /// Bytes that are free and have space on the file system.
+    /// Bytes in free slabs, and in free blocks that no thread keeps at hand. About so many, while others allocate and free.
     pub(super) fn free_size(&self) -> usize {
         let blocks = self.bins.iter().enumerate().map(|(class, bin)| {
             let bin = bin.lock();
@@ -157,17 +154,12 @@ impl Heap {
             count * self.classes.get(class as u8).size as usize
         });
         let blocks: usize = blocks.sum();
-        blocks + self.backed_slabs() * self.slab_size()
+        blocks + self.free_slabs() * self.slab_size()
     }
 
-    /// Number of free slabs that have space on the file system.
-    pub(super) fn backed_slabs(&self) -> usize {
-        self.runs.lock().total() as usize
-    }
-
-    /// Number of free slabs that may have none.
-    pub(super) fn bare_slabs(&self) -> usize {
-        self.bare.lock().total() as usize
+    /// Number of free slabs.
+    pub(super) fn free_slabs(&self) -> usize {
+        [&self.bare, &self.runs].iter().map(|runs| runs.lock().total() as usize).sum()
     }
 
     /// Whether so many blocks of `class` are free, and no thread has them at hand.

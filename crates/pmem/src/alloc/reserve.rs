@@ -3,21 +3,20 @@
 //! A sixteenth of what the pool may grow to, and no more than 4 MiB, is no room for ordinary allocations. Whoever takes back what a full pool has stopped
 //! halfway may use all of it; whoever removes something, half ([`Reserve`]). A pool of fewer than 32 slabs has none: it is for tests.
 //!
-//! 1. An ordinary allocation leaves the reserve, for blocks of its own size, in free slabs and in free blocks of that size. So what is taken back may be of one
-//!    size only, whichever it is. Slabs have space on the file system: before fewer of them are free the pool grows, or gives space to some that have none
-//!    ([`Pool::secure`]). A file system that is full refuses this while the reserve is whole, and a full disk is no worse than a full pool.
-//! 2. While there are fewer free slabs than that, and the pool cannot grow, nobody takes blocks to keep them at hand, and blocks that are freed go back to the
-//!    heap: nobody gets by them what he would not be given. So work that frees a block for each one that it takes, as a tree does that puts one leaf in the
-//!    place of another, can go on for ever, whatever others ask for meanwhile.
-//! 3. What was used is made up for by growth, if that is possible, and by whatever is freed next.
+//! 1. An ordinary allocation leaves the reserve, for blocks of its own size, in free slabs, in what the pool may grow by, and in free blocks of that size. So
+//!    what is taken back may be of one size only, whichever it is.
+//! 2. While there are fewer free slabs than that, nobody takes blocks to keep them at hand, and blocks that are freed go back to the heap: nobody gets by them
+//!    what he would not be given. So work that frees a block for each one that it takes, as a tree does that puts one leaf in the place of another, can go on
+//!    for ever, whatever others ask for meanwhile.
+//! 3. What was used is made up for by whatever is freed next.
 //!
-//! So many bytes, about: threads look and take one after the other. After a restart the reserve is what is free, however little.
+//! So many bytes, about: threads look and take one after the other. What a file may grow by is there only if the file system has that much. After a restart
+//! the reserve is what is free, however little.
 
 use super::heap::Heap;
 use crate::{Medium, Pool};
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering;
 
 /// Share of the pool, in slabs: one in so many.
 const SHARE: usize = 16;
@@ -81,45 +80,16 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Number of slabs that the pool may grow by, or has free, if it is not more than enough. Once growth was refused, what is free and has space.
+    /// Number of slabs that the pool may grow by, or has free, if it is not more than enough.
     fn slabs_left(&self, enough: usize) -> usize {
-        let heap = &self.alloc.heap;
-        if heap.is_refused.load(Ordering::Relaxed) {
-            return heap.backed_slabs();
-        }
         let growth = self.size_max().saturating_sub(self.length()) / self.alloc.slab_size();
-        if growth >= enough { growth } else { growth + heap.backed_slabs() + heap.bare_slabs() }
+        if growth >= enough { growth } else { growth + self.alloc.heap.free_slabs() }
     }
 
-    /// Whether so many free slabs have space, and a whole reserve besides.
-    pub(super) fn has_spare(&self, count: u32) -> bool {
-        self.alloc.heap.backed_slabs() >= count as usize + self.reserved_slabs()
-    }
-
-    /// Sees to it that a whole reserve of free slabs has space, or, if that cannot be had, as much of it as this thread has to leave; whether that is so. The
-    /// caller has locked the growth of the pool.
-    pub(super) fn secure(&self) -> bool {
-        let heap = &self.alloc.heap;
-        while let missing @ 1.. = self.reserved_slabs().saturating_sub(heap.backed_slabs()) {
-            let is_made = match heap.take_bare_run(0) {
-                Some((slab, free)) => {
-                    let count = free.min(missing as u32);
-                    if free > count {
-                        heap.give_bare(slab + count, free - count);
-                    }
-                    let is_backed = self.back_slabs(slab, count);
-                    if is_backed {
-                        heap.give_slabs(slab, count);
-                    }
-                    is_backed
-                }
-                None => self.make_slabs(missing).is_ok(),
-            };
-            if !is_made {
-                return heap.backed_slabs() >= self.slabs_to_leave();
-            }
-        }
-        true
+    /// Whether this thread may take so many slabs, if there are any.
+    pub(super) fn may_take_slabs(&self, count: u32) -> bool {
+        let needed = count as usize + self.slabs_to_leave();
+        self.slabs_left(needed) >= needed
     }
 
     /// How many free blocks of a class this thread may take now, if there are as many.

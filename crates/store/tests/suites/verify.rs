@@ -322,6 +322,41 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
     }
 }
 
+/// A key that is damaged is that of another place: a walk that took it for the one it had come to ended there, and what was behind was not looked at.
+#[test]
+fn a_damaged_key_ends_no_walk() {
+    const COUNT: u64 = 3000;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let key = |n: u64| format!("the key with number {n:06}").into_bytes();
+    // Too high, too low; in the first of all leaves, the last, and others.
+    for ((index, flip), number) in ["ever", "nv"].into_iter().flat_map(|index| [(index, 0x01), (index, 0x10)]).zip([0, 300, 1500, COUNT - 1]) {
+        let options = Options { index: index.into(), size_max: 64 << 20, ..Options::default() };
+        let store = Store::open(&path, options.clone()).unwrap();
+        let space = store.namespace("space").unwrap();
+        (0..COUNT).for_each(|n| space.put(&key(n), &[7; 50]).unwrap());
+        store.close().unwrap();
+        drop(space);
+        let mut damaged = std::fs::read(&path).unwrap();
+        let mut damage = |n: u64, within: usize, flip: u8| {
+            let ats: Vec<_> = damaged.windows(key(n).len()).enumerate().filter(|(_, bytes)| *bytes == key(n)).map(|(at, _)| at).collect();
+            assert!(!ats.is_empty());
+            ats.into_iter().for_each(|at| damaged[at + within] ^= flip);
+        };
+        damage(number, 0, flip);
+        // A byte of a value, behind the key and its padding.
+        damage(900, 40, 1);
+        std::fs::write(&path, &damaged).unwrap();
+        let report = Store::open(&path, options).unwrap().verify().unwrap();
+        let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
+        assert_eq!(report.namespaces[0].keys, COUNT - 2, "{index}, {number}: {told}");
+        // NV-Tree leaves out what is not of a leaf's range, and names the leaf.
+        let is_named = told.contains(&format!("number {number:06}\": ")[..]) || told.contains("a leaf with a key that does not belong there");
+        assert!(is_named && told.contains("number 000900\": "), "{index}, {number}: {told}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
 /// A clock that was set back by one of its bytes took the tokens of batches that were over for those of its own time, so that gets showed what these had
 /// replaced.
 #[test]
