@@ -333,12 +333,18 @@ impl<M: Medium> Pool<M> {
     /// Takes slabs, growing the pool if need be. The caller has locked that.
     fn take_grown(&self, count: u32) -> Result<u32, Error> {
         let heap = &self.alloc.heap;
-        if let Some(slab) = self.take_free(count) {
-            return Ok(slab);
+        let bytes = |slabs: u32| slabs as usize * heap.slab_size();
+        loop {
+            // Others take slabs meanwhile, of what this thread has grown the pool by, too.
+            if let Some(slab) = self.take_free(count) {
+                return Ok(slab);
+            }
+            // What is free at the end of the pool, and not enough, is the beginning of it.
+            self.grow(bytes(count - heap.tail().min(count - 1))).map_err(|error| match error {
+                Error::NoSpace { size, size_max, .. } => Error::NoSpace { wanted: bytes(count), size, size_max },
+                other => other,
+            })?;
         }
-        self.grow(count as usize * heap.slab_size())?;
-        let full = || Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.length() };
-        self.take_free(count).ok_or_else(full)
     }
 
     /// Takes `count` neighbouring free slabs: such as have space on the file system, else such as have none, if there is some for them.

@@ -124,6 +124,11 @@ impl Heap {
         self.runs.lock().end()
     }
 
+    /// Number of free slabs at the end of the pool that have space on the file system.
+    pub(super) fn tail(&self) -> u32 {
+        self.runs.lock().tail()
+    }
+
     /// Number of slabs in `length` bytes, the header's included.
     pub(super) fn slabs_in(&self, length: usize) -> u32 {
         u32::try_from(length >> self.slab_bits).unwrap_or(u32::MAX)

@@ -41,6 +41,11 @@ impl Runs {
         self.total
     }
 
+    /// Number of free slabs that end where the pool does.
+    pub(super) fn tail(&self) -> u32 {
+        self.by_start.last_key_value().filter(|(start, count)| *start + *count == self.end).map_or(0, |(_, count)| *count)
+    }
+
     /// The pool now has `end` slabs; those that it did not have before are free.
     pub(super) fn extend(&mut self, end: u32) {
         if end > self.end {

@@ -304,6 +304,19 @@ fn a_pool_grows_until_it_may_not() {
     expect_exactly(&pool, &blocks);
 }
 
+/// What is free at the end of the pool need not be grown by once more.
+#[test]
+#[cfg_attr(miri, ignore = "pools grow in steps of 16 MiB")]
+fn a_pool_grows_by_what_is_missing() {
+    let pool = pool(64 << 10, 1024);
+    let reserved = 4 << 20;
+    let free_size = pool.room() - reserved;
+    assert!(pool.length() < free_size / 2, "some is free as it is");
+    let large = pool.allocate(free_size - LINE).unwrap();
+    assert!(matches!(pool.allocate(100), Err(Error::NoSpace { .. })));
+    pool.free(large);
+}
+
 /// Ordinary allocations leave the reserve; work that gives a block back for each that it takes goes on for ever, whatever others try to get meanwhile.
 #[test]
 fn the_reserve_is_for_urgent_work() {
