@@ -25,7 +25,9 @@
 //! point is the value. 4. Store the fingerprint, and end the append. Readers have not been kept out, and see the entry only now, when it is durable.
 //!
 //! *Update* and *remove*, 1 line and 1 fence, under the latch. 1. Store the value, or 0: the commit point. Flush, fence. 2. Clear the fingerprint of what is
-//! gone.
+//! gone. Where a fence waits for a device, step 1 is an append: what is stored is held back until it is durable ([`Medium::publish`]), so readers, who need not
+//! wait then, see the old value, or the new one when no crash takes it back; or 0, which is as good as no fingerprint. Others write to the leaf only after step
+//! 2, which they and readers see as a change.
 //!
 //! *Split* of X, whose upper half from m on goes to N. It begins to append to X, so that nobody else writes there, and readers go on:
 //! 1. write N, with the pending entry if that belongs there: all lines that are not known to be empty, flush, fence. N is dead: a crash forgets it.
@@ -44,6 +46,8 @@
 //!    the low. Before: X and N as they were. After: N stands for the range of both, since X, with an equal low, has the lower generation.
 //! 3. the state of X := 0, flush, fence. X, which was as good as dead before, must be dead before its place is used again, and before N is.
 //! 4. fingerprints of N; the router; the latch of X says obsolete for ever, or until the leaf is used again. Volatile.
+//!
+//! *Leaves are moved*, so that extents become free (`relocate.rs`, `directory.rs`).
 //!
 //! *Several writes at once* share a fence, or leave it to the caller (`batch.rs`).
 //!
@@ -69,7 +73,7 @@ mod structure;
 use crate::batch::{Fencing, at_once};
 use crate::counter::Counter;
 use crate::image::Gate;
-use crate::latch::Restart;
+use crate::latch::{Locked, Restart};
 use crate::scan::with_key;
 use crate::selective::When;
 use crate::selective::leaf::Placed;
@@ -281,11 +285,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         let old = found.map(|(_, old)| old);
         match found {
-            Some((slot, _)) if when != When::Absent => {
-                let _lock = descriptor.latch().lock_from(version)?;
-                leaf.set_value(&self.pool, slot, Some(value));
-                self.pool.persist(leaf.line(slot));
-            }
+            Some((slot, _)) if when != When::Absent => drop(self.replace(leaf, descriptor, version, slot, Some(value))?),
             None if when != When::Present => {
                 let Some(slot) = descriptor.room::<LINES>(wide, place, 0) else {
                     return self.split(key, value, reached);
@@ -299,6 +299,23 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             _ => descriptor.latch().validate(version)?,
         }
         Ok(Ok(old))
+    }
+
+    /// Stores another value, or none, in a slot of a leaf that nobody has changed since `version`, durably: steps 1 of an update. The latch.
+    #[inline(always)]
+    fn replace<'a>(&self, leaf: &Leaf<LINES>, descriptor: &'a Descriptor, version: u64, slot: usize, value: Option<NonZeroU64>) -> Result<Locked<'a>, Restart> {
+        if self.pool.medium().holds_back() {
+            let appending = descriptor.latch().append_from(version)?;
+            self.pool.publish(|| {
+                leaf.set_value(&self.pool, slot, value);
+                self.pool.flush(leaf.line(slot));
+            });
+            return Ok(appending.lock());
+        }
+        let lock = descriptor.latch().lock_from(version)?;
+        leaf.set_value(&self.pool, slot, value);
+        self.pool.persist(leaf.line(slot));
+        Ok(lock)
     }
 
     fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
@@ -328,9 +345,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let beside = if is_sparse { self.descriptor_beside(&way.route()) } else { None };
         // It is looked at behind the fence.
         beside.into_iter().for_each(probe::prefetch);
-        let lock = descriptor.latch().lock_from(version)?;
-        leaf.set_value(&self.pool, slot, None);
-        self.pool.persist(leaf.line(slot));
+        let lock = self.replace(leaf, descriptor, version, slot, None)?;
         descriptor.set(slot, 0);
         drop(lock);
         self.known.keys.add(-1);
@@ -399,7 +414,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn apply_behind(&self, fence: &dyn Fn(), writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        if !self.pool.medium().awaits_device() {
+        if !self.pool.medium().holds_back() {
             // Leaves are held for one fence, not for two.
             fence();
         }
@@ -439,7 +454,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        self.acknowledged(|| self.relocate_fences(from, leaves_max, is_leaving))
+        self.acknowledged(|| self.relocate_leaves(from, leaves_max, is_leaving))
+    }
+
+    fn gather(&self) -> Result<usize, Error> {
+        self.acknowledged(|| self.directory.gather(&self.pool, &self.root().first))
     }
 
     fn stats(&self) -> Stats {

@@ -279,6 +279,14 @@ impl<'a> Appending<'a> {
         !schedule::IS_BUILT_IN || self.version & APPENDING == 0
     }
 
+    /// Lets go of what nothing was appended to.
+    pub(crate) fn release_unchanged(self) {
+        if self.is_held() {
+            self.latch.0.store(self.version, Ordering::Release);
+        }
+        std::mem::forget(self);
+    }
+
     /// Goes on to lock. What has been stored so far is of no concern to readers.
     #[track_caller]
     pub(crate) fn lock(self) -> Locked<'a> {

@@ -146,6 +146,12 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
         Ok(Relocated { next: None, moved: 0 })
     }
 
+    /// Gives blocks back that have room for several leaves and hold none, and chooses those that [`OrderedIndex::relocate`] is to empty, whatever it is told, if
+    /// the leaves fit into fewer: how many it has chosen.
+    fn gather(&self) -> Result<usize, Error> {
+        Ok(0)
+    }
+
     /// Leaves behind in the pool what lets the index be opened fast, if the pool is closed next. Writes are refused from here on. Nothing is lost without it.
     /// No operation may be under way.
     ///

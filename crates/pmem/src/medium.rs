@@ -11,6 +11,7 @@ mod count;
 mod crash;
 mod domain;
 mod hardware;
+mod holding;
 mod latency;
 
 pub use count::{Count, Counts, WriteBuffer};
@@ -125,16 +126,21 @@ pub trait Medium: Send + Sync + 'static {
     }
 
     /// Runs `act`, which stores and flushes, so that all that this thread has flushed before is durable before a crash leaves anything of what it stores, and
-    /// that is durable at the end: between two times `fence`; or with what is stored held back, until it is durable with what was flushed, by one wait for a
-    /// device.
+    /// that is durable at the end: between two times `fence`; or, where the medium [holds it back](Medium::holds_back), with what was flushed, by one wait for
+    /// a device.
     ///
-    /// `act` must do nothing but store and flush. Until the end nobody else may store to the same words, and nobody must mind whether they have the old values
-    /// or the new ones.
+    /// `act` must do nothing but store and flush. Until the end nobody else may store to the same words.
     #[track_caller]
     fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
         fence();
         act();
         fence();
+    }
+
+    /// Whether what is published is held back until it is durable: so whoever sees it meanwhile sees the old words, or new ones that no crash takes back.
+    #[inline(always)]
+    fn holds_back(&self) -> bool {
+        false
     }
 
     /// See [`Domain::awaits_device`].

@@ -5,7 +5,8 @@
 //! 1. each record that lies in one of them is written once more elsewhere, with the same timestamp and the same version before it, and takes the place of the
 //!    old one in the index: *a crash finds the one or the other*, and so does a reader, a snapshot's too, and what either says is the same. The old one is
 //!    retired. This is done under the key's stripe, so nobody else writes the key, and no batch that wrote it is undecided;
-//! 2. the index puts its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so nobody clears it.
+//! 2. the index puts its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so nobody clears it; those, too,
+//!    that lie in blocks which it can do without ([`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather)).
 //!
 //! In the end free slabs are given back to the file system, and the pool ends with the last one in use.
 //!
@@ -73,10 +74,8 @@ impl<M: Listed> Store<M> {
         self.shared.writable()?;
         let mut shrunk = Shrunk { size_before: pool.length(), ..Shrunk::default() };
         self.shared.collect(usize::MAX)?;
-        let outcome = match pool.evacuate(evacuation) {
-            0 => Ok(()),
-            _ => self.shared.evacuate(&mut shrunk, &mut watch),
-        };
+        let slabs = pool.evacuate(evacuation);
+        let outcome = self.shared.evacuate(slabs, &mut shrunk, &mut watch);
         pool.settle();
         shrunk.is_complete = match outcome {
             Ok(()) => true,
@@ -91,15 +90,17 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Shared<M> {
-    fn evacuate(&self, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
+    /// So many slabs are to leave, if any, and what indexes find that has room for leaves and is not needed.
+    fn evacuate(&self, slabs: usize, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
         let spaces: Vec<Arc<Space>> = self.spaces.read().values().cloned().collect();
         let mut go_on = |shrunk: &Shrunk| match watch(shrunk) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(Early::Stopped),
         };
         for space in spaces {
+            let chosen = self.gather(&space)?;
             let mut after = None;
-            loop {
+            while slabs > 0 {
                 let (leaving, last) = self.find_leaving(&space, after.as_deref())?;
                 // Whatever is moved gives back as much as it takes.
                 for key in leaving {
@@ -111,13 +112,25 @@ impl<M: Listed> Shared<M> {
                     break;
                 }
             }
-            let mut from = Some(Vec::new());
+            let mut from = (slabs > 0 || chosen > 0).then(Vec::new);
             while let Some(low) = from {
                 from = with_reserve(Reserve::Half, || self.relocate_leaves(&space, &low, shrunk))?;
                 go_on(shrunk)?;
             }
+            if chosen > 0 {
+                self.gather(&space)?;
+            }
         }
         Ok(())
+    }
+
+    /// Lets the index of a namespace choose what it can do without, and give back what it has been doing without: see
+    /// [`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather).
+    fn gather(&self, space: &Space) -> Result<usize, Error> {
+        let _stripe = self.stripes.lock(space.number, &[]);
+        self.writable()?;
+        let index = space.index.load_full();
+        Ok(index.map_or(Ok(0), |index| index.tree.gather())?)
     }
 
     /// Which of the next keys behind `after` have records that are to leave; and the last one that was looked at, unless there are no more.

@@ -17,10 +17,9 @@ pub struct Index<K: Class + ?Sized> {
     entry: Entry<K, Crash>,
     /// How many keys long random runs speak of.
     keys: u32,
-    /// Whether several writes share a fence. The list makes one after the other: a crash leaves nothing of them that it does not leave of single ones.
-    shares_fences: bool,
-    /// Whether leaves can be put elsewhere, or at least what they refer to.
-    relocates: bool,
+    /// Whether there are leaves, which can be put elsewhere, and to which several writes can be made that share a fence. The list makes one after the other: a
+    /// crash leaves nothing of them that it does not leave of single ones.
+    has_leaves: bool,
 }
 
 /// What can happen to an index.
@@ -62,8 +61,7 @@ impl<K: Class + ?Sized> Index<K> {
     /// The index of an entry of the registry.
     pub fn new(entry: Entry<K, Crash>) -> Self {
         let has_leaves = entry.name != "list";
-        let relocates = has_leaves && !(entry.name.starts_with("ever") && K::WHOLE);
-        Self { keys: entry.leaf_capacity as u32 * 16 + 40, shares_fences: has_leaves, relocates, entry }
+        Self { keys: entry.leaf_capacity as u32 * 16 + 40, has_leaves, entry }
     }
 
     /// What a bulk load of `count` keys makes.
@@ -151,8 +149,8 @@ impl<K: Class + ?Sized> World for Index<K> {
                     .into_iter()
                     .flat_map(|key| [put(key), Delete(key)])
                     .map(IndexChange::Key)
-                    .chain(self.shares_fences.then_some(IndexChange::Many(many)))
-                    .chain(self.relocates.then_some(IndexChange::Relocate(second)))
+                    .chain(self.has_leaves.then_some(IndexChange::Many(many)))
+                    .chain(self.has_leaves.then_some(IndexChange::Relocate(second)))
                     .collect()
             }
         }
@@ -165,13 +163,13 @@ impl<K: Class + ?Sized> World for Index<K> {
             return IndexChange::Load(choice.random_range(1..(self.entry.leaf_capacity as u32 * 3).min(LOADED_MAX)));
         }
         let key = choice.random_range(0..self.keys);
-        if self.relocates && choice.random_ratio(1, 32) {
+        if self.has_leaves && choice.random_ratio(1, 32) {
             return IndexChange::Relocate(key);
         }
         let growing = (step / u64::from(self.keys)).is_multiple_of(2);
         let mut change = |key| if choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty() { Put(key, step + 2) } else { Delete(key) };
         let changes = [change(key), change(key + 1), change(key + self.keys / 2)];
-        if self.shares_fences && choice.random_ratio(1, 8) { IndexChange::Many(changes) } else { IndexChange::Key(changes[0]) }
+        if self.has_leaves && choice.random_ratio(1, 8) { IndexChange::Many(changes) } else { IndexChange::Key(changes[0]) }
     }
 
     /// Fills a leaf until it splits, updates, and empties it again until it merges.
@@ -243,7 +241,8 @@ impl<K: Class + ?Sized> World for Index<K> {
                 }
             }
             IndexChange::Relocate(key) => {
-                let relocated = live.subject()?.index.relocate(K::numbered(key).borrow(), 1, &|_| true);
+                let index = &live.subject()?.index;
+                let relocated = index.gather().and_then(|_| index.relocate(K::numbered(key).borrow(), 1, &|_| true)).and_then(|_| index.gather());
                 relocated.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
             }
             IndexChange::Key(change) => {

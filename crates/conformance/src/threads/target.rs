@@ -442,7 +442,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
                 return Ok(Returned::Were(were.into_iter().map(Option::unwrap_or_default).collect()));
             }
             Operation::Compact => {
-                let relocated = live.index.relocate(K::LOWEST, usize::MAX, &|_| true);
+                let relocated = live.index.gather().and_then(|_| live.index.relocate(K::LOWEST, usize::MAX, &|_| true)).and_then(|_| live.index.gather());
                 return relocated.map(|_| Returned::Done).map_err(Broken::by("an operation succeeds"));
             }
             Operation::Swap(..)

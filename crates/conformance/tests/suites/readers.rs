@@ -2,11 +2,13 @@
 //! order, and gets through at once. Splits are inserts, too.
 //!
 //! What is left are stores to DRAM under the latches of a leaf and of nodes of the router, in which nothing is stored to the pool, flushed or fenced.
+//!
+//! Where writers wait for a device, nor do readers wait for updates and removals, alone or in batches; only for leaves that merge.
 
 use everleaf_conformance::Class;
-use everleaf_index::{Direction, OrderedIndex, registry};
+use everleaf_index::{Direction, Listed, OrderedIndex, Write, registry};
 use everleaf_pmem::schedule::{self, Scheduler, Step};
-use everleaf_pmem::{Hardware, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Crash, CrashOptions, Hardware, Memory, Off, Pool, PoolOptions, Word};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -22,20 +24,23 @@ struct Onlooker<K: Class + ?Sized> {
     index: Arc<dyn OrderedIndex<K>>,
     /// Addresses of the pool's words.
     pool: Range<usize>,
-    /// What is there; the last of it is just being inserted.
-    keys: Mutex<Vec<(K::Owned, NonZeroU64)>>,
+    /// What is there, and stays.
+    there: Mutex<Vec<(K::Owned, NonZeroU64)>>,
+    /// What is just being changed: what is there of it before and behind that.
+    changing: Mutex<Vec<(K::Owned, [Option<NonZeroU64>; 2])>>,
     is_looking: AtomicBool,
     looks: AtomicU32,
 }
 
 impl<K: Class + ?Sized> Onlooker<K> {
     fn look(&self) {
-        let mut expected = self.keys.lock().unwrap().clone();
-        let (coming, there) = expected.split_last().expect("somebody is inserting");
-        let found = |(key, value): &(K::Owned, NonZeroU64)| self.index.get(key.borrow()).unwrap() == Some(*value);
-        assert!(there.iter().all(found), "a key is not found");
-        if !found(coming) {
-            expected.pop();
+        let mut expected = self.there.lock().unwrap().clone();
+        let get = |key: &K::Owned| self.index.get(key.borrow()).unwrap();
+        assert!(expected.iter().all(|(key, value)| get(key) == Some(*value)), "a key is not found");
+        for (key, sides) in self.changing.lock().unwrap().iter() {
+            let found = get(key);
+            assert!(sides.contains(&found), "{found:?} is found, of {sides:?}");
+            expected.extend(found.map(|value| (key.clone(), value)));
         }
         expected.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         for direction in [Direction::Forward, Direction::Reverse] {
@@ -73,39 +78,87 @@ impl<K: Class + ?Sized> Scheduler for Onlooker<K> {
     }
 }
 
+impl<K: Class + ?Sized> Onlooker<K> {
+    /// One who looks at an empty index of a new pool; and the pool.
+    fn of<M: Listed>(name: &str, medium: M) -> (Arc<Self>, Arc<Pool<M>>) {
+        let size_max = 8 << 20;
+        let pool = Pool::anonymous(medium, PoolOptions { size_max, ..PoolOptions::default() }).unwrap();
+        let entry = registry::<K, M>().into_iter().find(|entry| entry.name == name).unwrap();
+        let index: Arc<dyn OrderedIndex<K>> = entry.create(&pool, "index").unwrap().into();
+        let first = std::ptr::from_ref(pool.words(Off::<Word>::new(64), 1).unwrap()).addr() - 64;
+        let (there, changing, pool_words) = (Mutex::default(), Mutex::default(), first..first + size_max);
+        (Arc::new(Self { index, pool: pool_words, there, changing, is_looking: AtomicBool::new(false), looks: AtomicU32::new(0) }), pool)
+    }
+
+    /// Has `write` done under its eyes, of which `changing` tells what it changes; how often it has looked.
+    fn watch(self: &Arc<Self>, changing: Vec<(K::Owned, [Option<NonZeroU64>; 2])>, write: impl FnOnce(&dyn OrderedIndex<K>)) -> u32 {
+        let before = self.looks.load(Relaxed);
+        *self.changing.lock().unwrap() = changing;
+        let scheduled = schedule::enter(Arc::clone(self) as Arc<dyn Scheduler>);
+        write(&*self.index);
+        drop(scheduled);
+        let changed = std::mem::take(&mut *self.changing.lock().unwrap());
+        let mut there = self.there.lock().unwrap();
+        there.retain(|(key, _)| changed.iter().all(|(other, _)| other != key));
+        there.extend(changed.into_iter().filter_map(|(key, [_, value])| Some((key, value?))));
+        self.looks.load(Relaxed) - before
+    }
+}
+
 /// Inserts so many keys in random order under the eyes of an onlooker.
 fn look_on<K: Class + ?Sized>(name: &str, keys: u32) {
-    let options = PoolOptions { size_max: 8 << 20, ..PoolOptions::default() };
-    let pool = Pool::anonymous(Hardware::page_cache(), options).unwrap();
-    let entry = registry::<K, Hardware>().into_iter().find(|entry| entry.name == name).unwrap();
-    let index: Arc<dyn OrderedIndex<K>> = entry.create(&pool, "index").unwrap().into();
-    let first = std::ptr::from_ref(pool.words(Off::<Word>::new(64), 1).unwrap()).addr() - 64;
-    let onlooker = Arc::new(Onlooker {
-        index: Arc::clone(&index),
-        pool: first..first + (8 << 20),
-        keys: Mutex::default(),
-        is_looking: AtomicBool::new(false),
-        looks: AtomicU32::new(0),
-    });
+    let (onlooker, pool) = Onlooker::<K>::of(name, Hardware::page_cache());
     let mut numbers: Vec<u32> = (1..=keys).collect();
     numbers.shuffle(&mut StdRng::seed_from_u64(0x5eed));
     let (mut splits, mut looks) = (0, 0);
     for number in numbers {
         let key = K::numbered(number);
         let value = K::value(&pool, key.borrow(), u64::from(number)).unwrap();
-        onlooker.keys.lock().unwrap().push((key.clone(), value));
-        let (leaves, before) = (index.stats().leaves, onlooker.looks.load(Relaxed));
-        let scheduled = schedule::enter(Arc::clone(&onlooker) as Arc<dyn Scheduler>);
-        assert_eq!(index.insert(key.borrow(), value).unwrap(), None);
-        drop(scheduled);
-        if index.stats().leaves > leaves {
+        let leaves = onlooker.index.stats().leaves;
+        let looked = onlooker.watch(vec![(key.clone(), [None, Some(value)])], |index| assert_eq!(index.insert(key.borrow(), value).unwrap(), None));
+        if onlooker.index.stats().leaves > leaves {
             splits += 1;
-            looks += onlooker.looks.load(Relaxed) - before;
+            looks += looked;
         }
     }
-    index.check().unwrap();
+    onlooker.index.check().unwrap();
     println!("{name}, {} keys: {looks} looks in {splits} splits, {} in all", K::NAME, onlooker.looks.load(Relaxed));
     assert!(splits >= 3 && looks > splits * 8, "{looks} looks in {splits} splits");
+}
+
+/// Updates and removes keys, one by one and several at once, on a medium that waits for a device.
+fn look_on_changes<K: Class + ?Sized>() {
+    let memory = Memory::new(8 << 20).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { awaits_device: true, ..CrashOptions::default() });
+    life.unwatch();
+    let (onlooker, pool) = Onlooker::<K>::of("ever", life.medium());
+    let value = |number: u32, round: u32| K::value(&pool, K::numbered(number).borrow(), u64::from(round << 16 | number)).unwrap();
+    let insert = |number: u32| (K::numbered(number), value(number, 1));
+    let all: Vec<_> = (1..=120).map(insert).collect();
+    let writes: Vec<(&K, Write)> = all.iter().map(|(key, value)| (key.borrow(), Write::Insert(*value))).collect();
+    onlooker.index.apply(&writes, &mut Vec::new()).unwrap();
+    onlooker.there.lock().unwrap().clone_from(&all);
+    let change = |number: u32, new: Option<NonZeroU64>| (K::numbered(number), [Some(all[number as usize - 1].1), new]);
+    let mut looks = Vec::new();
+    for number in [7, 60, 101] {
+        let (key, new) = (K::numbered(number), value(number, 2));
+        looks.push(onlooker.watch(vec![change(number, Some(new))], |index| assert!(index.upsert(key.borrow(), new).unwrap().is_some())));
+        let key = K::numbered(number + 1);
+        looks.push(onlooker.watch(vec![change(number + 1, None)], |index| assert!(index.remove(key.borrow()).unwrap().is_some())));
+    }
+    for numbers in [[10, 11, 12, 90], [20, 50, 80, 110]] {
+        let changing: Vec<_> = numbers.iter().map(|number| change(*number, (number % 4 != 0).then(|| value(*number, 3)))).collect();
+        let write = |(_, [_, new]): &(_, [Option<NonZeroU64>; 2])| new.map_or(Write::Remove, Write::Update);
+        let keys: Vec<_> = changing.iter().map(|(key, _)| key.clone()).collect();
+        let writes: Vec<(&K, Write)> = keys.iter().map(Borrow::borrow).zip(changing.iter().map(write)).collect();
+        let mut returned = Vec::new();
+        looks.push(onlooker.watch(changing, |index| index.apply(&writes, &mut returned).unwrap()));
+        assert!(returned.iter().all(Option::is_some));
+    }
+    onlooker.look();
+    onlooker.index.check().unwrap();
+    println!("changes of {} keys: looks {looks:?}", K::NAME);
+    assert!(looks.iter().all(|looks| *looks >= 3), "{looks:?}");
 }
 
 #[test]
@@ -118,5 +171,13 @@ fn readers_of_ever_do_not_wait_for_inserts() {
     if !cfg!(miri) {
         look_on::<u64>("ever", 240);
         look_on::<[u8]>("ever", 240);
+    }
+}
+
+#[test]
+fn readers_of_ever_do_not_wait_for_who_waits_for_a_device() {
+    if schedule::IS_BUILT_IN {
+        look_on_changes::<u64>();
+        look_on_changes::<[u8]>();
     }
 }

@@ -16,10 +16,10 @@
 //!
 //! # Behind what is not durable yet
 //!
-//! Where a device is waited for, step 2 is done by [`Pm::publish`](everleaf_pmem::Pm::publish): entries are stored when the device has them, and what the
-//! caller has flushed that they link ([`OrderedIndex::apply_behind`](crate::OrderedIndex::apply_behind)). Nobody else stores to what is held, and nobody reads
-//! it: of a new entry nobody knows, and of one that is set or removed the leaf is latched. A split fences before its new leaf lives; before a write that is
-//! made alone there is a fence.
+//! Where a device is waited for, the stores of step 2 are held back ([`Pm::publish`](everleaf_pmem::Pm::publish)) until the device has them, and what the
+//! caller has flushed that they link ([`OrderedIndex::apply_behind`](crate::OrderedIndex::apply_behind)). So readers need not wait for it, and leaves are
+//! latched behind it, for step 3: of a new entry nobody knows before, and of one that is set or removed they see what was, or what is durable. Nobody else
+//! stores to what is held. A split fences before its new leaf lives; before a write that is made alone there is a fence.
 //!
 //! # Without a fence
 //!
@@ -174,7 +174,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 Ok(old) => returned.push(old),
                 Err(Restart) => {
                     self.settle(staged);
-                    if self.pool.medium().awaits_device() {
+                    if self.pool.medium().holds_back() {
                         self.pool.fence();
                     }
                     returned.push(match write.sets() {
@@ -240,9 +240,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if writes.is_empty() {
             return;
         }
-        writes.iter_mut().for_each(|write| write.hold.latch());
-        let store = || {
-            for Staged { leaf, slot, place, deed, .. } in &*writes {
+        let holds_back = *fencing == Fencing::Own && self.pool.medium().holds_back();
+        if !holds_back {
+            writes.iter_mut().for_each(|write| write.hold.latch());
+        }
+        let store = |writes: &[Staged<'_, K, LINES>]| {
+            for Staged { leaf, slot, place, deed, .. } in writes {
                 match *deed {
                     Deed::Add(value) => leaf.write(&self.pool, *slot, Slot { token: place.token, value }),
                     Deed::Set(value) => leaf.set_value(&self.pool, *slot, Some(value)),
@@ -252,12 +255,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         };
         match fencing {
-            Fencing::Own if self.pool.medium().awaits_device() => self.pool.publish(store),
+            _ if holds_back => {
+                self.pool.publish(|| store(writes));
+                writes.iter_mut().for_each(|write| write.hold.latch());
+            }
             Fencing::Own => {
-                store();
+                store(writes);
                 self.pool.fence();
             }
-            Fencing::Callers => store(),
+            Fencing::Callers => store(writes),
         }
         let (mut added, mut sparse) = (0, Vec::new());
         for Staged { key, descriptor, slot, place, deed, .. } in &*writes {

@@ -18,8 +18,12 @@
 //! nobody had stored to when it was made. So a line of it in which every value is 0 already need not be written to be empty. Of other leaves that is not known
 //! before they have been written whole.
 //!
-//! Extents form a list from the root block on. A new one goes to its front: durable as a whole, all its leaves dead; then one link. Extents are never given
-//! back while the index lives; their leaves are used again.
+//! Extents form a list from the root block on. A new one goes to its front: durable as a whole, all its leaves dead; then one link.
+//!
+//! Dead leaves are used again. Where they fill whole extents, those can be given back ([`Directory::gather`]): the extents that lie first are chosen to hold
+//! all leaves that live, and those in the others are moved (`relocate.rs`). An extent all of whose leaves are dead, durably, is taken out of the list by one
+//! store to the link to it, flushed and fenced: the commit point, behind which a crash finds the list without it. Then it is retired, and its number is given
+//! to the next one that is made. Who still comes to a leaf of it, by a way that is out of date, finds the latch obsolete, or of another life.
 
 use super::Error;
 use super::leaf::{Descriptor, Leaf};
@@ -28,6 +32,7 @@ use crossbeam_utils::CachePadded;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use everleaf_pmem::{Durable, Flushed, Fresh, HANDLE_BITS, Handles, LINE, Medium, Off, Pm, Pool, Word, resident};
 use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
@@ -48,6 +53,8 @@ resident! {
         pub(super) state: Word,
     }
 }
+
+const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
 
 /// More generations than there are merges in the life of any index.
 const GENERATION_MAX: u64 = (1 << 48) - 1;
@@ -126,9 +133,15 @@ pub(super) struct Directory<const LINES: usize, const LEAVES: usize> {
 
 #[derive(Default)]
 struct State {
-    /// Number of extents.
+    /// Number of extents that there have been at once: those have had numbers.
     count: usize,
+    /// Numbers that no extent has any more.
+    vacant: Vec<usize>,
+    /// Dead leaves, the next to be used last.
     free: Vec<Dead>,
+    /// Numbers of extents that are to be emptied, and their dead leaves, which are used when there are no others.
+    leaving: HashSet<usize>,
+    withheld: Vec<Dead>,
 }
 
 /// A dead leaf.
@@ -156,7 +169,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// The directory entry of a leaf.
     pub(super) fn entry<'p, M: Medium>(&self, pm: &'p Pm<M>, leaf: Number) -> &'p Entry {
         let number = Descriptors::number(handle(leaf));
-        let extent = self.extents.get(number / LEAVES).and_then(|at| pm.get(Off::<Extent<LINES, LEAVES>>::new(at.load(Relaxed))));
+        let extent = pm.get(Off::<Extent<LINES, LEAVES>>::new(self.extent_at(leaf)));
         &extent.expect("the number of a leaf in use").directory[number % LEAVES]
     }
 
@@ -185,10 +198,18 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     }
 
     fn add(&self, state: &mut State, extent: Off<Extent<LINES, LEAVES>>) -> Result<impl DoubleEndedIterator<Item = Number> + use<LINES, LEAVES>, Error> {
-        let numbers = Self::numbers(state.count, extent.bytes())?;
-        self.extents.get_or_make(state.count).store(extent.bytes(), Release);
-        state.count += 1;
+        let number = state.vacant.last().copied().unwrap_or(state.count);
+        let numbers = Self::numbers(number, extent.bytes())?;
+        self.extents.get_or_make(number).store(extent.bytes(), Release);
+        if state.vacant.pop().is_none() {
+            state.count += 1;
+        }
         Ok(numbers)
+    }
+
+    /// The number of the extent of a leaf.
+    fn extent_of(leaf: Number) -> usize {
+        Descriptors::number(handle(leaf)) / LEAVES
     }
 
     /// Takes a dead leaf, making a new extent if there is none.
@@ -197,7 +218,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// A full pool.
     pub(super) fn take<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<Dead, Error> {
         let mut state = schedule::lock(&self.state);
-        if let Some(leaf) = state.free.pop() {
+        if let Some(leaf) = state.free.pop().or_else(|| state.withheld.pop()) {
             // Who sees a store to it sees that its former life has ended.
             fence(Release);
             return Ok(leaf);
@@ -227,7 +248,86 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
 
     /// Gives leaves back whose death is durable; whether what they hold is, too.
     pub(super) fn give_back(&self, leaves: impl IntoIterator<Item = Number>, is_known: bool) {
-        schedule::lock(&self.state).free.extend(leaves.into_iter().map(|number| Dead { number, is_known }));
+        let mut state = schedule::lock(&self.state);
+        for number in leaves {
+            let is_leaving = !state.leaving.is_empty() && state.leaving.contains(&Self::extent_of(number));
+            let dead = if is_leaving { &mut state.withheld } else { &mut state.free };
+            dead.push(Dead { number, is_known });
+        }
+    }
+
+    /// Takes a dead leaf of an extent that stays, if there is one.
+    pub(super) fn take_staying(&self) -> Option<Dead> {
+        let leaf = schedule::lock(&self.state).free.pop();
+        // As in `take`.
+        fence(Release);
+        leaf
+    }
+
+    /// Whether the extent of a leaf is to be emptied.
+    pub(super) fn is_leaving(&self, leaf: Number) -> bool {
+        schedule::lock(&self.state).leaving.contains(&Self::extent_of(leaf))
+    }
+
+    /// Gives back the extents whose leaves are all dead, and chooses those that are to be emptied: all but the first of the pool, if these have room for the
+    /// leaves that live. How many.
+    ///
+    /// # Errors
+    /// A list that leaves the pool.
+    pub(super) fn gather<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<usize, Error> {
+        let mut state = schedule::lock(&self.state);
+        let State { count, vacant, free, leaving, withheld } = &mut *state;
+        free.append(withheld);
+        let mut dead = vec![0; *count];
+        free.iter().for_each(|leaf| dead[Self::extent_of(leaf.number)] += 1);
+        let mut numbers: HashSet<usize> = (0..*count).collect();
+        vacant.iter().for_each(|number| _ = numbers.remove(number));
+        let number_of: HashMap<u64, usize> = numbers.into_iter().map(|number| (self.offset(number), number)).collect();
+        let (mut stay, mut gone) = (Vec::new(), HashSet::new());
+        let walked = (|| {
+            let mut link = first;
+            loop {
+                let off = Off::<Extent<LINES, LEAVES>>::from_link(link.get())?;
+                if off.is_null() {
+                    return Ok(());
+                }
+                let extent = pool.at(off, OUTSIDE)?;
+                let unknown = || everleaf_pmem::Error::corrupt(off.bytes(), "an extent of leaves that the index did not find when it was opened, nor make");
+                let number = *number_of.get(&off.bytes()).ok_or_else(unknown)?;
+                if dead[number] < LEAVES {
+                    stay.push((off.bytes(), number));
+                    link = &extent.next;
+                    continue;
+                }
+                pool.store(link, extent.next.get(), Release);
+                pool.persist(link);
+                gone.insert(number);
+                pool.retire(off, &pool.pin());
+            }
+        })();
+        free.retain(|leaf| !gone.contains(&Self::extent_of(leaf.number)));
+        vacant.extend(gone);
+        let live: usize = stay.iter().map(|(_, number)| LEAVES - dead[*number]).sum();
+        stay.sort_unstable();
+        *leaving = stay.into_iter().skip(live.div_ceil(LEAVES)).map(|(_, number)| number).collect();
+        // The first of the pool are used first.
+        free.sort_unstable_by_key(|leaf| std::cmp::Reverse(leaf.number & ((1 << LINE_BITS) - 1)));
+        if let Err(error) = walked {
+            leaving.clear();
+            return Err(error);
+        }
+        (*withheld, *free) = std::mem::take(free).into_iter().partition(|leaf| leaving.contains(&Self::extent_of(leaf.number)));
+        Ok(leaving.len())
+    }
+
+    /// Where the extent of a leaf lies, in bytes.
+    pub(super) fn extent_at(&self, leaf: Number) -> u64 {
+        self.offset(Self::extent_of(leaf))
+    }
+
+    /// Where an extent lies, by its number, in bytes.
+    fn offset(&self, number: usize) -> u64 {
+        self.extents.get(number).expect("the number of an extent in use").load(Relaxed)
     }
 
     /// Links a chain of extents that ends in `bottom`, of which all but that one have been flushed, `top` first: the commit point of all leaves that live
@@ -276,7 +376,6 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             if next.is_null() {
                 return Ok(());
             }
-            const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
             pool.at(next, OUTSIDE)?;
             pool.glimpse(next.bytes(), &mut words, OUTSIDE)?;
             let (line, directory) = words.split_at_mut(LINE / size_of::<Word>());

@@ -1,55 +1,102 @@
-//! Putting low fences elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`). Extents stay where they are:
-//! each has slabs of its own.
+//! Putting leaves and low fences elsewhere, so that what is free between them becomes whole extents (`directory.rs`), and whole slabs
+//! (`crates/pmem/src/alloc/evacuation.rs`).
 //!
-//! The leaf is latched, as by whoever else looks at the low fence of one that lives. Its word in the directory changes from a link of one record to a link of
-//! another with the same key, which is durable before: one store. A crash leaves the one or the other. Then the old record is retired.
+//! *A leaf* X, whose extent is to be emptied or lies in a slab that is to leave, goes to a dead one, N. It begins to append to X, so that nobody else writes
+//! there, and readers go on:
+//! 1. write N with the entries of X, flush, fence. N is dead: a crash forgets it.
+//! 2. the directory entry of N: low := that of X, the same word; state := that of the next generation; flush, fence: the commit point. Before: X as it was.
+//!    After: N, since X, with an equal low, has the lower generation.
+//! 3. the state of X := 0, flush, fence. X must be dead before its place is used again, and before N is.
+//! 4. the router; the latch of X says obsolete. Volatile.
+//!
+//! Recovery finds one of the states that a merge leaves.
+//!
+//! *A low fence*, in a record that is to leave: the leaf's word in the directory changes from a link of one record to a link of another with the same key, which
+//! is durable before: one store. A crash leaves the one or the other. Then the old record is retired. It begins to append, too: nobody else looks at the word.
 
 use super::Ever;
+use super::directory::Number;
+use super::leaf::Slot;
 use crate::latch::Restart;
-use crate::selective::router::{Router, Target};
+use crate::selective::leaf::each;
+use crate::selective::router::{Fences, Router, Target};
 use crate::{Error, Key, Relocated};
+use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Medium, schedule};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Release;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
-    pub(super) fn relocate_fences(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        Relocated::walk(from, leaves_max, |key| self.relocate_fence(key, is_leaving))
+    pub(super) fn relocate_leaves(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        Relocated::walk(from, leaves_max, |key| self.relocate_leaf(key, is_leaving))
     }
 
-    /// Moves the low fence of the leaf of `key`, if it is to leave; whether it has, and where the next leaf begins.
-    fn relocate_fence(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
-        let (number, lock) = loop {
-            let locked = self.router.find(Target::At(key)).and_then(|route| {
+    /// Moves the leaf of `key` and its low fence, if they are to leave; whether it has, and where the next leaf begins.
+    fn relocate_leaf(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
+        let (number, appending) = loop {
+            let held = self.router.find(Target::At(key)).and_then(|route| {
                 let latch = self.leaf(route.leaf)?.1.latch();
                 let version = latch.read_idle();
                 self.router.validate(&route)?;
-                Ok((route.leaf, latch.lock_from(version.map_err(|Restart| self.wake(route.leaf))?)?))
+                Ok((route.leaf, latch.append_from(version.map_err(|Restart| self.wake(route.leaf))?)?))
             });
-            match locked {
-                Ok(locked) => break locked,
+            match held {
+                Ok(held) => break held,
                 Err(_) => schedule::spin(),
             }
         };
-        let high = self.router.fences_of(key).high;
+        // Nobody else writes to the leaf, so its fences stand.
+        let Fences { low, high } = self.router.fences_of(key);
+        let moved = self.relocate_fence(number, is_leaving).and_then(|fence| Ok((fence, self.move_leaf(number, is_leaving)?)));
+        if let Ok((_, Some(to))) = moved {
+            // Step 4.
+            let lock = appending.lock();
+            self.router.replace(number, to, low.borrow());
+            lock.release_obsolete();
+            self.directory.give_back([number], true);
+        } else {
+            appending.release_unchanged();
+        }
+        let (fence, leaf) = moved?;
+        Ok((fence || leaf.is_some(), high))
+    }
+
+    /// Puts what a leaf holds, to which nobody else writes, into another, if it is to leave and there is one that is not; which one.
+    fn move_leaf(&self, number: Number, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<Number>, Error> {
+        let directory = &self.directory;
+        if !directory.is_leaving(number) && !is_leaving(directory.extent_at(number)) {
+            return Ok(None);
+        }
+        let (Ok((leaf, descriptor)), before) = (self.leaf(number), directory.entry(&self.pool, number)) else { return Ok(None) };
+        let Some(generation) = before.next_generation() else { return Ok(None) };
+        let Some(to) = directory.take_staying() else { return Ok(None) };
+        // Step 1.
+        let entries: Vec<Slot> = each(descriptor.occupied::<LINES>(Wide::get())).filter_map(|slot| leaf.read(slot)).collect();
+        let fingerprints = self.write(to, &entries);
+        self.pool.fence();
+        self.begin(to.number)?.fill(&fingerprints);
+        // Step 2.
+        directory.entry(&self.pool, to.number).commit(&self.pool, before.low.get(), generation);
+        // Step 3.
+        before.kill(&self.pool);
+        self.pool.fence();
+        Ok(Some(to.number))
+    }
+
+    /// Puts the low fence of a leaf into another record, if it is to leave; whether it was.
+    fn relocate_fence(&self, number: Number, is_leaving: &dyn Fn(u64) -> bool) -> Result<bool, Error> {
         let word = &self.directory.entry(&self.pool, number).low;
-        let moved = K::read_fence(&self.pool, word.get()).and_then(|(low, fence)| match fence.filter(|(fence, _)| is_leaving(fence.bytes())) {
-            Some((fence, _)) => {
-                let (new, record) = low.borrow().fence(&self.pool)?;
-                if let Some(record) = record {
-                    self.pool.seal(record).release();
-                }
-                self.pool.store(word, new, Release);
-                // persist-equivalent(fence drop): to one thread, which fences many times before the old record's block is given out again.
-                self.pool.persist(word);
-                self.pool.retire(fence, &self.pool.pin());
-                Ok(true)
-            }
-            None => Ok(false),
-        });
-        // What readers look at is as it was.
-        lock.release_unchanged();
-        Ok((moved?, high))
+        let (low, fence) = K::read_fence(&self.pool, word.get())?;
+        let Some((fence, _)) = fence.filter(|(fence, _)| is_leaving(fence.bytes())) else { return Ok(false) };
+        let (new, record) = low.borrow().fence(&self.pool)?;
+        if let Some(record) = record {
+            self.pool.seal(record).release();
+        }
+        self.pool.store(word, new, Release);
+        // persist-equivalent(fence drop): to one thread, which fences many times before the old record's block is given out again.
+        self.pool.persist(word);
+        self.pool.retire(fence, &self.pool.pin());
+        Ok(true)
     }
 }

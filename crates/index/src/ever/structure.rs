@@ -124,7 +124,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// Writes a dead leaf. The caller fences.
-    fn write(&self, Dead { number, is_known }: Dead, entries: &[Slot]) -> Fingerprints {
+    pub(super) fn write(&self, Dead { number, is_known }: Dead, entries: &[Slot]) -> Fingerprints {
         let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, number).expect("a leaf that was taken");
         let Built { fingerprints, written } = leaf.build(&self.pool, entries, is_known);
         for line in leaf.lines_of(written) {

@@ -181,6 +181,11 @@ impl<M: Medium> Medium for Count<M> {
     }
 
     #[inline(always)]
+    fn holds_back(&self) -> bool {
+        self.below.holds_back()
+    }
+
+    #[inline(always)]
     fn awaits_device(&self) -> bool {
         self.below.awaits_device()
     }

@@ -63,7 +63,9 @@ pub use images::{Balance, Event, Fate, Image, Moment, Points, Seen, Store};
 pub use site::{Act, Fault, Profile, Site, Tally, Verb};
 pub use trace::{Deed, Trace};
 
+use super::holding::{self, Holding};
 use super::{LINE, Lines, Medium};
+use crate::schedule::Step;
 use crate::{Memory, WORD, Word, schedule};
 use log::{Log, Way};
 use parking_lot::Mutex;
@@ -92,8 +94,8 @@ pub struct CrashOptions {
     pub stores_max: u64,
     /// A defect, planted in operations and recoveries alike. Default none.
     pub fault: Option<Fault>,
-    /// Whether the medium is one of [`Domain::Msync`](crate::Domain::Msync): what is streamed goes into the caches and needs a flush, and who can does with one
-    /// fence what takes two elsewhere ([`Medium::publish`]), which is shown as two here, for more is left of it then. Default no.
+    /// Whether the medium is one of [`Domain::Msync`](crate::Domain::Msync): what is streamed goes into the caches and needs a flush, and what is published
+    /// ([`Medium::publish`]) is held back until it is durable. Default no.
     pub awaits_device: bool,
     /// Whether flushes do nothing, as would be right where stores are durable at once. Default no.
     pub drops_flushes: bool,
@@ -365,6 +367,11 @@ impl Level {
 }
 
 impl Crash {
+    /// Tells this medium from others.
+    fn id(&self) -> u64 {
+        Arc::as_ptr(&self.level).addr() as u64
+    }
+
     /// A store reaches the memory, and the log.
     fn store_now(&self, at: usize, value: u64, order: Ordering, place: &'static Location<'static>, by: u64) {
         let mut state = self.level.state.lock();
@@ -479,6 +486,9 @@ impl State {
 impl Medium for Crash {
     #[track_caller]
     fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
+        if holding::is_held_back(self.id()) {
+            return holding::hold_back(at, value);
+        }
         let place = Location::caller();
         let by = log::this_thread();
         let is_held_back = schedule::with_buffer(|buffer| {
@@ -572,6 +582,30 @@ impl Medium for Crash {
         if is_held_back.is_none() {
             self.fence_now(place, by);
         }
+    }
+
+    /// What a device gets as a whole is here durable store by store, and what it gets with that is durable before: more is left of it then.
+    #[track_caller]
+    fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
+        fence();
+        if !self.holds_back() {
+            act();
+            return fence();
+        }
+        schedule::drain();
+        let holding = Holding::begin(self.id());
+        act();
+        let (place, by) = (Location::caller(), log::this_thread());
+        for (at, value) in holding.end() {
+            schedule::before(Step::Store(self.level.memory.words()[at / WORD].as_ptr().addr(), value));
+            self.store_now(at, value, Ordering::Release, place, by);
+            self.level.state.lock().log.flush(at / LINE, 1, place, by);
+            self.fence_now(place, by);
+        }
+    }
+
+    fn holds_back(&self) -> bool {
+        self.awaits_device()
     }
 
     #[track_caller]

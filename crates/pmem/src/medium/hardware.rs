@@ -9,11 +9,12 @@
 //!
 //! In `Msync` what is published ([`Medium::publish`]) is stored when the journal has it.
 
+use super::holding::{self, Holding};
 use super::latency::Latency;
 use super::{Domain, LINE, Lines, Medium};
 use crate::map::Mapping;
 use crate::{Word, local};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
@@ -124,7 +125,7 @@ impl Hardware {
 
     #[cold]
     fn wait(&self) {
-        debug_assert!(HOLDING.get() == 0, "what is published waits");
+        debug_assert!(!holding::is_held_back(self.id), "what is published waits");
         self.synchronise(&[]);
     }
 
@@ -165,8 +166,8 @@ fn touch(one: &Range<usize>, other: &Range<usize>) -> bool {
 impl Medium for Hardware {
     #[inline(always)]
     fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
-        if self.domain == Domain::Msync && HOLDING.get() == self.id {
-            HELD.with_borrow_mut(|held| held.push((at, value)));
+        if self.domain == Domain::Msync && holding::is_held_back(self.id) {
+            holding::hold_back(at, value);
         } else {
             word.store(value, order);
         }
@@ -214,7 +215,7 @@ impl Medium for Hardware {
     }
 
     fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
-        if self.file.as_ref().is_none_or(|file| file.journal().is_none()) {
+        if !self.holds_back() {
             fence();
             act();
             return fence();
@@ -222,6 +223,11 @@ impl Medium for Hardware {
         let holding = Holding::begin(self.id);
         act();
         self.synchronise(&holding.end());
+    }
+
+    #[inline(always)]
+    fn holds_back(&self) -> bool {
+        self.domain == Domain::Msync && self.file.as_ref().is_some_and(|file| file.journal().is_some())
     }
 
     #[inline(always)]
@@ -239,32 +245,6 @@ impl Medium for Hardware {
 thread_local! {
     /// Per medium, the lines this thread has flushed and not fenced: bytes of the pool.
     static PENDING: RefCell<Vec<(u64, Vec<Range<usize>>)>> = const { RefCell::new(Vec::new()) };
-    /// The medium to which this thread's stores are held back; 0 if none.
-    static HOLDING: Cell<u64> = const { Cell::new(0) };
-    /// What is held back: where, and what.
-    static HELD: RefCell<Vec<(usize, u64)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// As long as this lives, stores of this thread are held back.
-struct Holding;
-
-impl Holding {
-    fn begin(id: u64) -> Self {
-        assert!(HOLDING.replace(id) == 0, "what is published publishes");
-        Self
-    }
-
-    /// What was held back.
-    fn end(self) -> Vec<(usize, u64)> {
-        HELD.take()
-    }
-}
-
-impl Drop for Holding {
-    fn drop(&mut self) {
-        HOLDING.set(0);
-        HELD.take();
-    }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -117,6 +117,25 @@ fn the_file_gets_as_small_as_what_is_left() {
     }
 }
 
+/// A pool that was full of small values, and is emptied and compacted, has room for a large one: no leaves lie in the way that are not needed.
+#[test]
+fn what_is_emptied_has_room_in_one_piece() {
+    const SIZE: usize = 32 << 20;
+    for index in INDEXES {
+        let store = Store::anonymous(Options { index: index.into(), size_max: SIZE, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let count = (0..).find(|n| space.put(&key(*n), b"small").is_err()).unwrap();
+        assert_eq!(space.delete_range(Bound::Unbounded, Bound::Unbounded).unwrap(), count, "{index}");
+        let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
+        println!("{index}: {count} keys; {shrunk:?}");
+        space.put(b"large", &vec![7; SIZE * 3 / 4]).unwrap();
+        check(&store);
+        space.delete(b"large").unwrap();
+        (0..count / 2).for_each(|n| space.put(&key(n), b"again").unwrap());
+        check(&store);
+    }
+}
+
 /// Records of every kind are moved, and all leaves; nobody sees a difference, whatever moment he looks at.
 #[test]
 fn whatever_is_moved_is_the_same() {
