@@ -4,6 +4,7 @@
 //! Exit codes are part of the interface; `failure.rs` lists them.
 
 mod command;
+mod entry;
 mod failure;
 mod options;
 mod output;

@@ -29,18 +29,16 @@ pub(crate) fn with_pool(mut object: Value, path: &Path) -> Value {
 /// Takes what [`insert_bytes`] has added out of `object`; `None` when there is no such field.
 ///
 /// # Errors
-/// A sentence, when the field holds something else.
+/// A sentence, when the field holds something else, or is there in both forms.
 pub(crate) fn remove_bytes(object: &mut Map<String, Value>, name: &str) -> Result<Option<Vec<u8>>, String> {
-    match object.remove(name) {
-        Some(Value::String(text)) => return Ok(Some(text.into_bytes())),
-        Some(other) => return Err(format!("field {name:?} is not a string but {other}")),
-        None => {}
-    }
-    let name = format!("{name}{BASE64_SUFFIX}");
-    match object.remove(&name) {
-        Some(Value::String(text)) => STANDARD.decode(&text).map(Some).map_err(|error| format!("field {name:?}: {error}")),
-        Some(other) => Err(format!("field {name:?} is not a string but {other}")),
-        None => Ok(None),
+    let name_base64 = format!("{name}{BASE64_SUFFIX}");
+    match (object.remove(name), object.remove(&name_base64)) {
+        (None, None) => Ok(None),
+        (Some(Value::String(text)), None) => Ok(Some(text.into_bytes())),
+        (Some(other), None) => Err(format!("field {name:?} is not a string but {other}")),
+        (None, Some(Value::String(text))) => STANDARD.decode(&text).map(Some).map_err(|error| format!("field {name_base64:?}: {error}")),
+        (None, Some(other)) => Err(format!("field {name_base64:?} is not a string but {other}")),
+        (Some(_), Some(_)) => Err(format!("both {name:?} and {name_base64:?}, where one is to be")),
     }
 }
 

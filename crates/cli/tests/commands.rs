@@ -261,6 +261,50 @@ fn what_is_dumped_can_be_loaded() {
     assert_eq!(expect(path, &["dump", "--pool", "copy.pool"], b"", 0), dump);
 }
 
+/// They came to stay: the times were lost on the way.
+#[test]
+fn what_is_dumped_and_loaded_expires_as_before() {
+    const FAR: u64 = 32_503_680_000_000;
+    let directory = directory();
+    let path = directory.path();
+    let text = format!("{{\"expires_ms\":{FAR},\"key\":\"k\",\"namespace\":\"0\",\"value\":\"v\"}}\n");
+    let lasting = "{\"key\":\"l\",\"namespace\":\"0\",\"value\":\"v\"}\n";
+    expect(path, &["load", "-", "--format", "ndjson"], format!("{text}{lasting}").as_bytes(), 0);
+    let dump = expect(path, &["dump"], b"", 0);
+    assert_eq!(String::from_utf8_lossy(&dump), format!("{text}{lasting}"));
+    expect(path, &["load", "-", "--format", "ndjson", "--pool", "copy.pool"], &dump, 0);
+    assert_eq!(expect(path, &["dump", "--pool", "copy.pool"], b"", 0), dump);
+    let told = format!("{{\"expires_ms\":{FAR},\"key\":\"k\",\"value\":\"v\"}}\n");
+    assert_eq!(expect(path, &["get", "--json", "k"], b"", 0), told.as_bytes());
+    assert_eq!(expect(path, &["scan", "--json", "--limit", "1"], b"", 0), told.as_bytes());
+    // Of what has expired, nothing is there afterwards, as when it had been loaded in time.
+    let late = "{\"expires_ms\":1,\"key\":\"k\",\"value\":\"w\"}\n{\"expires_ms\":1,\"key\":\"m\",\"value\":\"w\"}\n";
+    let said = String::from_utf8(expect(path, &["load", "-", "--format", "ndjson"], late.as_bytes(), 0)).expect("UTF-8");
+    assert!(said.starts_with("loaded 2 lines in ") && said.ends_with(", 2 of them have expired\n"), "{said}");
+    assert_eq!(String::from_utf8_lossy(&expect(path, &["dump"], b"", 0)), lasting);
+}
+
+/// A time in a field of another name was left out, and nobody was told.
+#[test]
+fn a_line_with_a_field_that_nobody_knows_is_a_bad_line() {
+    let directory = directory();
+    let text = concat!(
+        "{\"key\":\"a\",\"value\":\"v\"}\n",
+        "{\"key\":\"b\",\"value\":\"v\",\"ttl\":10}\n",
+        "{\"key\":\"c\",\"value\":\"v\",\"value_base64\":\"dg==\"}\n",
+        "{\"key\":\"d\",\"key_base64\":\"ZA==\",\"value\":\"v\"}\n",
+        "{\"key\":\"e\",\"value\":\"v\",\"expires_ms\":\"tomorrow\"}\n",
+    );
+    let output = everleaf(directory.path(), &["load", "-", "--format", "ndjson"], text.as_bytes());
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    for line in ["-:2: unknown field \"ttl\"", "-:3: both \"value\" and \"value_base64\"", "-:4: both \"key\" and \"key_base64\"", "-:5: field \"expires_ms\""]
+    {
+        assert!(errors.contains(line), "{line} is not in {errors}");
+    }
+    assert_eq!(expect(directory.path(), &["scan", "--keys-only"], b"", 0), b"a\n");
+}
+
 #[test]
 fn a_pool_is_backed_up_exported_and_compacted() {
     let directory = directory();

@@ -1,13 +1,12 @@
-//! `everleaf dump`: everything as NDJSON, one object per key: `{"namespace":"0","key":"k","value":"v"}`. Bytes that are not UTF-8 are in Base64, in a field
-//! `key_base64` or `value_base64` instead. `everleaf load --format ndjson` reads it back.
+//! `everleaf dump`: everything as NDJSON, one object per key, as `entry.rs` says. `everleaf load --format ndjson` reads it back.
 
+use crate::entry;
 use crate::failure::Failure;
 use crate::options::{PoolArguments, expect_namespace};
 use crate::output::Output;
-use crate::text;
 use clap::Args;
 use everleaf::{Direction, Namespace};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::ops::{Bound, ControlFlow};
 
 #[derive(Args)]
@@ -34,12 +33,14 @@ impl Arguments {
 fn dump(name: &str, namespace: &Namespace, out: &mut Output) -> Result<(), Failure> {
     let mut outcome = Ok(());
     namespace.scan(Bound::Unbounded, Direction::Forward, |key, value| {
-        let mut object = Map::new();
-        object.insert("namespace".into(), name.into());
-        text::insert_bytes(&mut object, "key", key);
-        text::insert_bytes(&mut object, "value", value);
-        outcome = out.json(&Value::Object(object));
+        outcome = print(name, namespace, key, value, out);
         if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     outcome
+}
+
+fn print(name: &str, namespace: &Namespace, key: &[u8], value: &[u8], out: &mut Output) -> Result<(), Failure> {
+    let Some(mut object) = entry::of_scanned(namespace, key, value)? else { return Ok(()) };
+    entry::insert_namespace(&mut object, name);
+    out.json(&Value::Object(object))
 }

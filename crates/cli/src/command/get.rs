@@ -1,11 +1,12 @@
 //! `everleaf get`: the value of a key, byte by byte.
 
+use crate::entry;
 use crate::failure::Failure;
 use crate::options::{NamespaceArgument, PoolArguments};
 use crate::output::Output;
-use crate::text;
 use clap::Args;
-use serde_json::{Map, Value};
+use everleaf::Entry;
+use serde_json::Value;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -25,14 +26,11 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let value = self.pool.with_store(|store| Ok(store.namespace(&self.namespace.namespace)?.get(self.key.as_bytes())?))?;
-        let Some(value) = value else { return Err(Failure::No) };
+        let entry = self.pool.with_store(|store| Ok(store.namespace(&self.namespace.namespace)?.entry(self.key.as_bytes())?))?;
+        let Some(Entry { value, expiry_ms }) = entry else { return Err(Failure::No) };
         let mut out = Output::new();
         if self.json {
-            let mut object = Map::new();
-            text::insert_bytes(&mut object, "key", self.key.as_bytes());
-            text::insert_bytes(&mut object, "value", &value);
-            out.json(&Value::Object(object))?;
+            out.json(&Value::Object(entry::of_entry(self.key.as_bytes(), &value, expiry_ms)))?;
         } else {
             out.bytes(&value)?;
             // A program gets the bytes and nothing else.

@@ -1,12 +1,14 @@
 //! `everleaf load`: keys and values from a file or standard input.
 //!
 //! One thread reads and parses (`input.rs`), the others write (`writer.rs`). A line that cannot be loaded is reported by its number; the rest is loaded
-//! nevertheless, unless `--strict` asks to stop there.
+//! nevertheless, unless `--strict` asks to stop there. What has expired already is no bad line: of its key nothing is there afterwards, as when the entry had
+//! been loaded in time.
 
 mod input;
 mod line_starts;
 mod writer;
 
+use crate::entry::Entry;
 use crate::failure::Failure;
 use crate::options::{IndexArgument, NamespaceArgument, PoolArguments};
 use crate::output::{Output, say};
@@ -14,14 +16,13 @@ use crate::text;
 use crate::transfer;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use input::{Columns, Input, Line};
+use input::{Columns, Input, check};
 use serde_json::json;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
-use writer::Writers;
+use writer::{Writers, Written};
 
 /// Number of bad lines that are reported one by one; all are counted.
 const REPORTED_COUNT_MAX: u64 = 20;
@@ -84,9 +85,9 @@ impl Arguments {
         let source = progress.wrap_read(transfer::open(&self.file)?);
         let mut input = self.input(source)?;
         let mut tally = Tally::default();
+        let written = Written::default();
         let time = self.pool.with_store_or_new(&self.index, |store| {
             let start = Instant::now();
-            let written = AtomicU64::new(0);
             let outcome = thread::scope(|scope| {
                 let mut writers = Writers::start(scope, store, usize::from(self.threads), &written);
                 let read = self.read(&mut input, &mut writers, &mut tally, &progress);
@@ -96,12 +97,12 @@ impl Arguments {
             progress.finish_and_clear();
             if let Err(Failure::Store(_)) = outcome {
                 // Of a batch that failed, some may be there, too.
-                let (written, read) = (text::count(written.into_inner()), text::count(tally.loaded));
+                let (written, read) = (text::count(written.entries()), text::count(tally.loaded));
                 say(format_args!("{}: at least {written} of the first {read} good lines are loaded", self.file.display()));
             }
             outcome.map(|()| start.elapsed())
         })?;
-        self.print(&tally, time)?;
+        self.print(&tally, written.expired(), time)?;
         if tally.bad == 0 { Ok(()) } else { Err(Failure::No) }
     }
 
@@ -121,13 +122,13 @@ impl Arguments {
     }
 
     /// Reads to the end, or to the first bad line if that is to stop it.
-    fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_, '_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
+    fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
         while let Some((number, line)) = input.next(&self.file)? {
-            let expect_namespace = |line: Line| match &line.namespace {
+            let expect_namespace = |line: Entry| match &line.namespace {
                 Some(name) => writers.expect_namespace(name).map(|()| line).map_err(|error| error.to_string()),
                 None => Ok(line),
             };
-            let Line { namespace, key, value } = match line.and_then(Line::check).and_then(expect_namespace) {
+            let line = match line.and_then(check).and_then(expect_namespace) {
                 Ok(line) => line,
                 Err(what) => {
                     tally.bad += 1;
@@ -142,7 +143,7 @@ impl Arguments {
                     continue;
                 }
             };
-            writers.write(namespace.as_deref().unwrap_or(&self.namespace.namespace), key, value)?;
+            writers.write(line, &self.namespace.namespace)?;
             tally.loaded += 1;
             if tally.loaded.is_multiple_of(1 << 12) {
                 progress.set_message(format!("{} lines, {}", text::count(tally.loaded), text::rate(tally.loaded, progress.elapsed())));
@@ -151,16 +152,17 @@ impl Arguments {
         Ok(())
     }
 
-    fn print(&self, tally: &Tally, time: Duration) -> Result<(), Failure> {
+    fn print(&self, tally: &Tally, expired: u64, time: Duration) -> Result<(), Failure> {
         if tally.bad > REPORTED_COUNT_MAX {
             say(format_args!("{}: {} more bad lines", self.file.display(), text::count(tally.bad - REPORTED_COUNT_MAX)));
         }
         let mut out = Output::new();
         if self.json {
-            out.json(&json!({ "loaded": tally.loaded, "bad": tally.bad, "seconds": time.as_secs_f64() }))?;
+            out.json(&json!({ "loaded": tally.loaded, "expired": expired, "bad": tally.bad, "seconds": time.as_secs_f64() }))?;
         } else {
-            let bad = if tally.bad == 0 { String::new() } else { format!(", {} bad lines left out", text::count(tally.bad)) };
-            out.line(format!("loaded {} lines in {time:.2?} ({}){bad}", text::count(tally.loaded), text::rate(tally.loaded, time)))?;
+            let besides = |count, what| if count == 0 { String::new() } else { format!(", {} {what}", text::count(count)) };
+            let (expired, bad) = (besides(expired, "of them have expired"), besides(tally.bad, "bad lines left out"));
+            out.line(format!("loaded {} lines in {time:.2?} ({}){expired}{bad}", text::count(tally.loaded), text::rate(tally.loaded, time)))?;
         }
         out.flush()
     }

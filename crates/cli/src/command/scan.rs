@@ -1,12 +1,13 @@
 //! `everleaf scan`: keys and values in order.
 
+use crate::entry;
 use crate::failure::Failure;
 use crate::options::{DEFAULT_NAMESPACE, NamespaceArgument, PoolArguments, expect_namespace};
 use crate::output::Output;
 use crate::text;
 use clap::Args;
 use everleaf::{Direction, Namespace};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::ffi::OsString;
 use std::ops::{Bound, ControlFlow};
 use std::os::unix::ffi::OsStrExt;
@@ -63,7 +64,7 @@ impl Arguments {
                 return ControlFlow::Break(());
             }
             left -= 1;
-            outcome = self.print(key, value, out);
+            outcome = self.print(namespace, key, value, out);
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         match (&self.prefix, self.keys_only) {
@@ -89,14 +90,13 @@ impl Arguments {
         }
     }
 
-    fn print(&self, key: &[u8], value: Option<&[u8]>, out: &mut Output) -> Result<(), Failure> {
+    fn print(&self, namespace: &Namespace, key: &[u8], value: Option<&[u8]>, out: &mut Output) -> Result<(), Failure> {
         if self.json {
-            let mut object = Map::new();
-            text::insert_bytes(&mut object, "key", key);
-            if let Some(value) = value {
-                text::insert_bytes(&mut object, "value", value);
-            }
-            return out.json(&Value::Object(object));
+            let object = match value {
+                Some(value) => entry::of_scanned(namespace, key, value)?,
+                None => Some(entry::of_key(key)),
+            };
+            return object.map_or(Ok(()), |object| out.json(&Value::Object(object)));
         }
         match value {
             Some(value) => out.line(format!("{}\t{}", text::escape(key), text::escape(value))),

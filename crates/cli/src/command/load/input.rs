@@ -1,11 +1,11 @@
 //! Lines of input, and what is wrong with them.
 
 use super::line_starts::LineStarts;
+use crate::entry::{self, Entry};
 use crate::failure::Failure;
 use crate::text;
 use csv::{ByteRecord, ReaderBuilder};
 use everleaf::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
-use serde_json::{Map, Value};
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
@@ -42,26 +42,15 @@ pub(super) struct Columns<'a> {
     pub(super) value: &'a str,
 }
 
-/// What a good line says.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
-    /// Where it belongs, if the line says so.
-    pub(super) namespace: Option<String>,
-    pub(super) key: Vec<u8>,
-    pub(super) value: Vec<u8>,
-}
-
-impl Line {
-    /// Checks what the store would refuse, so that it is a bad line and not the end.
-    pub(super) fn check(self) -> Result<Self, String> {
-        if self.key.len() > KEY_SIZE_MAX {
-            return Err(format!("a key of {} bytes, at most {KEY_SIZE_MAX} are possible", self.key.len()));
-        }
-        if self.value.len() > VALUE_SIZE_MAX {
-            return Err(format!("a value of {} bytes, at most {VALUE_SIZE_MAX} are possible", self.value.len()));
-        }
-        Ok(self)
+/// Checks what the store would refuse, so that it is a bad line and not the end.
+pub(super) fn check(line: Entry) -> Result<Entry, String> {
+    if line.key.len() > KEY_SIZE_MAX {
+        return Err(format!("a key of {} bytes, at most {KEY_SIZE_MAX} are possible", line.key.len()));
     }
+    if line.value.len() > VALUE_SIZE_MAX {
+        return Err(format!("a value of {} bytes, at most {VALUE_SIZE_MAX} are possible", line.value.len()));
+    }
+    Ok(line)
 }
 
 impl<R: BufRead> Input<R> {
@@ -90,7 +79,7 @@ impl<R: BufRead> Input<R> {
     ///
     /// # Errors
     /// When `path` cannot be read on. What is wrong with a line is in the answer.
-    pub(super) fn next(&mut self, path: &Path) -> Result<Option<Numbered<Line>>, Failure> {
+    pub(super) fn next(&mut self, path: &Path) -> Result<Option<Numbered<Entry>>, Failure> {
         match self {
             Self::Separated { reader, record, key, value, width } => {
                 let more = reader.read_byte_record(record).map_err(|error| Failure::io("read", path, error.into()))?;
@@ -141,28 +130,20 @@ fn find_column(name: &str, names: Option<&ByteRecord>) -> Result<usize, Failure>
 }
 
 /// Takes key and value out of a record.
-fn fields(record: &ByteRecord, key: usize, value: usize, width: &mut Option<usize>) -> Result<Line, String> {
+fn fields(record: &ByteRecord, key: usize, value: usize, width: &mut Option<usize>) -> Result<Entry, String> {
     let expected = *width.get_or_insert_with(|| record.len().max(key.max(value) + 1));
     if record.len() != expected {
         return Err(format!("{} fields, {expected} expected", record.len()));
     }
     match (record.get(key), record.get(value)) {
-        (Some(key), Some(value)) => Ok(Line { namespace: None, key: key.to_vec(), value: value.to_vec() }),
+        (Some(key), Some(value)) => Ok(Entry { namespace: None, key: key.to_vec(), value: value.to_vec(), expiry_ms: None }),
         _ => Err(format!("{} fields, the key is in field {}, the value in field {}", record.len(), key + 1, value + 1)),
     }
 }
 
-/// Takes key and value out of a JSON object.
-fn object(line: &[u8]) -> Result<Line, String> {
-    let mut object: Map<String, Value> = serde_json::from_slice(line).map_err(|error| format!("no JSON object: {error}"))?;
-    let mut required = |name| text::remove_bytes(&mut object, name)?.ok_or_else(|| format!("no field {name:?}"));
-    let (key, value) = (required("key")?, required("value")?);
-    let namespace = match object.remove("namespace") {
-        Some(Value::String(name)) => Some(name),
-        Some(other) => return Err(format!("field \"namespace\" is not a string but {other}")),
-        None => None,
-    };
-    Ok(Line { namespace, key, value })
+/// Takes the entry out of a JSON object.
+fn object(line: &[u8]) -> Result<Entry, String> {
+    entry::parse(serde_json::from_slice(line).map_err(|error| format!("no JSON object: {error}"))?)
 }
 
 /// Passes over the rest of a line.

@@ -2,6 +2,7 @@
 //!
 //! Each key belongs to one thread, so that of two lines with the same key the later one wins, as in the file.
 
+use crate::entry::Entry;
 use crate::failure::Failure;
 use everleaf::{Namespace, Store};
 use std::collections::BTreeMap;
@@ -10,18 +11,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Number of pairs that are handed over together.
+/// Number of entries that are handed over together.
 const BATCH_COUNT: usize = 512;
 /// Size in bytes at which fewer are handed over.
 const BATCH_SIZE: usize = 1 << 20;
 /// Number of batches that wait for a thread; more make the reader wait.
 const QUEUE_COUNT: usize = 8;
 
-type Pair = (Vec<u8>, Vec<u8>);
+/// What the threads have written.
+#[derive(Default)]
+pub(super) struct Written {
+    entries: AtomicU64,
+    expired: AtomicU64,
+}
+
+impl Written {
+    /// How many entries.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// How many of them had expired.
+    pub(super) fn expired(&self) -> u64 {
+        self.expired.load(Ordering::Relaxed)
+    }
+}
 
 /// The threads.
-pub(super) struct Writers<'scope, 'store> {
-    store: &'store Store,
+pub(super) struct Writers<'scope> {
+    store: &'scope Store,
     namespaces: BTreeMap<String, Namespace>,
     /// The namespace of the batches that are being filled.
     current: Option<String>,
@@ -30,19 +48,19 @@ pub(super) struct Writers<'scope, 'store> {
 }
 
 struct Writer<'scope> {
-    queue: SyncSender<(Namespace, Vec<Pair>)>,
+    queue: SyncSender<(Namespace, Vec<Entry>)>,
     thread: ScopedJoinHandle<'scope, Result<(), everleaf::Error>>,
-    batch: Vec<Pair>,
+    batch: Vec<Entry>,
     /// Size of the batch in bytes.
     size: usize,
 }
 
-impl<'scope, 'store> Writers<'scope, 'store> {
+impl<'scope> Writers<'scope> {
     /// Starts `count` threads, which count in `written` what they have written.
-    pub(super) fn start(scope: &'scope Scope<'scope, '_>, store: &'store Store, count: usize, written: &'scope AtomicU64) -> Self {
+    pub(super) fn start(scope: &'scope Scope<'scope, '_>, store: &'scope Store, count: usize, written: &'scope Written) -> Self {
         let start = |_| {
             let (queue, batches) = sync_channel(QUEUE_COUNT);
-            Writer { queue, thread: scope.spawn(move || write_all(&batches, written)), batch: Vec::new(), size: 0 }
+            Writer { queue, thread: scope.spawn(move || write_all(&batches, store, written)), batch: Vec::new(), size: 0 }
         };
         Self { store, namespaces: BTreeMap::new(), current: None, hasher: RandomState::new(), writers: (0..count).map(start).collect() }
     }
@@ -55,16 +73,17 @@ impl<'scope, 'store> Writers<'scope, 'store> {
         Ok(())
     }
 
-    /// Hands a pair over. It is written by the end of [`Writers::finish`].
-    pub(super) fn write(&mut self, namespace: &str, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
+    /// Hands an entry over, which belongs into `namespace` unless it says otherwise. It is written by the end of [`Writers::finish`].
+    pub(super) fn write(&mut self, entry: Entry, namespace: &str) -> Result<(), Failure> {
+        let namespace = entry.namespace.as_deref().unwrap_or(namespace);
         if self.current.as_deref() != Some(namespace) {
             self.hand_over_all()?;
             self.current = Some(namespace.to_owned());
         }
-        let at = (self.hasher.hash_one(&key) % self.writers.len() as u64) as usize;
+        let at = (self.hasher.hash_one(&entry.key) % self.writers.len() as u64) as usize;
         let writer = &mut self.writers[at];
-        writer.size += key.len() + value.len();
-        writer.batch.push((key, value));
+        writer.size += entry.key.len() + entry.value.len();
+        writer.batch.push(entry);
         if writer.batch.len() >= BATCH_COUNT || writer.size >= BATCH_SIZE { self.hand_over(at) } else { Ok(()) }
     }
 
@@ -102,11 +121,27 @@ impl<'scope, 'store> Writers<'scope, 'store> {
 }
 
 /// Writes what comes until nothing comes any more.
-fn write_all(batches: &Receiver<(Namespace, Vec<Pair>)>, written: &AtomicU64) -> Result<(), everleaf::Error> {
+fn write_all(batches: &Receiver<(Namespace, Vec<Entry>)>, store: &Store, written: &Written) -> Result<(), everleaf::Error> {
     while let Ok((namespace, batch)) = batches.recv() {
-        let pairs: Vec<(&[u8], &[u8])> = batch.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-        namespace.put_many(&pairs)?;
-        written.fetch_add(pairs.len() as u64, Ordering::Relaxed);
+        let expired = write_batch(&namespace, &batch, store.time_ms())?;
+        written.entries.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        written.expired.fetch_add(expired, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Writes entries, together where they do not expire. Keys of those that have expired are removed, whatever they were; how many.
+fn write_batch(namespace: &Namespace, batch: &[Entry], now_ms: u64) -> Result<u64, everleaf::Error> {
+    let mut expired = 0;
+    for group in batch.chunk_by(|one, other| one.expiry_ms.is_none() && other.expiry_ms.is_none()) {
+        match group {
+            [Entry { key, expiry_ms: Some(expiry_ms), .. }] if *expiry_ms <= now_ms => {
+                namespace.delete(key)?;
+                expired += 1;
+            }
+            [Entry { key, value, expiry_ms: Some(expiry_ms), .. }] => namespace.put_until(key, value, *expiry_ms)?,
+            lasting => namespace.put_many(&lasting.iter().map(|entry| (entry.key.as_slice(), entry.value.as_slice())).collect::<Vec<_>>())?,
+        }
+    }
+    Ok(expired)
 }
