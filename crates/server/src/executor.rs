@@ -131,7 +131,7 @@ impl Failure {
         Self { text: Cow::Owned(text), is_refusal: false }
     }
 
-    /// What EXEC says that could not even be called.
+    /// What EXEC says that could not be called, or of whose transaction nothing was done.
     pub(crate) fn of_exec(&self) -> Self {
         let why = self.text.strip_prefix(b"ERR ").unwrap_or(&self.text);
         Self::bytes([b"EXECABORT Transaction discarded because of: ", why].concat())
@@ -150,7 +150,9 @@ impl Failure {
 impl From<everleaf::Error> for Failure {
     fn from(error: everleaf::Error) -> Self {
         let is_refusal = error.is_no_space() || matches!(error, everleaf::Error::Halted { .. } | everleaf::Error::TransactionTooLarge { .. });
-        Self { is_refusal, ..Self::text(format_args!("ERR {error}")) }
+        // Clients look for the code of Redis, some for its first words.
+        let code = if error.is_no_space() { "OOM command not allowed:" } else { "ERR" };
+        Self { is_refusal, ..Self::text(format_args!("{code} {error}")) }
     }
 }
 

@@ -3,9 +3,9 @@
 //! Between MULTI and EXEC commands are queued (`queue.rs`). EXEC runs them in a serializable transaction of the store, one after the other, each with a reply
 //! of its own, and commits it: what they have written becomes visible and durable at once, or, with a crash, not at all. A command that fails leaves an error
 //! among the replies, and nothing else: what it had written is taken back, and the others are run all the same, as in Redis; but when the store takes no more
-//! writes, nothing is done at all. When the commit fails because another client has changed something that the commands have read or written, all of it is done
-//! once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works (`gate.rs`), and time stands still:
-//! what expires would overtake a long transaction for ever.
+//! writes, nothing is done at all, and EXEC says `EXECABORT`. When the commit fails because another client has changed something that the commands have read
+//! or written, all of it is done once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works
+//! (`gate.rs`), and time stands still: what expires would overtake a long transaction for ever.
 //!
 //! WATCH takes a snapshot of the store. At EXEC, the transaction asks of each watched key whether it is as the snapshot shows it, and the commit fails if it
 //! does not stay so. The snapshot holds back what was replaced since, so a client that watches and does nothing costs space, until it is gone.
@@ -89,7 +89,7 @@ pub(crate) fn exec(call: &mut Call<'_>) -> Result<(), Failure> {
     if queue.is_broken() {
         return Err(ABORTED);
     }
-    insist(call, |call| attempt(call, &queue, &watched))
+    insist(call, |call| attempt(call, &queue, &watched)).map_err(|failure| if failure.is_refusal { failure.of_exec() } else { failure })
 }
 
 /// Attempts something until nobody overtakes it; after some turns, while no other event loop works.

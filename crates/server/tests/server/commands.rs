@@ -354,6 +354,9 @@ fn transactions_in_the_third_protocol_and_in_the_list_of_clients() {
     client.expect(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n+OK\r\n+OK\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n1\r\n");
 }
 
+const TOO_MANY_REPLIES: &str = "-EXECABORT Transaction discarded because of: the replies of the transaction are larger than the output buffer may be; \
+                                nothing was changed, split it up\r\n";
+
 #[test]
 fn a_transaction_has_its_bounds() {
     let limits = Limits { query_buffer_size_max: 100_000, output_buffer_size_max: 100_000, ..Limits::default() };
@@ -370,7 +373,7 @@ fn a_transaction_has_its_bounds() {
     client.replies("MULTI", "+OK\r\n");
     client.replies(&format!("SET k {value}"), "+QUEUED\r\n");
     (0..3).for_each(|_| client.replies("GET k", "+QUEUED\r\n"));
-    client.replies("EXEC", "-ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up\r\n");
+    client.replies("EXEC", TOO_MANY_REPLIES);
     client.replies("GET k", "$1\r\nv\r\n");
     // What others have been answered is not its affair.
     let value = "v".repeat(70_000);
@@ -387,15 +390,29 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
     let value = "v".repeat(20_000);
     client.says("SET old 1", "+OK\r\n");
     let full = (0..1000).map(|number| client.call(&[b"SET", format!("k{number}").as_bytes(), value.as_bytes()])).find(|reply| reply != b"+OK\r\n");
-    assert!(full.is_some_and(|reply| reply.starts_with(b"-ERR ")));
+    let full = String::from_utf8(full.unwrap()).unwrap();
+    assert!(full.starts_with("-OOM command not allowed: no space: "), "{full}");
     for refused in [format!("SET new {value}"), format!("MSET old 2 new {value}"), "RENAME k0 new".to_owned()] {
         client.replies("MULTI", "+OK\r\n");
         client.replies("DEL old", "+QUEUED\r\n");
         client.replies(&refused, "+QUEUED\r\n");
         let reply = client.exchange(&[b"EXEC"]);
-        assert!(reply.starts_with(b"-ERR "), "{refused:.20}: {}", reply.escape_ascii());
+        assert!(
+            reply.starts_with(b"-EXECABORT Transaction discarded because of: OOM command not allowed: no space: "),
+            "{refused:.20}: {}",
+            reply.escape_ascii()
+        );
         client.says("MGET old new", "*2\r\n$1\r\n1\r\n$-1\r\n");
     }
+    // Whichever way a command goes to the store.
+    let new = format!("new {value}");
+    for refused in [format!("SET {new} NX"), format!("SETEX new 1000 {value}"), format!("MSET {new}"), format!("APPEND {new}"), "COPY k0 new".to_owned()] {
+        let reply = client.call(&refused.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        assert!(reply.starts_with(b"-OOM "), "{refused:.20}: {}", reply.escape_ascii());
+    }
+    client.send(&[encode(&[b"GET", b"old"]), encode(&[b"SET", b"new", value.as_bytes()])].concat());
+    let together = client.call(&[b"GET", b"new"]);
+    assert!(together.starts_with(b"$1\r\n1\r\n-OOM ") && together.ends_with(b"\r\n$-1\r\n"), "{}", together.escape_ascii());
     client.replies("MULTI", "+OK\r\n");
     client.replies("DEL k0", "+QUEUED\r\n");
     client.replies("EXEC", "*1\r\n:1\r\n");
@@ -435,7 +452,7 @@ fn a_command_of_a_transaction_stops_at_the_limit() {
     client.replies("MULTI", "+OK\r\n");
     client.replies("INCR n", "+QUEUED\r\n");
     client.replies(&format!("MGET{}", " k".repeat(500)), "+QUEUED\r\n");
-    client.replies("EXEC", "-ERR the replies of the transaction are larger than the output buffer may be; nothing was changed, split it up\r\n");
+    client.replies("EXEC", TOO_MANY_REPLIES);
     let hits = crate::info::number(&mut client, "keyspace_hits");
     assert!((8..16).contains(&hits), "{hits} values were read");
     client.replies("GET n", "$1\r\n1\r\n");
