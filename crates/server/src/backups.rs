@@ -8,6 +8,7 @@ use everleaf::{Passed, Store, StreamError};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The backups of a server.
@@ -16,6 +17,8 @@ pub(crate) struct Backups {
     pub(crate) path: PathBuf,
     log: fn(&str),
     state: Mutex<State>,
+    /// Whether one is to be begun as soon as none is being written.
+    is_scheduled: AtomicBool,
     thread: Background,
 }
 
@@ -63,11 +66,21 @@ impl Backups {
     pub(crate) fn new(path: PathBuf, log: fn(&str)) -> Self {
         let state =
             State { running_since: None, last_s: now_s(), last_background_s: None, failure: None, last_passed: Passed::default(), last_change_count: 0 };
-        Self { path, log, state: Mutex::new(state), thread: Background::default() }
+        Self { path, log, state: Mutex::new(state), is_scheduled: AtomicBool::new(false), thread: Background::default() }
     }
 
     pub(crate) fn state(&self) -> State {
         self.state.lock().clone()
+    }
+
+    /// Has one be begun as soon as none is being written.
+    pub(crate) fn schedule(&self) {
+        self.is_scheduled.store(true, Ordering::Release);
+    }
+
+    /// Whether one is to be begun; it is up to the caller then.
+    pub(crate) fn take_scheduled(&self) -> bool {
+        self.is_scheduled.load(Ordering::Relaxed) && self.is_scheduled.swap(false, Ordering::Acquire)
     }
 
     /// Begins a backup, unless there is one under way. It holds `change_count` changes at least: those are done.

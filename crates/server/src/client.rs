@@ -57,6 +57,8 @@ pub(crate) struct Session {
     /// What has been queued since MULTI.
     pub(crate) queue: Option<Queue>,
     pub(crate) watched: Watched,
+    /// Whether a command of the transaction that is being run wants a backup to be begun when it has been committed.
+    pub(crate) wants_backup: bool,
 }
 
 impl Session {
@@ -71,6 +73,7 @@ impl Session {
             unfinished: None,
             queue: None,
             watched: Watched::default(),
+            wants_backup: false,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::event_loop::{EventLoop, Inbox, WAKE};
+use crate::executor::backup::begin_scheduled;
 use crate::shared::Shared;
 use everleaf::Store;
 use mio::net::TcpListener;
@@ -120,10 +121,11 @@ impl Server {
 /// How long to leave what is to be given back, at least, when there was little.
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 
-/// Removes keys that have expired, and what snapshots have held back, until the server stops.
+/// Removes keys that have expired, and what snapshots have held back, and begins backups that had to wait, until the server stops.
 fn sweep(server: &Shared) {
     while !server.is_stopping() {
         server.sample_rate();
+        begin_scheduled(server);
         if !server.store.keep_house() {
             thread::park_timeout(SWEEP_PAUSE);
         }

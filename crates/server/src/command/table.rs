@@ -14,7 +14,8 @@ const SESSION: Flags = Flags::NOSCRIPT.and(ALWAYS);
 const TRANSACTION: Flags = SESSION.and(Flags::AT_ONCE);
 const AT_ONCE: Flags = TRANSACTION.and(FAST).and(Flags::ALLOW_BUSY);
 const ADMIN: Flags = SESSION.and(Flags::ADMIN);
-const SAVE: Flags = Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING).and(Flags::NO_MULTI);
+const BACKUP: Flags = Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING);
+const SAVE: Flags = BACKUP.and(Flags::NO_MULTI);
 const OPEN: Flags = SESSION.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
 
 #[expect(clippy::too_many_arguments, reason = "one for each column of the table")]
@@ -45,7 +46,7 @@ use Group::{Connection, Server, Transactions};
 pub(crate) static TABLE: &[Spec] = &[
     string("append", 3, WRITE_NEW.and(FAST), Keys::FIRST, "2.0.0", "Appends to the value of a key; sets it if there is none.", strings::append),
     plain(Connection, "auth", -2, OPEN, "1.0.0", "Shows the password.", connection::auth),
-    plain(Server, "bgsave", -1, SAVE, "1.0.0", "Writes a backup in the background.", backup::bgsave),
+    plain(Server, "bgsave", -1, BACKUP, "1.0.0", "Writes a backup in the background.", backup::bgsave),
     parent(Connection, "client", "2.4.0", "Commands about connections.", CLIENT),
     Spec { subcommands: COMMAND, ..plain(Connection, "command", -1, ALWAYS, "2.8.13", "Describes every command.", introspection::command) },
     parent(Server, "config", "2.0.0", "Commands about the configuration.", CONFIG),

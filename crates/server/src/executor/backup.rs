@@ -4,8 +4,9 @@ use super::{Call, Failure, Slice, Unfinished};
 use crate::backups::{Ground, Saving};
 use crate::database::Databases;
 use crate::reply::Reply;
-use crate::shared::Counters;
+use crate::shared::{Counters, Shared};
 use everleaf::StreamError;
+use std::sync::atomic::Ordering;
 
 impl From<StreamError> for Failure {
     fn from(error: StreamError) -> Self {
@@ -13,10 +14,24 @@ impl From<StreamError> for Failure {
     }
 }
 
-fn begin(call: &Call<'_>, ground: Ground) -> Result<Saving, Failure> {
-    let server = call.server;
-    let begun = server.backups.begin(&server.store, ground, server.change_count()).ok_or(Failure::fixed("ERR Background save already in progress"))?;
-    Ok(begun?)
+const IN_PROGRESS: Failure = Failure::fixed("ERR Background save already in progress");
+
+fn begin(server: &Shared, ground: Ground) -> Option<Result<Saving, StreamError>> {
+    server.backups.begin(&server.store, ground, server.change_count())
+}
+
+/// `None` if another backup is being written.
+fn begin_in_background(server: &Shared) -> Option<Result<(), StreamError>> {
+    let stopping = server.stopping.clone();
+    let begun = begin(server, Ground::Back)?;
+    Some(begun.and_then(|saving| server.backups.continue_in_background(saving, move || stopping.load(Ordering::Acquire))))
+}
+
+/// Begins the backup that was scheduled, if one was, and none is being written. Why it could not be begun is in `INFO`.
+pub(crate) fn begin_scheduled(server: &Shared) {
+    if server.backups.take_scheduled() && begin_in_background(server).is_none() {
+        server.backups.schedule();
+    }
 }
 
 /// SAVE. Others have their turns between its blocks; the end, when the device is waited for, holds up its thread.
@@ -47,7 +62,7 @@ impl Unfinished for Save {
 }
 
 pub(crate) fn save(call: &mut Call<'_>) -> Result<(), Failure> {
-    call.session.unfinished = Some(Box::new(Save(Some(begin(call, Ground::Fore)?))));
+    call.session.unfinished = Some(Box::new(Save(Some(begin(call.server, Ground::Fore).ok_or(IN_PROGRESS)??))));
     Ok(())
 }
 
@@ -56,8 +71,16 @@ pub(crate) fn bgsave(call: &mut Call<'_>) -> Result<(), Failure> {
     if call.arguments.len() > 2 || (call.arguments.len() == 2 && !call.arguments.is(1, "schedule")) {
         return Err(Failure::SYNTAX);
     }
-    let stopping = call.server.stopping.clone();
-    call.server.backups.continue_in_background(begin(call, Ground::Back)?, move || stopping.load(std::sync::atomic::Ordering::Acquire))?;
+    if call.databases.transaction.is_some() {
+        // The transaction is to be in it, as a whole.
+        if call.server.backups.state().running_since.is_some() {
+            return Err(IN_PROGRESS);
+        }
+        call.session.wants_backup = true;
+        call.reply.simple("Background saving scheduled");
+        return Ok(());
+    }
+    begin_in_background(call.server).ok_or(IN_PROGRESS)??;
     call.reply.simple("Background saving started");
     Ok(())
 }

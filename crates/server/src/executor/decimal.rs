@@ -2,7 +2,7 @@
 //!
 //! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number below 10^21 is rounded to a
 //! decimal fraction of 17 places, and sums of these are exact (Redis's may be off in the last places: 10.6 + 5000 is 5010.60000000000000009 there); a larger
-//! one is a double.
+//! one is a double. So 1e400 is no number here, which a `long double` is; nor is what C reads as hexadecimal, and nobody sends.
 
 use std::fmt;
 
@@ -10,6 +10,11 @@ use std::fmt;
 const PLACES: i32 = 17;
 /// 10^PLACES.
 const ONE: i128 = 100_000_000_000_000_000;
+
+/// Longest number in bytes.
+const TEXT_SIZE_MAX: usize = 5119;
+/// The power of ten below which a `long double` is 0.
+const EXPONENT_MIN: i64 = -4950;
 
 /// A finite number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,15 +28,18 @@ pub(crate) enum Number {
 impl Number {
     pub(crate) const ZERO: Self = Self::Decimal(0);
 
-    /// Reads a number as Redis does: no spaces, no NaN; an infinity is read, and fails when it is added.
+    /// Reads a number as Redis does: no spaces, no NaN, nothing that is too long or too small; an infinity is read, and fails when it is added.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        if text.len() > TEXT_SIZE_MAX {
+            return None;
+        }
         if let Some(decimal) = parse_decimal(text) {
-            return Some(Self::Decimal(decimal));
+            return (decimal != 0 || !is_too_small(text)).then_some(Self::Decimal(decimal));
         }
         let text = std::str::from_utf8(text).ok()?;
         let number: f64 = text.parse().ok()?;
         if number == 0.0 {
-            return Some(Self::ZERO);
+            return (!is_too_small(text.as_bytes())).then_some(Self::ZERO);
         }
         (!number.is_nan() && (number.is_finite() || text.trim_start_matches(['-', '+']).starts_with(['i', 'I']))).then_some(Self::Double(number))
     }
@@ -88,6 +96,19 @@ fn parse_decimal(text: &[u8]) -> Option<i128> {
     }
     units = units.checked_add(i128::from(is_rounded_up))?;
     Some(if negative { -units } else { units })
+}
+
+/// Whether a number, which is a good one otherwise, is so small that it would be lost, without being 0.
+fn is_too_small(text: &[u8]) -> bool {
+    let end = text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e'));
+    let mantissa = &text[..end.unwrap_or(text.len())];
+    let Some(first) = mantissa.iter().position(|byte| matches!(byte, b'1'..=b'9')) else { return false };
+    let point = mantissa.iter().position(|&byte| byte == b'.').unwrap_or(mantissa.len());
+    // Of the first digit that is not 0.
+    let power = if first < point { (point - first - 1) as i64 } else { -((first - point) as i64) };
+    // An exponent that is no number of that size is one of many digits.
+    let exponent = end.map_or(Some(0), |end| std::str::from_utf8(&text[end + 1..]).ok()?.parse::<i64>().ok());
+    exponent.map_or_else(|| end.is_some_and(|end| text[end + 1] == b'-'), |exponent| exponent.saturating_add(power) < EXPONENT_MIN)
 }
 
 impl fmt::Display for Number {
@@ -155,5 +176,13 @@ mod tests {
         let infinite = Number::parse(b"inf").unwrap();
         assert_eq!(infinite.add(Number::ZERO), None);
         assert_eq!(Number::parse(b"1e999"), None);
+        for text in ["1e-4952", "0.001e-4949", "-1e-5000", "1e-99999999999", "12e-99999999999999999999", "1E-5000"] {
+            assert_eq!(Number::parse(text.as_bytes()), None, "{text:?}");
+        }
+        for text in ["1e-4949", "0e-5000", "0.00e-99999999999999999999", "-0", "1000e-4950"] {
+            assert_eq!(Number::parse(text.as_bytes()), Some(Number::ZERO), "{text:?}");
+        }
+        assert_eq!(Number::parse("0".repeat(5119).as_bytes()), Some(Number::ZERO));
+        assert_eq!(Number::parse("0".repeat(5120).as_bytes()), None);
     }
 }

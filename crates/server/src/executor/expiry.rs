@@ -58,6 +58,12 @@ pub(crate) fn notation(call: &Call<'_>, index: usize) -> Option<Notation> {
     [("ex", EX), ("px", PX), ("exat", EXAT), ("pxat", PXAT)].into_iter().find(|(word, _)| call.arguments.is(index, word)).map(|(_, notation)| notation)
 }
 
+/// Whether a time in `notation` may stand behind the one before, of which there are the index and the notation. As in Redis, the last one counts, and is the
+/// only one that is looked at; of several notations none would.
+pub(crate) fn may_follow(before: Option<(usize, Notation)>, notation: Notation) -> bool {
+    before.is_none_or(|(_, before)| before == notation)
+}
+
 pub(crate) fn expire(call: &mut Call<'_>) -> Result<(), Failure> {
     set_expiry(call, EX)
 }
@@ -202,17 +208,33 @@ enum Also {
     Expire(u64),
 }
 
+/// The words behind GETEX's key: where the time stands and how it is written, or whether the key is to expire no more.
+fn getex_options(call: &Call<'_>) -> Result<(Option<(usize, Notation)>, bool), Failure> {
+    let (mut expiry, mut persist) = (None, false);
+    let mut index = 2;
+    while index < call.arguments.len() {
+        if call.arguments.is(index, "persist") && expiry.is_none() {
+            persist = true;
+        } else {
+            let notation = notation(call, index).filter(|&notation| !persist && may_follow(expiry, notation) && index + 1 < call.arguments.len());
+            index += 1;
+            expiry = Some((index, notation.ok_or(Failure::SYNTAX)?));
+        }
+        index += 1;
+    }
+    Ok((expiry, persist))
+}
+
 pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
-    let also = match call.arguments.len() {
-        2 => Also::Nothing,
-        3 if call.arguments.is(2, "persist") => Also::Persist,
-        4 => match expiry_ms(call, 3, notation(call, 2).ok_or(Failure::SYNTAX)?) {
+    let also = match getex_options(call)? {
+        (None, false) => Also::Nothing,
+        (None, true) => Also::Persist,
+        (Some((index, notation)), _) => match expiry_ms(call, index, notation) {
             Ok(expiry_ms) => Also::Expire(expiry_ms),
             // Redis looks for the key first.
             Err(_) if call.database().value_size(call.argument(1))?.is_none() => Also::Nothing,
             Err(error) => return Err(error),
         },
-        _ => return Err(Failure::SYNTAX),
     };
     let mut value = None;
     call.database().modify_entry(call.argument(1), |entry| {

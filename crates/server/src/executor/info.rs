@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 type WriteSection = fn(&mut String, &Shared) -> fmt::Result;
 
 /// Names of the sections and what writes them.
-const SECTIONS: [(&str, WriteSection); 8] = [
+const SECTIONS: [(&str, WriteSection); 10] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
@@ -18,6 +18,8 @@ const SECTIONS: [(&str, WriteSection); 8] = [
     ("Stats", stats),
     ("Store", store),
     ("Replication", replication),
+    ("CPU", cpu),
+    ("Cluster", cluster),
     ("Keyspace", keyspace),
 ];
 
@@ -57,16 +59,31 @@ fn memory(text: &mut String, server: &Shared) -> fmt::Result {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     // Blocks on their way back are not in use.
     server.store.pool().collect();
-    let (pool, own) = (server.store.fill().used as u64, memory_size(&status, "RssAnon:"));
-    write!(text, "used_memory:{}\r\nused_memory_dataset:{pool}\r\nused_memory_overhead:{own}\r\n", pool + own)?;
+    let (pool, own) = (server.store.fill().used as u64, memory_size(&status, "RssAnon:").unwrap_or(0));
+    size(text, "used_memory", pool + own)?;
+    write!(text, "used_memory_dataset:{pool}\r\nused_memory_overhead:{own}\r\n")?;
     // Pages of the pool that the process has touched are part of it, and stay so when nothing is left in them.
-    write!(text, "used_memory_rss:{}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n", memory_size(&status, "VmRSS:"))
+    size(text, "used_memory_rss", memory_size(&status, "VmRSS:").unwrap_or(0))?;
+    if let Some(total) = memory_size(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:") {
+        size(text, "total_system_memory", total)?;
+    }
+    size(text, "maxmemory", 0)?;
+    write!(text, "maxmemory_policy:noeviction\r\n")
 }
 
-/// What the system says of a kind of this process's memory, in bytes.
-fn memory_size(status: &str, kind: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix(kind)).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
+/// A size in bytes, and, as Redis has it for people, in a unit.
+fn size(text: &mut String, name: &str, bytes: u64) -> fmt::Result {
+    write!(text, "{name}:{bytes}\r\n{name}_human:")?;
+    match bytes.checked_ilog2().unwrap_or(0) as usize / 10 {
+        0 => write!(text, "{bytes}B\r\n"),
+        step => write!(text, "{:.2}{}\r\n", bytes as f64 / (1_u64 << (10 * step)) as f64, ["K", "M", "G", "T", "P", "E"][step - 1]),
+    }
+}
+
+/// What the system says of a kind of memory, in bytes.
+fn memory_size(status: &str, kind: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(kind))?;
+    line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
@@ -126,6 +143,24 @@ fn store(text: &mut String, server: &Shared) -> fmt::Result {
 /// There is none; clients look here for the role.
 fn replication(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "role:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\n", server.run_id)
+}
+
+/// Seconds that this process has worked, and those that it has started, if any. Nothing, where the system does not tell.
+fn cpu(text: &mut String, _server: &Shared) -> fmt::Result {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in parentheses, may hold anything; behind it, fields stand between spaces, from the third on.
+    let fields: Vec<_> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace().collect();
+    for (name, field) in [("sys", 15), ("user", 14), ("sys_children", 17), ("user_children", 16)] {
+        if let Some(ticks) = fields.get(field - 3).and_then(|ticks| ticks.parse::<u64>().ok()) {
+            write!(text, "used_cpu_{name}:{:.6}\r\n", ticks as f64 / rustix::param::clock_ticks_per_second() as f64)?;
+        }
+    }
+    Ok(())
+}
+
+/// There is none.
+fn cluster(text: &mut String, _server: &Shared) -> fmt::Result {
+    write!(text, "cluster_enabled:0\r\n")
 }
 
 fn keyspace(text: &mut String, server: &Shared) -> fmt::Result {

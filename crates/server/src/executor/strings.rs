@@ -89,7 +89,9 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
             options.get = true;
         } else if word("keepttl") && expiry.is_none() {
             keep = true;
-        } else if let Some(notation) = expiry::notation(call, index).filter(|_| !keep && expiry.is_none() && index + 1 < call.arguments.len()) {
+        } else if let Some(notation) =
+            expiry::notation(call, index).filter(|&notation| !keep && expiry::may_follow(expiry, notation) && index + 1 < call.arguments.len())
+        {
             index += 1;
             expiry = Some((index, notation));
         } else {

@@ -10,7 +10,7 @@
 //! WATCH takes a snapshot of the store. At EXEC, the transaction asks of each watched key whether it is as the snapshot shows it, and the commit fails if it
 //! does not stay so. The snapshot holds back what was replaced since, so a client that watches and does nothing costs space, until it is gone.
 
-use super::{Call, Failure, Slice, try_execute};
+use super::{Call, Failure, Slice, backup, try_execute};
 use crate::client::Watched;
 use crate::database::Databases;
 use crate::queue::Queue;
@@ -89,7 +89,12 @@ pub(crate) fn exec(call: &mut Call<'_>) -> Result<(), Failure> {
     if queue.is_broken() {
         return Err(ABORTED);
     }
-    insist(call, |call| attempt(call, &queue, &watched)).map_err(|failure| if failure.is_refusal { failure.of_exec() } else { failure })
+    insist(call, |call| attempt(call, &queue, &watched)).map_err(|failure| if failure.is_refusal { failure.of_exec() } else { failure })?;
+    if std::mem::take(&mut call.session.wants_backup) {
+        call.server.backups.schedule();
+        backup::begin_scheduled(call.server);
+    }
+    Ok(())
 }
 
 /// Attempts something until nobody overtakes it; after some turns, while no other event loop works.
@@ -140,6 +145,7 @@ fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Atte
     if !matches!(outcome, Ok(Attempt::Done(()))) {
         call.reply.out.truncate(start);
         (call.session.database, call.session.replies, call.reply.protocol) = before;
+        call.session.wants_backup = false;
     }
     outcome
 }

@@ -141,6 +141,31 @@ fn used_memory_is_what_is_in_use() {
     wait(|| in_pool(&mut client) < before + SIZE / 4);
 }
 
+/// A monitor shows them, or fails where it does not find them.
+#[test]
+fn what_the_process_uses_is_what_the_system_says() {
+    let server = Running::start();
+    let mut client = server.client();
+    let seconds = |client: &mut Client, name: &str| field(client, name).and_then(|text| text.parse::<f64>().ok()).unwrap();
+    let before = ["used_cpu_user", "used_cpu_sys"].map(|name| seconds(&mut client, name));
+    // However fast the machine is, it takes it some hundredths of a second.
+    wait(|| seconds(&mut client, "used_cpu_user") > before[0] && seconds(&mut client, "used_cpu_sys") > before[1]);
+    assert!(seconds(&mut client, "used_cpu_user_children") >= 0.0 && seconds(&mut client, "used_cpu_sys_children") >= 0.0);
+    assert!(number(&mut client, "used_memory_rss") <= number(&mut client, "total_system_memory"));
+    client.send(&encode(&[b"SET", b"k", &vec![b'v'; 3 << 20]]));
+    client.expect(b"+OK\r\n");
+    let info = String::from_utf8(client.call(&[b"INFO", b"memory"])).unwrap();
+    let told = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    for name in ["used_memory", "used_memory_rss", "total_system_memory"] {
+        let (bytes, human) = (told(name).parse::<f64>().unwrap(), told(&format!("{name}_human")));
+        let (number, unit) = human.split_at(human.len() - 1);
+        let power = " KMGT".find(unit).unwrap() as i32;
+        assert!((number.parse::<f64>().unwrap() - bytes / 1024_f64.powi(power)).abs() <= 0.006, "{bytes} is not {human}");
+    }
+    let part = String::from_utf8(client.call(&[b"INFO", b"cpu", b"cluster"])).unwrap();
+    assert!(part.contains("# CPU\r\nused_cpu_sys:") && part.contains("\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n"), "{part}");
+}
+
 #[test]
 fn a_compaction_tells_how_far_it_is() {
     let server = Running::start();
