@@ -380,6 +380,18 @@ fn a_pool_that_is_cut_off_is_repaired() {
     expect(path, &["check"], b"", 3);
     let said = String::from_utf8(expect(path, &["repair", "repaired.pool"], b"", 1)).expect("UTF-8");
     assert!(said.contains("namespace 0: 3 000 entries") && said.contains("LOST: whatever lay behind byte 1000000 is lost"), "{said}");
+    // Of nothing but a header not much can be found, and of less nothing.
+    pool.set_len(4096).expect("it is ours");
+    let said = String::from_utf8(expect(path, &["repair", "rest.pool"], b"", 1)).expect("UTF-8");
+    assert!(said.contains("a store block without a format: batches that were under way may show in part"), "{said}");
+    pool.set_len(100).expect("it is ours");
+    for command in [&["check"][..], &["repair", "again.pool"]] {
+        let output = everleaf(path, command, b"");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains("of 100 bytes, is a pool that cannot be read, nor repaired: it ends in its header; restore"), "{message}");
+        assert_eq!(output.status.code(), Some(3));
+    }
+    assert!(!path.join("again.pool").exists());
 }
 
 /// What a bit that was flipped in a closed pool does: `verify` names it, and `repair` makes a pool of the rest.

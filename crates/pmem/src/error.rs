@@ -87,6 +87,19 @@ pub enum Error {
         /// Size of the file, in bytes.
         length: u64,
     },
+    /// The file is a pool whose header is lost, without which nothing tells what is where.
+    #[error(
+        "{path}, of {length} bytes, is a pool that cannot be read, nor repaired: {what}; restore a backup, or the whole file from where it was copied",
+        path = path.display()
+    )]
+    Headless {
+        /// The file.
+        path: PathBuf,
+        /// Size of the file, in bytes.
+        length: u64,
+        /// What has become of the header.
+        what: &'static str,
+    },
     /// Another process has the pool open.
     #[error("{path} is in use by {owner}; stop that process, or look at the pool with `everleaf info`", path = path.display(), owner = process(*owner))]
     Locked {

@@ -223,7 +223,7 @@ fn damage_is_named() {
         other => panic!("{other:?}"),
     }
     fs::write(&path, &good[..100]).unwrap();
-    assert!(matches!(error_of(&path), Error::Truncated { .. }));
+    assert!(matches!(error_of(&path), Error::Headless { length: 100, .. }));
 }
 
 /// One byte, and nothing of the pool could be read any more.
@@ -258,7 +258,7 @@ fn whatever_byte_of_the_header_is_damaged_the_pool_can_be_looked_at() {
     assert_eq!((mended, without), (16 + 128, 2 * 64), "magic, switch and the active superblock; the lines of two roots");
     // Both superblocks: there is nothing that tells a size.
     [512 + 20, 1024 + 20].iter().for_each(|at| file.write_all_at(&[0xff], *at).unwrap());
-    assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Checksum { at: 512, .. })));
+    assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Headless { .. })));
 }
 
 /// Whoever asks for what is behind the end of the file must not be ended by the system.
@@ -283,7 +283,7 @@ fn behind_the_end_of_a_file_that_is_cut_off_there_are_zeroes() {
         assert_eq!(fs::metadata(&path).unwrap().len(), length, "the file is only looked at");
     }
     file.set_len(4095).unwrap();
-    assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Truncated { length: 4095, .. })));
+    assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Headless { length: 4095, .. })));
 }
 
 #[test]

@@ -76,6 +76,8 @@ impl StoreBlock {
         let block = pm.at(off, "a store block that does not lie in the pool")?;
         match block.format.get() {
             FORMAT => Ok(block),
+            // No version writes that: it is lost, as the end of a file is that was cut off.
+            0 => Err(everleaf_pmem::Error::corrupt(off.bytes(), "a store block without a format").into()),
             found => Err(Error::UnknownFormat { found, known: FORMAT }),
         }
     }

@@ -268,7 +268,8 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     check_options(options)?;
     let looks = mode.looks();
     // A file that can hold no pool is not even begun.
-    if matches!(mode, Mode::Create | Mode::OpenOrCreate) && options.size_max < 2 * options.slab_size && !path.exists() {
+    let is_new = || std::fs::metadata(path).map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
+    if matches!(mode, Mode::Create | Mode::OpenOrCreate) && options.size_max < 2 * options.slab_size && is_new() {
         return Err(Error::BadOption {
             name: "size_max",
             value: options.size_max as u64,
@@ -359,7 +360,7 @@ fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
     }
     let magic = u64::from_le_bytes(bytes);
     if magic == header::MAGIC {
-        Error::Truncated { path: path.to_owned(), size: size_of::<Header>() as u64, length }
+        Error::Headless { path: path.to_owned(), length, what: "it ends in its header" }
     } else {
         Error::NotAPool { path: path.to_owned(), magic }
     }

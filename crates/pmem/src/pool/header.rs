@@ -257,7 +257,12 @@ impl Header {
                 // A version that stands in what matches its checksum is no damage.
                 let is_newer = matches!(error, Error::NewerVersion { .. }) && self.active().is_ok_and(|active| self.is_intact(active));
                 let Some((superblock, is_alone)) = later.filter(|_| !is_newer) else {
-                    return Err(self.read(path, room).err().unwrap_or(error));
+                    return Err(match self.read(path, room).err().unwrap_or(error) {
+                        Error::Checksum { .. } | Error::Corrupt { .. } => {
+                            Error::Headless { path: path.to_owned(), length, what: "both superblocks are damaged" }
+                        }
+                        other => other,
+                    });
                 };
                 wrong.push(error);
                 if is_switch_lost && !is_alone {
