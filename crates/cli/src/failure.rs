@@ -58,6 +58,11 @@ impl Failure {
             Self::No => return ExitCode::from(1),
             Self::Output(source) if only_prints && source.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Self::Usage(_) | Self::Lab(everleaf_lab::Error::Usage(_)) => 2,
+            Self::Store(error) | Self::Server(everleaf_server::Error::Store(error)) | Self::Stream { error: StreamError::Store(error), .. }
+                if is_usage(error) =>
+            {
+                2
+            }
             Self::Store(_) | Self::Server(everleaf_server::Error::Store(_)) | Self::Stream { error: StreamError::Store(_), .. } => 3,
             Self::Server(_) | Self::Lab(_) | Self::Stream { .. } | Self::Output(_) | Self::Io { .. } => 4,
         };
@@ -76,6 +81,11 @@ impl Failure {
         }
         ExitCode::from(code)
     }
+}
+
+/// Whether an option is out of its range: nothing is wrong with the store, or the pool.
+fn is_usage(error: &everleaf::Error) -> bool {
+    matches!(error, everleaf::Error::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::BadOption { .. })))
 }
 
 impl From<everleaf::Error> for Failure {

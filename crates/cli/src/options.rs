@@ -46,8 +46,13 @@ pub(crate) const DEFAULT_NAMESPACE: &str = "0";
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NamespaceArgument {
     /// Namespace; those of the server are "0", "1" and so on, as in SELECT
-    #[arg(long, short, default_value = DEFAULT_NAMESPACE, value_name = "NAME")]
+    #[arg(long, short, default_value = DEFAULT_NAMESPACE, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: String,
+}
+
+/// A name that a namespace can have, so that no pool is made for another.
+fn namespace_name(name: &str) -> Result<String, everleaf::Error> {
+    everleaf::check_namespace_name(name).map(|()| name.to_owned())
 }
 
 impl PoolArguments {

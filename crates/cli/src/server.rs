@@ -70,10 +70,18 @@ impl Server {
     }
 
     /// What INFO says.
+    ///
+    /// # Errors
+    /// It cannot be asked, or is no server of Everleaf: what is wanted of one, another does not tell, or tells otherwise.
     pub(crate) fn info(&mut self) -> Result<Info, Failure> {
         let text = self.ask(&[b"INFO"])?;
         let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
-        Ok(Info(text.lines().filter_map(field).collect()))
+        let info = Info(text.lines().filter_map(field).collect());
+        if info.field("everleaf_version").is_none() {
+            let source = io::Error::other("this is no Everleaf server, its INFO names no everleaf_version; choose another with --server");
+            return Err(Failure::Io { action: format!("ask {}", self.address), source });
+        }
+        Ok(info)
     }
 
     /// Sends a command, and returns the status or the bulk string that it replies.

@@ -100,7 +100,12 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if is_standard(path) {
         return Ok(Box::new(std::io::stdin().lock()));
     }
-    Ok(Box::new(File::open(path).map_err(|source| Failure::io("open", path, source))?))
+    let file = File::open(path).map_err(|source| Failure::io("open", path, source))?;
+    // It could be opened, and not read: when a pool has been made for what it holds.
+    if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+        return Err(Failure::io("read", path, std::io::ErrorKind::IsADirectory.into()));
+    }
+    Ok(Box::new(file))
 }
 
 /// Whether a path means standard input or output.

@@ -56,10 +56,20 @@ fn exit_codes_say_what_happened() {
     expect(path, &["put", "--index", "volatile", "key", "value"], b"", 2);
     for size in ["0", "1K"] {
         let output = everleaf(path, &["put", "--size-max", size, "--pool", "tiny.pool", "key", "value"], b"");
-        assert_eq!(output.status.code(), Some(3));
+        assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("at least two slabs for a new pool"), "{output:?}");
         assert!(!path.join("tiny.pool").exists());
     }
+    expect(path, &["backup", "file"], b"", 0);
+    let tiny = ["--size-max", "0", "--pool", "tiny.pool"];
+    for command in [&["create"][..], &["serve", "--port", "0"], &["restore", "file"], &["import", "file"], &["load", "-"]] {
+        expect(path, &[command, &tiny].concat(), b"", 2);
+    }
+    expect(path, &["repair", "tiny.pool", "--size-max", "0"], b"", 2);
+    for name in ["", "everleaf"] {
+        expect(path, &["put", "--namespace", name, "--pool", "tiny.pool", "key", "value"], b"", 2);
+    }
+    assert!(!path.join("tiny.pool").exists());
     expect(path, &["serve", "--password", ""], b"", 2);
     expect(path, &["stats", "--watch", "--server", "localhost"], b"", 2);
     expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
@@ -145,13 +155,14 @@ fn whoever_looks_at_a_terminal_sees_a_compaction_go_on() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     let server = std::thread::spawn(move || {
-        let info = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let info = |text: &str| format!("${}\r\neverleaf_version:0\r\n{text}\r\n", text.len() + 20);
+        let idle = info("");
         let under_way = info("compaction_in_progress:1\r\nlast_compaction_moved:12345\r\nlast_compaction_given_back:65536\r\n");
         let failed = info("compaction_in_progress:0\r\nlast_compaction_status:err\r\nlast_compaction_error:the moon is full\r\n");
         let done = info("compaction_in_progress:0\r\nlast_compaction_status:ok\r\nlast_compaction_is_complete:1\r\n");
         for last in [done, failed] {
             let (mut stream, _) = listener.accept().expect("a client");
-            for reply in ["+OK\r\n", &under_way, &last] {
+            for reply in [&idle, "+OK\r\n", &under_way, &last] {
                 let _ = std::io::Read::read(&mut stream, &mut [0; 1000]).expect("a command");
                 stream.write_all(reply.as_bytes()).expect("it listens");
             }
@@ -165,6 +176,31 @@ fn whoever_looks_at_a_terminal_sees_a_compaction_go_on() {
     server.join().expect("it has said everything");
 }
 
+/// It was told that the server does not say why it has not compacted its pool.
+#[test]
+fn another_server_is_not_taken_for_one_of_ours() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let server = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut request = [0; 100];
+            let size = std::io::Read::read(&mut stream, &mut request).expect("a command");
+            assert_eq!(request[..size], *b"*1\r\n$4\r\nINFO\r\n");
+            stream.write_all(b"$22\r\nredis_version:7.0.15\r\n\r\n").expect("it listens");
+            assert_eq!(std::io::Read::read(&mut stream, &mut request).expect("its end"), 0, "nothing else is asked of it");
+        }
+    });
+    let directory = directory();
+    for arguments in [&["compact", "--online"][..], &["stats", "--watch", "--count", "1"]] {
+        let output = everleaf(directory.path(), &[arguments, &["--server", &address]].concat(), b"");
+        assert_eq!(output.status.code(), Some(4));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains(&format!("ask {address}: this is no Everleaf server")), "{message}");
+    }
+    server.join().expect("it was asked twice");
+}
+
 /// Whatever a command fails in, the pool is closed: a large one that is not takes its time at the next start.
 #[test]
 fn a_command_that_fails_closes_the_pool() {
@@ -172,11 +208,23 @@ fn a_command_that_fails_closes_the_pool() {
     let path = directory.path();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port().to_string();
-    expect(path, &["serve", "--port", &port], b"", 4);
     expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
-    expect(path, &["get", "--namespace", "", "key"], b"", 3);
+    expect(path, &["serve", "--port", &port], b"", 4);
     let info: serde_json::Value = serde_json::from_slice(&expect(path, &["info", "--json"], b"", 0)).expect("JSON");
     assert_eq!(info["state"], "closed");
+}
+
+/// An empty one was left behind.
+#[test]
+fn what_cannot_be_done_makes_no_pool() {
+    let directory = directory();
+    let path = directory.path();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port().to_string();
+    for arguments in [&["serve", "--port", &port][..], &["load", "."], &["load", ".", "--format", "ndjson"], &["import", "."], &["restore", "."]] {
+        expect(path, arguments, b"", 4);
+    }
+    assert_eq!(std::fs::read_dir(path).expect("it is there").count(), 0);
 }
 
 /// An export into a pipe whose reader had died was a success, and so was a check that could not say what it had found.

@@ -30,7 +30,7 @@ mod server;
 mod shared;
 
 pub use config::{Config, Limits};
-pub use server::{Error, Server, Stop};
+pub use server::{Error, Listener, Server, Stop};
 
 /// The version of Redis whose commands, texts and protocol are spoken here; clients decide by it what they may ask.
 pub const REDIS_VERSION: &str = "7.0.15";

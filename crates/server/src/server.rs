@@ -36,6 +36,25 @@ pub enum Error {
     Panicked,
 }
 
+/// A socket that listens, before there is a store to serve.
+pub struct Listener {
+    socket: TcpListener,
+    local: SocketAddr,
+}
+
+impl Listener {
+    /// Listens as `config` says. Clients can connect from now on; they are served when [`Server::run`] is called.
+    ///
+    /// # Errors
+    /// When it cannot listen there.
+    pub fn bind(config: &Config) -> Result<Self, Error> {
+        let address = SocketAddr::new(config.address, config.port);
+        let socket = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
+        let local = socket.local_addr()?;
+        Ok(Self { socket, local })
+    }
+}
+
 /// A server that listens.
 pub struct Server {
     local: SocketAddr,
@@ -60,9 +79,16 @@ impl Server {
     /// # Errors
     /// When it cannot listen there, or the store cannot give the databases.
     pub fn bind(config: Config, store: Arc<Store>) -> Result<Self, Error> {
-        let address = SocketAddr::new(config.address, config.port);
-        let mut listener = TcpListener::bind(address).map_err(|source| Error::Listen { address, source }).map(Some)?;
-        let local = listener.as_ref().map_or(Ok(address), TcpListener::local_addr)?;
+        Self::on(Listener::bind(&config)?, config, store)
+    }
+
+    /// The same on a socket that listens already, wherever `config` says.
+    ///
+    /// # Errors
+    /// When the store cannot give the databases.
+    pub fn on(listener: Listener, config: Config, store: Arc<Store>) -> Result<Self, Error> {
+        let Listener { socket, local } = listener;
+        let mut socket = Some(socket);
         let polls = (0..config.threads.max(1)).map(|_| Poll::new()).collect::<Result<Vec<_>, _>>()?;
         let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), WAKE)).collect::<Result<Vec<_>, _>>()?;
         let inboxes: Arc<[Inbox]> = polls.iter().map(|_| Inbox::default()).collect();
@@ -70,7 +96,7 @@ impl Server {
         let loops = polls
             .into_iter()
             .enumerate()
-            .map(|(index, poll)| EventLoop::new(index, poll, shared.clone(), inboxes.clone(), listener.take()))
+            .map(|(index, poll)| EventLoop::new(index, poll, shared.clone(), inboxes.clone(), socket.take()))
             .collect::<Result<_, _>>()?;
         Ok(Self { local, shared, loops })
     }

@@ -127,3 +127,14 @@ pub const NAMESPACE_SIZE_MAX: usize = everleaf_pmem::ROOT_NAME_SIZE_MAX;
 
 /// Name of the root of the store itself.
 pub const STORE_ROOT: &str = "everleaf";
+
+/// Checks that a namespace can have that name.
+///
+/// # Errors
+/// [`Error::BadNamespace`].
+pub fn check_namespace_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() || name.len() > NAMESPACE_SIZE_MAX || name == STORE_ROOT || name.ends_with('\0') {
+        return Err(Error::BadNamespace { name: name.into() });
+    }
+    Ok(())
+}

@@ -84,7 +84,7 @@ mod watch;
 pub use batch::Batch;
 pub use compact::{Compacted, compact, repair};
 pub use cursor::Cursor;
-pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT};
+pub use error::{Error, NAMESPACE_SIZE_MAX, STORE_ROOT, check_namespace_name};
 pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 pub use everleaf_pmem::{Domain, Evacuation, Info, Usage};

@@ -3,7 +3,7 @@
 use crate::block::Header;
 use crate::clock::{Clock, Stamp, Tick};
 use crate::draft::Drafts;
-use crate::error::{NAMESPACE_SIZE_MAX, STORE_ROOT};
+use crate::error::check_namespace_name;
 use crate::garbage::{Garbage, STEPS_PER_CLEAR};
 use crate::house::Housekeeper;
 use crate::recovery::{self, Found};
@@ -300,9 +300,7 @@ impl<M: Listed> Store<M> {
     /// # Errors
     /// [`Error::BadNamespace`].
     pub fn namespace(&self, name: &str) -> Result<Namespace<M>, Error> {
-        if name.is_empty() || name.len() > NAMESPACE_SIZE_MAX || name == STORE_ROOT || name.ends_with('\0') {
-            return Err(Error::BadNamespace { name: name.into() });
-        }
+        check_namespace_name(name)?;
         let known = self.shared.spaces.read().get(name).cloned();
         let space = known.unwrap_or_else(|| self.shared.add_space(name, None));
         Ok(Namespace { shared: self.shared.clone(), space })

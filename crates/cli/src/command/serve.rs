@@ -7,7 +7,7 @@ use crate::text;
 use clap::Args;
 use everleaf::Store;
 use everleaf_pmem::{Domain, Found, Info};
-use everleaf_server::{Config, Limits, Server};
+use everleaf_server::{Config, Limits, Listener, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -68,10 +68,12 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let config = self.config()?;
+        // First: where a port is taken, no pool is made, nor one recovered.
+        let listener = Listener::bind(&config)?;
         let start = Instant::now();
         let store = Arc::new(self.pool.open_or_create(&self.index)?);
-        let served = self.serve(config, &store, start.elapsed());
-        // In any case: a port that is taken is no reason for a recovery the next time.
+        let served = self.serve(listener, config, &store, start.elapsed());
+        // In any case: that nobody reads the greeting is no reason for a recovery the next time.
         let closed = match Arc::try_unwrap(store) {
             Ok(store) => store.close(),
             Err(_) => unreachable!("the server and the signal watcher have ended, and nobody else holds the store"),
@@ -83,8 +85,8 @@ impl Arguments {
     }
 
     /// Serves until it is told to stop. Nobody holds the store any more afterwards.
-    fn serve(&self, config: Config, store: &Arc<Store>, opened_in: Duration) -> Result<(), Failure> {
-        let server = Server::bind(config, store.clone())?;
+    fn serve(&self, listener: Listener, config: Config, store: &Arc<Store>, opened_in: Duration) -> Result<(), Failure> {
+        let server = Server::on(listener, config, store.clone())?;
         // Before the announcement: whoever has read it may send a signal at once.
         let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
         let handle = signals.handle();
