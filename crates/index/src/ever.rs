@@ -461,6 +461,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.acknowledged(|| self.directory.gather(&self.pool, &self.root().first))
     }
 
+    fn is_spare(&self, block: u64) -> bool {
+        self.directory.is_spare(block)
+    }
+
     fn stats(&self) -> Stats {
         self.read_rest();
         let leaves = self.leaves.get();

@@ -146,10 +146,18 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
         Ok(Relocated { next: None, moved: 0 })
     }
 
-    /// Gives blocks back that have room for several leaves and hold none, and chooses those that [`OrderedIndex::relocate`] is to empty, whatever it is told, if
-    /// the leaves fit into fewer: how many it has chosen.
+    /// Gives back blocks that have room for several leaves and hold none, and chooses those that it can do without if [`OrderedIndex::relocate`] empties them:
+    /// how many. They are retired; whoever reads meanwhile has the pool pinned.
+    ///
+    /// # Errors
+    /// Damage.
     fn gather(&self) -> Result<usize, Error> {
         Ok(0)
+    }
+
+    /// Whether [`OrderedIndex::gather`] has chosen the block that lies there.
+    fn is_spare(&self, _block: u64) -> bool {
+        false
     }
 
     /// Leaves behind in the pool what lets the index be opened fast, if the pool is closed next. Writes are refused from here on. Nothing is lost without it.

@@ -327,7 +327,7 @@ impl<M: Medium> Pool<M> {
                 heap.give_slabs(slab, count);
             }
         }
-        if may_take() { self.take_free(count).ok_or(full) } else { Err(full) }
+        if may_take() { self.take_grown(count) } else { Err(full) }
     }
 
     /// Takes slabs, growing the pool if need be. The caller has locked that.

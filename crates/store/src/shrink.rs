@@ -5,8 +5,8 @@
 //! 1. each record that lies in one of them is written once more elsewhere, with the same timestamp and the same version before it, and takes the place of the
 //!    old one in the index: *a crash finds the one or the other*, and so does a reader, a snapshot's too, and what either says is the same. The old one is
 //!    retired. This is done under the key's stripe, so nobody else writes the key, and no batch that wrote it is undecided;
-//! 2. the index puts its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so nobody clears it; those, too,
-//!    that lie in blocks which it can do without ([`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather)).
+//! 2. the index puts its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so nobody clears it; those,
+//!    too, that lie in blocks which it can do without ([`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather)).
 //!
 //! In the end free slabs are given back to the file system, and the pool ends with the last one in use.
 //!
@@ -99,27 +99,42 @@ impl<M: Listed> Shared<M> {
         };
         for space in spaces {
             let chosen = self.gather(&space)?;
-            let mut after = None;
-            while slabs > 0 {
-                let (leaving, last) = self.find_leaving(&space, after.as_deref())?;
-                // Whatever is moved gives back as much as it takes.
-                for key in leaving {
-                    shrunk.records += u64::from(with_reserve(Reserve::Half, || self.relocate_record(&space, &key))?);
-                }
-                go_on(shrunk)?;
-                after = last;
-                if after.is_none() {
-                    break;
-                }
-            }
-            let mut from = (slabs > 0 || chosen > 0).then(Vec::new);
-            while let Some(low) = from {
-                from = with_reserve(Reserve::Half, || self.relocate_leaves(&space, &low, shrunk))?;
-                go_on(shrunk)?;
-            }
+            let moved = self.evacuate_space(&space, slabs > 0, chosen > 0, shrunk, &mut go_on);
             if chosen > 0 {
+                // However far that has come.
                 self.gather(&space)?;
             }
+            moved?;
+        }
+        Ok(())
+    }
+
+    /// Moves records, if they `are_leaving`, and leaves, if they are or the index can do without some of its blocks.
+    fn evacuate_space(
+        &self,
+        space: &Space,
+        are_leaving: bool,
+        has_spare: bool,
+        shrunk: &mut Shrunk,
+        go_on: &mut impl FnMut(&Shrunk) -> Result<(), Early>,
+    ) -> Result<(), Early> {
+        let mut after = None;
+        while are_leaving {
+            let (leaving, last) = self.find_leaving(space, after.as_deref())?;
+            // Whatever is moved gives back as much as it takes.
+            for key in leaving {
+                shrunk.records += u64::from(with_reserve(Reserve::Half, || self.relocate_record(space, &key))?);
+            }
+            go_on(shrunk)?;
+            after = last;
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut from = (are_leaving || has_spare).then(Vec::new);
+        while let Some(low) = from {
+            from = with_reserve(Reserve::Half, || self.relocate_leaves(space, &low, shrunk))?;
+            go_on(shrunk)?;
         }
         Ok(())
     }
@@ -199,7 +214,8 @@ impl<M: Listed> Shared<M> {
         let _stripe = self.stripes.lock(space.number, low);
         self.writable()?;
         let Some(index) = space.index.load_full() else { return Ok(None) };
-        let relocated = index.tree.relocate(low, LEAVES_AT_ONCE, &|off| self.pool.is_leaving(Off::<Word>::new(off)))?;
+        let is_leaving = |off| self.pool.is_leaving(Off::<Word>::new(off)) || index.tree.is_spare(off);
+        let relocated = index.tree.relocate(low, LEAVES_AT_ONCE, &is_leaving)?;
         shrunk.leaves += relocated.moved;
         Ok(relocated.next)
     }

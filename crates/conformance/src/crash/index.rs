@@ -244,6 +244,8 @@ impl<K: Class + ?Sized> World for Index<K> {
                 let index = &live.subject()?.index;
                 let relocated = index.gather().and_then(|_| index.relocate(K::numbered(key).borrow(), 1, &|_| true)).and_then(|_| index.gather());
                 relocated.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
+                // What was given back is used by what comes next.
+                live.pool.collect();
             }
             IndexChange::Key(change) => {
                 let (Put(key, _) | Delete(key)) = change;

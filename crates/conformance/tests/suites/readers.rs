@@ -30,6 +30,8 @@ struct Onlooker<K: Class + ?Sized> {
     changing: Mutex<Vec<(K::Owned, [Option<NonZeroU64>; 2])>>,
     is_looking: AtomicBool,
     looks: AtomicU32,
+    /// How many of them have found all of what is behind a change.
+    foresights: AtomicU32,
 }
 
 impl<K: Class + ?Sized> Onlooker<K> {
@@ -37,11 +39,14 @@ impl<K: Class + ?Sized> Onlooker<K> {
         let mut expected = self.there.lock().unwrap().clone();
         let get = |key: &K::Owned| self.index.get(key.borrow()).unwrap();
         assert!(expected.iter().all(|(key, value)| get(key) == Some(*value)), "a key is not found");
+        let mut is_done = true;
         for (key, sides) in self.changing.lock().unwrap().iter() {
             let found = get(key);
             assert!(sides.contains(&found), "{found:?} is found, of {sides:?}");
+            is_done &= found == sides[1];
             expected.extend(found.map(|value| (key.clone(), value)));
         }
+        self.foresights.fetch_add(is_done.into(), Relaxed);
         expected.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         for direction in [Direction::Forward, Direction::Reverse] {
             let mut found = Vec::new();
@@ -87,7 +92,18 @@ impl<K: Class + ?Sized> Onlooker<K> {
         let index: Arc<dyn OrderedIndex<K>> = entry.create(&pool, "index").unwrap().into();
         let first = std::ptr::from_ref(pool.words(Off::<Word>::new(64), 1).unwrap()).addr() - 64;
         let (there, changing, pool_words) = (Mutex::default(), Mutex::default(), first..first + size_max);
-        (Arc::new(Self { index, pool: pool_words, there, changing, is_looking: AtomicBool::new(false), looks: AtomicU32::new(0) }), pool)
+        (
+            Arc::new(Self {
+                index,
+                pool: pool_words,
+                there,
+                changing,
+                is_looking: AtomicBool::new(false),
+                looks: AtomicU32::new(0),
+                foresights: AtomicU32::new(0),
+            }),
+            pool,
+        )
     }
 
     /// Has `write` done under its eyes, of which `changing` tells what it changes; how often it has looked.
@@ -155,6 +171,8 @@ fn look_on_changes<K: Class + ?Sized>() {
         looks.push(onlooker.watch(changing, |index| index.apply(&writes, &mut returned).unwrap()));
         assert!(returned.iter().all(Option::is_some));
     }
+    let foresights = onlooker.foresights.load(Relaxed);
+    assert!(foresights as usize >= looks.len(), "not each change is seen as a whole before its leaf is latched: {foresights}");
     onlooker.look();
     onlooker.index.check().unwrap();
     println!("changes of {} keys: looks {looks:?}", K::NAME);

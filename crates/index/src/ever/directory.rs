@@ -22,8 +22,9 @@
 //!
 //! Dead leaves are used again. Where they fill whole extents, those can be given back ([`Directory::gather`]): the extents that lie first are chosen to hold
 //! all leaves that live, and those in the others are moved (`relocate.rs`). An extent all of whose leaves are dead, durably, is taken out of the list by one
-//! store to the link to it, flushed and fenced: the commit point, behind which a crash finds the list without it. Then it is retired, and its number is given
-//! to the next one that is made. Who still comes to a leaf of it, by a way that is out of date, finds the latch obsolete, or of another life.
+//! store to the link to it: the commit point. Several are flushed and fenced together: a crash leaves a list with some of them. Then they are retired, and
+//! their numbers are given to the next ones that are made. Who still comes to a leaf of one, by a way that is out of date, finds the latch obsolete, or of
+//! another life.
 
 use super::Error;
 use super::leaf::{Descriptor, Leaf};
@@ -55,6 +56,9 @@ resident! {
 }
 
 const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
+
+/// Extents are emptied if they are one in so many, at least.
+const SPARE_SHARE: usize = 8;
 
 /// More generations than there are merges in the life of any index.
 const GENERATION_MAX: u64 = (1 << 48) - 1;
@@ -139,9 +143,16 @@ struct State {
     vacant: Vec<usize>,
     /// Dead leaves, the next to be used last.
     free: Vec<Dead>,
-    /// Numbers of extents that are to be emptied, and their dead leaves, which are used when there are no others.
-    leaving: HashSet<usize>,
+    /// Extents that are to be emptied, and their dead leaves, which are used when there are no others.
+    spare: HashSet<u64>,
     withheld: Vec<Dead>,
+}
+
+impl State {
+    /// The number of the next extent.
+    fn next_number(&self) -> usize {
+        self.vacant.last().copied().unwrap_or(self.count)
+    }
 }
 
 /// A dead leaf.
@@ -198,7 +209,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     }
 
     fn add(&self, state: &mut State, extent: Off<Extent<LINES, LEAVES>>) -> Result<impl DoubleEndedIterator<Item = Number> + use<LINES, LEAVES>, Error> {
-        let number = state.vacant.last().copied().unwrap_or(state.count);
+        let number = state.next_number();
         let numbers = Self::numbers(number, extent.bytes())?;
         self.extents.get_or_make(number).store(extent.bytes(), Release);
         if state.vacant.pop().is_none() {
@@ -225,7 +236,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         }
         let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
         let is_known = extent.is_untouched();
-        drop(Self::numbers(state.count, extent.off().bytes())?);
+        drop(Self::numbers(state.next_number(), extent.off().bytes())?);
         Self::begin(pool, &extent, first.load(Acquire));
         // Leaves mean nothing before they live.
         let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
@@ -250,8 +261,8 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     pub(super) fn give_back(&self, leaves: impl IntoIterator<Item = Number>, is_known: bool) {
         let mut state = schedule::lock(&self.state);
         for number in leaves {
-            let is_leaving = !state.leaving.is_empty() && state.leaving.contains(&Self::extent_of(number));
-            let dead = if is_leaving { &mut state.withheld } else { &mut state.free };
+            let is_spare = !state.spare.is_empty() && state.spare.contains(&self.extent_at(number));
+            let dead = if is_spare { &mut state.withheld } else { &mut state.free };
             dead.push(Dead { number, is_known });
         }
     }
@@ -264,27 +275,28 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         leaf
     }
 
-    /// Whether the extent of a leaf is to be emptied.
-    pub(super) fn is_leaving(&self, leaf: Number) -> bool {
-        schedule::lock(&self.state).leaving.contains(&Self::extent_of(leaf))
+    /// Whether the extent that lies there is to be emptied.
+    pub(super) fn is_spare(&self, extent: u64) -> bool {
+        schedule::lock(&self.state).spare.contains(&extent)
     }
 
     /// Gives back the extents whose leaves are all dead, and chooses those that are to be emptied: all but the first of the pool, if these have room for the
-    /// leaves that live. How many.
+    /// leaves that live, unless that makes little difference. How many.
     ///
     /// # Errors
-    /// A list that leaves the pool.
+    /// A list that leaves the pool, or does not end.
     pub(super) fn gather<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<usize, Error> {
         let mut state = schedule::lock(&self.state);
-        let State { count, vacant, free, leaving, withheld } = &mut *state;
+        let State { count, vacant, free, spare, withheld } = &mut *state;
         free.append(withheld);
+        spare.clear();
         let mut dead = vec![0; *count];
         free.iter().for_each(|leaf| dead[Self::extent_of(leaf.number)] += 1);
         let mut numbers: HashSet<usize> = (0..*count).collect();
         vacant.iter().for_each(|number| _ = numbers.remove(number));
-        let number_of: HashMap<u64, usize> = numbers.into_iter().map(|number| (self.offset(number), number)).collect();
-        let (mut stay, mut gone) = (Vec::new(), HashSet::new());
-        let walked = (|| {
+        let mut number_of: HashMap<u64, usize> = numbers.into_iter().map(|number| (self.offset(number), number)).collect();
+        let (mut stay, mut gone) = (Vec::new(), HashMap::new());
+        let walked: Result<(), Error> = (|| {
             let mut link = first;
             loop {
                 let off = Off::<Extent<LINES, LEAVES>>::from_link(link.get())?;
@@ -293,31 +305,36 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
                 }
                 let extent = pool.at(off, OUTSIDE)?;
                 let unknown = || everleaf_pmem::Error::corrupt(off.bytes(), "an extent of leaves that the index did not find when it was opened, nor make");
-                let number = *number_of.get(&off.bytes()).ok_or_else(unknown)?;
+                let number = number_of.remove(&off.bytes()).ok_or_else(unknown)?;
                 if dead[number] < LEAVES {
                     stay.push((off.bytes(), number));
                     link = &extent.next;
                     continue;
                 }
                 pool.store(link, extent.next.get(), Release);
-                pool.persist(link);
-                gone.insert(number);
-                pool.retire(off, &pool.pin());
+                pool.flush(link);
+                gone.insert(number, off);
             }
         })();
-        free.retain(|leaf| !gone.contains(&Self::extent_of(leaf.number)));
-        vacant.extend(gone);
-        let live: usize = stay.iter().map(|(_, number)| LEAVES - dead[*number]).sum();
-        stay.sort_unstable();
-        *leaving = stay.into_iter().skip(live.div_ceil(LEAVES)).map(|(_, number)| number).collect();
+        if !gone.is_empty() {
+            // Whichever of the links are durable before, the list is one that leads to all leaves that live.
+            pool.fence();
+            free.retain(|leaf| !gone.contains_key(&Self::extent_of(leaf.number)));
+            let guard = pool.pin();
+            gone.values().for_each(|off| pool.retire(*off, &guard));
+            vacant.extend(gone.into_keys());
+        }
         // The first of the pool are used first.
         free.sort_unstable_by_key(|leaf| std::cmp::Reverse(leaf.number & ((1 << LINE_BITS) - 1)));
-        if let Err(error) = walked {
-            leaving.clear();
-            return Err(error);
+        walked?;
+        let live: usize = stay.iter().map(|(_, number)| LEAVES - dead[*number]).sum();
+        let needed = live.div_ceil(LEAVES);
+        if (stay.len() - needed) * SPARE_SHARE >= stay.len() {
+            stay.sort_unstable();
+            spare.extend(stay.into_iter().skip(needed).map(|(off, _)| off));
+            (*withheld, *free) = std::mem::take(free).into_iter().partition(|leaf| spare.contains(&self.extent_at(leaf.number)));
         }
-        (*withheld, *free) = std::mem::take(free).into_iter().partition(|leaf| leaving.contains(&Self::extent_of(leaf.number)));
-        Ok(leaving.len())
+        Ok(spare.len())
     }
 
     /// Where the extent of a leaf lies, in bytes.

@@ -1,8 +1,7 @@
 //! Putting leaves and low fences elsewhere, so that what is free between them becomes whole extents (`directory.rs`), and whole slabs
 //! (`crates/pmem/src/alloc/evacuation.rs`).
 //!
-//! *A leaf* X, whose extent is to be emptied or lies in a slab that is to leave, goes to a dead one, N. It begins to append to X, so that nobody else writes
-//! there, and readers go on:
+//! *A leaf* X, whose extent is to leave, goes to a dead one, N. It begins to append to X, so that nobody else writes there, and readers go on:
 //! 1. write N with the entries of X, flush, fence. N is dead: a crash forgets it.
 //! 2. the directory entry of N: low := that of X, the same word; state := that of the next generation; flush, fence: the commit point. Before: X as it was.
 //!    After: N, since X, with an equal low, has the lower generation.
@@ -11,8 +10,9 @@
 //!
 //! Recovery finds one of the states that a merge leaves.
 //!
-//! *A low fence*, in a record that is to leave: the leaf's word in the directory changes from a link of one record to a link of another with the same key, which
-//! is durable before: one store. A crash leaves the one or the other. Then the old record is retired. It begins to append, too: nobody else looks at the word.
+//! *A low fence*, in a record that is to leave: the leaf's word in the directory changes from a link of one record to a link of another with the same key,
+//! which is durable before: one store. A crash leaves the one or the other. Then the old record is retired. It begins to append, too: nobody else looks at
+//! the word.
 
 use super::Ever;
 use super::directory::Number;
@@ -65,7 +65,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Puts what a leaf holds, to which nobody else writes, into another, if it is to leave and there is one that is not; which one.
     fn move_leaf(&self, number: Number, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<Number>, Error> {
         let directory = &self.directory;
-        if !directory.is_leaving(number) && !is_leaving(directory.extent_at(number)) {
+        if !is_leaving(directory.extent_at(number)) {
             return Ok(None);
         }
         let (Ok((leaf, descriptor)), before) = (self.leaf(number), directory.entry(&self.pool, number)) else { return Ok(None) };
@@ -80,6 +80,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         directory.entry(&self.pool, to.number).commit(&self.pool, before.low.get(), generation);
         // Step 3.
         before.kill(&self.pool);
+        // persist-equivalent(fence drop): who merges the new leaf has fenced a removal. Others, who may come sooner, do not wait for this flush.
         self.pool.fence();
         Ok(Some(to.number))
     }

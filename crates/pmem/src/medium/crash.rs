@@ -602,6 +602,8 @@ impl Medium for Crash {
             self.level.state.lock().log.flush(at / LINE, 1, place, by);
             self.fence_now(place, by);
         }
+        // Others may look before the caller goes on.
+        schedule::before(Step::Fence);
     }
 
     fn holds_back(&self) -> bool {

@@ -215,7 +215,8 @@ impl Medium for Hardware {
     }
 
     fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
-        if !self.holds_back() {
+        // Nothing is durable without a file.
+        if self.file.as_ref().is_none_or(|file| file.journal().is_none()) {
             fence();
             act();
             return fence();
@@ -227,7 +228,7 @@ impl Medium for Hardware {
 
     #[inline(always)]
     fn holds_back(&self) -> bool {
-        self.domain == Domain::Msync && self.file.as_ref().is_some_and(|file| file.journal().is_some())
+        self.domain == Domain::Msync
     }
 
     #[inline(always)]
