@@ -327,7 +327,11 @@ impl<M: Listed> Namespace<M> {
 
     /// What `merges` make of `key`, with its stripe held.
     pub(crate) fn merged(&self, key: &[u8], merges: &[Merge], moment: Option<Moment>) -> Result<Option<Entry>, Error> {
-        let entry = self.view_at(moment).find(key, |found| found.entry())?;
+        self.made_of(key, self.view_at(moment).find(key, |found| found.entry())?, merges)
+    }
+
+    /// What `merges` make of what `key` holds.
+    pub(crate) fn made_of(&self, key: &[u8], entry: Option<Entry>, merges: &[Merge]) -> Result<Option<Entry>, Error> {
         let merged = merge::apply(entry, merges).map_err(merge::failed(self.name(), key))?;
         check_sizes(key, merged.as_ref().map_or(&[], |entry| &entry.value))?;
         Ok(merged)

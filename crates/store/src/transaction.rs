@@ -56,9 +56,9 @@ use std::time::Duration;
 const ENTRY_SIZE: usize = 128;
 /// Keys of a range that are looked at before they are removed.
 const KEYS_PER_STEP: usize = 4096;
-/// Turns of [`Store::transact`] before time stands still.
+/// Turns of [`Store::transact`] that time may overtake before it stands still.
 const TURNS: usize = 16;
-/// For how long it does, in each turn from then on.
+/// For how long it does so, in each turn from then on.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
 /// What a transaction may do, and what others may do meanwhile.
@@ -147,12 +147,14 @@ struct Reads {
 
 /// What must be so of a key: it is as it was at the moment, and if it was read, time has not changed what it shows since.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Seen<'c> {
     moment: Moment,
     /// The time now; `None`: it was not read.
     now_ms: Option<u64>,
     /// Whether the snapshot was held from then on: what was removed since can be looked at.
     is_held: bool,
+    /// Is told if time has had a part in it that it is not so.
+    is_late: &'c Cell<bool>,
 }
 
 /// A range that was scanned.
@@ -185,20 +187,23 @@ impl<M: Listed> Store<M> {
     }
 
     /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
-    /// through, or that something has expired which `act` had read. After some turns the store's time stands still, for ten seconds of each turn at most (see
-    /// [`Store::hold_time`]), so that only an `act` that takes longer can be kept from ever being done by what expires.
+    /// through, or that something has expired which `act` had read. After some turns of the second kind the store's time stands still, for ten seconds of each
+    /// turn at most (see [`Store::hold_time`]), so that only an `act` that takes longer can be kept from ever being done by what expires.
     ///
     /// # Errors
     /// Those of `act`, with which the transaction is aborted; those of [`Transaction::commit`] but [`Error::Conflict`].
     pub fn transact<T, E: From<Error>>(&self, isolation: Isolation, mut act: impl FnMut(&mut Transaction<M>) -> Result<T, E>) -> Result<T, E> {
-        let mut turn = 0;
+        let mut late = 0;
         loop {
-            let _held = if turn < TURNS { None } else { self.hold_time(STANDSTILL) };
-            turn += 1;
+            let _held = if late < TURNS { None } else { self.hold_time(STANDSTILL) };
             let mut transaction = self.begin(isolation)?;
             let outcome = act(&mut transaction)?;
-            match transaction.commit() {
-                Err(Error::Conflict { .. }) => schedule::rest(),
+            let is_late = Cell::new(false);
+            match transaction.commit_in_time(&is_late) {
+                Err(Error::Conflict { .. }) => {
+                    late += usize::from(is_late.get());
+                    schedule::rest();
+                }
                 committed => return Ok(committed.map(|()| outcome)?),
             }
         }
@@ -220,18 +225,14 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn get(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        if let Some(write) = self.written(namespace, key) {
-            return match &write.to {
-                Goal::Be(entry) => Ok(entry.as_ref().map(|entry| entry.value.clone())),
-                Goal::BeDraft(draft) => Ok(Some(draft.entry()?.value)),
-                Goal::Become(merges) => {
-                    self.rely_on(namespace, key);
-                    merged(namespace, key, self.snapshot.get(namespace, key)?, merges)
-                }
-            };
+        match self.written(namespace, key) {
+            Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.as_ref().map(|entry| entry.value.clone())),
+            Some(_) => Ok(self.entry(namespace, key)?.map(|entry| entry.value)),
+            None => {
+                self.note_key(namespace, key);
+                self.snapshot.get(namespace, key)
+            }
         }
-        self.note_key(namespace, key);
-        self.snapshot.get(namespace, key)
     }
 
     /// What the transaction makes of `key`, if it has written it.
@@ -250,9 +251,9 @@ impl<M: Listed> Transaction<M> {
         match self.written(namespace, key) {
             Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.clone()),
             Some(Write { to: Goal::BeDraft(draft), .. }) => draft.entry().map(Some),
-            Some(_) => {
-                let expiry_ms = self.snapshot.entry(namespace, key)?.and_then(|entry| entry.expiry_ms);
-                Ok(self.get(namespace, key)?.map(|value| Entry { value, expiry_ms }))
+            Some(Write { to: Goal::Become(merges), .. }) => {
+                self.rely_on(namespace, key);
+                namespace.made_of(key, self.snapshot.entry(namespace, key)?, merges)
             }
             None => {
                 self.note_key(namespace, key);
@@ -542,7 +543,9 @@ impl<M: Listed> Transaction<M> {
                 self.rely_on(namespace, key);
                 let mut value = Vec::new();
                 let size = met.map(|met| met.copy_value(&mut value)).transpose()?;
-                show(merged(namespace, key, size.map(|_| value), merges)?.as_deref())
+                // What the value becomes does not depend on when it expires.
+                let merged = namespace.made_of(key, size.map(|_| Entry { value, expiry_ms: None }), merges)?;
+                show(merged.as_ref().map(|entry| entry.value.as_slice()))
             }
         }
     }
@@ -619,6 +622,11 @@ impl<M: Listed> Transaction<M> {
     /// # Errors
     /// [`Error::Conflict`] when somebody else was faster; [`Error::Merge`]; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
     pub fn commit(self) -> Result<(), Error> {
+        self.commit_in_time(&Cell::new(false))
+    }
+
+    /// [`Transaction::commit`] for one who wants to know of a conflict whether time has had a part in it: what the transaction has read has expired since.
+    fn commit_in_time(self, is_late: &Cell<bool>) -> Result<(), Error> {
         let Self { mut snapshot, writes, undo, reads, .. } = self;
         drop(undo);
         if writes.is_empty() {
@@ -636,8 +644,8 @@ impl<M: Listed> Transaction<M> {
             // After a commit that has found no room, what the snapshot held back may be gone.
             let is_held = is_first.replace(false);
             let mut set = changes.iter().filter(|item| !matches!(item.to, Goal::Become(_)));
-            set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, Seen { moment, now_ms: None, is_held }))?;
-            reads.check(&shared, Seen { moment, now_ms: Some(time_ms), is_held })
+            set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, Seen { moment, now_ms: None, is_held, is_late }))?;
+            reads.check(&shared, Seen { moment, now_ms: Some(time_ms), is_held, is_late })
         };
         shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
     }
@@ -671,7 +679,7 @@ impl Reads {
     }
 
     /// Checks that all of it is still so. The caller holds the stripes.
-    fn check<M: Listed>(&self, shared: &Shared<M>, seen: Seen) -> Result<(), Error> {
+    fn check<M: Listed>(&self, shared: &Shared<M>, seen: Seen<'_>) -> Result<(), Error> {
         for (space, key) in &self.keys {
             shared.check_unchanged(&self.spaces[space], key, seen)?;
         }
@@ -684,7 +692,7 @@ impl Reads {
 
 impl<M: Listed> Shared<M> {
     /// Checks that `key` is as it was `seen`, by a snapshot that is held now. The caller holds its stripe.
-    fn check_unchanged(&self, space: &Space, key: &[u8], seen: Seen) -> Result<(), Error> {
+    fn check_unchanged(&self, space: &Space, key: &[u8], seen: Seen<'_>) -> Result<(), Error> {
         self.check_not_turned(space, key, seen.moment.at)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
         match index.tree.get(key)? {
@@ -694,7 +702,7 @@ impl<M: Listed> Shared<M> {
     }
 
     /// [`Shared::check_unchanged`] for all keys of a range. The caller holds all stripes.
-    fn check_range(&self, space: &Space, Range { low, high, .. }: &Range, seen: Seen) -> Result<(), Error> {
+    fn check_range(&self, space: &Space, Range { low, high, .. }: &Range, seen: Seen<'_>) -> Result<(), Error> {
         let first = match low {
             Bound::Included(key) | Bound::Excluded(key) => key.as_slice(),
             Bound::Unbounded => &[],
@@ -722,15 +730,20 @@ impl<M: Listed> Shared<M> {
         if turned < moment { Ok(()) } else { Err(conflict(space, key)) }
     }
 
-    fn check_version(&self, space: &Space, key: &[u8], link: u64, Seen { moment, now_ms, is_held }: Seen) -> Result<(), Error> {
+    fn check_version(&self, space: &Space, key: &[u8], link: u64, Seen { moment, now_ms, is_held, is_late }: Seen<'_>) -> Result<(), Error> {
         let record = Record::read(&self.pool, link)?;
-        let is_unchanged = match self.age(&record)? {
-            Age::At(at) if at < moment.at => now_ms.is_none_or(|now_ms| is_shown(&record, now_ms) == is_shown(&record, moment.time_ms)),
+        let is_overtaken = |record: &Record<'_>| now_ms.is_some_and(|now_ms| is_shown(record, now_ms) != is_shown(record, moment.time_ms));
+        let is_late_now = match self.age(&record)? {
+            Age::At(at) if at < moment.at && !is_overtaken(&record) => return Ok(()),
+            Age::At(at) if at < moment.at => true,
             Age::At(at) if at > self.clock.now() => return Err(untimely(&record)),
-            Age::At(at) => is_held && self.is_burial(&record, link, at, moment)?,
+            Age::At(at) if is_held && self.is_burial(&record, link, at, moment)? => return Ok(()),
+            // What was read has been removed, or replaced: after it had expired?
+            Age::At(_) => is_held && self.version_at(link, moment.at)?.is_some_and(|(read, _)| is_overtaken(&read)),
             Age::Open => return Err(damaged(&record, "a pending record, and no batch is under way")),
         };
-        if is_unchanged { Ok(()) } else { Err(conflict(space, key)) }
+        is_late.set(is_late_now);
+        Err(conflict(space, key))
     }
 
     /// Whether a version that was committed at `at`, later than the moment of a snapshot that is held, is the removal of what that snapshot did not show.
@@ -758,13 +771,6 @@ fn merged_goal<M: Listed>(namespace: &Namespace<M>, key: &[u8], mut value: Goal<
         }
         value => Ok(value),
     }
-}
-
-/// What a transaction sees of a value of its snapshot that it has merged.
-fn merged<M: Listed>(namespace: &Namespace<M>, key: &[u8], value: Option<Vec<u8>>, merges: &[Merge]) -> Result<Option<Vec<u8>>, Error> {
-    let entry = value.map(|value| Entry { value, expiry_ms: None });
-    let merged = merge::apply(entry, merges).map_err(merge::failed(namespace.name(), key))?;
-    Ok(merged.map(|entry| entry.value))
 }
 
 /// That `key` is not as it should be.

@@ -446,6 +446,96 @@ fn a_scan_among_keys_that_expire_all_the_time_is_done_at_last() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// After any sixteen conflicts time stood still for all, though it had no part in them.
+#[test]
+fn time_stands_still_only_if_it_has_overtaken_somebody() {
+    // What is done meanwhile, with the key that was read, and whether that is for the time to answer.
+    type Meanwhile = fn(&Store, &Namespace);
+    let cases: [(Meanwhile, bool); 5] = [
+        (|_, space| space.put(b"k", b"2").unwrap(), false),
+        (|_, space| assert!(space.delete(b"k").unwrap()), false),
+        (|_, _| pass(10), true),
+        (
+            |store, _| {
+                pass(10);
+                store.sweep(100).unwrap();
+            },
+            true,
+        ),
+        (
+            |_, space| {
+                pass(10);
+                space.insert(b"k", b"2").unwrap();
+            },
+            true,
+        ),
+    ];
+    for (number, (act, is_late)) in cases.into_iter().enumerate() {
+        let (store, space) = store();
+        let (mut turns, mut stood_still) = (0, 0);
+        store
+            .transact(Isolation::Serializable, |transaction| {
+                turns += 1;
+                space.put_until(b"k", b"1", store.time_ms() + 10)?;
+                // As of now.
+                *transaction = store.begin(Isolation::Serializable)?;
+                assert!(transaction.get(&space, b"k")?.is_some());
+                let begun_ms = store.time_ms();
+                if turns <= 20 {
+                    act(&store, &space);
+                }
+                pass(1);
+                stood_still += usize::from(store.time_ms() == begun_ms);
+                transaction.put(&space, b"other", b"3")
+            })
+            .unwrap();
+        assert_eq!((turns, stood_still), if is_late { (17, 1) } else { (21, 0) }, "{number}");
+    }
+}
+
+/// What a merge made of a value lost its time in the transaction, or kept it, other than when it was committed.
+#[test]
+fn what_is_read_of_a_merged_key_is_what_is_committed() {
+    let vanish = || Merge::With(Arc::new(|_| Ok(None)));
+    let counter = 7i64.to_le_bytes();
+    let merges: [&[Merge]; 5] =
+        [&[Merge::Add(1)], &[vanish()], &[vanish(), Merge::Add(1)], &[Merge::Append(vec![1; 600])], &[Merge::Add(1), vanish(), Merge::Append(vec![1; 600])]];
+    for (merges, isolation) in merges.into_iter().flat_map(|merges| [(merges, Isolation::Snapshot), (merges, Isolation::Serializable)]) {
+        let (store, space) = store();
+        let expiry_ms = store.time_ms() + 10;
+        space.put_until(b"expired", &counter, store.time_ms() + 1).unwrap();
+        pass(1);
+        space.put_until(b"goes", &counter, expiry_ms).unwrap();
+        space.put(b"stays", &counter).unwrap();
+        let keys = [&b"absent"[..], b"expired", b"goes", b"stays", b"set", b"set large"];
+        let mut transaction = store.begin(isolation).unwrap();
+        transaction.put_until(&space, b"set", &counter, Some(expiry_ms)).unwrap();
+        transaction.put_until(&space, b"set large", &[2; 600], Some(expiry_ms)).unwrap();
+        let mut refused = 0;
+        for key in keys {
+            for merge in merges {
+                refused += usize::from(transaction.merge(&space, key, merge.clone()).is_err());
+            }
+        }
+        assert!(refused <= 1, "what is no counter");
+        let entries = keys.map(|key| transaction.entry(&space, key).unwrap());
+        assert_eq!(keys.map(|key| transaction.get(&space, key).unwrap()), entries.clone().map(|entry| entry.map(|entry| entry.value)));
+        let sizes = entries.clone().map(|entry| entry.map(|entry| entry.value.len()));
+        assert_eq!(keys.map(|key| transaction.value_size(&space, key).unwrap()), sizes);
+        let mut scanned = 0;
+        let visit = |key: &[u8], value: &[u8]| {
+            let at = keys.iter().position(|other| *other == key).unwrap();
+            assert_eq!(entries[at].as_ref().map(|entry| entry.value.as_slice()), Some(value));
+            scanned += 1;
+            ControlFlow::Continue(())
+        };
+        transaction.scan(&space, Bound::Unbounded, Direction::Forward, visit).unwrap();
+        assert_eq!(scanned, entries.iter().flatten().count());
+        transaction.commit().unwrap();
+        assert_eq!(keys.map(|key| space.entry(key).unwrap()), entries, "{merges:?}");
+    }
+}
+
 /// The sweep that removed what nobody saw any more overtook whoever had come by.
 #[test]
 fn what_had_expired_may_be_removed_under_a_transaction() {
