@@ -76,8 +76,10 @@ pub enum Error {
         /// The namespace.
         namespace: String,
     },
-    /// A write in a transaction that may take no more memory; see [`Transaction::limit_size`](crate::Transaction::limit_size).
-    #[error("the transaction would keep more than {size_max} bytes of keys and small values in memory; commit what it has written, and go on in another one")]
+    /// A write, or a read, in a transaction that may take no more memory; see [`Transaction::limit_size`](crate::Transaction::limit_size).
+    #[error(
+        "the transaction would keep more than {size_max} bytes of keys and small values in memory, with what it has read; commit it, and go on in another one"
+    )]
     TransactionTooLarge {
         /// How much it may take.
         size_max: usize,

@@ -62,6 +62,7 @@ mod import;
 mod load;
 mod merge;
 mod namespace;
+mod reads;
 mod recovery;
 mod salvage;
 mod scan;

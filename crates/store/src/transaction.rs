@@ -28,12 +28,14 @@
 //! **What it costs.** DRAM for each key that it writes, and in serializable mode for each that it reads: the key, about 150 bytes, and a value of less than 512
 //! bytes. Of a value that the transaction has not set, it keeps what is to be done: for each merge 32 bytes, what it appends, and what the function has taken
 //! along; sums, and tails, that follow each other are one. The pool has room for values of 512 bytes and more from the moment when they are set, or refuses
-//! them. Of what there was at a savepoint it keeps what it has changed since, of each key once. [`Transaction::limit_size`] limits all of it but what is read.
+//! them. Of what there was at a savepoint it keeps what it has changed since, of each key once. Of what it has scanned it keeps the bounds, and ranges that
+//! touch are one (`reads.rs`). [`Transaction::limit_size`] limits all of it.
 
 use crate::batch::{Item, Quiet};
 use crate::draft::{self, Draft};
 use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Entry, Namespace};
+use crate::reads::{At, Reads};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
 use crate::version::{Age, CUT_OUT, Moment, damaged, is_shown, untimely};
@@ -45,10 +47,9 @@ use everleaf_pmem::Hardware;
 use everleaf_pmem::schedule;
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -72,8 +73,6 @@ pub enum Isolation {
     Serializable,
 }
 
-/// The number of a namespace, and a key.
-type At = (u32, Vec<u8>);
 /// Keys that a transaction has written, and what they are to be.
 type Own<'t, M> = Box<dyn Iterator<Item = (&'t [u8], &'t Goal<M>)> + 't>;
 
@@ -116,7 +115,7 @@ pub struct Transaction<M: Listed = Hardware> {
     saved: u64,
     /// Bytes of DRAM that `writes` and `undo` take, about.
     size: usize,
-    /// And may take.
+    /// And may take, with `reads`.
     size_max: usize,
     reads: Mutex<Reads>,
     /// Ends after all that was written to the pool is given back: as long as there is a snapshot, the store is not closed.
@@ -137,14 +136,6 @@ impl<M: Listed> Clone for Write<M> {
     }
 }
 
-/// What must not change until a transaction commits: what it has read, if it is serializable, and what it has read and merged, in any mode.
-#[derive(Default)]
-struct Reads {
-    spaces: BTreeMap<u32, Arc<Space>>,
-    keys: BTreeSet<At>,
-    ranges: Vec<Range>,
-}
-
 /// What must be so of a key: it is as it was at the moment, and if it was read, time has not changed what it shows since.
 #[derive(Clone, Copy)]
 struct Seen<'c> {
@@ -155,13 +146,6 @@ struct Seen<'c> {
     is_held: bool,
     /// Is told if time has had a part in it that it is not so.
     is_late: &'c Cell<bool>,
-}
-
-/// A range that was scanned.
-struct Range {
-    space: u32,
-    low: Bound<Vec<u8>>,
-    high: Bound<Vec<u8>>,
 }
 
 impl<M: Listed> Store<M> {
@@ -220,7 +204,7 @@ impl<M: Listed> Transaction<M> {
     /// The value of `key`, as the transaction has set it, or as of its beginning.
     ///
     /// # Errors
-    /// A damaged pool.
+    /// A damaged pool; [`Error::TransactionTooLarge`], if the transaction must remember that it has read the key.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -229,7 +213,7 @@ impl<M: Listed> Transaction<M> {
             Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.as_ref().map(|entry| entry.value.clone())),
             Some(_) => Ok(self.entry(namespace, key)?.map(|entry| entry.value)),
             None => {
-                self.note_key(namespace, key);
+                self.note_key(namespace, key)?;
                 self.snapshot.get(namespace, key)
             }
         }
@@ -252,11 +236,11 @@ impl<M: Listed> Transaction<M> {
             Some(Write { to: Goal::Be(entry), .. }) => Ok(entry.clone()),
             Some(Write { to: Goal::BeDraft(draft), .. }) => draft.entry().map(Some),
             Some(Write { to: Goal::Become(merges), .. }) => {
-                self.rely_on(namespace, key);
+                self.rely_on(namespace, key)?;
                 namespace.made_of(key, self.snapshot.entry(namespace, key)?, merges)
             }
             None => {
-                self.note_key(namespace, key);
+                self.note_key(namespace, key)?;
                 self.snapshot.entry(namespace, key)
             }
         }
@@ -275,7 +259,7 @@ impl<M: Listed> Transaction<M> {
             Some(Write { to: Goal::BeDraft(draft), .. }) => Ok(Some(draft.record()?.value_size())),
             Some(_) => Ok(self.get(namespace, key)?.map(|value| value.len())),
             None => {
-                self.note_key(namespace, key);
+                self.note_key(namespace, key)?;
                 self.snapshot.value_size(namespace, key)
             }
         }
@@ -289,7 +273,7 @@ impl<M: Listed> Transaction<M> {
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn get_many(&self, namespace: &Namespace<M>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        keys.iter().for_each(|key| self.note_key(namespace, key));
+        keys.iter().try_for_each(|key| self.note_key(namespace, key))?;
         let mut values = self.snapshot.get_many(namespace, keys)?;
         for (key, value) in keys.iter().zip(&mut values) {
             if self.written(namespace, key).is_some() {
@@ -377,7 +361,9 @@ impl<M: Listed> Transaction<M> {
         Ok(count)
     }
 
-    /// Refuses writes from then on by which keys, small values and merges would take more than about `size_max` bytes of DRAM.
+    /// Refuses from then on writes and reads by which the transaction would take more than about `size_max` bytes of DRAM. It keeps keys, small values and
+    /// merges that it has written; if it is serializable, keys that it has read and bounds of what it has scanned; in any mode keys that it has merged and then
+    /// read. A scan is refused if nothing is left when it begins, for its bounds are kept when it has ended.
     pub fn limit_size(&mut self, size_max: usize) {
         self.size_max = size_max;
     }
@@ -397,7 +383,7 @@ impl<M: Listed> Transaction<M> {
             to = merged_goal(namespace, key, value.clone(), to)?;
         }
         let added = memory_of(key, Some(&to));
-        if self.size.saturating_add(added) > self.size_max {
+        if self.size.saturating_add(added).saturating_add(self.reads.get_mut().size()) > self.size_max {
             return Err(Error::TransactionTooLarge { size_max: self.size_max });
         }
         // What the key was at the latest savepoint is kept once, however often it is written from then on.
@@ -465,7 +451,7 @@ impl<M: Listed> Transaction<M> {
     /// Visits the keys and values that are left of a range, until `visit` breaks; `cursor` goes on behind the last one that was visited.
     ///
     /// # Errors
-    /// A damaged pool; [`Error::Merge`]. The cursor may then go on before what was visited last.
+    /// A damaged pool; [`Error::Merge`]; [`Error::TransactionTooLarge`], as for [`Transaction::get`]. The cursor may then go on before what was visited last.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -493,6 +479,7 @@ impl<M: Listed> Transaction<M> {
     /// Goes through what the snapshot has and what the transaction has written itself side by side.
     fn walk_shown(&self, namespace: &Namespace<M>, cursor: &mut Cursor, reading: Reading, show: &mut Show<'_>) -> Result<(), Error> {
         let view = self.snapshot.view(namespace);
+        self.check_range_size()?;
         let begun = cursor.clone();
         let mut own = self.own(namespace, &begun).peekable();
         // The own key at which `show` had enough.
@@ -540,7 +527,7 @@ impl<M: Listed> Transaction<M> {
             Goal::Be(entry) => show(entry.as_ref().map(|entry| entry.value.as_slice())),
             Goal::BeDraft(draft) => show(Some(&draft.entry()?.value)),
             Goal::Become(merges) => {
-                self.rely_on(namespace, key);
+                self.rely_on(namespace, key)?;
                 let mut value = Vec::new();
                 let size = met.map(|met| met.copy_value(&mut value)).transpose()?;
                 // What the value becomes does not depend on when it expires.
@@ -635,9 +622,9 @@ impl<M: Listed> Transaction<M> {
         let (shared, moment) = (snapshot.shared.clone(), snapshot.moment());
         let changes: Vec<_> = writes.into_iter().map(|((_, key), Write { namespace, to, .. })| Item { namespace, key, to }).collect();
         let reads = reads.into_inner();
-        let quiet = || match reads.ranges.is_empty() {
-            true => Quiet::Keys(reads.keys.iter().map(|(space, key)| (*space, key.as_slice())).collect()),
-            false => Quiet::Everything,
+        let quiet = || match reads.ranges().next() {
+            None => Quiet::Keys(reads.keys().map(|(space, key)| (space.number, key)).collect()),
+            Some(_) => Quiet::Everything,
         };
         let is_first = Cell::new(true);
         let check = |time_ms| {
@@ -645,52 +632,42 @@ impl<M: Listed> Transaction<M> {
             let is_held = is_first.replace(false);
             let mut set = changes.iter().filter(|item| !matches!(item.to, Goal::Become(_)));
             set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, Seen { moment, now_ms: None, is_held, is_late }))?;
-            reads.check(&shared, Seen { moment, now_ms: Some(time_ms), is_held, is_late })
+            shared.check_reads(&reads, Seen { moment, now_ms: Some(time_ms), is_held, is_late })
         };
         shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
     }
 
-    pub(crate) fn note_key(&self, namespace: &Namespace<M>, key: &[u8]) {
-        if self.isolation == Isolation::Serializable {
-            self.rely_on(namespace, key);
-        }
+    pub(crate) fn note_key(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<(), Error> {
+        if self.isolation == Isolation::Serializable { self.rely_on(namespace, key) } else { Ok(()) }
     }
 
     /// Notes that a key has been read which is to be merged: what was made of it must come true.
-    fn rely_on(&self, namespace: &Namespace<M>, key: &[u8]) {
-        let mut reads = self.reads.lock();
-        reads.keys.insert(place(namespace, key));
-        reads.note(&namespace.space);
+    fn rely_on(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<(), Error> {
+        let is_noted = self.reads.lock().note_key(&namespace.space, key, self.size_max.saturating_sub(self.size));
+        if is_noted { Ok(()) } else { Err(Error::TransactionTooLarge { size_max: self.size_max }) }
+    }
+
+    /// Checks that there is room for another range, before it is known: it is noted when it has been scanned, whatever it takes.
+    fn check_range_size(&self) -> Result<(), Error> {
+        let is_too_large = || self.size.saturating_add(self.reads.lock().size()) >= self.size_max;
+        if self.isolation == Isolation::Serializable && is_too_large() { Err(Error::TransactionTooLarge { size_max: self.size_max }) } else { Ok(()) }
     }
 
     /// Notes that a scan went from a lower to an upper bound.
     fn note_range(&self, namespace: &Namespace<M>, (low, high): (Bound<Vec<u8>>, Bound<Vec<u8>>)) {
         if self.isolation == Isolation::Serializable {
-            let mut reads = self.reads.lock();
-            reads.ranges.push(Range { space: namespace.space.number, low, high });
-            reads.note(&namespace.space);
+            self.reads.lock().note_range(&namespace.space, low, high);
         }
-    }
-}
-
-impl Reads {
-    fn note(&mut self, space: &Arc<Space>) {
-        self.spaces.entry(space.number).or_insert_with(|| space.clone());
-    }
-
-    /// Checks that all of it is still so. The caller holds the stripes.
-    fn check<M: Listed>(&self, shared: &Shared<M>, seen: Seen<'_>) -> Result<(), Error> {
-        for (space, key) in &self.keys {
-            shared.check_unchanged(&self.spaces[space], key, seen)?;
-        }
-        for range in &self.ranges {
-            shared.check_range(&self.spaces[&range.space], range, seen)?;
-        }
-        Ok(())
     }
 }
 
 impl<M: Listed> Shared<M> {
+    /// Checks that all that was read is still so. The caller holds the stripes.
+    fn check_reads(&self, reads: &Reads, seen: Seen<'_>) -> Result<(), Error> {
+        reads.keys().try_for_each(|(space, key)| self.check_unchanged(space, key, seen))?;
+        reads.ranges().try_for_each(|(space, from, end)| self.check_range(space, from, end, seen))
+    }
+
     /// Checks that `key` is as it was `seen`, by a snapshot that is held now. The caller holds its stripe.
     fn check_unchanged(&self, space: &Space, key: &[u8], seen: Seen<'_>) -> Result<(), Error> {
         self.check_not_turned(space, key, seen.moment.at)?;
@@ -702,21 +679,16 @@ impl<M: Listed> Shared<M> {
     }
 
     /// [`Shared::check_unchanged`] for all keys of a range. The caller holds all stripes.
-    fn check_range(&self, space: &Space, Range { low, high, .. }: &Range, seen: Seen<'_>) -> Result<(), Error> {
-        let first = match low {
-            Bound::Included(key) | Bound::Excluded(key) => key.as_slice(),
+    fn check_range(&self, space: &Space, from: Bound<&[u8]>, end: Option<&[u8]>, seen: Seen<'_>) -> Result<(), Error> {
+        let first = match from {
+            Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
         };
         self.check_not_turned(space, first, seen.moment.at)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
-        let is_behind = |key: &[u8]| match high {
-            Bound::Included(high) => key > high.as_slice(),
-            Bound::Excluded(high) => key >= high.as_slice(),
-            Bound::Unbounded => false,
-        };
         let mut outcome = Ok(());
-        index.tree.scan(low.as_ref().map(Vec::as_slice), Direction::Forward, &mut |key, link| {
-            if is_behind(key) {
+        index.tree.scan(from, Direction::Forward, &mut |key, link| {
+            if end.is_some_and(|end| key >= end) {
                 return ControlFlow::Break(());
             }
             outcome = self.check_version(space, key, link.get(), seen);
@@ -786,6 +758,7 @@ fn place<M: Listed>(namespace: &Namespace<M>, key: &[u8]) -> At {
 mod tests {
     use super::*;
     use crate::Options;
+    use std::sync::Arc;
 
     /// However many there are, however often they are written, and whatever is kept for savepoints.
     #[test]
@@ -842,6 +815,62 @@ mod tests {
         transaction.commit().unwrap();
         let found = [&b"sum"[..], b"tail", b"longer"].map(|key| space.value_size(key).unwrap());
         assert_eq!(found, [Some(8), Some(10_000), Some(count as usize)]);
+    }
+
+    /// What a serializable transaction must remember of its reads was without bound, and each step of a scan was remembered by itself.
+    #[test]
+    fn what_a_transaction_has_read_is_counted_and_limited() {
+        const SIZE_MAX: usize = 64 << 10;
+        let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        (0..2_000u32).for_each(|n| space.put(&n.to_be_bytes(), b"v").unwrap());
+        let is_refused = |outcome: Result<(), Error>| matches!(outcome, Err(Error::TransactionTooLarge { size_max }) if size_max == SIZE_MAX);
+        let get = |transaction: &Transaction, n: u32| transaction.get(&space, &n.to_be_bytes()).map(drop);
+        let begin = |isolation| {
+            let mut transaction = store.begin(isolation).unwrap();
+            transaction.limit_size(SIZE_MAX);
+            transaction
+        };
+        let mut transaction = begin(Isolation::Serializable);
+        let count = (0..).find(|n| get(&transaction, *n).is_err()).unwrap();
+        assert!((SIZE_MAX as u32 / 200..SIZE_MAX as u32 / 100).contains(&count), "{count}");
+        assert!(is_refused(get(&transaction, count)) && is_refused(transaction.get_many(&space, &[b"other"]).map(drop)));
+        assert!(is_refused(transaction.entry(&space, b"other").map(drop)) && is_refused(transaction.value_size(&space, b"other").map(drop)));
+        assert!(is_refused(transaction.put(&space, b"other", b"w")) && is_refused(transaction.delete(&space, b"other").map(drop)));
+        (0..count).for_each(|n| get(&transaction, n).unwrap());
+        transaction.limit_size(usize::MAX);
+        transaction.put(&space, b"other", b"w").unwrap();
+        transaction.commit().unwrap();
+        // A scan, in steps of one key each, and what is read there again.
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut transaction = begin(Isolation::Serializable);
+            let mut cursor = Cursor::new(Bound::Unbounded, direction);
+            while !cursor.is_over() {
+                transaction.walk(&space, &mut cursor, |_, _| ControlFlow::Break(())).unwrap();
+                assert_eq!(transaction.reads.get_mut().ranges().count(), 1);
+            }
+            (0..2_000).for_each(|n| get(&transaction, n).unwrap());
+            assert!(transaction.reads.get_mut().size() < 2 * ENTRY_SIZE);
+        }
+        // Scans of many ranges.
+        let mut transaction = begin(Isolation::Serializable);
+        let scan = |transaction: &Transaction, n: u32| {
+            let mut cursor = Cursor::new(Bound::Included(&n.to_be_bytes()), Direction::Forward);
+            transaction.walk_keys(&space, &mut cursor, |_| ControlFlow::Break(()))
+        };
+        let count = (0..1_000).find(|n| scan(&transaction, 2 * n).is_err()).unwrap();
+        assert!((SIZE_MAX as u32 / 200..SIZE_MAX as u32 / 100).contains(&count), "{count}");
+        assert!(is_refused(scan(&transaction, 0)) && is_refused(transaction.put(&space, b"other", b"w")));
+        assert!(transaction.reads.get_mut().size() <= SIZE_MAX + 2 * ENTRY_SIZE);
+        // Nothing is remembered of what is not looked at again.
+        let mut transaction = begin(Isolation::Snapshot);
+        (0..2_000).for_each(|n| scan(&transaction, n).and_then(|()| get(&transaction, n)).unwrap());
+        assert_eq!(transaction.reads.get_mut().size(), 0);
+        // What was read and merged is, in any mode.
+        let merged = (0..).find(|n: &u32| transaction.merge(&space, &n.to_be_bytes(), Merge::Append(vec![1])).is_err()).unwrap();
+        transaction.limit_size(transaction.size + 3 * memory_of::<Hardware>(&[0; 4], None));
+        assert_eq!((0..merged).find(|n| get(&transaction, *n).is_err()), Some(3));
+        assert!(transaction.scan(&space, Bound::Unbounded, Direction::Forward, |_, _| ControlFlow::Continue(())).is_err());
     }
 
     #[test]

@@ -14,12 +14,12 @@ impl<M: Listed> Transaction<M> {
     /// may have been removed since.
     ///
     /// # Errors
-    /// A damaged pool.
+    /// A damaged pool; [`Error::TransactionTooLarge`].
     ///
     /// # Panics
     /// When the namespace belongs to another store.
     pub fn is_unchanged_since(&self, before: &Snapshot<M>, namespace: &Namespace<M>, key: &[u8]) -> Result<bool, Error> {
-        self.note_key(namespace, key);
+        self.note_key(namespace, key)?;
         let was_shown = before.value_size(namespace, key)?.is_some();
         let (now, shared) = (self.snapshot().moment(), &before.shared);
         let _pinned = shared.pool.pin();

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 /// Attempts at a transaction while others work, too.
 const ATTEMPTS: usize = 16;
-/// Bytes of memory that what a transaction writes may take: `FLUSHALL` writes each key that there is.
-const WRITTEN_SIZE_MAX: usize = 256 << 20;
+/// Bytes of memory that a transaction may take for what it writes and reads: `FLUSHALL` writes each key that there is.
+const SIZE_MAX: usize = 256 << 20;
 /// Keys that a client watches at most: it may have a snapshot for each.
 const WATCHED_COUNT_MAX: usize = 65_536;
 /// Bytes of them at most.
@@ -152,7 +152,7 @@ fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Atte
 
 fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt<()>, Failure> {
     let mut transaction = call.server.store.begin(Isolation::Serializable)?;
-    transaction.limit_size(WRITTEN_SIZE_MAX);
+    transaction.limit_size(SIZE_MAX);
     for ((database, key), since) in &watched.keys {
         if !transaction.is_unchanged_since(since, &call.server.databases[*database], key)? {
             call.reply.null_array();
