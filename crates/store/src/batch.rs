@@ -326,7 +326,7 @@ impl<M: Listed> Shared<M> {
         let guard = self.pool.pin();
         for step in steps.iter().filter(|step| step.previous != 0) {
             // It is committed all the same. What is damaged leaks.
-            let _ = self.replaced(step.previous, (!step.is_gone).then(|| step.link()), at, &guard);
+            let _ = self.replaced(&step.item.namespace.space, step.previous, (!step.is_gone).then(|| step.link()), at, &guard);
         }
         self.pool.retire(log, &guard);
         Ok(())

@@ -4,8 +4,9 @@
 //! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
 //! written), in the order in which that happened, and given back when every snapshot is above that timestamp. Versions that nobody can want are given back at
 //! once: what was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key
-//! (`version.rs`). That is asked but once: what is held is given back in its order, so an idle snapshot holds back all that was held since it began, be it for
-//! others that have ended.
+//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in steps: the newest ones first, so that few are
+//! left in front of one that is looked for. So beside snapshots that stay there are no more versions of a key than these see, but for those that have still to
+//! be looked at. The other things that are held wait for their turn: a tombstone, and a cleared index, until the oldest snapshot has ended that was there.
 //!
 //! # Invariants
 //!
@@ -16,6 +17,9 @@
 //!    replaced, which comes later in the list, unless it is cut out at once. So [`Shared::bury`] may read a block that was reused, as after a clear, too. It
 //!    believes the index, under the stripe of whatever key it has read: there it finds nothing of the kind, or another tombstone, which it takes away only if
 //!    nobody wants it.
+//! 4. Whoever cuts a version out later than its replacement holds the stripe of its key, and keeps others from collecting; and there is a snapshot that had its
+//!    timestamp when the version was replaced ([`Snapshots::have_before`]). So whoever has replaced a newer one since has found that snapshot: the version is
+//!    held, or cut out, and all links from the newest one to the one that is looked for lead to what is in place.
 //!
 //! Garbage is collected in steps, a few after each write as long as there is any, more when a snapshot ends or a namespace is cleared, never while a stripe is
 //! held, by one thread at a time; and by whoever calls [`Store::keep_house`], as the server does and a thread of the store's may
@@ -36,7 +40,7 @@ use everleaf_pmem::{Guard, Off, Reserve, Word, with_reserve};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,8 +73,10 @@ struct Size {
 }
 
 enum Remains {
-    /// A version that was replaced, by its link.
-    Version(u64),
+    /// A version that was replaced: the number of its namespace, and its link.
+    Version(u32, u64),
+    /// A version that was cut out since.
+    Nothing,
     /// A tombstone in the index of a namespace.
     Tombstone(Arc<Space>, u64),
     /// An index that was unlinked.
@@ -81,14 +87,123 @@ enum Remains {
     Blocks(Vec<(u64, usize)>),
 }
 
-/// What is held back, in the order in which it was replaced.
-#[derive(Default)]
+/// What is held back.
 pub(crate) struct Garbage {
-    held: Mutex<VecDeque<Held>>,
+    held: Mutex<List>,
     count: AtomicU64,
     bytes: AtomicU64,
     keys: AtomicU64,
+    /// Versions that were replaced at this timestamp or later are to be looked at again; [`NONE_DUE`]: none.
+    due_from: AtomicU64,
     collecting: Mutex<()>,
+}
+
+/// In [`Garbage::due_from`].
+const NONE_DUE: u64 = u64::MAX;
+
+/// What is held back, in the order in which it was replaced.
+#[derive(Default)]
+struct List {
+    all: VecDeque<Held>,
+    /// The number of the first of them; each of the others has the next one.
+    first: u64,
+    /// How many of them are [`Remains::Nothing`].
+    gone: usize,
+    /// Numbers of those that are still to be looked at again, from the end on.
+    due: Range<u64>,
+}
+
+/// A version that is held, to be looked at again.
+struct Due {
+    number: u64,
+    until: u64,
+    space: u32,
+    link: u64,
+}
+
+/// What is to be done next.
+enum Next {
+    GiveBack(Held),
+    LookAt(Due),
+}
+
+impl List {
+    fn push(&mut self, held: Held) {
+        // Whoever has drawn a timestamp before somebody else may come after him.
+        let at = self.all.iter().rposition(|other| other.until <= held.until).map_or(0, |before| before + 1);
+        self.all.insert(at, held);
+        if self.first + (at as u64) < self.due.end {
+            self.due.end += 1;
+        }
+    }
+
+    fn push_front(&mut self, held: Held) {
+        self.all.push_front(held);
+        self.first -= 1;
+    }
+
+    fn pop_front(&mut self) -> Option<Held> {
+        let held = self.all.pop_front()?;
+        self.first += 1;
+        Some(held)
+    }
+
+    /// The first of those that are not gone.
+    fn front(&mut self) -> Option<&Held> {
+        while self.all.front()?.is_gone() {
+            self.pop_front();
+            self.gone -= 1;
+        }
+        self.all.front()
+    }
+
+    fn len(&self) -> u64 {
+        (self.all.len() - self.gone) as u64
+    }
+
+    /// The next version that is to be looked at again.
+    fn next_due(&mut self) -> Option<Due> {
+        while self.due.start.max(self.first) < self.due.end {
+            self.due.end -= 1;
+            let Held { until, remains, .. } = &self.all[(self.due.end - self.first) as usize];
+            if let Remains::Version(space, link) = *remains {
+                return Some(Due { number: self.due.end, until: *until, space, link });
+            }
+        }
+        self.due = 0..0;
+        None
+    }
+
+    /// All that was replaced at `from` or later is to be looked at again. The others are over.
+    fn set_due(&mut self, from: u64) {
+        if self.gone > self.all.len() / 2 {
+            self.all.retain(|held| !held.is_gone());
+            self.gone = 0;
+        }
+        let begin = self.all.partition_point(|held| held.until < from);
+        self.due = self.first + begin as u64..self.first + self.all.len() as u64;
+    }
+
+    /// A version that was looked at is gone; its size. Others may have come before it meanwhile.
+    fn remove(&mut self, Due { number, link, .. }: &Due) -> Size {
+        let mut from = self.all.range_mut((number - self.first) as usize..);
+        let held = from.find(|held| matches!(held.remains, Remains::Version(_, other) if other == *link)).expect("whoever collects takes versions out");
+        held.remains = Remains::Nothing;
+        let size = std::mem::take(&mut held.size);
+        self.gone += 1;
+        while self.all.back().is_some_and(Held::is_gone) {
+            self.all.pop_back();
+            self.gone -= 1;
+        }
+        self.due.end = self.due.end.min(self.first + self.all.len() as u64);
+        size
+    }
+}
+
+impl Held {
+    fn is_gone(&self) -> bool {
+        matches!(self.remains, Remains::Nothing)
+    }
 }
 
 /// What snapshots hold back. See [`Store::held_back`].
@@ -109,6 +224,17 @@ pub struct HeldBack {
 }
 
 impl Garbage {
+    pub(crate) fn new() -> Self {
+        Self {
+            held: Mutex::default(),
+            count: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            keys: AtomicU64::new(0),
+            due_from: AtomicU64::new(NONE_DUE),
+            collecting: Mutex::new(()),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
@@ -116,8 +242,8 @@ impl Garbage {
     fn push(&self, until: u64, size: Size, remains: Remains) {
         schedule::drain();
         let mut held = self.held.lock();
-        held.push_back(Held { until, size, remains });
-        self.count.store(held.len() as u64, Ordering::Relaxed);
+        held.push(Held { until, size, remains });
+        self.count.store(held.len(), Ordering::Relaxed);
         self.bytes.fetch_add(size.bytes, Ordering::Relaxed);
         self.keys.fetch_add(size.keys, Ordering::Relaxed);
     }
@@ -128,29 +254,59 @@ impl Garbage {
         self.keys.fetch_sub(size.keys, Ordering::Relaxed);
     }
 
-    /// The next that no snapshot wants.
-    fn pop(&self, snapshots: &Snapshots, clock: &Clock) -> Option<Held> {
+    /// Versions that were replaced at this timestamp or later may be wanted no more: a snapshot that had this bound has ended.
+    pub(crate) fn look_again_from(&self, bound: u64) {
+        // What is held after this, whoever holds it looks at again himself.
+        if !self.is_empty() {
+            self.due_from.fetch_min(bound, Ordering::AcqRel);
+        }
+    }
+
+    /// The next that no snapshot wants, or that is to be looked at again.
+    fn next(&self, snapshots: &Snapshots, clock: &Clock) -> Option<Next> {
         let until = self.held.lock().front()?.until;
         // Only the one who collects pops.
-        if snapshots.want(clock, 0, until) {
+        let is_wanted = snapshots.want(clock, 0, until);
+        let mut held = self.held.lock();
+        if is_wanted {
+            let due = held.next_due();
+            return due.or_else(|| self.begin_to_look_again(&mut held)).map(Next::LookAt);
+        }
+        let next = held.pop_front();
+        self.count.store(held.len(), Ordering::Relaxed);
+        next.map(Next::GiveBack)
+    }
+
+    fn begin_to_look_again(&self, held: &mut List) -> Option<Due> {
+        let from = self.due_from.load(Ordering::Relaxed);
+        if from == NONE_DUE {
             return None;
         }
-        let mut held = self.held.lock();
-        let next = held.pop_front();
-        self.count.store(held.len() as u64, Ordering::Relaxed);
-        next
+        held.set_due(self.due_from.swap(NONE_DUE, Ordering::AcqRel));
+        held.next_due()
+    }
+
+    /// A version that was looked at was cut out.
+    fn remove(&self, due: &Due) {
+        let size = {
+            let mut held = self.held.lock();
+            let size = held.remove(due);
+            self.count.store(held.len(), Ordering::Relaxed);
+            size
+        };
+        self.forget(size);
     }
 
     /// Whether all that is held stands in an index: it may stay there when the pool is closed.
     pub(crate) fn is_linked(&self) -> bool {
-        self.held.lock().iter().all(|held| matches!(held.remains, Remains::Tombstone(..)))
+        self.held.lock().all.iter().all(|held| matches!(held.remains, Remains::Tombstone(..) | Remains::Nothing))
     }
 
     /// Takes back what was popped, and could not be given back now.
     fn unpop(&self, held: Held) {
         let mut all = self.held.lock();
         all.push_front(held);
-        self.count.store(all.len() as u64, Ordering::Relaxed);
+        self.count.store(all.len(), Ordering::Relaxed);
     }
 
     /// Keeps others from collecting. Before any stripe.
@@ -160,29 +316,75 @@ impl Garbage {
 }
 
 impl<M: Listed> Shared<M> {
-    /// Gives back the version that `link` refers to, which was replaced at this timestamp, durably, or holds it back. `newer` is what has replaced it, if that
-    /// is in the index; the caller holds the stripe.
-    pub(crate) fn replaced(&self, link: u64, newer: Option<NonZeroU64>, at: u64, guard: &Guard) -> Result<(), Error> {
+    /// Gives back the version of a key of `space` that `link` refers to, which was replaced at this timestamp, durably, or holds it back. `newer` is what has
+    /// replaced it, if that is in the index; the caller holds the stripe.
+    pub(crate) fn replaced(&self, space: &Space, link: u64, newer: Option<NonZeroU64>, at: u64, guard: &Guard) -> Result<(), Error> {
         let record = Record::read(&self.pool, link)?;
         self.sweeper.note_replaced(record.expiry_ms(), &self.wall);
         let may_be_wanted = self.snapshots.want(&self.clock, 0, at) || record.is_tombstone();
-        if may_be_wanted && !self.cut_out(link, &record, newer, at)? {
-            self.garbage.push(at, Size { bytes: record.size() as u64, keys: 0 }, Remains::Version(link));
-            return Ok(());
+        if !may_be_wanted || self.cut_out(link, &record, newer, at)? {
+            return self.retire(link, guard);
         }
-        self.retire(link, guard)
+        self.garbage.push(at, Size { bytes: record.size() as u64, keys: 0 }, Remains::Version(space.number, link));
+        // A snapshot that has ended meanwhile has not found it there.
+        if matches!(self.age(&record)?, Age::At(created) if !self.snapshots.want_exactly(&self.clock, created, at)) {
+            self.garbage.look_again_from(at);
+        }
+        Ok(())
     }
 
     /// Cuts a version out that was replaced, if no snapshot wants it; whether it has. See `version.rs`.
     fn cut_out(&self, link: u64, record: &Record<'_>, newer: Option<NonZeroU64>, at: u64) -> Result<bool, Error> {
         let Some(newer) = newer.map(|newer| Record::read(&self.pool, newer.get())).transpose()? else { return Ok(false) };
         match self.age(record)? {
-            Age::At(created) if !self.snapshots.want(&self.clock, created, at) => {}
+            Age::At(created) if !self.snapshots.want_exactly(&self.clock, created, at) => {}
             _ => return Ok(false),
         }
         let behind = record.previous().load(Ordering::Acquire) | CUT_OUT;
         // persist-equivalent(store early): after a crash nobody follows it.
         Ok(self.pool.compare_exchange(newer.previous(), link, behind).is_ok())
+    }
+
+    /// Gives a version that is held back if it can be cut out by now. The caller has kept others from collecting, and holds no stripe.
+    fn look_again(&self, due: &Due) -> Result<(), Error> {
+        let record = Record::read(&self.pool, due.link)?;
+        let Age::At(created) = self.age(&record)? else { return Ok(()) };
+        if self.snapshots.want_exactly(&self.clock, created, due.until) {
+            return Ok(());
+        }
+        let space = self.spaces.read().values().find(|space| space.number == due.space).cloned();
+        let Some(space) = space else { return Ok(()) };
+        let mut key = Vec::new();
+        record.copy_key(&mut key);
+        {
+            let _stripe = self.stripes.lock(space.number, &key);
+            if !self.cut_out_late(&space, &key, &record, created, due)? {
+                return Ok(());
+            }
+        }
+        self.garbage.remove(due);
+        self.retire(due.link, &self.pool.pin())
+    }
+
+    /// [`Shared::cut_out`] for a version that was replaced before, and that no snapshot wants: from behind whichever is newer now. Invariant 4.
+    fn cut_out_late(&self, space: &Space, key: &[u8], record: &Record<'_>, created: u64, due: &Due) -> Result<bool, Error> {
+        let Some(index) = space.index.load_full().filter(|_| self.snapshots.have_before(due.until)) else { return Ok(false) };
+        let mut next = index.tree.get(key)?.map_or(0, NonZeroU64::get);
+        while next != 0 {
+            let newer = Record::read(&self.pool, next)?;
+            // It may be one of an index that was cleared since.
+            if !matches!(self.age(&newer)?, Age::At(at) if at > created) {
+                return Ok(false);
+            }
+            let word = newer.previous().load(Ordering::Acquire);
+            next = word & !CUT_OUT;
+            if next == due.link {
+                let behind = record.previous().load(Ordering::Acquire) | CUT_OUT;
+                // persist-equivalent(store early): after a crash nobody follows it.
+                return Ok(self.pool.compare_exchange(newer.previous(), word, behind).is_ok());
+            }
+        }
+        Ok(false)
     }
 
     /// Notes that a tombstone was left in the index of `space`.
@@ -253,8 +455,18 @@ impl<M: Listed> Shared<M> {
         }
         let (mut collected, mut rest, mut waiting) = (0, None, Vec::new());
         let outcome = loop {
-            let next = if collected < steps_max { rest.take().or_else(|| self.garbage.pop(&self.snapshots, &self.clock)) } else { None };
-            let Some(mut held) = next else { break Ok(()) };
+            let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock));
+            let mut held = match (collected < steps_max).then(next).flatten() {
+                None => break Ok(()),
+                Some(Next::LookAt(due)) => {
+                    collected += 1;
+                    match self.look_again(&due) {
+                        Ok(()) => continue,
+                        Err(error) => break Err(error),
+                    }
+                }
+                Some(Next::GiveBack(held)) => held,
+            };
             match self.give_back(&mut held) {
                 Ok(is_over) => {
                     collected += 1;
@@ -280,7 +492,8 @@ impl<M: Listed> Shared<M> {
     /// Does a step; whether nothing is left.
     fn give_back(&self, Held { until, size, remains }: &mut Held) -> Result<bool, Error> {
         match remains {
-            Remains::Version(link) => self.retire(*link, &self.pool.pin()).map(|()| true),
+            Remains::Version(_, link) => self.retire(*link, &self.pool.pin()).map(|()| true),
+            Remains::Nothing => Ok(true),
             Remains::Tombstone(space, link) => self.bury(space, *link, *until).map(|()| true),
             Remains::Index(space, former) => {
                 space.forget(former);
@@ -356,10 +569,10 @@ impl<M: Listed> Shared<M> {
     /// The first damage; what else can be visited is.
     pub(crate) fn visit_held(&self, mut record: impl FnMut(u64), mut whole: impl FnMut(&Arc<Index>), mut block: impl FnMut(u64, usize)) -> Result<(), Error> {
         let mut outcome = Ok(());
-        for Held { remains, .. } in &*self.garbage.held.lock() {
+        for Held { remains, .. } in &self.garbage.held.lock().all {
             match remains {
-                Remains::Version(link) => record(*link),
-                Remains::Tombstone(..) => {}
+                Remains::Version(_, link) => record(*link),
+                Remains::Tombstone(..) | Remains::Nothing => {}
                 Remains::Index(_, former) => whole(&former.index),
                 Remains::Records(index, from) => {
                     let scanned = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |_, link| {
@@ -401,7 +614,7 @@ impl<M: Listed> Store<M> {
         }
     }
 
-    /// Gives back what no snapshot wants any more, in at most `steps_max` steps; how many it were. Writes do so, too, a little each: this is for times without
+    /// Gives back what no snapshot wants any more, in at most `steps_max` steps; how many it were, those that have only looked at something included. Writes do so, too, a little each: this is for times without
     /// any.
     ///
     /// # Errors

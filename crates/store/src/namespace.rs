@@ -534,7 +534,7 @@ impl<M: Listed> Namespace<M> {
                 (true, false) => self.space.count.add(-1),
                 _ => {}
             }
-            if old == 0 { Ok(()) } else { self.shared.replaced(old, link, at, &guard) }
+            if old == 0 { Ok(()) } else { self.shared.replaced(&self.space, old, link, at, &guard) }
         };
         for (number, (write, old)) in writes.iter().zip(replaced).enumerate() {
             replace(write, *old).unwrap_or_else(|error| damaged(number, error));

@@ -88,6 +88,15 @@ struct Registry {
     is_versioned: bool,
 }
 
+impl Registry {
+    /// Whether one of them may want to see what was committed at `created_at` and replaced at `replaced_at`.
+    fn wants(&self, created_at: u64, replaced_at: u64) -> bool {
+        let is_between = created_at < replaced_at && self.timestamps.range((created_at + 1, 0)..=(replaced_at, u64::MAX)).next().is_some();
+        // Of those that are still beginning, one may have drawn a timestamp that it has not told.
+        is_between || self.timestamps.range((UNKNOWN, 0)..).any(|(_, number)| self.entries[number].0 <= replaced_at)
+    }
+}
+
 /// Where a bound stands.
 #[derive(Clone, Copy)]
 enum Held {
@@ -111,6 +120,21 @@ impl Snapshots {
     #[inline]
     pub(crate) fn want(&self, clock: &Clock, created_at: u64, replaced_at: u64) -> bool {
         clock.keeps_versions() && self.bounds().any(|(bound, at)| bound <= replaced_at && created_at < at.load(Ordering::Acquire))
+    }
+
+    /// [`Snapshots::want`], and of those that are registered, each by itself: one that has begun between two others does not make them want what is between.
+    pub(crate) fn want_exactly(&self, clock: &Clock, created_at: u64, replaced_at: u64) -> bool {
+        self.want(clock, created_at, replaced_at) && {
+            let of_place = |place: &Place| place.bound.load(Ordering::SeqCst) <= replaced_at && created_at < place.at.load(Ordering::Acquire);
+            self.places.iter().any(of_place) || schedule::lock(&self.registry).wants(created_at, replaced_at)
+        }
+    }
+
+    /// Whether there is a snapshot now that had a timestamp, not above this one, when this one was drawn.
+    pub(crate) fn have_before(&self, timestamp: u64) -> bool {
+        // A place says that there is no timestamp before it is free.
+        self.places.iter().any(|place| place.at.load(Ordering::Acquire) <= timestamp)
+            || schedule::lock(&self.registry).timestamps.first().is_some_and(|(at, _)| *at <= timestamp)
     }
 
     /// The lowest bound, if there is a snapshot.
@@ -196,28 +220,31 @@ impl Snapshots {
         self.is_settled.store(1, Ordering::SeqCst);
     }
 
+    /// Ends a snapshot; its bound.
     #[inline]
-    fn unregister(&self, held: Held) {
+    fn unregister(&self, held: Held) -> u64 {
         if self.idle_writes.load(Ordering::Relaxed) != 0 {
             self.idle_writes.store(0, Ordering::Relaxed);
         }
         match held {
             Held::Place(place) => {
                 let Place { bound, at } = &self.places[place];
+                let ended = bound.load(Ordering::Relaxed);
                 at.store(UNKNOWN, Ordering::Release);
                 bound.store(NONE, Ordering::Release);
+                ended
             }
             Held::Registered(number) => self.give_back_entry(number),
         }
     }
 
     #[cold]
-    fn give_back_entry(&self, number: u64) {
+    fn give_back_entry(&self, number: u64) -> u64 {
         let mut registry = schedule::lock(&self.registry);
-        if let Some((_, at)) = registry.entries.remove(&number) {
-            registry.timestamps.remove(&(at, number));
-        }
+        let (ended, at) = registry.entries.remove(&number).expect("a snapshot ends once");
+        registry.timestamps.remove(&(at, number));
         self.note(&registry);
+        ended
     }
 
     /// Whoever looks between the two finds one that was right before: each alone is right for all snapshots that are there before and after.
@@ -435,10 +462,11 @@ impl<M: Listed> Snapshot<M> {
     /// Begins again to hold back what is replaced from now on of the keys whose stripes the caller holds. What was replaced since it was released may be gone.
     pub(crate) fn hold(&mut self) {
         // Nobody writes these keys now, so there is no plain write to wait for. Whoever begins the next snapshot does.
-        let Self { shared, held, moment } = self;
+        let Self { shared, held, .. } = self;
         held.get_or_insert_with(|| {
             let held = shared.snapshots.register(&shared.clock).0;
-            shared.snapshots.set_timestamp(held, moment.at);
+            // Not that of its moment: nobody is to believe that what was replaced since then is in place.
+            shared.snapshots.set_timestamp(held, shared.tick().at);
             held
         });
     }
@@ -446,7 +474,7 @@ impl<M: Listed> Snapshot<M> {
     /// Ends it without giving back what it has held back: the caller may hold stripes.
     pub(crate) fn release(&mut self) {
         if let Some(held) = self.held.take() {
-            self.shared.snapshots.unregister(held);
+            self.shared.garbage.look_again_from(self.shared.snapshots.unregister(held));
         }
     }
 }

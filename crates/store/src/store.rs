@@ -254,7 +254,7 @@ impl<M: Listed> Store<M> {
             stripes: Stripes::new(),
             slots: Slots::new(),
             snapshots: Snapshots::new(),
-            garbage: Garbage::default(),
+            garbage: Garbage::new(),
             drafts: Drafts::default(),
             wall: Wall::new(options.times),
             sweeper: Sweeper::default(),

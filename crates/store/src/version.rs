@@ -23,10 +23,11 @@
 //!    versions runs in a circle.
 //! 3. A version that was replaced stays in place as long as a snapshot may want it (`garbage.rs`): the one that a version links as previous may be followed
 //!    by whoever holds a snapshot as of which that version is not committed yet, and by nobody else. One that no snapshot wants, though some want what it has
-//!    replaced itself, is *cut out*: once the version N that replaced P is committed and stamped, and while its writer still holds the key's stripe, N links
-//!    what P links, and P is given back. A snapshot whose timestamp lies between those of P and N would want P; there is none, and none is to come. So
-//!    whoever passes N on the way back would have passed P, too, and what he comes to next is in place for him. Who has read the link to P before is pinned.
-//!    So beside snapshots that stay there is one version of a key between two of them at most, however often it is written. The link says that something was
+//!    replaced itself, is *cut out*: once the version N that replaced P is committed and stamped, and under the key's stripe, N links what P links, and P is
+//!    given back; by the writer of N, or later, when whoever wanted P has ended, and then N is the one that has P's link by then. A snapshot whose timestamp
+//!    lies between those of P and N would want P, or one that was cut out between the two; there is none, and none is to come. So whoever passes N on the way
+//!    back would have passed P, too, and what he comes to next is in place for him. Who has read the link to P before is pinned. So beside snapshots that stay
+//!    there is one version of a key between two of them at most, however often it is written. The link says that something was
 //!    cut out behind it: who watches a key that is absent learns from that of its tombstone that somebody has written the key and taken it away again
 //!    (`watch.rs`).
 //! 4. No snapshot outlives a crash, so neither do old versions, and no timestamp needs to. Words are stamped in place and never flushed: what the pool has is

@@ -2,8 +2,9 @@
 
 use crate::INDEXES;
 use crate::shown::forge_commit_of;
-use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Namespace, Options, Store, Transaction};
+use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Namespace, Options, Snapshot, Store, Transaction};
 use everleaf_pmem::{Found, Hardware, Memory, Pool, PoolOptions};
+use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -387,6 +388,101 @@ fn what_a_snapshot_held_back_is_used_again() {
     (0..50u32).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
     (0..3 * writes).for_each(|n| space.put(&(n % 100).to_be_bytes(), &[8; 500]).unwrap());
     assert_eq!((store.held_back(), space.count()), (HeldBack::default(), u64::from(COUNT)));
+    assert!(store.verify().unwrap().is_sound());
+}
+
+/// A version that a short snapshot had seen was held back until the oldest of all ended, however long ago the short one had: one for each of them.
+#[test]
+fn what_a_snapshot_held_back_is_given_back_beside_an_older_one() {
+    const WRITES: u32 = 1_000;
+    const KEYS: u8 = 3;
+    for index in ["ever", "isle", "nv"] {
+        let (store, space) = store_on(index);
+        // Of a tombstone that was replaced an entry stays in the list, though what it took in the pool is given back.
+        let tombstones = Cell::new(0);
+        let put = |n: u32| {
+            for key in 0..KEYS {
+                match n % 7 {
+                    // The key comes and goes, too.
+                    6 if key == 2 => {
+                        assert!(space.delete(&[key]).unwrap());
+                        tombstones.set(tombstones.get() + 1);
+                    }
+                    _ => space.put(&[key], &n.to_le_bytes()).unwrap(),
+                }
+            }
+        };
+        let bound = |idle: &[(u32, Snapshot)]| idle.len() as u64 * u64::from(KEYS) + tombstones.get();
+        put(0);
+        let mut idle: Vec<(u32, Snapshot)> = vec![(0, store.snapshot().unwrap())];
+        let mut most = 0;
+        for n in 1..=WRITES {
+            // Each sees what the write before it has left. Two begin and end in the order of queues, and some in that of stacks.
+            let before = store.snapshot().unwrap();
+            put(n);
+            let between = store.snapshot().unwrap();
+            put(n + WRITES);
+            if n % 2 == 0 {
+                drop(before);
+                drop(between);
+            } else {
+                drop(between);
+                let transaction = store.begin(Isolation::Serializable).unwrap();
+                drop((before, transaction));
+            }
+            if n % 300 == 0 {
+                idle.push((n + WRITES, store.snapshot().unwrap()));
+            }
+            // Of each key what each idle one sees.
+            most = most.max(store.held_back().count);
+            assert!(store.held_back().count <= bound(&idle), "{index}: {n}: {:?}, at most {}", store.held_back(), bound(&idle));
+        }
+        assert!(most >= u64::from(KEYS), "{index}: {most}");
+        for (n, snapshot) in &idle {
+            let values = (0..KEYS).map(|key| snapshot.get(&space, &[key]).unwrap());
+            let expected = (0..KEYS).map(|key| (n % 7 != 6 || key != 2).then(|| n.to_le_bytes().to_vec()));
+            assert!(values.eq(expected), "{index}: {n}");
+        }
+        assert!(store.verify().unwrap().is_sound());
+        // From the middle, the end and the beginning.
+        for place in [1, 2, 0, 0] {
+            drop(idle.remove(place));
+            assert!(store.held_back().count <= bound(&idle), "{index}: {:?}, at most {}", store.held_back(), bound(&idle));
+            for (n, snapshot) in &idle {
+                assert_eq!(snapshot.get(&space, &[0]).unwrap(), Some(n.to_le_bytes().to_vec()), "{index}");
+            }
+        }
+        assert_eq!(store.held_back(), HeldBack::default(), "{index}");
+        assert!(store.verify().unwrap().is_sound());
+    }
+}
+
+/// Of versions without number that a long snapshot has held, those are given back in steps which an older one does not want.
+#[test]
+fn what_a_long_snapshot_held_back_is_given_back_in_steps() {
+    const KEYS: u32 = 5_000;
+    let (store, space) = store_on("ever");
+    let put = |value: u8| (0..KEYS).for_each(|n| space.put(&n.to_be_bytes(), &[value; 40]).unwrap());
+    put(0);
+    let idle = store.snapshot().unwrap();
+    put(1);
+    let long = store.snapshot().unwrap();
+    put(2);
+    put(3);
+    assert_eq!(store.held_back().count, 2 * u64::from(KEYS));
+    drop(long);
+    let left = store.held_back();
+    assert!((u64::from(KEYS)..2 * u64::from(KEYS)).contains(&left.count), "{left:?}");
+    // Writes do a little each.
+    (0..100).for_each(|_| space.put(b"other", b"1").unwrap());
+    assert!(store.held_back().count < left.count, "{left:?}, {:?}", store.held_back());
+    while store.collect(100).unwrap() > 0 {}
+    assert_eq!(store.held_back().count, u64::from(KEYS));
+    assert!((0..KEYS).all(|n| idle.get(&space, &n.to_be_bytes()).unwrap() == Some(vec![0; 40])));
+    assert!(store.verify().unwrap().is_sound());
+    drop(idle);
+    while store.collect(100).unwrap() > 0 {}
+    assert_eq!(store.held_back(), HeldBack::default());
     assert!(store.verify().unwrap().is_sound());
 }
 
