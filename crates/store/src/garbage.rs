@@ -4,9 +4,9 @@
 //! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
 //! written), in the order in which that happened, and given back when every snapshot is above that timestamp. Versions that nobody can want are given back at
 //! once: what was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key
-//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in steps: the newest ones first, so that few are
-//! left in front of one that is looked for. So beside snapshots that stay there are no more versions of a key than these see, but for those that have still to
-//! be looked at. The other things that are held wait for their turn: a tombstone, and a cleared index, until the oldest snapshot has ended that was there.
+//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in steps: the newest ones first, so that few
+//! are left in front of one that is looked for. So beside snapshots that stay there are no more versions of a key than these see, but for those that have still
+//! to be looked at. The other things that are held wait for their turn: a tombstone, and a cleared index, until the oldest snapshot has ended that was there.
 //!
 //! # Invariants
 //!
@@ -614,8 +614,8 @@ impl<M: Listed> Store<M> {
         }
     }
 
-    /// Gives back what no snapshot wants any more, in at most `steps_max` steps; how many it were, those that have only looked at something included. Writes do so, too, a little each: this is for times without
-    /// any.
+    /// Gives back what no snapshot wants any more, in at most `steps_max` steps; how many it were, those that have only looked at something included. Writes do
+    /// so, too, a little each: this is for times without any.
     ///
     /// # Errors
     /// A damaged pool.

@@ -1,6 +1,6 @@
-//! What takes its time: asked for by name.
+//! What takes its time, or memory: most of it is asked for by name.
 
-use everleaf::{Direction, Isolation, Options, Store};
+use everleaf::{Direction, Isolation, Namespace, Options, Snapshot, Store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::ops::{Bound, ControlFlow};
@@ -67,62 +67,130 @@ fn large_values_in_one_transaction_take_bounded_memory() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// Snapshots of ten million keys, taken while two threads write, each scanned while they go on writing: what they show is what a model was at that moment.
+/// A thread that writes keys of its own, one at a time: a key's value tells with which write it came, so a snapshot tells how far the writer was. One that goes
+/// through the same writes without a store is the model.
+struct Writer {
+    number: u64,
+    key_count: u64,
+    random: StdRng,
+    done: u64,
+}
+
+/// The value of keys that are there from the start.
+const FIRST: u64 = 1;
+
+impl Writer {
+    fn new(number: u64, key_count: u64) -> Self {
+        Self { number, key_count, random: StdRng::seed_from_u64(number), done: 0 }
+    }
+
+    /// The next write: a key, and its value, 0 for absent.
+    fn next(&mut self) -> (u64, u64) {
+        self.done += 1;
+        let key = self.random.random_range(0..self.key_count) * 2 + self.number;
+        (key, if self.random.random_bool(0.5) { FIRST + self.done } else { 0 })
+    }
+
+    /// Goes on to where `found` has been made, which has all of `model` besides: behind the last put that is there, and the deletes that follow it.
+    fn follow(&mut self, model: &mut [u64], found: &[u64]) {
+        let own = || found.iter().skip(self.number as usize).step_by(2);
+        let last_put = own().max().map_or(0, |value| value.saturating_sub(FIRST));
+        while self.done < last_put {
+            let (key, value) = self.next();
+            model[key as usize] = value;
+        }
+        loop {
+            let ahead = Self { random: self.random.clone(), ..*self };
+            match self.next() {
+                (key, 0) if found[key as usize] == 0 => model[key as usize] = 0,
+                _ => {
+                    *self = ahead;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// All keys of a snapshot: the value of each, 0 for absent.
+fn scan(snapshot: &Snapshot, space: &Namespace, direction: Direction, key_count: u64) -> Vec<u64> {
+    let mut found = vec![0; 2 * key_count as usize];
+    let mut last = None;
+    let visit = |key: &[u8], value: &[u8]| {
+        let key = u64::from_be_bytes(key.try_into().unwrap());
+        let is_behind = |last| if direction == Direction::Forward { key > last } else { key < last };
+        assert!(last.is_none_or(is_behind), "{key} behind {last:?}, {direction:?}");
+        last = Some(key);
+        found[key as usize] = u64::from_le_bytes(value.try_into().unwrap());
+        ControlFlow::Continue(())
+    };
+    snapshot.scan(space, Bound::Unbounded, direction, visit).unwrap();
+    found
+}
+
+/// Says so when this ends, be it by a panic.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Snapshots that begin while two threads write, each scanned while they go on: what they show is what both writers had done at one moment each, all of it and
+/// nothing else.
+fn scan_under_writers(key_count: u64, snapshot_count: usize, size_max: usize) {
+    let store = Store::anonymous(Options { size_max, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    // Every other key is there.
+    let mut model: Vec<u64> = (0..2 * key_count).map(|n| if n % 2 == 0 { FIRST } else { 0 }).collect();
+    assert_eq!(space.load((0..2 * key_count).step_by(2).map(|n| (n.to_be_bytes(), FIRST.to_le_bytes()))).unwrap(), key_count);
+    let (done, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _done = Done(&done);
+        let writers = [0, 1].map(|number| {
+            let (space, done, writes) = (&space, &done, &writes);
+            scope.spawn(move || {
+                let mut writer = Writer::new(number, key_count);
+                while !done.load(Ordering::Relaxed) {
+                    match writer.next() {
+                        (key, 0) => _ = space.delete(&key.to_be_bytes()).unwrap(),
+                        (key, value) => space.put(&key.to_be_bytes(), &value.to_le_bytes()).unwrap(),
+                    }
+                    writes.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        let mut followers = [0, 1].map(|number| Writer::new(number, key_count));
+        for number in 0..snapshot_count {
+            let before = writes.load(Ordering::Relaxed);
+            // Both are at work.
+            while writes.load(Ordering::Relaxed) < before + 100 && !writers.iter().any(|writer| writer.is_finished()) {
+                std::thread::yield_now();
+            }
+            let snapshot = store.snapshot().unwrap();
+            let found = scan(&snapshot, &space, Direction::Forward, key_count);
+            followers.iter_mut().for_each(|follower| follower.follow(&mut model, &found));
+            let differs = || (0..2 * key_count as usize).find(|n| model[*n] != found[*n]).map(|n| (n, model[n], found[n]));
+            assert!(model == found, "snapshot {number}: key, what it was, what is shown: {:?}", differs());
+            assert!(scan(&snapshot, &space, Direction::Reverse, key_count) == found, "snapshot {number} shows another thing the second time");
+            println!(
+                "snapshot {number}, of {:?} writes: {} more meanwhile",
+                followers.each_ref().map(|follower| follower.done),
+                writes.load(Ordering::Relaxed) - before
+            );
+        }
+    });
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_scan_under_writers_is_the_snapshot_of_a_model() {
+    scan_under_writers(10_000, 10, 256 << 20);
+}
+
 #[test]
 #[ignore = "two gigabytes, and a minute"]
 fn a_scan_of_ten_million_keys_under_writers_is_the_snapshot_of_a_model() {
-    const KEYS: u64 = 10_000_000;
-    const SNAPSHOTS: usize = 3;
-    let store = Store::anonymous(Options { size_max: 16 << 30, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
-    // By key: its value, 0 for absent. Every other key is there.
-    let model: Vec<AtomicU64> = (0..2 * KEYS).map(|n| AtomicU64::new(if n % 2 == 0 { n + 1 } else { 0 })).collect();
-    let pairs = (0..2 * KEYS).step_by(2).map(|n| (n.to_be_bytes(), (n + 1).to_le_bytes()));
-    assert_eq!(space.load(pairs).unwrap(), KEYS);
-    // Whoever writes holds it for reading, whoever takes a snapshot of both for writing.
-    let moment = parking_lot::RwLock::new(());
-    let (done, writes) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for thread in 0..2 {
-            let (space, model, moment, done, writes) = (&space, &model, &moment, &done, &writes);
-            scope.spawn(move || {
-                let mut random = StdRng::seed_from_u64(thread);
-                while !done.load(Ordering::Relaxed) {
-                    // Each thread has keys of its own, so key and model change alike.
-                    let n = random.random_range(0..KEYS) * 2 + thread;
-                    let value = if random.random_bool(0.5) { random.random::<u64>() | 1 } else { 0 };
-                    let _now = moment.read();
-                    match value {
-                        0 => _ = space.delete(&n.to_be_bytes()).unwrap(),
-                        value => space.put(&n.to_be_bytes(), &value.to_le_bytes()).unwrap(),
-                    }
-                    model[n as usize].store(value, Ordering::Relaxed);
-                    writes.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        for number in 0..SNAPSHOTS {
-            let (snapshot, expected) = {
-                let _now = moment.write();
-                (store.snapshot().unwrap(), model.iter().map(|value| value.load(Ordering::Relaxed)).collect::<Vec<_>>())
-            };
-            let before = writes.load(Ordering::Relaxed);
-            for direction in [Direction::Forward, Direction::Reverse] {
-                let mut present = expected.iter().enumerate().filter(|(_, value)| **value != 0).map(|(n, value)| (n as u64, *value));
-                let mut count = 0;
-                let scanned = snapshot.scan(&space, Bound::Unbounded, direction, |key, value| {
-                    let found = (u64::from_be_bytes(key.try_into().unwrap()), u64::from_le_bytes(value.try_into().unwrap()));
-                    let next = if direction == Direction::Forward { present.next() } else { present.next_back() };
-                    assert_eq!(Some(found), next, "entry {count}, {direction:?}");
-                    count += 1;
-                    ControlFlow::Continue(())
-                });
-                scanned.unwrap();
-                assert_eq!(present.next(), None);
-                println!("snapshot {number}, {direction:?}: {count} keys, {} writes meanwhile", writes.load(Ordering::Relaxed) - before);
-            }
-        }
-        done.store(true, Ordering::Relaxed);
-    });
-    assert!(store.verify().unwrap().is_sound());
+    scan_under_writers(10_000_000, 3, 16 << 30);
 }
