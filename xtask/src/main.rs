@@ -30,6 +30,9 @@ enum Task {
         /// Only on this index, instead of all in turn
         #[arg(long)]
         index: Option<String>,
+        /// Transfers only in this domain, instead of page-cache and msync in turn
+        #[arg(long)]
+        domain: Option<String>,
         /// Only tests with this in their names: acknowledged (single writes, pipelines, MSET), machine (the same, in domain msync,
         /// where the machine fails as well), transfers (transactions) or batches (large ones, of MSET and in transactions, in whose middle it is killed)
         #[arg(long)]
@@ -81,7 +84,7 @@ fn do_task(task: Task) -> Result<(), Failure> {
     match task {
         Task::Ci => ci(),
         Task::Tidy => tidy::run(),
-        Task::Kill { rounds, seed, index, only } => {
+        Task::Kill { rounds, seed, index, domain, only } => {
             let mut command = cargo(&["test", "--package", "everleaf-cli", "--test", "kill", "--", "--nocapture"]);
             command.env("EVERLEAF_KILL_ROUNDS", rounds.to_string());
             if let Some(seed) = seed {
@@ -89,6 +92,9 @@ fn do_task(task: Task) -> Result<(), Failure> {
             }
             if let Some(index) = index {
                 command.env("EVERLEAF_KILL_INDEX", index);
+            }
+            if let Some(domain) = domain {
+                command.env("EVERLEAF_KILL_DOMAIN", domain);
             }
             command.args(only);
             run(&mut command)

@@ -7,11 +7,12 @@
 //!
 //! Every structure of the registry in its default size has a pool in its turn.
 //!
-//! A second test transfers between accounts by MULTI and EXEC, and kills as well. A third kills in the middle of large batches: see `kill/batches.rs`. A fourth
-//! does what the first does in the domain `msync`, where the machine fails, too: see `kill/machine.rs`.
+//! A second test transfers between accounts by MULTI and EXEC, in the domains in turn, and kills as well. A third kills in the middle of large batches: see
+//! `kill/batches.rs`. A fourth does what the first does in the domain `msync`, where the machine fails, too: see `kill/machine.rs`.
 //!
-//! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone; they are printed. A seed
-//! fixes what is written and when the kill comes, though not how far the server is by then.
+//! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone, and for transfers
+//! `EVERLEAF_KILL_DOMAIN` in what domain alone; they are printed. A seed fixes what is written and when the kill comes, though not how far the server is by
+//! then.
 
 #[path = "kill/batches.rs"]
 mod batches;
@@ -199,19 +200,23 @@ fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut
     server.kill();
 }
 
-/// Transactions of several connections on the same accounts, in two databases; see `kill/transfers.rs`.
+/// Transactions of several connections on the same accounts, in two databases; see `kill/transfers.rs`. Each pool is in one of the domains.
 #[test]
 fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
     let indexes = indexes();
+    let chosen = std::env::var("EVERLEAF_KILL_DOMAIN").ok();
+    let domains = chosen.as_deref().map_or_else(|| vec!["page-cache", "msync"], |domain| vec![domain]);
     let rounds = setting("EVERLEAF_KILL_ROUNDS", TRANSFER_ROUNDS.max(indexes.len() as u64));
     let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
     let only = if let [only] = &indexes[..] { format!(" --index {only}") } else { String::new() };
-    println!("{rounds} rounds on {}; replay with: cargo xtask kill --only transfers --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
+    let alone = chosen.as_ref().map_or_else(String::new, |domain| format!(" --domain {domain}"));
+    println!("{rounds} rounds on {}; replay with: cargo xtask kill --only transfers --rounds {rounds} --seed {seed}{only}{alone}", indexes.join(", "));
     let (start, mut random) = (Instant::now(), StdRng::seed_from_u64(seed));
     let (mut acknowledged, mut overtaken) = (0, 0);
     for (index, rounds) in indexes.iter().cycle().zip(shares(rounds, indexes.len() as u64)) {
         let directory = tempfile::tempdir().expect("a directory for the pool");
-        let place = Place { pool: directory.path().join("kill.pool"), index, domain: "page-cache" };
+        let domain = domains[random.random_range(0..domains.len())];
+        let place = Place { pool: directory.path().join("kill.pool"), index, domain };
         let mut tellers: Vec<_> = (0..WRITERS as u64).map(Teller::new).collect();
         let mut server = Server::start(&place);
         transfers::open(&server);
@@ -225,7 +230,7 @@ fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
                 server.kill();
             });
             server = Server::start(&place);
-            transfers::verify(&server, &mut tellers).unwrap_or_else(|what| panic!("round {round} on {index}: {what}"));
+            transfers::verify(&server, &mut tellers).unwrap_or_else(|what| panic!("round {round} on {index} in {domain}: {what}"));
         }
         server.kill();
         acknowledged += tellers.iter().map(|teller| teller.acknowledged).sum::<u64>();
