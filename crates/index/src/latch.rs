@@ -7,9 +7,9 @@
 //!
 //! A word of 0 is a latch that never began: what it guards is not there, or not yet. So what may be read is what is positive, which is one comparison.
 //!
-//! Who *appends* adds something that nobody sees before it is complete, and changes nothing that is there. Appends keep writers out, and are seen by writers
-//! who have come before; to readers they make no difference. Who appends can go on to lock, and from there to append again, and lets no writer in between: so
-//! what takes long is done while readers read.
+//! Who *appends* adds something that nobody sees before it is complete, or changes values of which readers may see the old one or the new. Appends keep
+//! writers out, and are seen by writers who have come before; to readers they make no difference. Who appends can go on to lock, and from there to append
+//! again, and lets no writer in between: so what takes long is done while readers read.
 
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
 use std::sync::atomic::{Ordering, fence};
@@ -287,7 +287,7 @@ impl<'a> Appending<'a> {
         std::mem::forget(self);
     }
 
-    /// Goes on to lock. What has been stored so far is of no concern to readers.
+    /// Goes on to lock. Readers who came before may have seen what has been stored so far, or not.
     #[track_caller]
     pub(crate) fn lock(self) -> Locked<'a> {
         let latch = self.latch;
