@@ -4,7 +4,7 @@
 use super::history::{Operation, Returned};
 use super::target::{Index, Mood, Target, World};
 use crate::{Broken, Class};
-use everleaf::{Act, Batch, Cursor, Error, Evacuation, Isolation, Merge, Namespace, Options, Store as Everleaf};
+use everleaf::{Act, Batch, Cursor, Error, Evacuation, Isolation, Merge, Namespace, Options, Store as Everleaf, Transaction};
 use everleaf_index::Direction;
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
@@ -130,20 +130,43 @@ impl Live {
         }
     }
 
-    /// Reads some registers and sets others, in a serializable transaction; what it has read, and whether it was committed.
+    /// Reads some registers and sets others, in a serializable transaction; what it has read, and whether it was committed. Registers that follow each other
+    /// are read by a scan; and behind a savepoint all are set to what nobody writes, and that is taken back.
     fn transact(&self, world: &World, reads: &[usize], changes: &[(usize, u64)]) -> Result<(Vec<u64>, bool), Error> {
         let mut transaction = self.store.begin(Isolation::Serializable)?;
         let mut found = Vec::new();
-        for register in reads {
-            let value = transaction.get(&self.space, &key(world, *register))?;
-            found.push(value.map_or(0, |value| payload(&value).unwrap_or(u64::MAX)));
-        }
-        for (register, to) in changes {
-            match value(*to) {
-                Some(value) => transaction.put(&self.space, &key(world, *register), &value)?,
-                None => drop(transaction.delete(&self.space, &key(world, *register))?),
+        match reads {
+            [first, .., last] if reads.windows(2).all(|pair| pair[0] + 1 == pair[1]) => {
+                found.resize(reads.len(), 0);
+                let visit = |key_found: &[u8], value: &[u8]| {
+                    // One that is not there is read as what nobody has written, and so is a value that is none.
+                    let place = reads.iter().position(|register| key(world, *register) == key_found).unwrap_or(0);
+                    found[place] = payload(value).unwrap_or(u64::MAX);
+                    ControlFlow::Continue(())
+                };
+                let (low, high) = (key(world, *first), key(world, *last));
+                let mut cursor = Cursor::new(Bound::Included(&low), Direction::Forward).until(Bound::Included(&high));
+                transaction.walk(&self.space, &mut cursor, visit)?;
+            }
+            _ => {
+                for register in reads {
+                    let value = transaction.get(&self.space, &key(world, *register))?;
+                    found.push(value.map_or(0, |value| payload(&value).unwrap_or(u64::MAX)));
+                }
             }
         }
+        let set = |transaction: &mut Transaction<Crash>, (register, to): (usize, u64)| match value(to) {
+            Some(value) => transaction.put(&self.space, &key(world, register), &value),
+            None => transaction.delete(&self.space, &key(world, register)).map(drop),
+        };
+        let (before, after) = changes.split_at(changes.len() / 2);
+        before.iter().try_for_each(|change| set(&mut transaction, *change))?;
+        let savepoint = transaction.savepoint();
+        // What nobody is to see.
+        changes.iter().try_for_each(|(register, _)| set(&mut transaction, (*register, u64::MAX)))?;
+        transaction.rollback_to(&savepoint);
+        transaction.release(savepoint);
+        after.iter().try_for_each(|change| set(&mut transaction, *change))?;
         match transaction.commit() {
             Ok(()) => Ok((found, true)),
             Err(Error::Conflict { .. }) => Ok((found, false)),
@@ -338,7 +361,13 @@ impl Target for Store {
                 match way {
                     3..6 => Operation::Batch(changes),
                     // Write skew needs that somebody reads what he does not write.
-                    way => Operation::Transact((0..way - 5).map(|_| mood.pick(random)).collect(), changes.into_iter().take(way as usize - 5).collect()),
+                    way if random.random() => {
+                        Operation::Transact((0..way - 5).map(|_| mood.pick(random)).collect(), changes.into_iter().take(way as usize - 5).collect())
+                    }
+                    way => {
+                        let from = mood.pick(random).min(world.keys.len() - 3);
+                        Operation::Transact((from..from + 3).collect(), changes.into_iter().take(way as usize - 5).collect())
+                    }
                 }
             }
             9 | 10 => Operation::Insert(register, payload),

@@ -29,8 +29,8 @@ fn threads_crash_on_every_index_of_byte_strings() {
 
 #[test]
 fn threads_crash_on_the_store() {
-    for index in ["ever-64", "isle-128"] {
-        run(Store { index }, Options { schedules: 500, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
+    for (index, schedules) in [("ever-64", 300), ("isle-128", 300), ("lb-2x128", 100), ("fp-192", 100), ("nv-128", 100), ("wb-128", 100)] {
+        run(Store { index }, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }
 }
 
