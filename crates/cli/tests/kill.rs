@@ -240,7 +240,9 @@ fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
         "{rounds} rounds in {:.1} s: {acknowledged} transfers, {overtaken} more overtaken: each is there as a whole or not at all, and the sum is what it was",
         start.elapsed().as_secs_f64()
     );
-    assert!(acknowledged > rounds, "the rounds were too short to transfer anything");
+    // Where a device is waited for, few are done in a round.
+    let least = if domains == ["msync"] { 0 } else { rounds };
+    assert!(acknowledged > least, "the rounds were too short to transfer anything");
 }
 
 /// Large batches of several connections; see `kill/batches.rs`.
