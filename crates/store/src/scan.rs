@@ -2,7 +2,7 @@
 //!
 //! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan comes by. One of a [`Snapshot`](crate::Snapshot) is.
 
-use crate::view::{ENTRIES_PER_EPOCH, Reading};
+use crate::view::ENTRIES_PER_EPOCH;
 use crate::{Cursor, Direction, Error, Namespace};
 use everleaf_index::Listed;
 use std::ops::{Bound, ControlFlow};
@@ -44,8 +44,8 @@ impl<M: Listed> Namespace<M> {
     ///
     /// # Errors
     /// See [`Namespace::walk`].
-    pub fn walk_keys(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.view().walk(cursor, Reading::Keys, &mut |met| met.checked_key().map(&mut visit))
+    pub fn walk_keys(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.view().walk_keys(cursor, visit)
     }
 
     /// Removes all keys between a lower and an upper bound, each by itself (a crash or an error may leave any), without reading values; how many there were.

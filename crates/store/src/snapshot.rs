@@ -424,6 +424,42 @@ impl<M: Listed> Snapshot<M> {
         self.walk(namespace, &mut Cursor::new(from, direction), visit)
     }
 
+    /// Visits keys in order from a bound on, without reading values.
+    ///
+    /// ```
+    /// use everleaf::{Direction, Options, Store};
+    /// use std::ops::{Bound, ControlFlow};
+    ///
+    /// let store = Store::anonymous(Options::default())?;
+    /// let fruit = store.namespace("fruit")?;
+    /// fruit.put(b"apple", b"red")?;
+    /// fruit.put(b"banana", b"yellow")?;
+    /// let snapshot = store.snapshot()?;
+    /// fruit.delete(b"apple")?;
+    /// let mut keys = Vec::new();
+    /// snapshot.scan_keys(&fruit, Bound::Unbounded, Direction::Reverse, |key| {
+    ///     keys.push(key.to_vec());
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(keys, [&b"banana"[..], b"apple"]);
+    /// # Ok::<_, everleaf::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Snapshot::scan`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn scan_keys(
+        &self,
+        namespace: &Namespace<M>,
+        from: Bound<&[u8]>,
+        direction: Direction,
+        visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        self.walk_keys(namespace, &mut Cursor::new(from, direction), visit)
+    }
+
     /// Visits all keys that begin with `prefix`, and their values, in order, until `visit` breaks.
     ///
     /// # Errors
@@ -450,6 +486,17 @@ impl<M: Listed> Snapshot<M> {
     /// When the namespace belongs to another store.
     pub fn walk(&self, namespace: &Namespace<M>, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         self.view(namespace).walk_values(cursor, visit)
+    }
+
+    /// [`Snapshot::walk`] without reading values.
+    ///
+    /// # Errors
+    /// See [`Snapshot::walk`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn walk_keys(&self, namespace: &Namespace<M>, cursor: &mut Cursor, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.view(namespace).walk_keys(cursor, visit)
     }
 
     /// # Panics

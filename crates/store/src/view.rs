@@ -166,6 +166,11 @@ impl<M: Listed> View<'_, M> {
         self.walk(cursor, Reading::Values, &mut |met| met.entry().map(|(key, value)| visit(key, value)))
     }
 
+    /// Visits the keys that a reader sees, without reading values.
+    pub(crate) fn walk_keys(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        self.walk(cursor, Reading::Keys, &mut |met| met.checked_key().map(&mut visit))
+    }
+
     /// Visits what a reader sees, pinned.
     pub(crate) fn walk(&self, cursor: &mut Cursor, reading: Reading, visit: &mut impl FnMut(Met<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
         let mut bytes = Vec::new();

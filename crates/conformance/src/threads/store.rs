@@ -139,7 +139,7 @@ impl Live {
             [first, .., last] if reads.windows(2).all(|pair| pair[0] + 1 == pair[1]) => {
                 found.resize(reads.len(), 0);
                 let visit = |key_found: &[u8], value: &[u8]| {
-                    // One that is not there is read as what nobody has written, and so is a value that is none.
+                    // A key that was not asked for is taken for the first: what it holds does not fit there.
                     let place = reads.iter().position(|register| key(world, *register) == key_found).unwrap_or(0);
                     found[place] = payload(value).unwrap_or(u64::MAX);
                     ControlFlow::Continue(())
