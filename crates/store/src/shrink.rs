@@ -118,18 +118,15 @@ impl<M: Listed> Shared<M> {
         shrunk: &mut Shrunk,
         go_on: &mut impl FnMut(&Shrunk) -> Result<(), Early>,
     ) -> Result<(), Early> {
-        let mut after = None;
-        while are_leaving {
-            let (leaving, last) = self.find_leaving(space, after.as_deref())?;
+        let mut after = are_leaving.then_some(None);
+        while let Some(from) = after {
+            let (leaving, last) = self.find_leaving(space, from.as_deref())?;
             // Whatever is moved gives back as much as it takes.
             for key in leaving {
                 shrunk.records += u64::from(with_reserve(Reserve::Half, || self.relocate_record(space, &key))?);
             }
             go_on(shrunk)?;
-            after = last;
-            if after.is_none() {
-                break;
-            }
+            after = last.map(Some);
         }
         let mut from = (are_leaving || has_spare).then(Vec::new);
         while let Some(low) = from {

@@ -19,6 +19,15 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+const SIZE_MAX: usize = 8 << 20;
+
+fn options() -> PoolOptions {
+    PoolOptions { size_max: SIZE_MAX, ..PoolOptions::default() }
+}
+
+/// Keys, with what is there of each before a change and behind it.
+type Changes<K> = Vec<(<K as ToOwned>::Owned, [Option<NonZeroU64>; 2])>;
+
 /// Looks on while its thread writes.
 struct Onlooker<K: Class + ?Sized> {
     index: Arc<dyn OrderedIndex<K>>,
@@ -27,7 +36,7 @@ struct Onlooker<K: Class + ?Sized> {
     /// What is there, and stays.
     there: Mutex<Vec<(K::Owned, NonZeroU64)>>,
     /// What is just being changed: what is there of it before and behind that.
-    changing: Mutex<Vec<(K::Owned, [Option<NonZeroU64>; 2])>>,
+    changing: Mutex<Changes<K>>,
     is_looking: AtomicBool,
     looks: AtomicU32,
     /// How many of them have found all of what is behind a change.
@@ -84,30 +93,18 @@ impl<K: Class + ?Sized> Scheduler for Onlooker<K> {
 }
 
 impl<K: Class + ?Sized> Onlooker<K> {
-    /// One who looks at an empty index of a new pool; and the pool.
-    fn of<M: Listed>(name: &str, medium: M) -> (Arc<Self>, Arc<Pool<M>>) {
-        let size_max = 8 << 20;
-        let pool = Pool::anonymous(medium, PoolOptions { size_max, ..PoolOptions::default() }).unwrap();
+    /// One who looks at an empty index of that pool.
+    fn of<M: Listed>(name: &str, pool: &Arc<Pool<M>>) -> Arc<Self> {
         let entry = registry::<K, M>().into_iter().find(|entry| entry.name == name).unwrap();
-        let index: Arc<dyn OrderedIndex<K>> = entry.create(&pool, "index").unwrap().into();
+        let index: Arc<dyn OrderedIndex<K>> = entry.create(pool, "index").unwrap().into();
         let first = std::ptr::from_ref(pool.words(Off::<Word>::new(64), 1).unwrap()).addr() - 64;
-        let (there, changing, pool_words) = (Mutex::default(), Mutex::default(), first..first + size_max);
-        (
-            Arc::new(Self {
-                index,
-                pool: pool_words,
-                there,
-                changing,
-                is_looking: AtomicBool::new(false),
-                looks: AtomicU32::new(0),
-                foresights: AtomicU32::new(0),
-            }),
-            pool,
-        )
+        let (there, changing, pool_words) = (Mutex::default(), Mutex::default(), first..first + SIZE_MAX);
+        let (is_looking, looks, foresights) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self { index, pool: pool_words, there, changing, is_looking, looks, foresights })
     }
 
     /// Has `write` done under its eyes, of which `changing` tells what it changes; how often it has looked.
-    fn watch(self: &Arc<Self>, changing: Vec<(K::Owned, [Option<NonZeroU64>; 2])>, write: impl FnOnce(&dyn OrderedIndex<K>)) -> u32 {
+    fn watch(self: &Arc<Self>, changing: Changes<K>, write: impl FnOnce(&dyn OrderedIndex<K>)) -> u32 {
         let before = self.looks.load(Relaxed);
         *self.changing.lock().unwrap() = changing;
         let scheduled = schedule::enter(Arc::clone(self) as Arc<dyn Scheduler>);
@@ -123,7 +120,8 @@ impl<K: Class + ?Sized> Onlooker<K> {
 
 /// Inserts so many keys in random order under the eyes of an onlooker.
 fn look_on<K: Class + ?Sized>(name: &str, keys: u32) {
-    let (onlooker, pool) = Onlooker::<K>::of(name, Hardware::page_cache());
+    let pool = Pool::anonymous(Hardware::page_cache(), options()).unwrap();
+    let onlooker = Onlooker::<K>::of(name, &pool);
     let mut numbers: Vec<u32> = (1..=keys).collect();
     numbers.shuffle(&mut StdRng::seed_from_u64(0x5eed));
     let (mut splits, mut looks) = (0, 0);
@@ -144,10 +142,11 @@ fn look_on<K: Class + ?Sized>(name: &str, keys: u32) {
 
 /// Updates and removes keys, one by one and several at once, on a medium that waits for a device.
 fn look_on_changes<K: Class + ?Sized>() {
-    let memory = Memory::new(8 << 20).unwrap();
+    let memory = Memory::new(SIZE_MAX).unwrap();
     let life = Crash::new(&memory).live(CrashOptions { awaits_device: true, ..CrashOptions::default() });
     life.unwatch();
-    let (onlooker, pool) = Onlooker::<K>::of("ever", life.medium());
+    let pool = Pool::create_in(Arc::clone(&memory), life.medium(), options()).unwrap();
+    let onlooker = Onlooker::<K>::of("ever", &pool);
     let value = |number: u32, round: u32| K::value(&pool, K::numbered(number).borrow(), u64::from(round << 16 | number)).unwrap();
     let insert = |number: u32| (K::numbered(number), value(number, 1));
     let all: Vec<_> = (1..=120).map(insert).collect();
