@@ -106,14 +106,13 @@ impl<K: Class + ?Sized> Onlooker<K> {
     /// Has `write` done under its eyes, of which `changing` tells what it changes; how often it has looked.
     fn watch(self: &Arc<Self>, changing: Changes<K>, write: impl FnOnce(&dyn OrderedIndex<K>)) -> u32 {
         let before = self.looks.load(Relaxed);
+        self.there.lock().unwrap().retain(|(key, _)| changing.iter().all(|(other, _)| other != key));
         *self.changing.lock().unwrap() = changing;
         let scheduled = schedule::enter(Arc::clone(self) as Arc<dyn Scheduler>);
         write(&*self.index);
         drop(scheduled);
         let changed = std::mem::take(&mut *self.changing.lock().unwrap());
-        let mut there = self.there.lock().unwrap();
-        there.retain(|(key, _)| changed.iter().all(|(other, _)| other != key));
-        there.extend(changed.into_iter().filter_map(|(key, [_, value])| Some((key, value?))));
+        self.there.lock().unwrap().extend(changed.into_iter().filter_map(|(key, [_, value])| Some((key, value?))));
         self.looks.load(Relaxed) - before
     }
 }
