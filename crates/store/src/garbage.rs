@@ -256,10 +256,7 @@ impl Garbage {
 
     /// Versions that were replaced at this timestamp or later may be wanted no more: a snapshot that had this bound has ended.
     pub(crate) fn look_again_from(&self, bound: u64) {
-        // What is held after this, whoever holds it looks at again himself.
-        if !self.is_empty() {
-            self.due_from.fetch_min(bound, Ordering::AcqRel);
-        }
+        self.due_from.fetch_min(bound, Ordering::AcqRel);
     }
 
     /// The next that no snapshot wants, or that is to be looked at again.
@@ -369,13 +366,14 @@ impl<M: Listed> Shared<M> {
     /// [`Shared::cut_out`] for a version that was replaced before, and that no snapshot wants: from behind whichever is newer now. Invariant 4.
     fn cut_out_late(&self, space: &Space, key: &[u8], record: &Record<'_>, created: u64, due: &Due) -> Result<bool, Error> {
         let Some(index) = space.index.load_full().filter(|_| self.snapshots.have_before(due.until)) else { return Ok(false) };
-        let mut next = index.tree.get(key)?.map_or(0, NonZeroU64::get);
+        let (mut next, mut last) = (index.tree.get(key)?.map_or(0, NonZeroU64::get), u64::MAX);
         while next != 0 {
             let newer = Record::read(&self.pool, next)?;
-            // It may be one of an index that was cleared since.
-            if !matches!(self.age(&newer)?, Age::At(at) if at > created) {
-                return Ok(false);
-            }
+            // It may be one of an index that was cleared since; or, in a damaged pool, one that leads round in a circle.
+            last = match self.age(&newer)? {
+                Age::At(at) if at > created && at < last => at,
+                _ => return Ok(false),
+            };
             let word = newer.previous().load(Ordering::Acquire);
             next = word & !CUT_OUT;
             if next == due.link {

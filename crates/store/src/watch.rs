@@ -8,6 +8,7 @@ use crate::store::Index;
 use crate::version::{CUT_OUT, is_surely_shown};
 use crate::{Error, Namespace, Snapshot, Transaction};
 use everleaf_index::Listed;
+use std::sync::atomic::Ordering;
 
 impl<M: Listed> Transaction<M> {
     /// Whether `key` has been left alone since `before`: neither written, be it with the same value, nor removed, nor expired. One that had expired before then
@@ -46,10 +47,12 @@ impl<M: Listed> Transaction<M> {
             && *at >= before.timestamp()
             && record.is_tombstone()
         {
-            if record.previous().get() & CUT_OUT != 0 {
+            // Looked at once: what is behind it may be cut out at any time, and stays readable for who has the pool pinned.
+            let behind = record.previous().load(Ordering::Acquire);
+            if behind & CUT_OUT != 0 {
                 return Ok(false);
             }
-            newest = shared.version_at(link.get(), *at)?;
+            newest = if behind == 0 { None } else { shared.version_at(behind, *at)? };
         }
         let Some((record, at)) = newest else { return Ok(!was_shown) };
         // What was loaded has no timestamp of its own.
