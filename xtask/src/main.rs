@@ -86,16 +86,8 @@ fn do_task(task: Task) -> Result<(), Failure> {
         Task::Tidy => tidy::run(),
         Task::Kill { rounds, seed, index, domain, only } => {
             let mut command = cargo(&["test", "--package", "everleaf-cli", "--test", "kill", "--", "--nocapture"]);
-            command.env("EVERLEAF_KILL_ROUNDS", rounds.to_string());
-            if let Some(seed) = seed {
-                command.env("EVERLEAF_KILL_SEED", seed.to_string());
-            }
-            if let Some(index) = index {
-                command.env("EVERLEAF_KILL_INDEX", index);
-            }
-            if let Some(domain) = domain {
-                command.env("EVERLEAF_KILL_DOMAIN", domain);
-            }
+            let settings = [("ROUNDS", Some(rounds.to_string())), ("SEED", seed.map(|seed| seed.to_string())), ("INDEX", index), ("DOMAIN", domain)];
+            command.envs(settings.into_iter().filter_map(|(name, value)| Some((format!("EVERLEAF_KILL_{name}"), value?))));
             command.args(only);
             run(&mut command)
         }

@@ -27,6 +27,13 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
+/// Who listens on a port that was free, and where.
+fn listener() -> (std::net::TcpListener, std::net::SocketAddr) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    (listener, address)
+}
+
 #[test]
 fn values_are_bytes() {
     let directory = directory();
@@ -152,8 +159,7 @@ fn whoever_looks_at_a_terminal_sees_a_check_go_on() {
 /// The server is one that says what this test wants it to.
 #[test]
 fn whoever_looks_at_a_terminal_sees_a_compaction_go_on() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("an address");
+    let (listener, address) = listener();
     let server = std::thread::spawn(move || {
         let info = |text: &str| format!("${}\r\neverleaf_version:0\r\n{text}\r\n", text.len() + 20);
         let idle = info("");
@@ -179,8 +185,7 @@ fn whoever_looks_at_a_terminal_sees_a_compaction_go_on() {
 /// It was told that the server does not say why it has not compacted its pool.
 #[test]
 fn another_server_is_not_taken_for_one_of_ours() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("an address").to_string();
+    let (listener, address) = listener();
     let server = std::thread::spawn(move || {
         for _ in 0..2 {
             let (mut stream, _) = listener.accept().expect("a client");
@@ -193,7 +198,7 @@ fn another_server_is_not_taken_for_one_of_ours() {
     });
     let directory = directory();
     for arguments in [&["compact", "--online"][..], &["stats", "--watch", "--count", "1"]] {
-        let output = everleaf(directory.path(), &[arguments, &["--server", &address]].concat(), b"");
+        let output = everleaf(directory.path(), &[arguments, &["--server", &address.to_string()]].concat(), b"");
         assert_eq!(output.status.code(), Some(4));
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(message.contains(&format!("ask {address}: this is no Everleaf server")), "{message}");
@@ -206,8 +211,8 @@ fn another_server_is_not_taken_for_one_of_ours() {
 fn a_command_that_fails_closes_the_pool() {
     let directory = directory();
     let path = directory.path();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("an address").port().to_string();
+    let (_listener, address) = listener();
+    let port = address.port().to_string();
     expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
     expect(path, &["serve", "--port", &port], b"", 4);
     let info: serde_json::Value = serde_json::from_slice(&expect(path, &["info", "--json"], b"", 0)).expect("JSON");
@@ -219,8 +224,8 @@ fn a_command_that_fails_closes_the_pool() {
 fn what_cannot_be_done_makes_no_pool() {
     let directory = directory();
     let path = directory.path();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("an address").port().to_string();
+    let (_listener, address) = listener();
+    let port = address.port().to_string();
     for arguments in [&["serve", "--port", &port][..], &["load", "."], &["load", ".", "--format", "ndjson"], &["import", "."], &["restore", "."]] {
         expect(path, arguments, b"", 4);
     }

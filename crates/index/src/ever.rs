@@ -301,20 +301,21 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Ok(old))
     }
 
-    /// Stores another value, or none, in a slot of a leaf that nobody has changed since `version`, durably: steps 1 of an update. The latch.
+    /// Stores another value, or none, in a slot of a leaf that nobody has changed since `version`, durably: step 1 of an update. The latch.
     #[inline(always)]
     fn replace<'a>(&self, leaf: &Leaf<LINES>, descriptor: &'a Descriptor, version: u64, slot: usize, value: Option<NonZeroU64>) -> Result<Locked<'a>, Restart> {
+        let store = || {
+            leaf.set_value(&self.pool, slot, value);
+            self.pool.flush(leaf.line(slot));
+        };
         if self.pool.medium().holds_back() {
             let appending = descriptor.latch().append_from(version)?;
-            self.pool.publish(|| {
-                leaf.set_value(&self.pool, slot, value);
-                self.pool.flush(leaf.line(slot));
-            });
+            self.pool.publish(store);
             return Ok(appending.lock());
         }
         let lock = descriptor.latch().lock_from(version)?;
-        leaf.set_value(&self.pool, slot, value);
-        self.pool.persist(leaf.line(slot));
+        store();
+        self.pool.fence();
         Ok(lock)
     }
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Bytes of DRAM that each key or range takes, besides the bytes of keys.
-const ENTRY_SIZE: usize = 128;
+/// Bytes of DRAM that each key or range takes that a transaction keeps, besides the bytes of keys and values.
+pub(crate) const ENTRY_SIZE: usize = 128;
 
 /// The number of a namespace, and a key.
 pub(crate) type At = (u32, Vec<u8>);

@@ -74,8 +74,8 @@ impl<M: Listed> Store<M> {
         self.shared.writable()?;
         let mut shrunk = Shrunk { size_before: pool.length(), ..Shrunk::default() };
         self.shared.collect(usize::MAX)?;
-        let slabs = pool.evacuate(evacuation);
-        let outcome = self.shared.evacuate(slabs, &mut shrunk, &mut watch);
+        let are_leaving = pool.evacuate(evacuation) > 0;
+        let outcome = self.shared.evacuate(are_leaving, &mut shrunk, &mut watch);
         pool.settle();
         shrunk.is_complete = match outcome {
             Ok(()) => true,
@@ -90,8 +90,8 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Shared<M> {
-    /// So many slabs are to leave, if any, and what indexes find that has room for leaves and is not needed.
-    fn evacuate(&self, slabs: usize, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
+    /// Empties slabs, if any `are_leaving`, and what indexes find that has room for leaves and is not needed.
+    fn evacuate(&self, are_leaving: bool, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
         let spaces: Vec<Arc<Space>> = self.spaces.read().values().cloned().collect();
         let mut go_on = |shrunk: &Shrunk| match watch(shrunk) {
             ControlFlow::Continue(()) => Ok(()),
@@ -99,7 +99,7 @@ impl<M: Listed> Shared<M> {
         };
         for space in spaces {
             let chosen = self.gather(&space)?;
-            let moved = self.evacuate_space(&space, slabs > 0, chosen > 0, shrunk, &mut go_on);
+            let moved = self.evacuate_space(&space, are_leaving, chosen > 0, shrunk, &mut go_on);
             if chosen > 0 {
                 // However far that has come.
                 self.gather(&space)?;

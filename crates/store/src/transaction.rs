@@ -35,7 +35,7 @@ use crate::batch::{Item, Quiet};
 use crate::draft::{self, Draft};
 use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Entry, Namespace};
-use crate::reads::{At, Reads};
+use crate::reads::{At, ENTRY_SIZE, Reads};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
 use crate::version::{Age, CUT_OUT, Moment, damaged, is_shown, untimely};
@@ -53,8 +53,6 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Bytes of DRAM that each key takes, besides itself and its value.
-const ENTRY_SIZE: usize = 128;
 /// Keys of a range that are looked at before they are removed.
 const KEYS_PER_STEP: usize = 4096;
 /// Turns of [`Store::transact`] that time may overtake before it stands still.
@@ -384,7 +382,7 @@ impl<M: Listed> Transaction<M> {
         }
         let added = memory_of(key, Some(&to));
         if self.size.saturating_add(added).saturating_add(self.reads.get_mut().size()) > self.size_max {
-            return Err(Error::TransactionTooLarge { size_max: self.size_max });
+            return Err(self.too_large());
         }
         // What the key was at the latest savepoint is kept once, however often it is written from then on.
         let keeps = self.has_savepoint && self.writes.get(&at).is_none_or(|write| write.kept <= self.saved);
@@ -644,13 +642,17 @@ impl<M: Listed> Transaction<M> {
     /// Notes that a key has been read which is to be merged: what was made of it must come true.
     fn rely_on(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<(), Error> {
         let is_noted = self.reads.lock().note_key(&namespace.space, key, self.size_max.saturating_sub(self.size));
-        if is_noted { Ok(()) } else { Err(Error::TransactionTooLarge { size_max: self.size_max }) }
+        if is_noted { Ok(()) } else { Err(self.too_large()) }
+    }
+
+    fn too_large(&self) -> Error {
+        Error::TransactionTooLarge { size_max: self.size_max }
     }
 
     /// Checks that there is room for another range, before it is known: it is noted when it has been scanned, whatever it takes.
     fn check_range_size(&self) -> Result<(), Error> {
         let is_too_large = || self.size.saturating_add(self.reads.lock().size()) >= self.size_max;
-        if self.isolation == Isolation::Serializable && is_too_large() { Err(Error::TransactionTooLarge { size_max: self.size_max }) } else { Ok(()) }
+        if self.isolation == Isolation::Serializable && is_too_large() { Err(self.too_large()) } else { Ok(()) }
     }
 
     /// Notes that a scan went from a lower to an upper bound.
@@ -711,7 +713,7 @@ impl<M: Listed> Shared<M> {
             Age::At(at) if at > self.clock.now() => return Err(untimely(&record)),
             Age::At(at) if is_held && self.is_burial(&record, link, at, moment)? => return Ok(()),
             // What was read has been removed, or replaced: after it had expired?
-            Age::At(_) => is_held && self.version_at(link, moment.at)?.is_some_and(|(read, _)| is_overtaken(&read)),
+            Age::At(_) => is_held && now_ms.is_some() && self.version_at(link, moment.at)?.is_some_and(|(read, _)| is_overtaken(&read)),
             Age::Open => return Err(damaged(&record, "a pending record, and no batch is under way")),
         };
         is_late.set(is_late_now);

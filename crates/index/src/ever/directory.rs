@@ -292,9 +292,8 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         spare.clear();
         let mut dead = vec![0; *count];
         free.iter().for_each(|leaf| dead[Self::extent_of(leaf.number)] += 1);
-        let mut numbers: HashSet<usize> = (0..*count).collect();
-        vacant.iter().for_each(|number| _ = numbers.remove(number));
-        let mut number_of: HashMap<u64, usize> = numbers.into_iter().map(|number| (self.offset(number), number)).collect();
+        let without: HashSet<usize> = vacant.iter().copied().collect();
+        let mut number_of: HashMap<u64, usize> = (0..*count).filter(|number| !without.contains(number)).map(|number| (self.offset(number), number)).collect();
         let (mut stay, mut gone) = (Vec::new(), HashMap::new());
         let walked: Result<(), Error> = (|| {
             let mut link = first;

@@ -282,6 +282,13 @@ fn whatever_byte_of_a_state_is_damaged_an_index_is_repaired() {
     }
 }
 
+/// Flips bits of the byte that lies so far behind the first of `key`, or before it, wherever that is in a pool.
+fn flip_near(pool: &mut [u8], key: &[u8], distance: isize, bits: u8) {
+    let ats: Vec<_> = pool.windows(key.len()).enumerate().filter(|(_, bytes)| *bytes == key).map(|(at, _)| at).collect();
+    assert!(!ats.is_empty());
+    ats.into_iter().for_each(|at| pool[at.checked_add_signed(distance).unwrap()] ^= bits);
+}
+
 /// A record that cannot be read ended the walk from either end, and what was between two of them went to what was lost and found, or was not looked at. (Trees
 /// without low fences read keys when they are opened: such a record may cost the index.)
 #[test]
@@ -300,9 +307,7 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
         let mut damaged = std::fs::read(&path).unwrap();
         // The shape of a record is the first of the four words in front of its key.
         for n in [300, 900, 1500, 2700] {
-            let ats: Vec<_> = damaged.windows(key(n).len()).enumerate().filter(|(_, bytes)| *bytes == key(n)).map(|(at, _)| at).collect();
-            assert!(!ats.is_empty());
-            ats.into_iter().for_each(|at| damaged[at - 30] ^= 0xff);
+            flip_near(&mut damaged, &key(n), -30, 0xff);
         }
         std::fs::write(&path, &damaged).unwrap();
         let salvaged = repair(&path, &to, options.clone(), |_| ()).unwrap();
@@ -338,14 +343,9 @@ fn a_damaged_key_ends_no_walk() {
         store.close().unwrap();
         drop(space);
         let mut damaged = std::fs::read(&path).unwrap();
-        let mut damage = |n: u64, within: usize, flip: u8| {
-            let ats: Vec<_> = damaged.windows(key(n).len()).enumerate().filter(|(_, bytes)| *bytes == key(n)).map(|(at, _)| at).collect();
-            assert!(!ats.is_empty());
-            ats.into_iter().for_each(|at| damaged[at + within] ^= flip);
-        };
-        damage(number, 0, flip);
+        flip_near(&mut damaged, &key(number), 0, flip);
         // A byte of a value, behind the key and its padding.
-        damage(900, 40, 1);
+        flip_near(&mut damaged, &key(900), 40, 1);
         std::fs::write(&path, &damaged).unwrap();
         let report = Store::open(&path, options).unwrap().verify().unwrap();
         let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
