@@ -4,9 +4,10 @@
 //! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
 //! written), in the order in which that happened, and given back when every snapshot is above that timestamp. Versions that nobody can want are given back at
 //! once: what was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key
-//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in steps: the newest ones first, so that few
-//! are left in front of one that is looked for. So beside snapshots that stay there are no more versions of a key than these see, but for those that have still
-//! to be looked at. The other things that are held wait for their turn: a tombstone, and a cleared index, until the oldest snapshot has ended that was there.
+//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in rounds: the newest ones first, so that few
+//! are left in front of one that is looked for; where there are many, written since the round began, the next one begins. So beside snapshots that stay there
+//! are no more versions of a key than these see, but for those that have still to be looked at. The other things that are held wait for their turn: a
+//! tombstone, and a cleared index, until the oldest snapshot has ended that was there.
 //!
 //! # Invariants
 //!
@@ -54,6 +55,9 @@ const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
 const STEPS_PER_TURN: usize = 1000;
+/// Versions in front of one that is looked at again, if there is no other reason than that they have been written since the round began. Few, where that is to
+/// be met.
+const PASSED_MAX: usize = if schedule::IS_BUILT_IN { 1 } else { 64 };
 
 /// What is held back.
 struct Held {
@@ -73,8 +77,8 @@ struct Size {
 }
 
 enum Remains {
-    /// A version that was replaced: the number of its namespace, and its link.
-    Version(u32, u64),
+    /// A version of a key of a namespace that was replaced.
+    Version(Arc<Space>, u64),
     /// A version that was cut out since.
     Nothing,
     /// A tombstone in the index of a namespace.
@@ -117,7 +121,7 @@ struct List {
 struct Due {
     number: u64,
     until: u64,
-    space: u32,
+    space: Arc<Space>,
     link: u64,
 }
 
@@ -166,8 +170,8 @@ impl List {
         while self.due.start.max(self.first) < self.due.end {
             self.due.end -= 1;
             let Held { until, remains, .. } = &self.all[(self.due.end - self.first) as usize];
-            if let Remains::Version(space, link) = *remains {
-                return Some(Due { number: self.due.end, until: *until, space, link });
+            if let Remains::Version(space, link) = remains {
+                return Some(Due { number: self.due.end, until: *until, space: space.clone(), link: *link });
             }
         }
         self.due = 0..0;
@@ -182,6 +186,13 @@ impl List {
         }
         let begin = self.all.partition_point(|held| held.until < from);
         self.due = self.first + begin as u64..self.first + self.all.len() as u64;
+    }
+
+    /// None is to be looked at any more; from when on they were.
+    fn drop_due(&mut self) -> Option<u64> {
+        let due = std::mem::take(&mut self.due);
+        let from = due.start.max(self.first);
+        (from < due.end).then(|| self.all[(from - self.first) as usize].until)
     }
 
     /// A version that was looked at is gone; its size. Others may have come before it meanwhile.
@@ -259,28 +270,37 @@ impl Garbage {
         self.due_from.fetch_min(bound, Ordering::AcqRel);
     }
 
-    /// The next that no snapshot wants, or that is to be looked at again.
-    fn next(&self, snapshots: &Snapshots, clock: &Clock) -> Option<Next> {
+    /// The next that no snapshot wants, or that is to be looked at again, be it in one of so many rounds that may begin.
+    fn next(&self, snapshots: &Snapshots, clock: &Clock, rounds: &mut usize) -> Option<Next> {
         let until = self.held.lock().front()?.until;
         // Only the one who collects pops.
         let is_wanted = snapshots.want(clock, 0, until);
         let mut held = self.held.lock();
         if is_wanted {
             let due = held.next_due();
-            return due.or_else(|| self.begin_to_look_again(&mut held)).map(Next::LookAt);
+            return due.or_else(|| self.begin_to_look_again(&mut held, rounds)).map(Next::LookAt);
         }
         let next = held.pop_front();
         self.count.store(held.len(), Ordering::Relaxed);
         next.map(Next::GiveBack)
     }
 
-    fn begin_to_look_again(&self, held: &mut List) -> Option<Due> {
-        let from = self.due_from.load(Ordering::Relaxed);
-        if from == NONE_DUE {
+    fn begin_to_look_again(&self, held: &mut List, rounds: &mut usize) -> Option<Due> {
+        if *rounds == 0 || self.due_from.load(Ordering::Relaxed) == NONE_DUE {
             return None;
         }
+        *rounds -= 1;
         held.set_due(self.due_from.swap(NONE_DUE, Ordering::AcqRel));
         held.next_due()
+    }
+
+    /// Lets the next round begin before this one has ended, with what has come since, if there is anything of the kind.
+    fn begin_anew(&self) -> bool {
+        let is_due = self.due_from.load(Ordering::Relaxed) != NONE_DUE;
+        if is_due && let Some(from) = self.held.lock().drop_due() {
+            self.look_again_from(from);
+        }
+        is_due
     }
 
     /// A version that was looked at was cut out.
@@ -315,14 +335,14 @@ impl Garbage {
 impl<M: Listed> Shared<M> {
     /// Gives back the version of a key of `space` that `link` refers to, which was replaced at this timestamp, durably, or holds it back. `newer` is what has
     /// replaced it, if that is in the index; the caller holds the stripe.
-    pub(crate) fn replaced(&self, space: &Space, link: u64, newer: Option<NonZeroU64>, at: u64, guard: &Guard) -> Result<(), Error> {
+    pub(crate) fn replaced(&self, space: &Arc<Space>, link: u64, newer: Option<NonZeroU64>, at: u64, guard: &Guard) -> Result<(), Error> {
         let record = Record::read(&self.pool, link)?;
         self.sweeper.note_replaced(record.expiry_ms(), &self.wall);
         let may_be_wanted = self.snapshots.want(&self.clock, 0, at) || record.is_tombstone();
         if !may_be_wanted || self.cut_out(link, &record, newer, at)? {
             return self.retire(link, guard);
         }
-        self.garbage.push(at, Size { bytes: record.size() as u64, keys: 0 }, Remains::Version(space.number, link));
+        self.garbage.push(at, Size { bytes: record.size() as u64, keys: 0 }, Remains::Version(space.clone(), link));
         // A snapshot that has ended meanwhile has not found it there.
         if matches!(self.age(&record)?, Age::At(created) if !self.snapshots.want_exactly(&self.clock, created, at)) {
             self.garbage.look_again_from(at);
@@ -342,47 +362,49 @@ impl<M: Listed> Shared<M> {
         Ok(self.pool.compare_exchange(newer.previous(), link, behind).is_ok())
     }
 
-    /// Gives a version that is held back if it can be cut out by now. The caller has kept others from collecting, and holds no stripe.
-    fn look_again(&self, due: &Due) -> Result<(), Error> {
+    /// Gives a version that is held back if it can be cut out by now; how many newer ones were passed on the way to it. The caller has kept others from
+    /// collecting, and holds no stripe.
+    fn look_again(&self, due: &Due) -> Result<usize, Error> {
         let record = Record::read(&self.pool, due.link)?;
-        let Age::At(created) = self.age(&record)? else { return Ok(()) };
+        let Age::At(created) = self.age(&record)? else { return Ok(0) };
         if self.snapshots.want_exactly(&self.clock, created, due.until) {
-            return Ok(());
+            return Ok(0);
         }
-        let space = self.spaces.read().values().find(|space| space.number == due.space).cloned();
-        let Some(space) = space else { return Ok(()) };
         let mut key = Vec::new();
         record.copy_key(&mut key);
-        {
-            let _stripe = self.stripes.lock(space.number, &key);
-            if !self.cut_out_late(&space, &key, &record, created, due)? {
-                return Ok(());
-            }
+        let (is_cut_out, passed) = {
+            let _stripe = self.stripes.lock(due.space.number, &key);
+            self.cut_out_late(&key, &record, created, due)?
+        };
+        if is_cut_out {
+            self.garbage.remove(due);
+            self.retire(due.link, &self.pool.pin())?;
         }
-        self.garbage.remove(due);
-        self.retire(due.link, &self.pool.pin())
+        Ok(passed)
     }
 
-    /// [`Shared::cut_out`] for a version that was replaced before, and that no snapshot wants: from behind whichever is newer now. Invariant 4.
-    fn cut_out_late(&self, space: &Space, key: &[u8], record: &Record<'_>, created: u64, due: &Due) -> Result<bool, Error> {
-        let Some(index) = space.index.load_full().filter(|_| self.snapshots.have_before(due.until)) else { return Ok(false) };
-        let (mut next, mut last) = (index.tree.get(key)?.map_or(0, NonZeroU64::get), u64::MAX);
+    /// [`Shared::cut_out`] for a version that was replaced before, and that no snapshot wants: from behind whichever is newer now, invariant 4; and how many of
+    /// those there are.
+    fn cut_out_late(&self, key: &[u8], record: &Record<'_>, created: u64, due: &Due) -> Result<(bool, usize), Error> {
+        let Some(index) = due.space.index.load_full().filter(|_| self.snapshots.have_before(due.until)) else { return Ok((false, 0)) };
+        let (mut next, mut last, mut passed) = (index.tree.get(key)?.map_or(0, NonZeroU64::get), u64::MAX, 0);
         while next != 0 {
             let newer = Record::read(&self.pool, next)?;
             // It may be one of an index that was cleared since; or, in a damaged pool, one that leads round in a circle.
             last = match self.age(&newer)? {
                 Age::At(at) if at > created && at < last => at,
-                _ => return Ok(false),
+                _ => break,
             };
+            passed += 1;
             let word = newer.previous().load(Ordering::Acquire);
             next = word & !CUT_OUT;
             if next == due.link {
                 let behind = record.previous().load(Ordering::Acquire) | CUT_OUT;
                 // persist-equivalent(store early): after a crash nobody follows it.
-                return Ok(self.pool.compare_exchange(newer.previous(), word, behind).is_ok());
+                return Ok((self.pool.compare_exchange(newer.previous(), word, behind).is_ok(), passed));
             }
         }
-        Ok(false)
+        Ok((false, passed))
     }
 
     /// Notes that a tombstone was left in the index of `space`.
@@ -451,17 +473,21 @@ impl<M: Listed> Shared<M> {
         if self.writable().is_err() {
             return Ok(0);
         }
-        let (mut collected, mut rest, mut waiting) = (0, None, Vec::new());
+        // Snapshots may end all the time, and who wants all of it collected is to come to an end, too.
+        let (mut collected, mut rest, mut waiting, mut rounds) = (0, None, Vec::new(), 1);
         let outcome = loop {
-            let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock));
+            let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock, &mut rounds));
             let mut held = match (collected < steps_max).then(next).flatten() {
                 None => break Ok(()),
                 Some(Next::LookAt(due)) => {
-                    collected += 1;
-                    match self.look_again(&due) {
-                        Ok(()) => continue,
-                        Err(error) => break Err(error),
+                    // What is damaged waits for its turn, and is met then.
+                    let passed = self.look_again(&due).unwrap_or(0);
+                    collected += 1 + passed / PASSED_MAX;
+                    // A key that is written all the time would have ever more versions in front of the ones that are left, and each would be passed for each.
+                    if passed > PASSED_MAX && self.garbage.begin_anew() {
+                        rounds += 1;
                     }
+                    continue;
                 }
                 Some(Next::GiveBack(held)) => held,
             };
@@ -484,7 +510,7 @@ impl<M: Listed> Shared<M> {
         };
         rest.into_iter().chain(waiting.into_iter().rev()).for_each(|held| self.garbage.unpop(held));
         schedule::drain();
-        outcome.map(|()| collected)
+        outcome.map(|()| collected.min(steps_max))
     }
 
     /// Does a step; whether nothing is left.
@@ -631,3 +657,6 @@ impl<M: Listed> Store<M> {
         collected == STEPS_PER_TURN || swept.removed * 4 > swept.visited && !swept.is_round
     }
 }
+
+#[cfg(test)]
+mod tests;
