@@ -8,7 +8,6 @@
 //! expires; `namespace`, where it could be any.
 
 use crate::text;
-use everleaf::{Error, Namespace};
 use serde_json::{Map, Value};
 
 const NAMESPACE: &str = "namespace";
@@ -40,13 +39,6 @@ pub(crate) fn of_entry(key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Map<
     text::insert_bytes(&mut object, VALUE, value);
     object.extend(expiry_ms.map(|expiry_ms| (EXPIRY.to_owned(), expiry_ms.into())));
     object
-}
-
-/// The object of what a scan of `namespace` has come by; `None` if that has expired since.
-pub(crate) fn of_scanned(namespace: &Namespace, key: &[u8], value: &[u8]) -> Result<Option<Map<String, Value>>, Error> {
-    // A scan does not tell. Where nothing expires, nothing has to be looked up for it.
-    let expiry_ms = if namespace.may_expire() { namespace.expiry_ms(key)? } else { Some(None) };
-    Ok(expiry_ms.map(|expiry_ms| of_entry(key, value, expiry_ms)))
 }
 
 /// Adds the namespace to an object.

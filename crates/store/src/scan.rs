@@ -40,6 +40,14 @@ impl<M: Listed> Namespace<M> {
         self.view().walk_values(cursor, visit)
     }
 
+    /// [`Namespace::walk`], with when each entry expires, in milliseconds since 1970, if it does.
+    ///
+    /// # Errors
+    /// See [`Namespace::walk`].
+    pub fn walk_entries(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8], Option<u64>) -> ControlFlow<()>) -> Result<(), Error> {
+        self.view().walk_entries(cursor, visit)
+    }
+
     /// [`Namespace::walk`] without reading values.
     ///
     /// # Errors

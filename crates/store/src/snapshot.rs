@@ -488,6 +488,22 @@ impl<M: Listed> Snapshot<M> {
         self.view(namespace).walk_values(cursor, visit)
     }
 
+    /// [`Snapshot::walk`], with when each entry expires, in milliseconds since 1970, if it does.
+    ///
+    /// # Errors
+    /// See [`Snapshot::walk`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn walk_entries(
+        &self,
+        namespace: &Namespace<M>,
+        cursor: &mut Cursor,
+        visit: impl FnMut(&[u8], &[u8], Option<u64>) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        self.view(namespace).walk_entries(cursor, visit)
+    }
+
     /// [`Snapshot::walk`] without reading values.
     ///
     /// # Errors

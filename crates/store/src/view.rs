@@ -166,6 +166,14 @@ impl<M: Listed> View<'_, M> {
         self.walk(cursor, Reading::Values, &mut |met| met.entry().map(|(key, value)| visit(key, value)))
     }
 
+    /// Visits keys, values, and when they expire.
+    pub(crate) fn walk_entries(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8], &[u8], Option<u64>) -> ControlFlow<()>) -> Result<(), Error> {
+        self.walk(cursor, Reading::Values, &mut |met| {
+            let expiry_ms = met.expiry_ms();
+            met.entry().map(|(key, value)| visit(key, value, expiry_ms))
+        })
+    }
+
     /// Visits the keys that a reader sees, without reading values.
     pub(crate) fn walk_keys(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         self.walk(cursor, Reading::Keys, &mut |met| met.checked_key().map(&mut visit))

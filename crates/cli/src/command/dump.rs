@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::options::{PoolArguments, expect_namespace};
 use crate::output::Output;
 use clap::Args;
-use everleaf::{Direction, Namespace};
+use everleaf::{Cursor, Direction, Namespace};
 use serde_json::Value;
 use std::ops::{Bound, ControlFlow};
 
@@ -32,15 +32,11 @@ impl Arguments {
 
 fn dump(name: &str, namespace: &Namespace, out: &mut Output) -> Result<(), Failure> {
     let mut outcome = Ok(());
-    namespace.scan(Bound::Unbounded, Direction::Forward, |key, value| {
-        outcome = print(name, namespace, key, value, out);
+    namespace.walk_entries(&mut Cursor::new(Bound::Unbounded, Direction::Forward), |key, value, expiry_ms| {
+        let mut object = entry::of_entry(key, value, expiry_ms);
+        entry::insert_namespace(&mut object, name);
+        outcome = out.json(&Value::Object(object));
         if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     outcome
-}
-
-fn print(name: &str, namespace: &Namespace, key: &[u8], value: &[u8], out: &mut Output) -> Result<(), Failure> {
-    let Some(mut object) = entry::of_scanned(namespace, key, value)? else { return Ok(()) };
-    entry::insert_namespace(&mut object, name);
-    out.json(&Value::Object(object))
 }

@@ -6,7 +6,7 @@ use crate::options::{DEFAULT_NAMESPACE, NamespaceArgument, PoolArguments, expect
 use crate::output::Output;
 use crate::text;
 use clap::Args;
-use everleaf::{Direction, Namespace};
+use everleaf::{Cursor, Direction, Namespace};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::ops::{Bound, ControlFlow};
@@ -56,50 +56,43 @@ impl Arguments {
     }
 
     fn scan(&self, namespace: &Namespace, out: &mut Output) -> Result<(), Failure> {
-        let direction = if self.reverse { Direction::Reverse } else { Direction::Forward };
         let mut outcome = Ok(());
         let mut left = self.limit.unwrap_or(u64::MAX);
-        let mut visit = |key: &[u8], value: Option<&[u8]>| {
-            if left == 0 || self.is_past(key) {
+        let mut visit = |key: &[u8], value: Option<(&[u8], Option<u64>)>| {
+            if left == 0 {
                 return ControlFlow::Break(());
             }
             left -= 1;
-            outcome = self.print(namespace, key, value, out);
+            outcome = self.print(key, value, out);
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        match (&self.prefix, self.keys_only) {
-            (Some(prefix), false) => namespace.prefix(prefix.as_bytes(), direction, |key, value| visit(key, Some(value)))?,
-            (Some(prefix), true) => namespace.prefix(prefix.as_bytes(), direction, |key, _| visit(key, None))?,
-            (None, false) => namespace.scan(self.start(), direction, |key, value| visit(key, Some(value)))?,
-            (None, true) => namespace.scan_keys(self.start(), direction, |key| visit(key, None))?,
+        let mut cursor = self.cursor();
+        match self.keys_only {
+            false => namespace.walk_entries(&mut cursor, |key, value, expiry_ms| visit(key, Some((value, expiry_ms))))?,
+            true => namespace.walk_keys(&mut cursor, |key| visit(key, None))?,
         }
         outcome
     }
 
-    /// Where the scan starts: at its lowest key, or in reverse at its highest.
-    fn start(&self) -> Bound<&[u8]> {
-        let start = if self.reverse { &self.to } else { &self.from };
-        start.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.as_bytes()))
-    }
-
-    /// Whether `key` lies beyond the end of the scan.
-    fn is_past(&self, key: &[u8]) -> bool {
-        match self.reverse {
-            false => self.to.as_ref().is_some_and(|to| key > to.as_bytes()),
-            true => self.from.as_ref().is_some_and(|from| key < from.as_bytes()),
+    /// What is to be shown.
+    fn cursor(&self) -> Cursor {
+        fn bound(key: &Option<OsString>) -> Bound<&[u8]> {
+            key.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.as_bytes()))
+        }
+        let (low, high) = (bound(&self.from), bound(&self.to));
+        match (&self.prefix, self.reverse) {
+            (Some(prefix), false) => Cursor::prefix(prefix.as_bytes(), Direction::Forward),
+            (Some(prefix), true) => Cursor::prefix(prefix.as_bytes(), Direction::Reverse),
+            (None, false) => Cursor::new(low, Direction::Forward).until(high),
+            (None, true) => Cursor::new(high, Direction::Reverse).until(low),
         }
     }
 
-    fn print(&self, namespace: &Namespace, key: &[u8], value: Option<&[u8]>, out: &mut Output) -> Result<(), Failure> {
-        if self.json {
-            let object = match value {
-                Some(value) => entry::of_scanned(namespace, key, value)?,
-                None => Some(entry::of_key(key)),
-            };
-            return object.map_or(Ok(()), |object| out.json(&Value::Object(object)));
-        }
+    fn print(&self, key: &[u8], value: Option<(&[u8], Option<u64>)>, out: &mut Output) -> Result<(), Failure> {
         match value {
-            Some(value) => out.line(format!("{}\t{}", text::escape(key), text::escape(value))),
+            Some((value, expiry_ms)) if self.json => out.json(&Value::Object(entry::of_entry(key, value, expiry_ms))),
+            None if self.json => out.json(&Value::Object(entry::of_key(key))),
+            Some((value, _)) => out.line(format!("{}\t{}", text::escape(key), text::escape(value))),
             None => out.line(text::escape(key)),
         }
     }

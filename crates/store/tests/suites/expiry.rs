@@ -1,7 +1,7 @@
 //! Keys that expire, by clocks that the tests set.
 
 use crate::shown::{break_links_to, keys};
-use everleaf::{Act, Batch, Change, Direction, Entry, Error, Found, Isolation, Merge, Namespace, Options, Store, Swept, Times, Transaction};
+use everleaf::{Act, Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation, Merge, Namespace, Options, Store, Swept, Times, Transaction};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
@@ -47,6 +47,36 @@ fn what_is_loaded_expires_too() {
     assert_eq!((swept.removed, space.count()), (34, 66));
     store.collect(usize::MAX).unwrap();
     assert!(store.verify().unwrap().is_sound());
+}
+
+/// What an entry and its expiry are is read at once: as of the snapshot, whatever has become of them.
+#[test]
+fn a_walk_tells_when_entries_expire() {
+    let (store, space) = store();
+    let now = store.time_ms();
+    let expiry_of = |n: u8| (!n.is_multiple_of(3)).then_some(now + 100 * u64::from(n % 3));
+    space.load_until((0..100u8).map(|n| ([n], [n; 3], expiry_of(n)))).unwrap();
+    let before = store.snapshot().unwrap();
+    (0..10u8).for_each(|n| space.put_until(&[n], b"new", now + 1000).unwrap());
+    pass(100);
+    let mut then = Vec::new();
+    before
+        .walk_entries(&space, &mut Cursor::new(Bound::Unbounded, Direction::Forward), |key, value, expiry_ms| {
+            then.push((key[0], value.to_vec(), expiry_ms));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(then, (0..100).map(|n| (n, vec![n; 3], expiry_of(n))).collect::<Vec<_>>());
+    let mut now_there = Vec::new();
+    space
+        .walk_entries(&mut Cursor::new(Bound::Unbounded, Direction::Reverse), |key, value, expiry_ms| {
+            now_there.push((key[0], value.to_vec(), expiry_ms));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    let new = (0..10).map(|n| (n, b"new".to_vec(), Some(now + 1000)));
+    let old = (10..100).filter(|n| n % 3 != 1).map(|n| (n, vec![n; 3], expiry_of(n)));
+    assert_eq!(now_there, new.chain(old).rev().collect::<Vec<_>>());
 }
 
 /// What a reader has found expired the next sweep removes, wherever that has come to. A snapshot from before still has it, and leaves it alone.
