@@ -98,7 +98,9 @@ impl<K: Class + ?Sized> World for Index<K> {
         let capacity = self.entry.leaf_capacity;
         let mut starts = starts(capacity);
         // Extents are Ever's; those of large leaves have too many of them for this.
-        starts.extend((self.entry.name.starts_with("ever") && capacity <= 8).then(|| two_mergers(capacity)));
+        if self.entry.name.starts_with("ever") && capacity <= 8 {
+            starts.extend([two_mergers(capacity), extent_behind_others(capacity)]);
+        }
         starts.extend(["lb", "fp", "wb"].iter().any(|tree| self.entry.name.starts_with(tree)).then(|| last_of_its_leaf(capacity)));
         starts
     }
@@ -332,6 +334,17 @@ fn two_mergers(capacity: usize) -> Start<IndexChange> {
     let kept = [(6, 1), (7, half), (8, full * 3 / 4 - (half - 1))];
     let emptied = kept.into_iter().flat_map(|(leaf, kept)| (first_of(leaf) + kept..first_of(leaf + 1)).map(|number| Delete(number * 10)));
     born("two mergers", ascending(9 * full).into_iter().chain(emptied), [first_of(6) * 10, first_of(7) * 10, first_of(7) * 10 + 5, first_of(8) * 10])
+}
+
+/// A bulk load, behind whose two extents of four leaves is the one that was there before, in which nothing lives: it can be unlinked, by the link of the one
+/// before it. The last leaf is full, and no other is dead: so what divides it next is given the block of that extent.
+fn extent_behind_others(capacity: usize) -> Start<IndexChange> {
+    let full = capacity as u32;
+    let loaded = 8 * (f64::from(full) * FILL) as u32;
+    let last = loaded + full - loaded / 8;
+    let puts = (loaded + 1..=last).map(|key| IndexChange::Key(Put(key, payload(key))));
+    let changes = [IndexChange::Create, IndexChange::Load(loaded)].into_iter().chain(puts).collect();
+    Start { lowest_first: true, ..Start::new("extent behind others", changes, [last + 1, 1, last, 2]) }
 }
 
 /// A leaf with one entry, which writes that are made together remove, so that a crash leaves the leaf in the list without any. A removal by itself takes entry

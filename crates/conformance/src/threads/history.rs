@@ -31,6 +31,8 @@ pub enum Operation {
     Update(usize, u64),
     /// Makes a register absent.
     Remove(usize),
+    /// The same, by one who watches it.
+    RemoveWatched(usize),
     /// Makes of a register what it is to be, to 0 for absent, and tells what it was.
     Merge(usize, u64),
     /// Sets a register, to 0 for absent, if it is what is expected.
@@ -215,8 +217,8 @@ impl Atom {
                 add(Effect::Write(*register, Before::Is(*was), *to));
             }
             (Operation::Remove(register), Returned::Was(was)) => add(Effect::Write(*register, Before::Is(*was), 0)),
-            (Operation::Remove(register), Returned::Changed(true)) => add(Effect::Write(*register, Before::IsNot(0), 0)),
-            (Operation::Remove(register), Returned::Changed(false)) => add(Effect::Read(*register, Before::Is(0))),
+            (Operation::Remove(register) | Operation::RemoveWatched(register), Returned::Changed(true)) => add(Effect::Write(*register, Before::IsNot(0), 0)),
+            (Operation::Remove(register) | Operation::RemoveWatched(register), Returned::Changed(false)) => add(Effect::Read(*register, Before::Is(0))),
             (Operation::Insert(register, to), Returned::Changed(true)) => add(Effect::Write(*register, Before::Is(0), *to)),
             (Operation::Insert(register, _), Returned::Changed(false)) => add(Effect::Read(*register, Before::IsNot(0))),
             (Operation::Swap(register, expected, to), Returned::Changed(true)) => add(Effect::Write(*register, Before::Is(*expected), *to)),
@@ -270,6 +272,7 @@ impl Atom {
                 | Operation::Upsert(register, _)
                 | Operation::Update(register, _)
                 | Operation::Remove(register)
+                | Operation::RemoveWatched(register)
                 | Operation::Swap(register, ..),
             ) => vec![*register],
         }
@@ -330,7 +333,7 @@ impl Atom {
                 state[*register] = *to;
                 true
             }
-            Effect::Blind(Operation::Remove(register)) => {
+            Effect::Blind(Operation::Remove(register) | Operation::RemoveWatched(register)) => {
                 state[*register] = 0;
                 true
             }
@@ -519,6 +522,7 @@ impl fmt::Display for Operation {
             Self::Upsert(register, to) => write!(f, "upsert {register}={}", payload(*to)),
             Self::Update(register, to) => write!(f, "update {register}={}", payload(*to)),
             Self::Remove(register) => write!(f, "remove {register}"),
+            Self::RemoveWatched(register) => write!(f, "watch {register} and remove it"),
             Self::Merge(register, to) => write!(f, "merge {register}={}", payload(*to)),
             Self::Swap(register, expected, to) => write!(f, "swap {register} from {} to {}", payload(*expected), payload(*to)),
             Self::Batch(changes) | Self::Many(changes) => {

@@ -174,6 +174,16 @@ impl Live {
         }
     }
 
+    /// Removes a key and asks whether it was left alone: it was not, whether it was there before or came and went.
+    fn remove_watched(&self, key: &[u8]) -> Result<bool, Failure> {
+        let before = self.store.snapshot()?;
+        let was_there = self.space.delete(key)?;
+        if was_there && self.store.begin(Isolation::Serializable)?.is_unchanged_since(&before, &self.space, key)? {
+            return Err(Broken::new("who watches a key learns that it has changed", format_args!("{key:?} was removed")).into());
+        }
+        Ok(was_there)
+    }
+
     /// Reads and sets registers, until somebody loads.
     fn act(&self, world: &World, acts: &[(usize, Option<u64>)]) -> Result<Returned, Failure> {
         let acts: Vec<_> = acts.iter().map(|(register, to)| (key(world, *register), to.map(value))).collect();
@@ -221,6 +231,7 @@ impl Live {
                 Returned::Done
             }
             Operation::Remove(register) => Returned::Changed(self.space.delete(&key(world, *register))?),
+            Operation::RemoveWatched(register) => Returned::Changed(self.remove_watched(&key(world, *register))?),
             Operation::Swap(register, expected, to) => {
                 let (expected, to) = (value(*expected), value(*to));
                 Returned::Changed(self.space.compare_and_swap(&key(world, *register), expected.as_deref(), to.as_deref())?)
@@ -376,6 +387,7 @@ impl Target for Store {
                 Operation::Acts((0..random.random_range(2..6u32)).map(|_| act(random)).collect())
             }
             _ => match to(random) {
+                0 if random.random_ratio(1, 4) => Operation::RemoveWatched(register),
                 0 => Operation::Remove(register),
                 payload => Operation::Upsert(register, payload),
             },

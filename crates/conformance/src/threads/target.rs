@@ -452,6 +452,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
             | Operation::Clear
             | Operation::Walk(_)
             | Operation::Look(_)
+            | Operation::RemoveWatched(_)
             | Operation::Transact(..) => unreachable!("an index has no such operation"),
         };
         Ok(Returned::Was(was.map_err(Broken::by("an operation succeeds"))?.unwrap_or(0)))

@@ -159,6 +159,19 @@ fn snapshots_show_the_same_beside_namespaces_that_are_cleared() {
     look_on("empty", draw).assert_clean();
 }
 
+/// A key that is not there, comes and goes: versions of it are cut out when snapshots end, at any moment of a watcher's look at them. One who read the link to
+/// what was removed twice missed it, which so many schedules find.
+#[test]
+fn who_watches_a_key_learns_that_it_came_and_went() {
+    let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
+        0 => Operation::Upsert(0, payload),
+        _ if random.random_ratio(1, 4) => Operation::Upsert(0, payload),
+        _ => Operation::RemoveWatched(0),
+    };
+    let options = Options { schedules: 24_000, seed: 0x5eed, crash_every: 0, ..Options::default() };
+    run(Narrowed { target: Store { index: "isle-128" }, world: "empty", draw }, options, |_| {}).assert_clean();
+}
+
 /// What a router stored in a word of its own while it was made stayed behind in the store buffer when the router was moved to its place: it then counted
 /// leaves that it did not find.
 #[test]
