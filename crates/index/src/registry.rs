@@ -78,6 +78,7 @@ pub(crate) fn kind_of<K: Key + ?Sized>(name: &str) -> u64 {
 }
 
 /// A medium that indexes are compiled for here, once, and not again in each program: indexes are most of what a program that uses [`registry`] consists of.
+/// [`Crash`](everleaf_pmem::Crash) and [`Count`](everleaf_pmem::Count) are among them with the features `crash` and `count`.
 pub trait Listed: Medium + Sized {
     /// Every index of integers.
     fn integers() -> Vec<Entry<u64, Self>>;
@@ -88,8 +89,10 @@ pub trait Listed: Medium + Sized {
 // Unit tests of this crate need no lists, and would compile all of them once more.
 #[cfg(not(test))]
 mod lists {
-    use super::{Entry, Listed, instances, more_sizes, small_variants};
-    use everleaf_pmem::{Count, Crash, Hardware};
+    #[cfg(feature = "crash")]
+    use super::small_variants;
+    use super::{Entry, Listed, instances, more_sizes};
+    use everleaf_pmem::Hardware;
 
     macro_rules! listed {
         ($medium:ty, integers: $($integers:ident),*; strings: $($strings:ident),*) => {
@@ -109,8 +112,10 @@ mod lists {
 
     // The product has all sizes. Elsewhere are those that there is something to learn from: papers compare sizes by what integers cost.
     listed!(Hardware, integers: instances, more_sizes; strings: instances, more_sizes);
-    listed!(Crash, integers: instances, small_variants; strings: instances, small_variants);
-    listed!(Count<Hardware>, integers: instances, more_sizes; strings: instances);
+    #[cfg(feature = "crash")]
+    listed!(everleaf_pmem::Crash, integers: instances, small_variants; strings: instances, small_variants);
+    #[cfg(feature = "count")]
+    listed!(everleaf_pmem::Count<Hardware>, integers: instances, more_sizes; strings: instances);
 }
 
 /// Every index.
