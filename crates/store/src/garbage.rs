@@ -4,10 +4,9 @@
 //! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
 //! written), in the order in which that happened, and given back when every snapshot is above that timestamp. Versions that nobody can want are given back at
 //! once: what was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key
-//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in rounds: the newest ones first, so that few
-//! are left in front of one that is looked for; where there are many, written since the round began, the next one begins. So beside snapshots that stay there
-//! are no more versions of a key than these see, but for those that have still to be looked at. The other things that are held wait for their turn: a
-//! tombstone, and a cleared index, until the oldest snapshot has ended that was there.
+//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in steps: the newest ones first, so that few
+//! are left in front of one that is looked for. So beside snapshots that stay there are no more versions of a key than these see, but for those that have still
+//! to be looked at. The other things that are held wait for their turn: a tombstone, and a cleared index, until the oldest snapshot has ended that was there.
 //!
 //! # Invariants
 //!
@@ -55,9 +54,8 @@ const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
 const STEPS_PER_TURN: usize = 1000;
-/// Versions in front of one that is looked at again, if there is no other reason than that they have been written since the round began. Few, where that is to
-/// be met.
-const PASSED_MAX: usize = if schedule::IS_BUILT_IN { 1 } else { 64 };
+/// Newer versions of its key that are passed on the way to one that is looked at again, for a step more.
+const PASSED_PER_STEP: usize = 64;
 
 /// What is held back.
 struct Held {
@@ -77,7 +75,7 @@ struct Size {
 }
 
 enum Remains {
-    /// A version of a key of a namespace that was replaced.
+    /// A version that was replaced: the namespace of its key, and its link.
     Version(Arc<Space>, u64),
     /// A version that was cut out since.
     Nothing,
@@ -136,9 +134,10 @@ impl List {
         // Whoever has drawn a timestamp before somebody else may come after him.
         let at = self.all.iter().rposition(|other| other.until <= held.until).map_or(0, |before| before + 1);
         self.all.insert(at, held);
-        if self.first + (at as u64) < self.due.end {
-            self.due.end += 1;
-        }
+        // What comes among those that are due is one of them.
+        let number = self.first + at as u64;
+        self.due.start += u64::from(number < self.due.start);
+        self.due.end += u64::from(number < self.due.end);
     }
 
     fn push_front(&mut self, held: Held) {
@@ -186,13 +185,6 @@ impl List {
         }
         let begin = self.all.partition_point(|held| held.until < from);
         self.due = self.first + begin as u64..self.first + self.all.len() as u64;
-    }
-
-    /// None is to be looked at any more; from when on they were.
-    fn drop_due(&mut self) -> Option<u64> {
-        let due = std::mem::take(&mut self.due);
-        let from = due.start.max(self.first);
-        (from < due.end).then(|| self.all[(from - self.first) as usize].until)
     }
 
     /// A version that was looked at is gone; its size. Others may have come before it meanwhile.
@@ -270,37 +262,27 @@ impl Garbage {
         self.due_from.fetch_min(bound, Ordering::AcqRel);
     }
 
-    /// The next that no snapshot wants, or that is to be looked at again, be it in one of so many rounds that may begin.
-    fn next(&self, snapshots: &Snapshots, clock: &Clock, rounds: &mut usize) -> Option<Next> {
+    /// The next that no snapshot wants, or that is to be looked at again.
+    fn next(&self, snapshots: &Snapshots, clock: &Clock) -> Option<Next> {
         let until = self.held.lock().front()?.until;
         // Only the one who collects pops.
         let is_wanted = snapshots.want(clock, 0, until);
         let mut held = self.held.lock();
         if is_wanted {
             let due = held.next_due();
-            return due.or_else(|| self.begin_to_look_again(&mut held, rounds)).map(Next::LookAt);
+            return due.or_else(|| self.begin_to_look_again(&mut held)).map(Next::LookAt);
         }
         let next = held.pop_front();
         self.count.store(held.len(), Ordering::Relaxed);
         next.map(Next::GiveBack)
     }
 
-    fn begin_to_look_again(&self, held: &mut List, rounds: &mut usize) -> Option<Due> {
-        if *rounds == 0 || self.due_from.load(Ordering::Relaxed) == NONE_DUE {
+    fn begin_to_look_again(&self, held: &mut List) -> Option<Due> {
+        if self.due_from.load(Ordering::Relaxed) == NONE_DUE {
             return None;
         }
-        *rounds -= 1;
         held.set_due(self.due_from.swap(NONE_DUE, Ordering::AcqRel));
         held.next_due()
-    }
-
-    /// Lets the next round begin before this one has ended, with what has come since, if there is anything of the kind.
-    fn begin_anew(&self) -> bool {
-        let is_due = self.due_from.load(Ordering::Relaxed) != NONE_DUE;
-        if is_due && let Some(from) = self.held.lock().drop_due() {
-            self.look_again_from(from);
-        }
-        is_due
     }
 
     /// A version that was looked at was cut out.
@@ -473,20 +455,14 @@ impl<M: Listed> Shared<M> {
         if self.writable().is_err() {
             return Ok(0);
         }
-        // Snapshots may end all the time, and who wants all of it collected is to come to an end, too.
-        let (mut collected, mut rest, mut waiting, mut rounds) = (0, None, Vec::new(), 1);
+        let (mut collected, mut rest, mut waiting) = (0, None, Vec::new());
         let outcome = loop {
-            let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock, &mut rounds));
+            let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock));
             let mut held = match (collected < steps_max).then(next).flatten() {
                 None => break Ok(()),
                 Some(Next::LookAt(due)) => {
-                    // What is damaged waits for its turn, and is met then.
-                    let passed = self.look_again(&due).unwrap_or(0);
-                    collected += 1 + passed / PASSED_MAX;
-                    // A key that is written all the time would have ever more versions in front of the ones that are left, and each would be passed for each.
-                    if passed > PASSED_MAX && self.garbage.begin_anew() {
-                        rounds += 1;
-                    }
+                    // Damage hinders nobody here: the version waits for its turn, and whoever verifies the store is told.
+                    collected += 1 + self.look_again(&due).unwrap_or(0) / PASSED_PER_STEP;
                     continue;
                 }
                 Some(Next::GiveBack(held)) => held,
@@ -638,11 +614,11 @@ impl<M: Listed> Store<M> {
         }
     }
 
-    /// Gives back what no snapshot wants any more, in at most `steps_max` steps; how many it were, those that have only looked at something included. Writes do
-    /// so, too, a little each: this is for times without any.
+    /// Gives back what no snapshot wants any more, in at most `steps_max` steps, but for the end of one that looks at what is behind many versions of a key;
+    /// how many it were, those that have only looked at something included. Writes do so, too, a little each: this is for times without any.
     ///
     /// # Errors
-    /// A damaged pool.
+    /// Damage to what is given back.
     pub fn collect(&self, steps_max: usize) -> Result<usize, Error> {
         self.shared.collect(steps_max)
     }

@@ -330,7 +330,8 @@ fn stop_answers_what_was_read() {
 /// The rest of the input lay unread in the kernel, which took that for a reason to throw away what it had not delivered.
 #[test]
 fn a_stop_delivers_the_replies_to_a_client_that_has_sent_more() {
-    let server = Running::with(Config { threads: 1, ..Config::default() });
+    // A hundred megabytes may wait, and whoever takes them may be slow.
+    let server = Running::with(Config { threads: 1, stop_patience: Duration::from_secs(60), ..Config::default() });
     let mut client = server.client();
     client.call(&[b"SET", b"k", &[b'v'; 1000]]);
     // More than is read before replies wait.
