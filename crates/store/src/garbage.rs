@@ -25,8 +25,9 @@
 //! held, by one thread at a time; and by whoever calls [`Store::keep_house`], as the server does and a thread of the store's may
 //! ([`Options::keeps_house`](crate::Options::keeps_house)).
 //!
-//! A step is one version, one tombstone, or of an index that nobody sees any more the records of one leaf, or some of its own blocks. These come last: whoever
-//! goes on to the next leaf, by the key with which it begins, needs the index, and of its records only those that are left.
+//! A step is one version, some newer ones that are passed on the way to it, one tombstone, or of an index that nobody sees any more the records of one leaf, or
+//! some of its own blocks. These come last: whoever goes on to the next leaf, by the key with which it begins, needs the index, and of its records only those
+//! that are left.
 
 use crate::clock::Clock;
 use crate::snapshot::Snapshots;

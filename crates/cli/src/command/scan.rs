@@ -79,12 +79,12 @@ impl Arguments {
         fn bound(key: &Option<OsString>) -> Bound<&[u8]> {
             key.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.as_bytes()))
         }
+        let direction = if self.reverse { Direction::Reverse } else { Direction::Forward };
         let (low, high) = (bound(&self.from), bound(&self.to));
-        match (&self.prefix, self.reverse) {
-            (Some(prefix), false) => Cursor::prefix(prefix.as_bytes(), Direction::Forward),
-            (Some(prefix), true) => Cursor::prefix(prefix.as_bytes(), Direction::Reverse),
-            (None, false) => Cursor::new(low, Direction::Forward).until(high),
-            (None, true) => Cursor::new(high, Direction::Reverse).until(low),
+        match (&self.prefix, direction) {
+            (Some(prefix), _) => Cursor::prefix(prefix.as_bytes(), direction),
+            (None, Direction::Forward) => Cursor::new(low, direction).until(high),
+            (None, Direction::Reverse) => Cursor::new(high, direction).until(low),
         }
     }
 

@@ -340,8 +340,9 @@ fn two_mergers(capacity: usize) -> Start<IndexChange> {
 /// before it. The last leaf is full, and no other is dead: so what divides it next is given the block of that extent.
 fn extent_behind_others(capacity: usize) -> Start<IndexChange> {
     let full = capacity as u32;
-    let loaded = 8 * (f64::from(full) * FILL) as u32;
-    let last = loaded + full - loaded / 8;
+    let in_leaf = (f64::from(full) * FILL) as u32;
+    let loaded = 8 * in_leaf;
+    let last = loaded + full - in_leaf;
     let puts = (loaded + 1..=last).map(|key| IndexChange::Key(Put(key, payload(key))));
     let changes = [IndexChange::Create, IndexChange::Load(loaded)].into_iter().chain(puts).collect();
     Start { lowest_first: true, ..Start::new("extent behind others", changes, [last + 1, 1, last, 2]) }
