@@ -1,7 +1,7 @@
 //! Allocation without flushes, and recovery by reachability.
 //!
-//! After the pool's header (slab 0), a pool is slabs of equal size. A slab in use begins with a header line; what follows is blocks of one size, or one block
-//! that may reach over a whole run of slabs.
+//! After the pool's header (slab 0), a pool is slabs of equal size. A slab in use begins with a header line; what follows is blocks of one size. Blocks of more
+//! than half a slab share a *span* of a few slabs (`class.rs`), or have a *run* of slabs for themselves: one header, then blocks that reach from slab to slab.
 //!
 //! ```text
 //! word  0                1                          2                        3..8
@@ -15,7 +15,8 @@
 //! # Invariants
 //! 1. A block is allocated if and only if it is reachable from a root of the pool. Nothing in the pool says which blocks are free: `Heap` does, and it is
 //!    volatile.
-//! 2. The header of a slab in which a reachable block lies is durable, and says the size of that block. Headers of other slabs mean nothing.
+//! 2. The header of the slab, span or run in which a reachable block lies is durable, and says the size of that block, or the length of the run. What looks
+//!    like a header elsewhere means nothing.
 //! 3. Blocks in use do not overlap.
 //!
 //! # Protocol
@@ -24,10 +25,10 @@
 //! 2. Store its header, flush, fence. A crash forgets it still, since no block in it is reachable.
 //! 3. Hand out blocks. The commit point is the caller's link, later than step 2: hence invariant 2.
 //!
-//! So a slab costs 1 flush and 1 fence before its first block escapes, a run the same, and a block nothing.
+//! So a slab, a span or a run costs 1 flush and 1 fence before its first block escapes, and a block nothing.
 //!
 //! *Free.* Push to the thread's cache. The caller has unlinked the block durably, so that a crash cannot bring back a link to a block that has a new owner, and
-//! an epoch has passed (`epoch.rs`). A slab whose blocks are all free goes back to the free runs.
+//! an epoch has passed (`epoch.rs`). Slabs whose blocks are all free go back to the free runs.
 //!
 //! *Shut down.* The state is written into free slabs as a checksummed snapshot, which the superblock names before it says "clean" (`snapshot.rs`). The pool
 //! says "dirty" durably before the first change after that, and the snapshot's space is free from then on.
@@ -38,9 +39,9 @@
 //! *Reserve.* The last of a pool's room is for who takes something back, and cannot be told that there is no room (`reserve.rs`).
 //!
 //! # Cost
-//! In the pool: 64 bytes per slab, what rounding up to a class wastes (`class.rs`), and for more than half a slab the rest of its last slab. In DRAM: about 60
-//! bytes per slab and one bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half
-//! a slab of each class.
+//! In the pool: 64 bytes per slab, what rounding up to a class wastes (`class.rs`), and the rest of a run's last slab. In DRAM: about 60 bytes per slab and one
+//! bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half a slab of each class,
+//! and none of spans.
 
 mod cache;
 mod class;
@@ -60,7 +61,7 @@ pub(crate) use snapshot::Snapshot;
 use crate::schedule::{self, Step};
 use crate::word::WORD;
 use crate::{Error, Medium, Off, Pm, Pool, Word, word};
-use class::FIRST;
+use class::{Classes, FIRST};
 use heap::{Block, Heap};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -82,7 +83,7 @@ const MAGIC: u64 = u64::from_be_bytes(*b"everslab") << 8;
 const BLOCKS: u64 = MAGIC | 1;
 const RUN: u64 = MAGIC | 2;
 
-/// What a slab header says.
+/// What the header of a slab says, or of those that belong together from there on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Header {
     /// Blocks of so many bytes.
@@ -105,12 +106,16 @@ impl Header {
 /// Number of bytes of a slab in use that tell how many slabs belong to it.
 pub(crate) const HEADER_BYTES: usize = 3 * WORD;
 
-/// How many slabs belong together from `slab` on, if the first bytes of it are those of a slab in use; else `None`.
-pub(crate) fn extent_of(slab: u32, first: &[u8; HEADER_BYTES]) -> Option<u32> {
+/// How many slabs of `slab_size` bytes belong together from `slab` on, if the first bytes of it are those of a slab in use; else `None`.
+pub(crate) fn extent_of(slab: u32, first: &[u8; HEADER_BYTES], slab_size: usize) -> Option<u32> {
     let words: [u64; 3] = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| first[at * WORD + byte])));
     let extent = u32::try_from(words[1]).ok()?;
     let (header, count) = match words[0] {
-        BLOCKS => (Header::Blocks(extent), 1),
+        // In a pool without spans there are no blocks as large.
+        BLOCKS => {
+            let classes = Classes::of_slab(slab_size, true);
+            (Header::Blocks(extent), classes.exact(extent as usize).map_or(1, |class| classes.get(class).slabs))
+        }
         RUN => (Header::Run(extent), extent),
         _ => return None,
     };
@@ -133,10 +138,10 @@ pub(crate) enum Start {
 }
 
 impl Allocator {
-    /// The allocator of a pool with slabs of `slab_size` bytes: a power of two from 4 KiB to 64 KiB. Nothing is stored in the pool. If its file `is_holey`,
-    /// slabs that are free may have no space.
-    pub(crate) fn new<M: Medium>(pm: &Pm<M>, slab_size: usize, start: Start, is_holey: bool) -> Self {
-        let heap = Heap::new(slab_size, pm.length(), !matches!(start, Start::Created), is_holey);
+    /// The allocator of a pool with slabs of `slab_size` bytes: a power of two from 4 KiB to 64 KiB; whether it `has_spans`. Nothing is stored in the pool. If
+    /// its file `is_holey`, slabs that are free may have no space.
+    pub(crate) fn new<M: Medium>(pm: &Pm<M>, slab_size: usize, has_spans: bool, start: Start, is_holey: bool) -> Self {
+        let heap = Heap::new(Classes::of_slab(slab_size, has_spans), pm.length(), !matches!(start, Start::Created), is_holey);
         if let Start::Clean(snapshot) = start {
             // What is damaged is not taken over, and the heap still wants recovery.
             let _ = snapshot::restore(pm, &heap, &snapshot);
@@ -154,9 +159,13 @@ impl Allocator {
         self.heap.slab_size()
     }
 
-    /// Whether `block` takes whole slabs.
-    pub(crate) fn is_run<T: ?Sized>(&self, block: Off<T>) -> bool {
-        matches!(self.heap.locate(block.bytes()), Some(Block::Run { .. }))
+    /// Whether `block` is one of more than half a slab.
+    pub(crate) fn is_large<T: ?Sized>(&self, block: Off<T>) -> bool {
+        match self.heap.locate(block.bytes()) {
+            Some(Block::Shared { class, .. }) => self.heap.classes.get(class).slabs > 1,
+            Some(Block::Run { .. }) => true,
+            None => false,
+        }
     }
 }
 
@@ -230,7 +239,7 @@ impl<M: Medium> Pool<M> {
         let heap = &self.alloc.heap;
         let at = block.bytes();
         match heap.locate(at) {
-            Some(Block::Small { class, leaves }) => {
+            Some(Block::Shared { class, leaves }) => {
                 self.medium().released(at as usize, heap.classes.get(class).size as usize);
                 if leaves || heap.is_low() { heap.give(class, &[at]) } else { cache::push(heap, class, at) }
             }
@@ -256,14 +265,15 @@ impl<M: Medium> Pool<M> {
             return Ok(block);
         }
         loop {
+            let shape = heap.classes.get(class);
             // Without a free slab, blocks of the class may have turned up nonetheless in the search for one.
-            let slab = match self.take_slabs(1) {
+            let slab = match self.take_slabs(shape.slabs) {
                 Ok(slab) => slab,
                 Err(error) => return self.take_batch(class).ok_or(error),
             };
             // persist-equivalent(fence drop): one thread seals a block, which fences, before it links it. Others, which may take blocks of this slab at once,
             // do not wait for this flush.
-            self.write_header(slab, Header::Blocks(heap.classes.get(class).size));
+            self.write_header(slab, Header::Blocks(shape.size));
             schedule::drain();
             heap.add_slab(class, slab);
             // Other threads may have taken all of it.

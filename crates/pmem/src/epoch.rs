@@ -176,7 +176,7 @@ impl<M: Medium> Pool<M> {
             return;
         }
         // A large block does not wait for others to keep it company.
-        let bag_max = if self.alloc.is_run(block) { 1 } else { self.alloc.slab_size() / BAG_SHARE };
+        let bag_max = if self.alloc.is_large(block) { 1 } else { self.alloc.slab_size() / BAG_SHARE };
         let full = self.epochs.with(|participant| {
             let mut bag = participant.bag.lock();
             bag.push(block.bytes());

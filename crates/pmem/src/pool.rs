@@ -32,7 +32,7 @@ use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
 pub(crate) use backing::lock;
 use backing::{Backing, map_file, step_of};
-use header::{Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, Superblock};
+use header::{Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, SPANS, Superblock};
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
@@ -339,7 +339,7 @@ impl<M: Medium> Pool<M> {
         // SAFETY: as above; `Header::read` and `create` have seen to it that the backing has that much.
         unsafe { pm.resize(superblock.size as usize) };
         let pool = Self {
-            alloc: Allocator::new(&pm, superblock.slab_size as usize, start, is_holey),
+            alloc: Allocator::new(&pm, superblock.slab_size as usize, superblock.features_incompatible & SPANS != 0, start, is_holey),
             pm,
             epochs: Epochs::new(),
             slab_size: superblock.slab_size as usize,
@@ -650,7 +650,7 @@ fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_
         sequence: 1,
         version: header::VERSION,
         features_compatible: 0,
-        features_incompatible: 0,
+        features_incompatible: SPANS,
         uuid: backing.new_uuid()?,
         size: size as u64,
         slab_size: options.slab_size as u64,

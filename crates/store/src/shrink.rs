@@ -12,7 +12,7 @@
 //!
 //! What stays where it is: versions that only snapshots see, and indexes that were cleared and are still seen; tombstones, which are known by their place to
 //! whoever takes them out; and the few blocks that something else than an entry of an index leads to: roots, logs. Their slabs stay, and are filled again.
-//! Blocks of more than half a slab have slabs of their own, and are not moved.
+//! Blocks that have slabs for themselves are not moved.
 
 use crate::namespace::{copy_value, link_word};
 use crate::store::{Shared, Space};

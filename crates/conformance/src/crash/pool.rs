@@ -1,6 +1,6 @@
 //! The pool itself in a crash run: its superblocks, its directory of roots, its allocator.
 //!
-//! A root links a block of its own size, whose first and last word hold a payload: small blocks, blocks of nearly a slab, runs of slabs.
+//! A root links a block of its own size, whose first and last word hold a payload: small blocks, blocks of a span, runs of slabs.
 
 use super::checker::SLAB;
 use super::world::{Applied, Start, World};
@@ -40,9 +40,9 @@ impl fmt::Display for PoolChange {
 /// Roots of the first block of the directory.
 const DIRECTORY: u32 = 31;
 
-/// Size in words of the block of a root: of some classes, of nearly a slab, of more than one.
+/// Size in words of the block of a root: of some classes, of a class of spans, of nearly two slabs.
 fn size(root: u32) -> usize {
-    [3, 8, 40, 250, 500, 700][root as usize % 6]
+    [3, 8, 40, 250, 700, 1000][root as usize % 6]
 }
 
 fn name(root: u32) -> String {
@@ -77,8 +77,8 @@ impl World for Pools {
             Start::new("directory with holes", holes, [5, 17, 0, 40]),
             Start::new("full directory", linked(0..DIRECTORY), [0, 40, 41, 5]),
             Start { closed: true, ..Start::new("two directories", linked(0..DIRECTORY + 1), [0, 31, 40, 5]) },
-            // Header, directory, five slabs of blocks and a run of two: the next slab makes it grow.
-            Start { size: Some(9 * SLAB), ..Start::new("full pool", linked(0..6), [9, 10, 11, 5]) },
+            // Header, four slabs of blocks, a span of three and a run of two; one is left, as a shutdown needs it. The next run makes it grow.
+            Start { size: Some(11 * SLAB), ..Start::new("full pool", linked(0..6), [9, 10, 11, 5]) },
             Start { pool: false, ..Start::new("no pool", Vec::new(), [0, 1, 2, 5]) },
         ]
     }

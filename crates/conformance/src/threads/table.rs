@@ -36,9 +36,9 @@ pub struct Live {
     mirrors: Vec<AtomicU64>,
 }
 
-/// Sizes of blocks in words, by payload: several classes of the allocator, and a run of slabs.
+/// Sizes of blocks in words, by payload: several classes of the allocator, one of them of spans, and a run of slabs.
 fn word_count(payload: u64) -> usize {
-    [4, 8, 8, 30, 60, 100, 200, 600][(payload.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize]
+    [4, 8, 8, 30, 60, 100, 600, 1000][(payload.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize]
 }
 
 const RULE: &str = "an operation succeeds";

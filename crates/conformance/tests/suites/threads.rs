@@ -10,26 +10,26 @@ use rand::rngs::StdRng;
 use std::sync::Arc;
 
 /// Small leaves change their structure all the time; the larger ones have to prove less.
-fn every<K: everleaf_conformance::Class + ?Sized>() {
+fn every<K: everleaf_conformance::Class + ?Sized>(schedules: u64) {
     for index in Index::<K>::all() {
-        let schedules = (800 / index.weight()).max(10);
+        let schedules = (schedules / index.weight()).max(10);
         run(index, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }
 }
 
 #[test]
 fn threads_crash_on_every_index_of_integers() {
-    every::<u64>();
+    every::<u64>(800);
 }
 
 #[test]
 fn threads_crash_on_every_index_of_byte_strings() {
-    every::<[u8]>();
+    every::<[u8]>(400);
 }
 
 #[test]
 fn threads_crash_on_the_store() {
-    for (index, schedules) in [("ever-64", 300), ("isle-128", 300), ("lb-2x128", 100), ("fp-192", 100), ("nv-128", 100), ("wb-128", 100)] {
+    for (index, schedules) in [("ever-64", 200), ("isle-128", 100), ("lb-2x128", 50), ("fp-192", 50), ("nv-128", 50), ("wb-128", 50)] {
         run(Store { index }, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }
 }
@@ -42,10 +42,10 @@ fn threads_crash_on_the_allocator() {
 /// Where caches are durable, a crash takes what is in the store buffers and nothing else, and no flush is needed.
 #[test]
 fn threads_crash_where_caches_are_durable() {
-    let options = Options { schedules: 1000, seed: 0x5eed, durable_cache: true, store_buffers: Some(true), ..Options::default() };
+    let options = Options { schedules: 500, seed: 0x5eed, durable_cache: true, store_buffers: Some(true), ..Options::default() };
     run(Index::<u64>::named("isle-128"), options.clone(), |_| {}).assert_clean();
     run(Index::<[u8]>::named("isle-128"), options.clone(), |_| {}).assert_clean();
-    run(Store { index: "isle-128" }, Options { schedules: 200, ..options.clone() }, |_| {}).assert_clean();
+    run(Store { index: "isle-128" }, Options { schedules: 100, ..options.clone() }, |_| {}).assert_clean();
     run(Table, options, |_| {}).assert_clean();
 }
 

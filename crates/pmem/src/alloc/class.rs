@@ -1,12 +1,14 @@
 //! Size classes: which sizes blocks come in.
 //!
 //! Steps of 16 bytes up to 128, then eight steps per doubling up to 1 KiB, then four, up to an eighth of a slab; above, the sizes of which exactly 7, 6, .. 2
-//! fit in a slab. The powers of two up to 4 KiB are always among them. Of a block of up to a tenth of a slab, at most a fifth is wasted (from 64 bytes on;
-//! a tenth on average), and
+//! fit in a slab, and then those of which a few fit in a *span* of a few slabs ([`SPANS`]). The powers of two up to 4 KiB are always among them. What takes no
+//! less of a span than of slabs of its own is a run, and of no class. Of what a block takes, at most a fifth is wasted (from 64 bytes to a tenth of a slab, and
+//! above half a slab; a tenth on average), and
 //!
 //! 1. every multiple of 64 up to 512 is a class of its own, in slabs that hold eight or more of it;
 //! 2. a size that is a multiple of a power of two up to 64 has a class that is one, too, so blocks are as aligned as their size says;
-//! 3. a power of two from 256 to 4096 is aligned to 256, the unit in which some memory writes.
+//! 3. a power of two from 256 to 4096 is aligned to 256, the unit in which some memory writes;
+//! 4. where a block begins says where its span does, if its class is known: blocks of two spans that overlap never begin at the same place.
 
 use crate::medium::LINE;
 use std::sync::OnceLock;
@@ -19,8 +21,10 @@ pub(super) const FIRST: usize = LINE;
 const ALIGN_MAX: usize = 256;
 /// Most classes that slabs of one size have.
 const CLASSES_MAX: usize = 64;
-/// No block is larger than half the largest slab.
+/// No block that shares one slab with others is larger than half the largest slab.
 const SIZE_MAX: usize = 32 << 10;
+/// Numbers of slabs, and of the blocks that share them. A pool from before there were any has none.
+const SPANS: [(usize, usize); 10] = [(3, 5), (2, 3), (3, 4), (5, 6), (6, 5), (4, 3), (3, 2), (5, 3), (5, 2), (7, 2)];
 /// Most blocks of a class that a thread keeps for itself.
 pub(super) const CACHED_MAX: usize = 64;
 
@@ -29,34 +33,45 @@ pub(super) const CACHED_MAX: usize = 64;
 pub(super) struct Class {
     /// Size of a block in bytes.
     pub(super) size: u32,
-    /// Where in a slab the first block begins, in bytes.
+    /// Number of slabs that blocks of the class share: 1, or those of a span.
+    pub(super) slabs: u32,
+    /// Where in them the first block begins, in bytes.
     pub(super) first: u32,
-    /// Number of blocks in a slab.
+    /// Number of blocks in them.
     pub(super) count: u32,
     /// Number of blocks that a thread keeps at most.
     pub(super) cached: u32,
     /// Where its part of a thread's cache begins. See [`Cache`](super::cache::Cache).
     pub(super) slot: u32,
-    /// 2^32 / `size`, rounded up: multiplying by it divides exactly, for offsets within a slab.
+    /// 2^32 / `size`, rounded up: multiplying by it divides multiples of `size` exactly, within the slabs of a span.
     inverse: u64,
 }
 
 impl Class {
-    fn new(size: usize, slab_size: usize) -> Self {
+    fn new(size: usize, slabs: usize, slab_size: usize) -> Self {
         let align = 1 << size.trailing_zeros().min(ALIGN_MAX.trailing_zeros());
         let first = FIRST.max(align);
-        let cached = (slab_size / 2 / size).clamp(2, CACHED_MAX);
+        // Who asks for a block of a span copies so much to it that it makes no difference where it comes from.
+        let cached = if slabs == 1 { (slab_size / 2 / size).clamp(2, CACHED_MAX) } else { 0 };
         Self {
             size: size as u32,
+            slabs: slabs as u32,
             first: first as u32,
-            count: ((slab_size - first) / size) as u32,
+            count: ((slabs * slab_size - first) / size) as u32,
             cached: cached as u32,
             slot: 0,
             inverse: (1u64 << 32).div_ceil(size as u64),
         }
     }
 
-    /// The number of the block that begins `within` bytes into a slab.
+    /// The largest class of which `count` blocks fit in `slabs` slabs.
+    fn filling(slabs: usize, count: usize, slab_size: usize) -> Self {
+        let largest = (slabs * slab_size - FIRST) / count / LINE * LINE;
+        let mut classes = (0..).map(|lines| Self::new(largest - lines * LINE, slabs, slab_size));
+        classes.find(|class| class.count as usize >= count).expect("a smaller one fits")
+    }
+
+    /// The number of the block that begins `within` bytes into the slabs that blocks of the class share.
     #[inline]
     pub(super) fn index(&self, within: usize) -> Option<usize> {
         let distance = within.checked_sub(self.first as usize)? as u64;
@@ -64,17 +79,17 @@ impl Class {
         (index * u64::from(self.size) == distance && index < u64::from(self.count)).then_some(index as usize)
     }
 
-    /// Where in a slab block `index` begins, in bytes.
+    /// Where block `index` begins, in bytes from where the first slab does.
     pub(super) fn within(&self, index: usize) -> usize {
         self.first as usize + index * self.size as usize
     }
 
-    /// Number of 64-bit words that hold one bit for each block of a slab.
+    /// Number of 64-bit words that hold one bit for each of these blocks.
     pub(super) fn bitmap_words(&self) -> usize {
         (self.count as usize).div_ceil(64)
     }
 
-    /// A bitmap of a slab with the bit of every block set.
+    /// A bitmap with the bit of every block set.
     pub(super) fn all(&self) -> Box<[u64]> {
         (0..self.bitmap_words()).map(|word| self.all_in(word)).collect()
     }
@@ -92,26 +107,30 @@ impl Class {
 pub(super) struct Classes {
     list: [Class; CLASSES_MAX],
     count: usize,
+    /// The first class whose blocks share a span.
+    spans: usize,
+    /// Size of a slab in bytes.
+    pub(super) slab_size: usize,
     /// Classes by size in units of [`STEP`], rounded up.
     by_size: [u8; SIZE_MAX / STEP],
-    /// The largest size of a block.
+    /// The largest size of a block that shares one slab.
     size_max: usize,
     /// Length of a thread's cache, in words.
     pub(super) cache_words: usize,
 }
 
 impl Classes {
-    /// The classes of slabs of `slab_size` bytes.
+    /// The classes of slabs of `slab_size` bytes, with those of spans if the pool `has_spans`.
     ///
     /// # Panics
     /// When that is not a power of two from 4 KiB to 64 KiB: pools check it when they are created and opened.
-    pub(super) fn of_slab(slab_size: usize) -> &'static Self {
-        static CLASSES: [OnceLock<Classes>; 5] = [const { OnceLock::new() }; 5];
+    pub(super) fn of_slab(slab_size: usize, has_spans: bool) -> &'static Self {
+        static CLASSES: [[OnceLock<Classes>; 2]; 5] = [const { [const { OnceLock::new() }; 2] }; 5];
         assert!(slab_size.is_power_of_two() && (4 << 10..=64 << 10).contains(&slab_size), "slabs of {slab_size} bytes");
-        CLASSES[slab_size.trailing_zeros() as usize - 12].get_or_init(|| Self::new(slab_size))
+        CLASSES[slab_size.trailing_zeros() as usize - 12][usize::from(has_spans)].get_or_init(|| Self::new(slab_size, has_spans))
     }
 
-    fn new(slab_size: usize) -> Self {
+    fn new(slab_size: usize, has_spans: bool) -> Self {
         let usable = slab_size - FIRST;
         let mut sizes: Vec<usize> = (32..=128).step_by(STEP).collect();
         let mut size = 128usize;
@@ -123,26 +142,24 @@ impl Classes {
             }
             sizes.push(size);
         }
-        for count in 2..8 {
-            let mut size = usable / count / LINE * LINE;
-            while (Class::new(size, slab_size).count as usize) < count {
-                size -= LINE;
-            }
-            sizes.push(size);
-        }
+        sizes.extend((2..8).map(|count| Class::filling(1, count, slab_size).size as usize));
         sizes.extend([256, 512, 1024, 2048, 4096].into_iter().filter(|size| ALIGN_MAX + size <= slab_size));
         sizes.sort_unstable();
         sizes.dedup();
 
+        let spans = SPANS.iter().filter(|_| has_spans).map(|(slabs, count)| Class::filling(*slabs, *count, slab_size));
+        let all: Vec<_> = sizes.iter().map(|size| Class::new(*size, 1, slab_size)).chain(spans).collect();
         let mut classes = Self {
-            list: [Class::new(sizes[0], slab_size); CLASSES_MAX],
-            count: sizes.len(),
+            list: [all[0]; CLASSES_MAX],
+            count: all.len(),
+            spans: sizes.len(),
+            slab_size,
             by_size: std::array::from_fn(|units| sizes.partition_point(|size| *size < units * STEP) as u8),
             size_max: sizes[sizes.len() - 1],
             cache_words: 0,
         };
-        for (class, size) in classes.list.iter_mut().zip(sizes) {
-            *class = Class { slot: classes.cache_words as u32, ..Class::new(size, slab_size) };
+        for (class, new) in classes.list.iter_mut().zip(all) {
+            *class = Class { slot: classes.cache_words as u32, ..new };
             classes.cache_words += 1 + class.cached as usize;
         }
         classes
@@ -151,7 +168,14 @@ impl Classes {
     /// The smallest class that holds `size` bytes; `None` when that takes whole slabs.
     #[inline]
     pub(super) fn of(&self, size: usize) -> Option<u8> {
-        if size <= self.size_max { Some(self.by_size[size.div_ceil(STEP)]) } else { None }
+        if size <= self.size_max { Some(self.by_size[size.div_ceil(STEP)]) } else { self.of_span(size) }
+    }
+
+    #[cold]
+    fn of_span(&self, size: usize) -> Option<u8> {
+        let number = (self.spans..self.count).find(|class| self.list[*class].size as usize >= size)?;
+        let (class, alone) = (&self.list[number], (size + FIRST).div_ceil(self.slab_size));
+        ((class.slabs as usize) < alone * class.count as usize).then_some(number as u8)
     }
 
     /// A class by its number.
@@ -169,27 +193,39 @@ impl Classes {
     pub(super) fn exact(&self, size: usize) -> Option<u8> {
         self.of(size).filter(|class| self.get(*class).size as usize == size)
     }
+
+    /// Where a block of `class` lies that begins `within` bytes into a slab: how many slabs of its span come before that one, and its number.
+    #[inline]
+    pub(super) fn place(&self, class: u8, within: usize) -> Option<(u32, usize)> {
+        let shape = self.get(class);
+        match shape.slabs {
+            1 => Some((0, shape.index(within)?)),
+            slabs => (0..slabs).find_map(|before| Some((before, shape.index(before as usize * self.slab_size + within)?))),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn all() -> impl Iterator<Item = &'static Classes> {
+        (12..=16).flat_map(|bits| [false, true].map(|has_spans| Classes::of_slab(1 << bits, has_spans)))
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "plain arithmetic, a lot of it")]
     fn classes_keep_what_the_module_promises() {
-        for slab_size in (12..=16).map(|bits| 1usize << bits) {
-            let classes = Classes::of_slab(slab_size);
-            for size in 1..=slab_size {
-                let Some(number) = classes.of(size) else {
+        for classes in all() {
+            let slab_size = classes.slab_size;
+            for size in 1..=slab_size / 2 {
+                let Some(number) = classes.of(size).filter(|number| classes.get(*number).slabs == 1) else {
                     assert!(size > slab_size / 2 - 3 * LINE, "{size} in slabs of {slab_size}");
                     continue;
                 };
                 let class = classes.get(number);
                 assert!(class.size as usize >= size && class.count > 0);
                 assert!(number == 0 || (classes.get(number - 1).size as usize) < size);
-                assert_eq!(class.within(class.count as usize - 1) + class.size as usize, class.within(class.count as usize));
-                assert!(class.within(class.count as usize) <= slab_size);
                 let align = 1 << size.trailing_zeros().min(6);
                 assert!(size < 32 || (class.size.is_multiple_of(align) && class.first.is_multiple_of(align)), "{size} in {class:?}");
                 if size.is_power_of_two() && (256..=4096).contains(&size) {
@@ -203,14 +239,50 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "plain arithmetic, a lot of it")]
+    fn large_blocks_take_little_more_than_they_hold() {
+        for classes in all().filter(|classes| classes.spans < classes.count) {
+            let slab_size = classes.slab_size;
+            for size in slab_size / 2 + LINE..5 * slab_size {
+                let taken = match classes.of(size).map(|number| classes.get(number)) {
+                    Some(class) => {
+                        assert!(class.slabs > 1 && class.size as usize >= size && class.size.is_multiple_of(LINE as u32));
+                        class.slabs as usize * slab_size / class.count as usize
+                    }
+                    None => (size + FIRST).next_multiple_of(slab_size),
+                };
+                // A header, and lines that are not divided, are more of a small slab.
+                let most = if slab_size < 16 << 10 { 1.29 } else { 1.27 };
+                assert!(taken as f64 <= size as f64 * most, "{taken} for {size} in slabs of {slab_size}");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "plain arithmetic, a lot of it")]
     fn an_index_is_found_for_block_boundaries_only() {
-        for slab_size in [4 << 10, 64 << 10] {
-            let classes = Classes::of_slab(slab_size);
+        for classes in all() {
             for class in &classes.list[..classes.count] {
+                let end = class.slabs as usize * classes.slab_size;
+                assert!(class.within(class.count as usize) <= end);
                 let mut boundaries = (0..class.count as usize).map(|index| (class.within(index), index)).peekable();
-                for within in 0..slab_size {
+                for within in 0..end {
                     let expected = boundaries.next_if(|(boundary, _)| *boundary == within).map(|(_, index)| index);
                     assert_eq!(class.index(within), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_a_block_begins_says_where_its_span_does() {
+        for classes in all() {
+            for number in 0..classes.count as u8 {
+                let class = classes.get(number);
+                for index in 0..class.count as usize {
+                    let (before, within) = (class.within(index) / classes.slab_size, class.within(index) % classes.slab_size);
+                    assert_eq!(classes.place(number, within), Some((before as u32, index)));
+                    let places = (0..class.slabs as usize).filter(|before| class.index(before * classes.slab_size + within).is_some());
+                    assert_eq!(places.count(), 1, "{within} in {class:?}");
                 }
             }
         }

@@ -22,7 +22,7 @@ const SLABS_LEAST: u32 = 2;
 pub enum Evacuation {
     /// Those that are not needed for the blocks in use.
     Sparse,
-    /// All that hold blocks of less than half a slab, to show that these can be moved.
+    /// All that blocks share, to show that these can be moved.
     All,
 }
 
@@ -38,7 +38,7 @@ impl<M: Medium> Pool<M> {
     /// Whether an evacuation wants another block in the place of this one.
     #[inline]
     pub fn is_leaving<T: ?Sized>(&self, block: Off<T>) -> bool {
-        matches!(self.alloc.heap.locate(block.bytes()), Some(Block::Small { leaves: true, .. }))
+        matches!(self.alloc.heap.locate(block.bytes()), Some(Block::Shared { leaves: true, .. }))
     }
 
     /// Ends an evacuation.

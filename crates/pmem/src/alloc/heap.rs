@@ -10,7 +10,7 @@
 //! place. What has not left when it ends stays.
 
 use super::cache::{Batch, Cache};
-use super::class::{Classes, FIRST};
+use super::class::{Class, Classes, FIRST};
 use super::runs::{Runs, Taken};
 use super::table::{Table, Use};
 use crate::{Error, local};
@@ -53,8 +53,9 @@ struct Bin {
     partial: Vec<u32>,
 }
 
-/// A slab of blocks.
+/// A slab of blocks, or a span of slabs that blocks share.
 struct Slab {
+    /// The first of them; 0 if the place is vacant.
     number: u32,
     /// Number of free blocks that no thread has in its cache.
     free_count: u32,
@@ -69,14 +70,14 @@ struct Slab {
 /// What lies at an offset, as far as the table of slabs says.
 pub(super) enum Block {
     /// A block of a class. If its slab leaves, nobody is to be given it.
-    Small { class: u8, leaves: bool },
+    Shared { class: u8, leaves: bool },
     /// A run of slabs.
     Run { slab: u32, count: u32 },
 }
 
-/// A slab in use, or a run of them, as a snapshot, a recovery or an inventory found it.
+/// A slab in use, or a span or a run of them, as a snapshot, a recovery or an inventory found it.
 pub(super) enum Found {
-    /// Blocks of a class; one bit per block in use.
+    /// Blocks of a class, which are in as many slabs as it says; one bit per block in use.
     Blocks { class: u8, used: Box<[u64]> },
     /// A run of slabs.
     Run { count: u32 },
@@ -85,11 +86,10 @@ pub(super) enum Found {
 impl Heap {
     /// The heap of a pool of `length` bytes: all free, or, while it is `recovering`, not known yet. In a file that `is_holey`, what turns out to be free may
     /// have no space.
-    pub(super) fn new(slab_size: usize, length: usize, recovering: bool, is_holey: bool) -> Self {
-        let classes = Classes::of_slab(slab_size);
+    pub(super) fn new(classes: &'static Classes, length: usize, recovering: bool, is_holey: bool) -> Self {
         let heap = Self {
             id: local::unique(),
-            slab_bits: slab_size.trailing_zeros(),
+            slab_bits: classes.slab_size.trailing_zeros(),
             classes,
             uses: Table::new(),
             bins: (0..classes.count()).map(|_| Mutex::default()).collect(),
@@ -145,7 +145,7 @@ impl Heap {
     pub(super) fn locate(&self, off: u64) -> Option<Block> {
         let (slab, within) = self.split(off)?;
         match self.uses.get(slab) {
-            Use::Blocks { class, leaves, .. } => self.classes.get(class).index(within).map(|_| Block::Small { class, leaves }),
+            Use::Blocks { class, leaves, .. } => self.classes.place(class, within).map(|_| Block::Shared { class, leaves }),
             Use::Run { count, .. } => (within == FIRST).then_some(Block::Run { slab, count }),
             Use::None | Use::Untouched => None,
         }
@@ -267,21 +267,21 @@ impl Heap {
         }
     }
 
-    /// Makes `slab` one of free blocks of `class`. Its header is durable.
+    /// Makes `slab`, and those behind it that blocks of `class` share with it, slabs of free blocks. Its header is durable.
     pub(super) fn add_slab(&self, class: u8, slab: u32) {
-        let all = self.classes.get(class).all();
-        self.bins[class as usize].lock().add(&self.uses, class, slab, all);
+        let shape = self.classes.get(class);
+        self.bins[class as usize].lock().add(&self.uses, class, shape, slab, shape.all());
     }
 
     /// Lets slabs leave: those that are not needed for the blocks in use, or all of them if `all`. How many they are.
     pub(super) fn evacuate(&self, all: bool) -> usize {
         let mut leaving = 0;
         for (class, bin) in self.bins.iter().enumerate() {
-            let mut bin = bin.lock();
-            let stay = if all { 0 } else { bin.needed(self.classes.get(class as u8).count) };
+            let (mut bin, shape) = (bin.lock(), self.classes.get(class as u8));
+            let stay = if all { 0 } else { bin.needed(shape) };
             for place in bin.in_order().into_iter().skip(stay) {
-                bin.leave(&self.uses, class as u8, place);
-                leaving += 1;
+                bin.leave(&self.uses, class as u8, shape, place);
+                leaving += shape.slabs as usize;
             }
         }
         self.evacuations.fetch_add(1, Ordering::Release);
@@ -291,7 +291,7 @@ impl Heap {
     /// Ends an evacuation: what has not left stays.
     pub(super) fn stay(&self) {
         for (class, bin) in self.bins.iter().enumerate() {
-            bin.lock().stay(&self.uses, class as u8);
+            bin.lock().stay(&self.uses, class as u8, self.classes.get(class as u8));
         }
     }
 
@@ -334,7 +334,7 @@ impl Heap {
         batch
     }
 
-    /// Gives `blocks` of `class` back. A slab that becomes empty is given up, unless it is the only one of its class with free blocks.
+    /// Gives `blocks` of `class` back. A slab that becomes empty is given up, unless it is the only one of its class with free blocks; a span is in any case.
     pub(super) fn give(&self, class: u8, blocks: &[u64]) {
         if blocks.is_empty() {
             return;
@@ -342,11 +342,15 @@ impl Heap {
         let shape = self.classes.get(class);
         let mut bin = self.bins[class as usize].lock();
         for block in blocks {
-            let Some((number, within)) = self.split(*block) else { continue };
+            let Some((number, _)) = self.split(*block) else { continue };
             // A block freed twice, as a damaged pool may ask, can find its slab gone.
             let Use::Blocks { class: found, place, .. } = self.uses.get(number) else { continue };
-            let Some(index) = shape.index(within).filter(|_| found == class) else { continue };
+            if found != class {
+                continue;
+            }
             let slab = &mut bin.slabs[place as usize];
+            let number = slab.number;
+            let Some(index) = block.checked_sub(self.offset(number)).and_then(|within| shape.index(within as usize)) else { continue };
             let (word, bit) = (index / 64, 1 << (index % 64));
             if slab.free[word] & bit != 0 {
                 continue;
@@ -358,9 +362,9 @@ impl Heap {
                 bin.mark_partial(place);
             }
             // One that leaves is in nobody's way, nor of use to anybody, until it is empty.
-            if is_empty && (leaves || bin.partial.len() > 1) {
-                bin.remove(&self.uses, place);
-                self.runs.lock().give_used(number, 1);
+            if is_empty && (leaves || shape.slabs > 1 || bin.partial.len() > 1) {
+                bin.remove(&self.uses, shape, place);
+                self.runs.lock().give_used(number, shape.slabs);
             }
         }
     }
@@ -368,13 +372,12 @@ impl Heap {
     /// Gives up every slab that has only free blocks.
     pub(super) fn release_empty(&self) {
         for (class, bin) in self.bins.iter().enumerate() {
-            let count = self.classes.get(class as u8).count;
-            let mut bin = bin.lock();
-            let empty: Vec<_> = bin.partial.iter().copied().filter(|place| bin.slabs[*place as usize].free_count == count).collect();
+            let (mut bin, shape) = (bin.lock(), self.classes.get(class as u8));
+            let empty: Vec<_> = bin.partial.iter().copied().filter(|place| bin.slabs[*place as usize].free_count == shape.count).collect();
             for place in empty {
                 let number = bin.slabs[place as usize].number;
-                bin.remove(&self.uses, place);
-                self.runs.lock().give_used(number, 1);
+                bin.remove(&self.uses, shape, place);
+                self.runs.lock().give_used(number, shape.slabs);
             }
         }
     }
@@ -390,7 +393,6 @@ impl Heap {
             if slab > next {
                 free.give(next, slab - next);
             }
-            next = slab + 1;
             match found {
                 Found::Run { count } => {
                     self.uses.set(slab, Use::Run { count, is_untouched: true });
@@ -401,7 +403,8 @@ impl Heap {
                     for (word, bits) in used.iter_mut().enumerate() {
                         *bits = !*bits & shape.all_in(word);
                     }
-                    self.bins[class as usize].lock().add(&self.uses, class, slab, used);
+                    self.bins[class as usize].lock().add(&self.uses, class, shape, slab, used);
+                    next = slab + shape.slabs;
                 }
             }
         }
@@ -444,10 +447,15 @@ impl Heap {
     /// Notes in `held` that `block` is not in use: free in a cache of `class`, or retired.
     fn take_out(&self, held: &mut BTreeMap<u32, Found>, block: u64, cached: Option<u8>) -> Result<(), Error> {
         let twice = || Error::corrupt(block, "a block that is free twice");
-        let (number, within) = self.split(block).ok_or_else(twice)?;
+        let (slab, within) = self.split(block).ok_or_else(twice)?;
+        let before = match self.uses.get(slab) {
+            Use::Blocks { class, .. } => self.classes.place(class, within).map_or(0, |(before, _)| before),
+            _ => 0,
+        };
+        let number = slab.checked_sub(before).ok_or_else(twice)?;
         match held.get_mut(&number).ok_or_else(twice)? {
             Found::Blocks { class, used } => {
-                let index = self.classes.get(*class).index(within).filter(|_| cached.is_none_or(|cached| cached == *class)).ok_or_else(twice)?;
+                let (_, index) = self.classes.place(*class, within).filter(|_| cached.is_none_or(|cached| cached == *class)).ok_or_else(twice)?;
                 let (word, bit) = (index / 64, 1 << (index % 64));
                 if used[word] & bit == 0 {
                     return Err(twice());
@@ -476,25 +484,27 @@ impl Heap {
                 next += count;
                 continue;
             }
-            match self.uses.get(next) {
-                Use::Blocks { .. } if held.contains_key(&next) => next += 1,
-                Use::Run { count, .. } => {
-                    let end = next + count;
-                    if held.range(next..end).next().is_some() || free.peek().is_some_and(|(start, _)| *start < end) || end > runs.end() {
-                        return Err(Error::corrupt(self.offset(next), "a run of slabs that are in use otherwise"));
-                    }
-                    held.insert(next, Found::Run { count });
-                    next = end;
-                }
+            let (count, is_run) = match self.uses.get(next) {
+                Use::Blocks { class, .. } if held.contains_key(&next) => (self.classes.get(class).slabs, false),
+                Use::Run { count, .. } => (count, true),
                 _ => return Err(Error::corrupt(self.offset(next), "a slab that is neither free nor in use")),
+            };
+            let end = next + count;
+            let others = if is_run { next } else { next + 1 }..end;
+            if others.start < end && held.range(others).next().is_some() || free.peek().is_some_and(|(start, _)| *start < end) || end > runs.end() {
+                return Err(Error::corrupt(self.offset(next), "neighbouring slabs that are in use otherwise"));
             }
+            if is_run {
+                held.insert(next, Found::Run { count });
+            }
+            next = end;
         }
         Ok(())
     }
 }
 
 impl Bin {
-    fn add(&mut self, uses: &Table, class: u8, number: u32, free: Box<[u64]>) {
+    fn add(&mut self, uses: &Table, class: u8, shape: &Class, number: u32, free: Box<[u64]>) {
         let free_count = free.iter().map(|bits| bits.count_ones()).sum();
         let slab = Slab { number, free_count, partial_place: 0, free, leaves: false };
         let place = match self.vacant.pop() {
@@ -507,7 +517,7 @@ impl Bin {
                 self.slabs.len() as u32 - 1
             }
         };
-        uses.set(number, Use::Blocks { class, place, leaves: false });
+        uses.set_all(number, shape.slabs, Use::Blocks { class, place, leaves: false });
         if free_count > 0 {
             self.mark_partial(place);
         }
@@ -529,9 +539,9 @@ impl Bin {
     }
 
     /// Removes a slab whose blocks are all free.
-    fn remove(&mut self, uses: &Table, place: u32) {
+    fn remove(&mut self, uses: &Table, shape: &Class, place: u32) {
         let slab = &mut self.slabs[place as usize];
-        uses.set(slab.number, Use::None);
+        uses.set_all(slab.number, shape.slabs, Use::None);
         let leaves = std::mem::take(&mut slab.leaves);
         slab.number = 0;
         slab.free = Box::default();
@@ -541,10 +551,10 @@ impl Bin {
         }
     }
 
-    /// How many slabs of `count` blocks the blocks in use would fill, and one to have some at hand.
-    fn needed(&self, count: u32) -> usize {
-        let used: usize = self.slabs.iter().filter(|slab| slab.number != 0).map(|slab| (count - slab.free_count) as usize).sum();
-        used.div_ceil(count as usize) + 1
+    /// How many slabs or spans the blocks in use would fill, and one slab to have some at hand.
+    fn needed(&self, shape: &Class) -> usize {
+        let used: usize = self.slabs.iter().filter(|slab| slab.number != 0).map(|slab| (shape.count - slab.free_count) as usize).sum();
+        used.div_ceil(shape.count as usize) + usize::from(shape.slabs == 1)
     }
 
     /// All slabs, from the lowest on.
@@ -555,11 +565,11 @@ impl Bin {
     }
 
     /// Lets a slab leave.
-    fn leave(&mut self, uses: &Table, class: u8, place: u32) {
+    fn leave(&mut self, uses: &Table, class: u8, shape: &Class, place: u32) {
         let slab = &mut self.slabs[place as usize];
         let (number, free_count) = (slab.number, slab.free_count);
         if !std::mem::replace(&mut slab.leaves, true) {
-            uses.set(number, Use::Blocks { class, place, leaves: true });
+            uses.set_all(number, shape.slabs, Use::Blocks { class, place, leaves: true });
             if free_count > 0 {
                 self.unmark_partial(place);
             }
@@ -567,11 +577,11 @@ impl Bin {
     }
 
     /// Lets every slab stay.
-    fn stay(&mut self, uses: &Table, class: u8) {
+    fn stay(&mut self, uses: &Table, class: u8, shape: &Class) {
         for place in 0..self.slabs.len() as u32 {
             let slab = &mut self.slabs[place as usize];
             if std::mem::take(&mut slab.leaves) {
-                uses.set(slab.number, Use::Blocks { class, place, leaves: false });
+                uses.set_all(slab.number, shape.slabs, Use::Blocks { class, place, leaves: false });
                 if slab.free_count > 0 {
                     self.mark_partial(place);
                 }

@@ -28,9 +28,9 @@ struct Marks {
 
 /// Nothing is marked in the slab.
 const UNCLAIMED: u64 = 0;
-/// The slab is the second or a later one of a run.
+/// The slab is the second or a later one of a run or of a span.
 const INNER: u64 = 1;
-/// Plus the class: a block of the class is marked in the slab.
+/// Plus the class: a block of the class is marked in the slab, or in the span of which it is the first.
 const BLOCKS: u64 = 2;
 /// Plus the number of slabs: the slab is the first of a run that is marked.
 const RUN: u64 = 1 << 32;
@@ -187,13 +187,12 @@ impl<M: Medium> Reach<'_, M> {
         let at = off.bytes();
         let heap = &self.pool.alloc.heap;
         let outside = || Error::corrupt(at, "a block outside the pool's slabs");
-        let (slab, within) = heap.split(at).filter(|(slab, _)| *slab > 0).ok_or_else(outside)?;
-        let marks = self.slabs.get(slab as usize).ok_or_else(outside)?;
+        let (slab, within) = heap.split(at).filter(|(slab, _)| (1..self.slabs.len()).contains(&(*slab as usize))).ok_or_else(outside)?;
         match heap.classes.of(size) {
             Some(number) => {
                 let class = heap.classes.get(number);
-                let index = class.index(within).ok_or_else(|| Error::corrupt(at, "a block that begins inside another"))?;
-                self.claim_blocks(slab, marks, number)?;
+                let (before, index) = heap.classes.place(number, within).ok_or_else(|| Error::corrupt(at, "a block that begins inside another"))?;
+                let marks = self.claim_blocks(slab.checked_sub(before).filter(|first| *first > 0).ok_or_else(outside)?, number)?;
                 let blocks = marks.blocks.get_or_init(|| (0..class.bitmap_words()).map(|_| AtomicU64::new(0)).collect());
                 let bit = 1 << (index % 64);
                 match blocks[index / 64].fetch_or(bit, Ordering::AcqRel) & bit {
@@ -221,19 +220,29 @@ impl<M: Medium> Reach<'_, M> {
         Ok(())
     }
 
-    fn claim_blocks(&self, slab: u32, marks: &Marks, class: u8) -> Result<(), Error> {
-        let claim = BLOCKS + u64::from(class);
+    /// Claims the slabs that blocks of `class` share, from `first` on; what is marked in them.
+    fn claim_blocks(&self, first: u32, class: u8) -> Result<&Marks, Error> {
+        let heap = &self.pool.alloc.heap;
+        let (shape, claim, at) = (heap.classes.get(class), BLOCKS + u64::from(class), heap.offset(first));
+        let beyond = || Error::corrupt(at, "blocks that reach beyond the pool");
+        let shared = self.slabs.get(first as usize..first as usize + shape.slabs as usize).ok_or_else(beyond)?;
+        let marks = &shared[0];
         let found = marks.claim.load(Ordering::Acquire);
         if found == claim {
-            return Ok(());
+            return Ok(marks);
         }
         if found == UNCLAIMED {
-            self.pool.expect_header(slab, Header::Blocks(self.pool.alloc.heap.classes.get(class).size))?;
+            self.pool.expect_header(first, Header::Blocks(shape.size))?;
         }
-        match marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire) {
-            Err(found) if found != claim => Err(Error::corrupt(self.pool.alloc.heap.offset(slab), "a slab with blocks of two sizes")),
-            _ => Ok(()),
+        // The first slab comes last, as for a run; but others may claim the same span.
+        for (place, marks) in shared.iter().enumerate().rev() {
+            let claim = if place == 0 { claim } else { INNER };
+            match marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire) {
+                Err(found) if found != claim => return Err(Error::corrupt(at, "a slab with blocks of two sizes, or of two spans")),
+                _ => {}
+            }
         }
+        Ok(marks)
     }
 
     fn claim_run(&self, slab: u32, count: usize) -> Result<(), Error> {

@@ -99,9 +99,9 @@ impl<M: Medium> Pool<M> {
         let left = self.slabs_left(reserved);
         heap.set_low(left < reserved);
         if left >= reserved {
-            return (shape.cached as usize).div_ceil(2);
+            return (shape.cached as usize).div_ceil(2).max(1);
         }
-        let lacking = self.slabs_to_leave().saturating_sub(left) * shape.count as usize;
+        let lacking = (self.slabs_to_leave().saturating_sub(left) * shape.count as usize).div_ceil(shape.slabs as usize);
         usize::from(lacking == 0 || heap.has_free(class, lacking + 1))
     }
 }

@@ -5,9 +5,10 @@
 //!      +-------+------------+--------------+---------+-----
 //!      | magic | slab size  | slab count   | entries | ...
 //!      +-------+------------+--------------+---------+-----
-//! entry     bits 0-31 slab, 32-39 kind, 40-63 size of the blocks in bytes; in ascending order of slabs; slabs without entry are free
-//!   PARTLY  the slab holds blocks; words with one bit per block follow, set for those in use
-//!   FULL    the slab holds blocks, all in use
+//! entry     bits 0-31 slab, 32-39 kind, 40-63 size of the blocks in bytes; in ascending order of slabs; slabs without entry, and that are not of the span or
+//!           the run of one before, are free
+//!   PARTLY  the slab, or the span that begins there, holds blocks; words with one bit per block follow, set for those in use
+//!   FULL    it holds blocks, all in use
 //!   RUN     a run of slabs begins here; a word with their number follows
 //! ```
 //!
@@ -66,7 +67,7 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: i
                         words.extend(used);
                     }
                 }
-                1
+                shape.slabs
             }
         };
         free = free.max((slab - used_until, used_until));
@@ -140,13 +141,16 @@ impl<'p> Entries<'p> {
         }
         let class = self.heap.classes.exact((head >> 40) as usize)?;
         let shape = self.heap.classes.get(class);
+        if shape.slabs > room {
+            return None;
+        }
         match (head >> 32) as u8 {
-            FULL => Some((rest, slab, 1, Found::Blocks { class, used: shape.all() })),
+            FULL => Some((rest, slab, shape.slabs, Found::Blocks { class, used: shape.all() })),
             PARTLY => {
                 let (used, rest) = rest.split_at_checked(shape.bitmap_words())?;
                 let used: Box<[u64]> = used.iter().map(Word::get).collect();
                 let sound = used.iter().enumerate().all(|(word, bits)| bits & !shape.all_in(word) == 0);
-                sound.then_some((rest, slab, 1, Found::Blocks { class, used }))
+                sound.then_some((rest, slab, shape.slabs, Found::Blocks { class, used }))
             }
             _ => None,
         }

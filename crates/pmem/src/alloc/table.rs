@@ -14,7 +14,8 @@ const CHUNKS: usize = (u32::BITS - FIRST.trailing_zeros() + 1) as usize;
 pub(super) enum Use {
     /// Nothing; or it is the second or a later slab of a run.
     None,
-    /// Blocks of a class; the slab's own state is number `place` of that class's list. Of one that `leaves` no block is handed out.
+    /// Blocks of a class; the state of the slab, or of the span that it is one of, is number `place` of that class's list. Of one that `leaves` no block is
+    /// handed out.
     Blocks { class: u8, place: u32, leaves: bool },
     /// It was taken, with those behind it, and is about to be used: nobody has had any of them since the pool was opened.
     Untouched,
@@ -70,6 +71,11 @@ impl Table {
     /// Sets what `slab` is used for.
     pub(super) fn set(&self, slab: u32, used: Use) {
         self.word(slab).store(used.pack(), Ordering::Release);
+    }
+
+    /// Sets what `count` neighbouring slabs from `slab` on are used for, together.
+    pub(super) fn set_all(&self, slab: u32, count: u32, used: Use) {
+        (slab..slab + count).for_each(|slab| self.set(slab, used));
     }
 
     /// Sets `slab` unused if it is used as `current`; tells whether it was.

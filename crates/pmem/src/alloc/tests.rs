@@ -33,8 +33,9 @@ fn pool(slab_size: usize, slabs: usize) -> TestPool {
 
 /// The pool as if it had been closed and opened again.
 fn reopened(mut pool: TestPool, start: Start) -> TestPool {
-    let slab_size = pool.alloc.slab_size();
-    let alloc = Allocator::new(&pool, slab_size, start, false);
+    let classes = pool.alloc.heap.classes;
+    let has_spans = std::ptr::eq(classes, Classes::of_slab(classes.slab_size, true));
+    let alloc = Allocator::new(&pool, classes.slab_size, has_spans, start, false);
     let pool_mut = Arc::get_mut(&mut pool).unwrap();
     pool_mut.alloc = alloc;
     pool_mut.epochs = Epochs::new();
@@ -81,7 +82,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let size = prop_oneof![4 => 1usize..600, 2 => prop::sample::select(vec![64, 256, 512, 1024, 2048, 4096]), 2 => 1usize..9000, 1 => 1usize..200_000];
+    let size = prop_oneof![4 => 1usize..600, 2 => prop::sample::select(vec![64, 256, 512, 1024, 2048, 4096]), 2 => 1usize..9000, 2 => 1usize..200_000];
     let step = prop_oneof![
         6 => size.prop_map(Step::Allocate),
         3 => any::<prop::sample::Index>().prop_map(Step::Free),
@@ -98,9 +99,12 @@ proptest! {
 
     /// Blocks handed out are disjoint, aligned and inside the pool; and what is allocated survives a clean shutdown and a crash.
     #[test]
-    fn blocks_agree_with_a_set_of_intervals(steps in steps(), small in any::<bool>()) {
+    fn blocks_agree_with_a_set_of_intervals(steps in steps(), small in any::<bool>(), has_spans in any::<bool>()) {
         let slab_size: usize = if small { 4 << 10 } else { 64 << 10 };
-        let pool = pool(slab_size, 40);
+        let mut pool = pool(slab_size, 40);
+        if !has_spans {
+            Arc::get_mut(&mut pool).unwrap().alloc = Allocator::new(&pool, slab_size, false, Start::Created, false);
+        }
         let mut blocks: BTreeMap<u64, usize> = BTreeMap::new();
         for step in steps {
             match step {
@@ -430,7 +434,7 @@ fn what_is_no_block_cannot_be_freed() {
 fn marks_are_checked() {
     let pool = pool(4 << 10, 16);
     let small = pool.allocate(100).unwrap();
-    let large = pool.allocate(9000).unwrap();
+    let large = pool.allocate(12_000).unwrap();
     let pool = reopened(pool, Start::Unclean);
     let reach = pool.reach();
     let what = |off: u64, size: usize| match reach.mark(Off::<u8>::new(off), size) {
@@ -445,16 +449,84 @@ fn marks_are_checked() {
     assert_eq!(what(small.bytes(), 60), "a slab header that does not fit a block in the slab");
     assert_eq!(what(small.bytes(), 100), "");
     assert_eq!(what(small.bytes(), 100), "a block that is reachable twice");
-    assert_eq!(what(small.bytes(), 60), "a slab with blocks of two sizes");
+    assert_eq!(what(small.bytes(), 60), "a slab with blocks of two sizes, or of two spans");
     assert_eq!(what(large.bytes(), 100), "a slab header that does not fit a block in the slab");
     assert_eq!(what(large.bytes(), 5000), "a slab header that does not fit a block in the slab");
     assert_eq!(what(large.bytes(), 100_000), "a large block that reaches beyond the pool");
     assert_eq!(what(large.bytes(), usize::MAX), "a block outside the pool's slabs");
-    assert_eq!(what(large.bytes() + 8, 9000), "a large block that does not begin a slab");
-    assert_eq!(what(large.bytes(), 9000), "");
-    assert_eq!(what(large.bytes(), 9000), "a large block that overlaps another block");
+    assert_eq!(what(large.bytes() + 8, 12_000), "a large block that does not begin a slab");
+    assert_eq!(what(large.bytes(), 12_000), "");
+    assert_eq!(what(large.bytes(), 12_000), "a large block that overlaps another block");
     pool.adopt(reach).unwrap();
-    expect_exactly(&pool, &BTreeMap::from([(small.bytes(), 100), (large.bytes(), 9000)]));
+    expect_exactly(&pool, &BTreeMap::from([(small.bytes(), 100), (large.bytes(), 12_000)]));
+}
+
+/// A span is what its header says, and nobody else's: not of one that begins in it, in which it begins, or of a slab or a run within.
+#[test]
+fn spans_are_checked() {
+    let pool = pool(4 << 10, 32);
+    let first = pool.allocate(5000).unwrap().bytes();
+    let second = pool.allocate(5000).unwrap().bytes();
+    // Three in four slabs, one behind the other.
+    let size = pool.alloc.heap.classes.get(pool.alloc.heap.classes.of(5000).unwrap()).size as usize;
+    assert_eq!(second, first + size as u64);
+    let slab = (first >> 12) as u32;
+    let within = |place: u32| (u64::from(slab + place) << 12) + 64;
+    let end = pool.length() as u64 - 2 * 4096 + 64;
+    for (place, header) in [(1, Header::Blocks(112)), (2, Header::Run(1)), (3, Header::Blocks(size as u32))] {
+        pool.write_header(slab + place, header);
+    }
+    pool.write_header((end >> 12) as u32, Header::Blocks(size as u32));
+    let pool = reopened(pool, Start::Unclean);
+    for (other, other_size) in [(within(1), 112), (within(2), 4032), (within(3), 5000), (first, 112)] {
+        for other_comes_first in [false, true] {
+            let mut marks = [(first, 5000), (second, 5000), (other, other_size)];
+            marks.rotate_right(usize::from(other_comes_first));
+            let reach = pool.reach();
+            let refused: Vec<_> = marks.into_iter().filter(|(at, size)| reach.mark(Off::<u8>::new(*at), *size).is_err()).map(|(at, _)| at).collect();
+            let expected = if other_comes_first && other != first { vec![first, second] } else { vec![other] };
+            assert_eq!(refused, expected, "{other_size} at {other}");
+        }
+    }
+    let reach = pool.reach();
+    let what = |off: u64, size: usize| match reach.mark(Off::<u8>::new(off), size) {
+        Ok(()) => "",
+        Err(Error::Corrupt { what, .. }) => what,
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(what(end, 5000), "blocks that reach beyond the pool");
+    assert_eq!(what(second + 64, 5000), "a block that begins inside another");
+    assert_eq!(what(64 + size as u64, 5000), "a block outside the pool's slabs");
+    assert_eq!(what(second, 5000), "");
+    assert_eq!(what(second, 5000), "a block that is reachable twice");
+    pool.adopt(reach).unwrap();
+    expect_exactly(&pool, &BTreeMap::from([(second, 5000)]));
+    assert_eq!(pool.allocate(5000).unwrap().bytes(), first);
+    assert!(pool.allocate(3000).unwrap().bytes() >= within(4) - 64, "what is free in a span is free for its blocks alone");
+}
+
+/// The blocks of a span cost one header, and are nobody's cache's; what is free again is free for all.
+#[test]
+fn spans_come_and_go_as_a_whole() {
+    let pool = pool(64 << 10, 64);
+    let costs = |pool: &TestPool| (pool.medium().flushes.load(Ordering::Relaxed), pool.medium().fences.load(Ordering::Relaxed));
+    let (before, free_before) = (costs(&pool), pool.room());
+    let blocks: Vec<_> = (0..5).map(|_| pool.allocate(34 << 10).unwrap()).collect();
+    assert_eq!(costs(&pool), (before.0 + 1, before.1 + 1));
+    assert_eq!(free_before - pool.room(), 3 << 16, "five in three slabs");
+    blocks[1..].iter().for_each(|block| pool.free(*block));
+    assert_eq!(pool.evacuate(Evacuation::Sparse), 0);
+    pool.settle();
+    assert_eq!(pool.evacuate(Evacuation::All), 3);
+    assert!(pool.is_leaving(blocks[0]));
+    let moved = pool.allocate(34 << 10).unwrap();
+    assert_ne!(moved, blocks[0]);
+    pool.free(blocks[0]);
+    pool.settle();
+    expect_exactly(&pool, &BTreeMap::from([(moved.bytes(), 34 << 10)]));
+    pool.free(moved);
+    assert_eq!(pool.room(), free_before);
+    assert!(with_reserve(Reserve::All, || pool.allocate((63 << 16) - LINE)).is_ok());
 }
 
 /// A run that is refused because a block lies in its middle left a claim on its beginning, and whoever went on regardless had the block's slab twice.
@@ -479,34 +551,34 @@ fn a_run_is_untouched_once() {
     let pool = pool(4 << 10, 16);
     let untouched = |pool: &TestPool, size| pool.allocate(size).map(|run| (run, pool.is_untouched(run))).unwrap();
     assert!(!untouched(&pool, 100).1, "of small blocks it is not known");
-    let (first, is_untouched) = untouched(&pool, 5000);
+    let (first, is_untouched) = untouched(&pool, 8000);
     assert!(is_untouched);
-    let (second, is_untouched) = untouched(&pool, 3000);
+    let (second, is_untouched) = untouched(&pool, 4000);
     assert!(is_untouched);
     pool.free(first);
-    let (again, is_untouched) = untouched(&pool, 5000);
+    let (again, is_untouched) = untouched(&pool, 8000);
     assert!(again == first && !is_untouched);
     pool.free(again);
     pool.free(second);
     pool.give_back().unwrap();
-    assert!(!untouched(&pool, 5000).1);
-    assert!(!untouched(&pool, 3 << 12).1, "the pool has become shorter and grown again");
+    assert!(!untouched(&pool, 8000).1);
+    assert!(!untouched(&pool, (3 << 12) - 64).1, "the pool has become shorter and grown again");
 
     let pool = reopened(pool, Start::Unclean);
     pool.adopt(pool.reach()).unwrap();
-    let (last, is_untouched) = untouched(&pool, 3 << 12);
+    let (last, is_untouched) = untouched(&pool, (3 << 12) - 64);
     assert!(is_untouched);
 
     // What was in use then is its owner's, and the next one's no more.
     let pool = reopened(pool, Start::Unclean);
     let reach = pool.reach();
-    reach.mark(last, 3 << 12).unwrap();
+    reach.mark(last, (3 << 12) - 64).unwrap();
     pool.adopt(reach).unwrap();
     assert!(pool.is_untouched(last));
-    let rest = std::iter::from_fn(|| pool.allocate(5000).ok()).count();
+    let rest = std::iter::from_fn(|| pool.allocate(8000).ok()).count();
     assert!(rest > 0);
     pool.free(last);
-    let (again, is_untouched) = untouched(&pool, 5000);
+    let (again, is_untouched) = untouched(&pool, 8000);
     assert!(again.bytes() == last.bytes() && !is_untouched);
 }
 
@@ -515,14 +587,14 @@ fn an_audit_finds_leaks_and_blocks_that_are_free_but_reachable() {
     let pool = pool(4 << 10, 16);
     let kept = pool.allocate(100).unwrap();
     let leaked = pool.allocate(100).unwrap();
-    let run = pool.allocate(5000).unwrap();
+    let run = pool.allocate(8000).unwrap();
     let reach = pool.reach();
     reach.mark(kept, 100).unwrap();
     let usage = pool.audit(&reach).unwrap();
     assert_eq!(usage, Usage { reachable: 1, leaked: 2, leaked_at: Some(leaked.bytes()), retired: 0 });
 
     reach.mark(leaked, 100).unwrap();
-    reach.mark(run, 5000).unwrap();
+    reach.mark(run, 8000).unwrap();
     assert_eq!(pool.audit(&reach).unwrap(), Usage { reachable: 3, ..Usage::default() });
     pool.retire(run, &pool.pin());
     assert!(matches!(pool.audit(&reach), Err(Error::Corrupt { at, .. }) if at == run.bytes() - 64));

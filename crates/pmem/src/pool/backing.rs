@@ -118,22 +118,23 @@ impl Backing {
         if allocated >= metadata.len() {
             return Ok(false);
         }
-        // What is to have space and comes next, as far as it has been looked at.
-        let (mut from, mut to) = (0, slab_size);
-        while to < size {
+        // Where what is to have space begins, as far as is known, and where it ends: a span that is no more, whose header is still there, does not hide what
+        // begins in it.
+        let (mut from, mut end) = (0, slab_size);
+        for at in (slab_size..size).step_by(slab_size) {
             // Not through the mapping: to look at a hole there may take space.
             let mut first = [0; HEADER_BYTES];
-            mapping.file().read_exact_at(&mut first, to as u64).map_err(|error| mapping.error("read", error))?;
-            match u32::try_from(to / slab_size).ok().and_then(|slab| extent_of(slab, &first)) {
-                Some(count) => to = to.saturating_add(count as usize * slab_size),
+            mapping.file().read_exact_at(&mut first, at as u64).map_err(|error| mapping.error("read", error))?;
+            match u32::try_from(at / slab_size).ok().and_then(|slab| extent_of(slab, &first, slab_size)) {
+                Some(count) => end = end.max(at.saturating_add(count as usize * slab_size)),
+                None if at < end => {}
                 None => {
-                    self.allocate(from, to)?;
-                    to += slab_size;
-                    from = to;
+                    self.allocate(from, end)?;
+                    (from, end) = (at + slab_size, at + slab_size);
                 }
             }
         }
-        self.allocate(from, to.min(size))?;
+        self.allocate(from, end.min(size))?;
         Ok(true)
     }
 

@@ -43,9 +43,11 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EVERLEAF");
 /// The version of the format. A change that older libraries cannot live with raises it.
 pub(crate) const VERSION: u64 = 1;
 /// Feature bits that a library must know to open the pool.
-pub(crate) const FEATURES: u64 = JOURNAL;
+pub(crate) const FEATURES: u64 = JOURNAL | SPANS;
 /// The feature bit of a pool that is not whole without its journal (`journal.rs`).
 pub(crate) const JOURNAL: u64 = 1;
+/// The feature bit of a pool whose blocks of more than half a slab share spans (`alloc.rs`). Without it, each has a run for itself.
+pub(crate) const SPANS: u64 = 2;
 /// The smallest slab, and so the smallest header.
 pub(crate) const SLAB_SIZE_MIN: usize = 4096;
 /// The largest slab.

@@ -162,7 +162,7 @@ fn a_stale_superblock_is_noticed() {
 
 #[test]
 fn features_and_versions_of_the_future_are_refused() {
-    for (change, version, features) in [((|it| it.version = 2) as fn(&mut Superblock), 2, 0), (|it| it.features_incompatible = 4, 1, 4)] {
+    for (change, version, features) in [((|it| it.version = 2) as fn(&mut Superblock), 2, SPANS), (|it| it.features_incompatible = 4, 1, 4)] {
         let (memory, _) = memory_pool();
         forge(&memory, change);
         match reopen(&memory) {

@@ -5,23 +5,20 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-/// Longest value in bytes. They are of all sizes up to that.
-const VALUE_SIZE: usize = 8 << 10;
-
-/// Overwrites all of some keys, which have `live_size` bytes with their values, in another order and with values of other sizes each round, in a pool that may
-/// be `ratio` times as large as that.
-fn churn(live_size: usize, ratio: f64, rounds: usize, seed: u64) {
+/// Overwrites all of some keys, which have `live_size` bytes with their values of all sizes up to `value_size`, in another order and with values of other sizes
+/// each round, in a pool that may be `ratio` times as large as that.
+fn churn(live_size: usize, value_size: usize, ratio: f64, rounds: usize, seed: u64) {
     println!("seed {seed:#x}");
     let mut random = StdRng::seed_from_u64(seed);
     let store = Store::anonymous(Options { size_max: (live_size as f64 * ratio) as usize, ..Options::default() }).unwrap();
     let space = store.namespace("space").unwrap();
-    let mut keys: Vec<u64> = (0..live_size / (VALUE_SIZE / 2 + 8)).map(|key| key as u64).collect();
+    let mut keys: Vec<u64> = (0..live_size / (value_size / 2 + 8)).map(|key| key as u64).collect();
     let mut sizes = vec![0; keys.len()];
-    let bytes = vec![0x5a; VALUE_SIZE];
+    let bytes = vec![0x5a; value_size];
     for round in 0..=rounds {
         keys.shuffle(&mut random);
         for (done, key) in keys.iter().enumerate() {
-            let size = random.random_range(0..VALUE_SIZE);
+            let size = random.random_range(0..value_size);
             let outcome = space.put(&key.to_be_bytes(), &bytes[..size]);
             outcome.unwrap_or_else(|error| panic!("round {round}, {done} of {} keys: {error}", keys.len()));
             sizes[*key as usize] = size;
@@ -35,11 +32,13 @@ fn churn(live_size: usize, ratio: f64, rounds: usize, seed: u64) {
 /// Of so few keys the sizes vary more.
 #[test]
 fn a_store_that_is_overwritten_stays_as_large_as_it_is() {
-    churn(64 << 20, 1.35, 4, 0x5eed);
+    churn(64 << 20, 8 << 10, 1.35, 4, 0x5eed);
+    churn(64 << 20, 100 << 10, 1.35, 4, 0x5eed);
 }
 
 #[test]
 #[ignore = "1 GB, ten times"]
 fn a_gigabyte_that_is_overwritten_ten_times_stays_a_gigabyte() {
-    churn(1 << 30, 1.25, 10, 0x5eed);
+    churn(1 << 30, 8 << 10, 1.25, 10, 0x5eed);
+    churn(1 << 30, 100 << 10, 1.25, 10, 0x5eed);
 }

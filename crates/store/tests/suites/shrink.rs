@@ -117,6 +117,36 @@ fn the_file_gets_as_small_as_what_is_left() {
     }
 }
 
+/// Values of more than half a slab that share slabs are moved as small ones are, beside a snapshot, too.
+#[test]
+fn what_shares_slabs_is_moved() {
+    const KEYS: u64 = 300;
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("pool");
+    let store = Store::open(&path, Options { size_max: 64 << 20, ..Options::default() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let value = |n: u64| vec![n as u8; 40_000 + n as usize];
+    (0..KEYS).for_each(|n| space.put(&key(n), &value(n)).unwrap());
+    let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let before = taken();
+    assert!(before < KEYS * 40_000 * 5 / 4 + (4 << 20), "{before} bytes");
+    (0..KEYS).filter(|n| n % 5 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+    let snapshot = store.snapshot().unwrap();
+    let held = now(&space);
+    let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
+    assert!(shrunk.is_complete && shrunk.records > KEYS / 10, "{shrunk:?}");
+    let live = KEYS / 5 * 40_000;
+    assert!(taken() < live * 5 / 4 + (1 << 20), "{} bytes for {live}, {before} before; {shrunk:?}", taken());
+    assert!(now(&space) == held && as_of(&snapshot, &space) == held && held.len() as u64 == KEYS / 5);
+    assert!((0..KEYS).step_by(5).all(|n| held[&key(n)[..]] == value(n)));
+    check(&store);
+    // A crash.
+    drop((snapshot, space, store));
+    let store = Store::open(&path, Options::default()).unwrap();
+    assert!(now(&store.namespace("space").unwrap()) == held);
+    check(&store);
+}
+
 /// A pool that was full of small values, of which hardly any are left, has room for a large one when it is compacted: leaves of Ever that are not needed are in
 /// nobody's way, and those that are lie together.
 #[test]

@@ -16,9 +16,14 @@ const LINE: usize = 64;
 const FAR_MS: u64 = 32_503_680_000_000;
 /// Each in a namespace of its name.
 const INDEXES: [&str; 6] = ["isle", "ever", "nv", "fp", "lb", "wb"];
-/// Of the format that is written now: pool format 1, store format 3.
-const CLOSED: &str = include_str!("pools/pool-1-store-3-closed.txt");
-const OPEN: &str = include_str!("pools/pool-1-store-3-open.txt");
+/// Of the format that is written now: pool format 1 with spans, store format 3.
+const CLOSED: &str = include_str!("pools/pool-1-spans-store-3-closed.txt");
+const OPEN: &str = include_str!("pools/pool-1-spans-store-3-open.txt");
+/// From before there were spans.
+const CLOSED_WITHOUT_SPANS: &str = include_str!("pools/pool-1-store-3-closed.txt");
+const OPEN_WITHOUT_SPANS: &str = include_str!("pools/pool-1-store-3-open.txt");
+/// Values of more than half a slab, in the first of the namespaces.
+const LARGE: [(&[u8], usize); 2] = [(b"large", 2500), (b"larger", 5000)];
 
 type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
 
@@ -54,6 +59,10 @@ fn fill(store: &Store) -> Content {
         content.insert((index.to_owned(), b"a key that is longer than eight bytes".to_vec()), (b"and over".to_vec(), None));
         assert!(space.delete(&[b'k', 13]).unwrap());
         content.remove(&(index.to_owned(), vec![b'k', 13]));
+    }
+    for (key, size) in LARGE {
+        store.namespace(INDEXES[0]).unwrap().put(key, &vec![7; size]).unwrap();
+        content.insert((INDEXES[0].to_owned(), key.to_vec()), (vec![7; size], None));
     }
     content
 }
@@ -127,7 +136,7 @@ fn write_pools() {
         } else {
             drop(store);
         }
-        let path = format!("{}/tests/suites/pools/pool-1-store-3-{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/tests/suites/pools/pool-1-spans-store-3-{name}.txt", env!("CARGO_MANIFEST_DIR"));
         std::fs::write(path, encode(&memory)).unwrap();
     }
 }
@@ -135,7 +144,8 @@ fn write_pools() {
 #[test]
 fn pools_of_every_format_are_read_and_written() {
     let (_, expected) = new(&Memory::new(SIZE).unwrap());
-    for (name, text) in [("closed", CLOSED), ("open", OPEN)] {
+    let pools = [("closed", CLOSED), ("open", OPEN), ("closed, without spans", CLOSED_WITHOUT_SPANS), ("open, without spans", OPEN_WITHOUT_SPANS)];
+    for (name, text) in pools {
         let memory = decode(text);
         let store = open(memory.clone()).unwrap();
         assert_eq!(store.namespaces().len(), INDEXES.len(), "{name}");
@@ -146,6 +156,11 @@ fn pools_of_every_format_are_read_and_written() {
             let space = store.namespace(index).unwrap();
             (0..40_u8).for_each(|n| space.put(&[b'n', n], &[n; 20]).unwrap());
             (0..40_u8).for_each(|n| assert!(space.delete(&[b'n', n]).unwrap()));
+            for (_, size) in LARGE {
+                space.put(b"new", &vec![8; size]).unwrap();
+                assert_eq!(space.value_size(b"new").unwrap(), Some(size), "{name}");
+            }
+            assert!(space.delete(b"new").unwrap());
         }
         assert!(content(&store) == expected && store.verify().unwrap().is_sound(), "{name}");
         store.close().unwrap();
