@@ -39,9 +39,9 @@
 //! *Reserve.* The last of a pool's room is for who takes something back, and cannot be told that there is no room (`reserve.rs`).
 //!
 //! # Cost
-//! In the pool: 64 bytes per slab, what rounding up to a class wastes (`class.rs`), and the rest of a run's last slab. In DRAM: about 60 bytes per slab and one
-//! bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half a slab of each class,
-//! and none of spans.
+//! In the pool: 64 bytes per slab, span or run, what rounding up to a class wastes (`class.rs`), and the rest of a run's last slab. In DRAM: about 60 bytes per
+//! slab and one bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half a slab of
+//! each class, and none of spans.
 
 mod cache;
 mod class;
@@ -227,7 +227,7 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Whether nobody but who has the block now has stored to it since the pool was opened: what is there that the owner has not changed is durable, as opening
-    /// makes it. Known of blocks that take whole slabs; of others it is not, nor before the pool is recovered.
+    /// makes it. Known of runs; of others it is not, nor before the pool is recovered.
     pub fn is_untouched<T: ?Sized>(&self, block: Off<T>) -> bool {
         self.alloc.heap.is_untouched(block.bytes())
     }
@@ -299,7 +299,7 @@ impl<M: Medium> Pool<M> {
     fn allocate_run(&self, size: usize) -> Result<u64, Error> {
         let heap = &self.alloc.heap;
         let too_large = || Error::TooLarge { size, size_max: heap.offset(u32::MAX) as usize - FIRST };
-        let count = size.checked_add(FIRST).map(|bytes| bytes.div_ceil(heap.slab_size())).and_then(|count| u32::try_from(count).ok()).ok_or_else(too_large)?;
+        let count = heap.classes.run_of(size).and_then(|count| u32::try_from(count).ok()).ok_or_else(too_large)?;
         self.free_ripe();
         let slab = self.take_slabs(count)?;
         // persist-equivalent(fence drop): the run's one block is sealed, which fences, before it is linked. Runs are rare, and slabs keep one rule.

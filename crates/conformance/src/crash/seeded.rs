@@ -255,9 +255,13 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
                 None => (Some(false), 0, format!("no {code:?} after {function:?} in {file}")),
             },
             How::At(world, file, text, verb, act) | How::From(_, world, file, text, verb, act) => {
-                let run = |site: Site| match seed.how {
-                    How::From(start, ..) => exhaust(find(world), options, start, Fault { site, act: *act }),
-                    _ => attack(find(world), options, Fault { site, act: *act }),
+                let run = |site: Site| {
+                    let life = CrashOptions { fault: Some(Fault { site, act: *act }), ..options.life.clone() };
+                    let options = Options { life, ..options.clone() };
+                    match seed.how {
+                        How::From(start, ..) => exhaust(find(world), &options, start),
+                        _ => attack(find(world), &options),
+                    }
                 };
                 let reports = sites(world, *verb, file, text).into_iter().map(run).collect::<Vec<_>>();
                 match reports.is_empty() {
@@ -305,15 +309,13 @@ fn by_threads(index: &str, options: threads::Options) -> (Option<bool>, u64, Str
 }
 
 /// Stage by stage, until something breaks.
-fn attack(suite: &dyn Suite, options: &Options, fault: Fault) -> Report {
-    let options = Options { life: CrashOptions { fault: Some(fault), ..options.life.clone() }, ..options.clone() };
-    until_found(super::mutate::stages(&options).into_iter().map(|(random, stage)| super::mutate::run(suite, random, &stage)))
+fn attack(suite: &dyn Suite, options: &Options) -> Report {
+    until_found(super::mutate::stages(options).into_iter().map(|(random, stage)| super::mutate::run(suite, random, &stage)))
 }
 
 /// All that two operations from this start leave; then the same with a second life of every image, again and again, for each draws its operations.
-fn exhaust(suite: &dyn Suite, options: &Options, start: &str, fault: Fault) -> Report {
-    let life = CrashOptions { fault: Some(fault), ..options.life.clone() };
-    let options = Options { operations: 2, closes: true, shrinks: false, start: Some(start.to_owned()), life, ..options.clone() };
+fn exhaust(suite: &dyn Suite, options: &Options, start: &str) -> Report {
+    let options = Options { operations: 2, closes: true, shrinks: false, start: Some(start.to_owned()), ..options.clone() };
     let drawn = (1..=DRAWS).map(|draw| Options { second_life_every: 1, seed: options.seed + draw, ..options.clone() });
     until_found(std::iter::once(options.clone()).chain(drawn).map(|options| suite.every(&options)))
 }

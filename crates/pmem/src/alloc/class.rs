@@ -23,7 +23,7 @@ const ALIGN_MAX: usize = 256;
 const CLASSES_MAX: usize = 64;
 /// No block that shares one slab with others is larger than half the largest slab.
 const SIZE_MAX: usize = 32 << 10;
-/// Numbers of slabs, and of the blocks that share them. A pool from before there were any has none.
+/// Numbers of slabs, and of the blocks that share them. A pool from before there were any has none. Recovery goes by them: another list is another format.
 const SPANS: [(usize, usize); 10] = [(3, 5), (2, 3), (3, 4), (5, 6), (6, 5), (4, 3), (3, 2), (5, 3), (5, 2), (7, 2)];
 /// Most blocks of a class that a thread keeps for itself.
 pub(super) const CACHED_MAX: usize = 64;
@@ -149,6 +149,7 @@ impl Classes {
 
         let spans = SPANS.iter().filter(|_| has_spans).map(|(slabs, count)| Class::filling(*slabs, *count, slab_size));
         let all: Vec<_> = sizes.iter().map(|size| Class::new(*size, 1, slab_size)).chain(spans).collect();
+        assert!(all.len() <= CLASSES_MAX, "{} classes", all.len());
         let mut classes = Self {
             list: [all[0]; CLASSES_MAX],
             count: all.len(),
@@ -165,7 +166,7 @@ impl Classes {
         classes
     }
 
-    /// The smallest class that holds `size` bytes; `None` when that takes whole slabs.
+    /// The smallest class that holds `size` bytes; `None` when that takes a run.
     #[inline]
     pub(super) fn of(&self, size: usize) -> Option<u8> {
         if size <= self.size_max { Some(self.by_size[size.div_ceil(STEP)]) } else { self.of_span(size) }
@@ -174,8 +175,13 @@ impl Classes {
     #[cold]
     fn of_span(&self, size: usize) -> Option<u8> {
         let number = (self.spans..self.count).find(|class| self.list[*class].size as usize >= size)?;
-        let (class, alone) = (&self.list[number], (size + FIRST).div_ceil(self.slab_size));
-        ((class.slabs as usize) < alone * class.count as usize).then_some(number as u8)
+        let class = &self.list[number];
+        ((class.slabs as usize) < self.run_of(size)? * class.count as usize).then_some(number as u8)
+    }
+
+    /// Number of slabs in a run for a block of `size` bytes; `None` when no number says how many.
+    pub(super) fn run_of(&self, size: usize) -> Option<usize> {
+        Some(size.checked_add(FIRST)?.div_ceil(self.slab_size))
     }
 
     /// A class by its number.

@@ -44,8 +44,9 @@ pub(super) struct Heap {
 }
 
 /// The slabs of one class.
-#[derive(Default)]
 struct Bin {
+    class: u8,
+    shape: &'static Class,
     slabs: Vec<Slab>,
     /// Places of `slabs` that are not in use.
     vacant: Vec<u32>,
@@ -92,7 +93,7 @@ impl Heap {
             slab_bits: classes.slab_size.trailing_zeros(),
             classes,
             uses: Table::new(),
-            bins: (0..classes.count()).map(|_| Mutex::default()).collect(),
+            bins: (0..classes.count() as u8).map(|class| Mutex::new(Bin::new(class, classes.get(class)))).collect(),
             runs: Mutex::new(Runs::new()),
             bare: Mutex::new(Runs::new()),
             is_holey,
@@ -269,19 +270,18 @@ impl Heap {
 
     /// Makes `slab`, and those behind it that blocks of `class` share with it, slabs of free blocks. Its header is durable.
     pub(super) fn add_slab(&self, class: u8, slab: u32) {
-        let shape = self.classes.get(class);
-        self.bins[class as usize].lock().add(&self.uses, class, shape, slab, shape.all());
+        self.bins[class as usize].lock().add(&self.uses, slab, self.classes.get(class).all());
     }
 
     /// Lets slabs leave: those that are not needed for the blocks in use, or all of them if `all`. How many they are.
     pub(super) fn evacuate(&self, all: bool) -> usize {
         let mut leaving = 0;
-        for (class, bin) in self.bins.iter().enumerate() {
-            let (mut bin, shape) = (bin.lock(), self.classes.get(class as u8));
-            let stay = if all { 0 } else { bin.needed(shape) };
+        for bin in &self.bins {
+            let mut bin = bin.lock();
+            let stay = if all { 0 } else { bin.needed() };
             for place in bin.in_order().into_iter().skip(stay) {
-                bin.leave(&self.uses, class as u8, shape, place);
-                leaving += shape.slabs as usize;
+                bin.leave(&self.uses, place);
+                leaving += bin.shape.slabs as usize;
             }
         }
         self.evacuations.fetch_add(1, Ordering::Release);
@@ -290,8 +290,8 @@ impl Heap {
 
     /// Ends an evacuation: what has not left stays.
     pub(super) fn stay(&self) {
-        for (class, bin) in self.bins.iter().enumerate() {
-            bin.lock().stay(&self.uses, class as u8, self.classes.get(class as u8));
+        for bin in &self.bins {
+            bin.lock().stay(&self.uses);
         }
     }
 
@@ -363,7 +363,7 @@ impl Heap {
             }
             // One that leaves is in nobody's way, nor of use to anybody, until it is empty.
             if is_empty && (leaves || shape.slabs > 1 || bin.partial.len() > 1) {
-                bin.remove(&self.uses, shape, place);
+                bin.remove(&self.uses, place);
                 self.runs.lock().give_used(number, shape.slabs);
             }
         }
@@ -371,13 +371,13 @@ impl Heap {
 
     /// Gives up every slab that has only free blocks.
     pub(super) fn release_empty(&self) {
-        for (class, bin) in self.bins.iter().enumerate() {
-            let (mut bin, shape) = (bin.lock(), self.classes.get(class as u8));
-            let empty: Vec<_> = bin.partial.iter().copied().filter(|place| bin.slabs[*place as usize].free_count == shape.count).collect();
+        for bin in &self.bins {
+            let mut bin = bin.lock();
+            let empty: Vec<_> = bin.partial.iter().copied().filter(|place| bin.slabs[*place as usize].free_count == bin.shape.count).collect();
             for place in empty {
                 let number = bin.slabs[place as usize].number;
-                bin.remove(&self.uses, shape, place);
-                self.runs.lock().give_used(number, shape.slabs);
+                bin.remove(&self.uses, place);
+                self.runs.lock().give_used(number, bin.shape.slabs);
             }
         }
     }
@@ -403,7 +403,7 @@ impl Heap {
                     for (word, bits) in used.iter_mut().enumerate() {
                         *bits = !*bits & shape.all_in(word);
                     }
-                    self.bins[class as usize].lock().add(&self.uses, class, shape, slab, used);
+                    self.bins[class as usize].lock().add(&self.uses, slab, used);
                     next = slab + shape.slabs;
                 }
             }
@@ -447,15 +447,13 @@ impl Heap {
     /// Notes in `held` that `block` is not in use: free in a cache of `class`, or retired.
     fn take_out(&self, held: &mut BTreeMap<u32, Found>, block: u64, cached: Option<u8>) -> Result<(), Error> {
         let twice = || Error::corrupt(block, "a block that is free twice");
-        let (slab, within) = self.split(block).ok_or_else(twice)?;
-        let before = match self.uses.get(slab) {
-            Use::Blocks { class, .. } => self.classes.place(class, within).map_or(0, |(before, _)| before),
-            _ => 0,
-        };
-        let number = slab.checked_sub(before).ok_or_else(twice)?;
-        match held.get_mut(&number).ok_or_else(twice)? {
+        let (slab, _) = self.split(block).ok_or_else(twice)?;
+        // What has begun last has the slab, if it reaches so far.
+        let (&number, found) = held.range_mut(..=slab).next_back().ok_or_else(twice)?;
+        let within = (block - self.offset(number)) as usize;
+        match found {
             Found::Blocks { class, used } => {
-                let (_, index) = self.classes.place(*class, within).filter(|_| cached.is_none_or(|cached| cached == *class)).ok_or_else(twice)?;
+                let index = self.classes.get(*class).index(within).filter(|_| cached.is_none_or(|cached| cached == *class)).ok_or_else(twice)?;
                 let (word, bit) = (index / 64, 1 << (index % 64));
                 if used[word] & bit == 0 {
                     return Err(twice());
@@ -484,18 +482,14 @@ impl Heap {
                 next += count;
                 continue;
             }
-            let (count, is_run) = match self.uses.get(next) {
-                Use::Blocks { class, .. } if held.contains_key(&next) => (self.classes.get(class).slabs, false),
-                Use::Run { count, .. } => (count, true),
+            let (count, was) = match self.uses.get(next) {
+                Use::Blocks { class, .. } if held.contains_key(&next) => (self.classes.get(class).slabs, None),
+                Use::Run { count, .. } => (count, held.insert(next, Found::Run { count })),
                 _ => return Err(Error::corrupt(self.offset(next), "a slab that is neither free nor in use")),
             };
             let end = next + count;
-            let others = if is_run { next } else { next + 1 }..end;
-            if others.start < end && held.range(others).next().is_some() || free.peek().is_some_and(|(start, _)| *start < end) || end > runs.end() {
+            if was.is_some() || held.range(next + 1..end).next().is_some() || free.peek().is_some_and(|(start, _)| *start < end) || end > runs.end() {
                 return Err(Error::corrupt(self.offset(next), "neighbouring slabs that are in use otherwise"));
-            }
-            if is_run {
-                held.insert(next, Found::Run { count });
             }
             next = end;
         }
@@ -504,7 +498,16 @@ impl Heap {
 }
 
 impl Bin {
-    fn add(&mut self, uses: &Table, class: u8, shape: &Class, number: u32, free: Box<[u64]>) {
+    fn new(class: u8, shape: &'static Class) -> Self {
+        Self { class, shape, slabs: Vec::new(), vacant: Vec::new(), partial: Vec::new() }
+    }
+
+    /// Says of the slabs from `number` on, which blocks of the class share, what they are used for.
+    fn say(&self, uses: &Table, number: u32, place: u32, leaves: bool) {
+        uses.set_all(number, self.shape.slabs, Use::Blocks { class: self.class, place, leaves });
+    }
+
+    fn add(&mut self, uses: &Table, number: u32, free: Box<[u64]>) {
         let free_count = free.iter().map(|bits| bits.count_ones()).sum();
         let slab = Slab { number, free_count, partial_place: 0, free, leaves: false };
         let place = match self.vacant.pop() {
@@ -517,7 +520,7 @@ impl Bin {
                 self.slabs.len() as u32 - 1
             }
         };
-        uses.set_all(number, shape.slabs, Use::Blocks { class, place, leaves: false });
+        self.say(uses, number, place, false);
         if free_count > 0 {
             self.mark_partial(place);
         }
@@ -539,9 +542,9 @@ impl Bin {
     }
 
     /// Removes a slab whose blocks are all free.
-    fn remove(&mut self, uses: &Table, shape: &Class, place: u32) {
+    fn remove(&mut self, uses: &Table, place: u32) {
         let slab = &mut self.slabs[place as usize];
-        uses.set_all(slab.number, shape.slabs, Use::None);
+        uses.set_all(slab.number, self.shape.slabs, Use::None);
         let leaves = std::mem::take(&mut slab.leaves);
         slab.number = 0;
         slab.free = Box::default();
@@ -552,7 +555,8 @@ impl Bin {
     }
 
     /// How many slabs or spans the blocks in use would fill, and one slab to have some at hand.
-    fn needed(&self, shape: &Class) -> usize {
+    fn needed(&self) -> usize {
+        let shape = self.shape;
         let used: usize = self.slabs.iter().filter(|slab| slab.number != 0).map(|slab| (shape.count - slab.free_count) as usize).sum();
         used.div_ceil(shape.count as usize) + usize::from(shape.slabs == 1)
     }
@@ -565,11 +569,11 @@ impl Bin {
     }
 
     /// Lets a slab leave.
-    fn leave(&mut self, uses: &Table, class: u8, shape: &Class, place: u32) {
+    fn leave(&mut self, uses: &Table, place: u32) {
         let slab = &mut self.slabs[place as usize];
         let (number, free_count) = (slab.number, slab.free_count);
         if !std::mem::replace(&mut slab.leaves, true) {
-            uses.set_all(number, shape.slabs, Use::Blocks { class, place, leaves: true });
+            self.say(uses, number, place, true);
             if free_count > 0 {
                 self.unmark_partial(place);
             }
@@ -577,12 +581,13 @@ impl Bin {
     }
 
     /// Lets every slab stay.
-    fn stay(&mut self, uses: &Table, class: u8, shape: &Class) {
+    fn stay(&mut self, uses: &Table) {
         for place in 0..self.slabs.len() as u32 {
             let slab = &mut self.slabs[place as usize];
+            let (number, free_count) = (slab.number, slab.free_count);
             if std::mem::take(&mut slab.leaves) {
-                uses.set_all(slab.number, shape.slabs, Use::Blocks { class, place, leaves: false });
-                if slab.free_count > 0 {
+                self.say(uses, number, place, false);
+                if free_count > 0 {
                     self.mark_partial(place);
                 }
             }

@@ -200,10 +200,7 @@ impl<M: Medium> Reach<'_, M> {
                     _ => Err(Error::corrupt(at, "a block that is reachable twice")),
                 }
             }
-            None if within == FIRST => {
-                let count = size.checked_add(FIRST).map(|bytes| bytes.div_ceil(heap.slab_size())).ok_or_else(outside)?;
-                self.claim_run(slab, count)
-            }
+            None if within == FIRST => self.claim_run(slab, heap.classes.run_of(size).ok_or_else(outside)?),
             None => Err(Error::corrupt(at, "a large block that does not begin a slab")),
         }
     }
@@ -234,28 +231,29 @@ impl<M: Medium> Reach<'_, M> {
         if found == UNCLAIMED {
             self.pool.expect_header(first, Header::Blocks(shape.size))?;
         }
-        // The first slab comes last, as for a run; but others may claim the same span.
-        for (place, marks) in shared.iter().enumerate().rev() {
-            let claim = if place == 0 { claim } else { INNER };
-            match marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire) {
-                Err(found) if found != claim => return Err(Error::corrupt(at, "a slab with blocks of two sizes, or of two spans")),
-                _ => {}
-            }
+        match claim_all(shared, claim, true) {
+            true => Ok(marks),
+            false => Err(Error::corrupt(at, "a slab with blocks of two sizes, or of two spans")),
         }
-        Ok(marks)
     }
 
     fn claim_run(&self, slab: u32, count: usize) -> Result<(), Error> {
         let at = self.pool.alloc.heap.offset(slab);
         let run = self.slabs[slab as usize..].get(..count).ok_or_else(|| Error::corrupt(at, "a large block that reaches beyond the pool"))?;
         self.pool.expect_header(slab, Header::Run(count as u32))?;
-        // The first slab comes last: what is claimed when the claim fails is then no run, and no block lies there either.
-        for (place, marks) in run.iter().enumerate().rev() {
-            let claim = if place == 0 { RUN + count as u64 } else { INNER };
-            if marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                return Err(Error::corrupt(at, "a large block that overlaps another block"));
-            }
+        match claim_all(run, RUN + count as u64, false) {
+            true => Ok(()),
+            false => Err(Error::corrupt(at, "a large block that overlaps another block")),
         }
-        Ok(())
     }
+}
+
+/// Claims neighbouring slabs, the first by `claim` and the others as [`INNER`] ones; false if something else has one of them, or, unless the claim `is_shared`,
+/// the same. The first comes last: what is claimed when that fails is then nothing, and no block lies there either.
+fn claim_all(slabs: &[Marks], claim: u64, is_shared: bool) -> bool {
+    slabs.iter().enumerate().rev().all(|(place, marks)| {
+        let claim = if place == 0 { claim } else { INNER };
+        let was = marks.claim.compare_exchange(UNCLAIMED, claim, Ordering::AcqRel, Ordering::Acquire);
+        was.is_ok() || is_shared && was == Err(claim)
+    })
 }

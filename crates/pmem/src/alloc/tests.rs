@@ -50,6 +50,20 @@ fn mark_all<'p>(pool: &'p TestPool, blocks: &BTreeMap<u64, usize>) -> Reach<'p, 
     reach
 }
 
+/// What is said against a mark; nothing if it is right.
+fn refusal(reach: &Reach<'_, Tally>, off: u64, size: usize) -> &'static str {
+    match reach.mark(Off::<u8>::new(off), size) {
+        Ok(()) => "",
+        Err(Error::Corrupt { what, .. }) => what,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Flushes and fences so far.
+fn costs(pool: &TestPool) -> (usize, usize) {
+    (pool.medium().flushes.load(Ordering::Relaxed), pool.medium().fences.load(Ordering::Relaxed))
+}
+
 /// Checks that exactly `blocks` are allocated.
 fn expect_exactly(pool: &TestPool, blocks: &BTreeMap<u64, usize>) {
     let usage = pool.audit(&mark_all(pool, blocks)).unwrap();
@@ -260,7 +274,7 @@ fn word() -> impl Strategy<Value = u64> {
 #[test]
 fn a_slab_costs_one_flush_and_one_fence_and_a_block_none() {
     let pool = pool(64 << 10, 64);
-    let before = (pool.medium().flushes.load(Ordering::Relaxed), pool.medium().fences.load(Ordering::Relaxed));
+    let before = costs(&pool);
     let per_slab = (64 << 10) / 64 - 1;
     let blocks: Vec<u64> = (0..10 * per_slab).map(|_| pool.allocate(64).unwrap().bytes()).collect();
     pool.allocate(1 << 20).unwrap();
@@ -270,7 +284,7 @@ fn a_slab_costs_one_flush_and_one_fence_and_a_block_none() {
     for _ in 0..per_slab {
         pool.allocate(64).unwrap();
     }
-    let after = (pool.medium().flushes.load(Ordering::Relaxed), pool.medium().fences.load(Ordering::Relaxed));
+    let after = costs(&pool);
     assert_eq!((after.0 - before.0, after.1 - before.1), (11, 11));
 }
 
@@ -437,11 +451,7 @@ fn marks_are_checked() {
     let large = pool.allocate(12_000).unwrap();
     let pool = reopened(pool, Start::Unclean);
     let reach = pool.reach();
-    let what = |off: u64, size: usize| match reach.mark(Off::<u8>::new(off), size) {
-        Ok(()) => "",
-        Err(Error::Corrupt { what, .. }) => what,
-        Err(error) => panic!("{error}"),
-    };
+    let what = |off: u64, size: usize| refusal(&reach, off, size);
     assert_eq!(what(0, 100), "a block outside the pool's slabs");
     assert_eq!(what(16 << 12, 100), "a block outside the pool's slabs");
     assert_eq!(what(u64::MAX - 63, 100), "a block outside the pool's slabs");
@@ -489,11 +499,7 @@ fn spans_are_checked() {
         }
     }
     let reach = pool.reach();
-    let what = |off: u64, size: usize| match reach.mark(Off::<u8>::new(off), size) {
-        Ok(()) => "",
-        Err(Error::Corrupt { what, .. }) => what,
-        Err(error) => panic!("{error}"),
-    };
+    let what = |off: u64, size: usize| refusal(&reach, off, size);
     assert_eq!(what(end, 5000), "blocks that reach beyond the pool");
     assert_eq!(what(second + 64, 5000), "a block that begins inside another");
     assert_eq!(what(64 + size as u64, 5000), "a block outside the pool's slabs");
@@ -509,7 +515,6 @@ fn spans_are_checked() {
 #[test]
 fn spans_come_and_go_as_a_whole() {
     let pool = pool(64 << 10, 64);
-    let costs = |pool: &TestPool| (pool.medium().flushes.load(Ordering::Relaxed), pool.medium().fences.load(Ordering::Relaxed));
     let (before, free_before) = (costs(&pool), pool.room());
     let blocks: Vec<_> = (0..5).map(|_| pool.allocate(34 << 10).unwrap()).collect();
     assert_eq!(costs(&pool), (before.0 + 1, before.1 + 1));
