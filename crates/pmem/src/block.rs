@@ -31,7 +31,7 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
     }
 
     /// Whether nobody had stored to the block since the pool was opened, when it was handed out: then what is there is durable, as opening makes it. Known of
-    /// blocks that take whole slabs; of others it is not.
+    /// runs of slabs; of other blocks it is not.
     pub fn is_untouched(&self) -> bool {
         self.pool.is_untouched(self.off())
     }

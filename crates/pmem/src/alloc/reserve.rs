@@ -4,7 +4,7 @@
 //! halfway may use all of it; whoever removes something, half ([`Reserve`]). A pool of fewer than 32 slabs has none: it is for tests.
 //!
 //! 1. An ordinary allocation leaves the reserve, for blocks of its own size, in free slabs, in what the pool may grow by, and in free blocks of that size. So
-//!    what is taken back may be of one size only, whichever it is.
+//!    what is taken back may be of one size only, whichever it is. (Slabs are counted: that those of a span or a run are neighbours is not seen to.)
 //! 2. While there are fewer free slabs than that, nobody takes blocks to keep them at hand, and blocks that are freed go back to the heap: nobody gets by them
 //!    what he would not be given. So work that frees a block for each one that it takes, as a tree does that puts one leaf in the place of another, can go on
 //!    for ever, whatever others ask for meanwhile.
