@@ -1,7 +1,8 @@
 //! Allocation without flushes, and recovery by reachability.
 //!
-//! After the pool's header (slab 0), a pool is slabs of equal size. A slab in use begins with a header line; what follows is blocks of one size. Blocks of more
-//! than half a slab share a *span* of a few slabs (`class.rs`), or have a *run* of slabs for themselves: one header, then blocks that reach from slab to slab.
+//! After the pool's header (slab 0), a pool is slabs of equal size. A slab in use begins with a header line; what follows is blocks of one size. Large blocks
+//! share a *span* of a few slabs (`class.rs`), or have a *run* of slabs for themselves: one header, then blocks that reach from slab to slab. Where there are
+//! no neighbouring slabs for a span, and the pool cannot grow, a block that would be of one has a run, or shares a slab with larger ones.
 //!
 //! ```text
 //! word  0                1                          2                        3..8
@@ -111,7 +112,7 @@ pub(crate) fn extent_of(slab: u32, first: &[u8; HEADER_BYTES], slab_size: usize)
     let words: [u64; 3] = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| first[at * WORD + byte])));
     let extent = u32::try_from(words[1]).ok()?;
     let (header, count) = match words[0] {
-        // In a pool without spans there are no blocks as large.
+        // In a pool without spans there are no blocks of such sizes.
         BLOCKS => {
             let classes = Classes::of_slab(slab_size, true);
             (Header::Blocks(extent), classes.exact(extent as usize).map_or(1, |class| classes.get(class).slabs))
@@ -159,7 +160,7 @@ impl Allocator {
         self.heap.slab_size()
     }
 
-    /// Whether `block` is one of more than half a slab.
+    /// Whether `block` is of a span or a run.
     pub(crate) fn is_large<T: ?Sized>(&self, block: Off<T>) -> bool {
         match self.heap.locate(block.bytes()) {
             Some(Block::Shared { class, .. }) => self.heap.classes.get(class).slabs > 1,
@@ -216,14 +217,40 @@ impl<M: Medium> Pool<M> {
         Ok(Off::new(at))
     }
 
-    /// A block of `size` bytes that the thread does not have at hand.
+    /// A block of `size` bytes that the thread does not have at hand: of what is free, else after growing the pool, else after giving back everything that is
+    /// kept at hand.
     #[cold]
     fn allocate_elsewhere(&self, size: usize) -> Result<u64, Error> {
         self.writable()?;
-        match self.alloc.heap.classes.of(size) {
-            Some(class) => self.refill(class),
-            None => self.allocate_run(size),
+        assert!(!self.needs_recovery(), "nothing can be allocated before the recovery has ended");
+        self.free_ripe();
+        match self.allocate_or_grow(size) {
+            Err(Error::NoSpace { .. }) => {
+                self.give_back_kept();
+                self.allocate_or_grow(size)
+            }
+            outcome => outcome,
         }
+    }
+
+    fn allocate_or_grow(&self, size: usize) -> Result<u64, Error> {
+        let classes = self.alloc.heap.classes;
+        let class = match classes.of(size) {
+            Some(class) if classes.get(class).slabs > 1 => {
+                // What others have given up lately may be a block of a span; it is worth more than a slab of its own.
+                let block = self.refill(class).or_else(|_| {
+                    self.collect();
+                    self.refill(class)
+                });
+                match block {
+                    // Fewer slabs will do, if more of each.
+                    Err(Error::NoSpace { .. }) => classes.alone(size),
+                    outcome => return outcome,
+                }
+            }
+            class => class,
+        };
+        class.map_or_else(|| self.allocate_run(size), |class| self.refill(class))
     }
 
     /// Whether nobody but who has the block now has stored to it since the pool was opened: what is there that the owner has not changed is durable, as opening
@@ -257,20 +284,15 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Fills the thread's cache of `class`, and takes one block.
-    #[cold]
     fn refill(&self, class: u8) -> Result<u64, Error> {
         let heap = &self.alloc.heap;
-        self.free_ripe();
+        let shape = heap.classes.get(class);
+        // What has become free meanwhile may be at hand.
         if let Some(block) = cache::pop(heap, class).map(|at_hand| at_hand.block).or_else(|| self.take_batch(class)) {
             return Ok(block);
         }
         loop {
-            let shape = heap.classes.get(class);
-            // Without a free slab, blocks of the class may have turned up nonetheless in the search for one.
-            let slab = match self.take_slabs(shape.slabs) {
-                Ok(slab) => slab,
-                Err(error) => return self.take_batch(class).ok_or(error),
-            };
+            let slab = self.take_slabs(shape.slabs)?;
             // persist-equivalent(fence drop): one thread seals a block, which fences, before it links it. Others, which may take blocks of this slab at once,
             // do not wait for this flush.
             self.write_header(slab, Header::Blocks(shape.size));
@@ -295,12 +317,10 @@ impl<M: Medium> Pool<M> {
         Some(block)
     }
 
-    #[cold]
     fn allocate_run(&self, size: usize) -> Result<u64, Error> {
         let heap = &self.alloc.heap;
         let too_large = || Error::TooLarge { size, size_max: heap.offset(u32::MAX) as usize - FIRST };
         let count = heap.classes.run_of(size).and_then(|count| u32::try_from(count).ok()).ok_or_else(too_large)?;
-        self.free_ripe();
         let slab = self.take_slabs(count)?;
         // persist-equivalent(fence drop): the run's one block is sealed, which fences, before it is linked. Runs are rare, and slabs keep one rule.
         self.write_header(slab, Header::Run(count));
@@ -308,24 +328,10 @@ impl<M: Medium> Pool<M> {
         Ok(heap.offset(slab) + FIRST as u64)
     }
 
-    /// Takes `count` neighbouring free slabs: as they are, else after growing the pool, else after giving back everything that is kept at hand.
-    fn take_slabs(&self, count: u32) -> Result<u32, Error> {
+    /// Gives back to the heap what is retired and can be free, what this thread has at hand, slabs whose blocks are all free, and space to bare slabs.
+    fn give_back_kept(&self) {
         let heap = &self.alloc.heap;
-        assert!(!heap.is_recovering(), "nothing can be allocated before the recovery has ended");
-        let may_take = || self.may_take_slabs(count);
-        if may_take()
-            && let Some(slab) = self.take_free(count)
-        {
-            return Ok(slab);
-        }
         let _growing = schedule::lock(&heap.growing);
-        let full = match may_take() {
-            true => match self.take_grown(count) {
-                Ok(slab) => return Ok(slab),
-                Err(error) => error,
-            },
-            false => Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.size_max() },
-        };
         self.collect();
         heap.stay();
         self.empty_cache();
@@ -337,7 +343,21 @@ impl<M: Medium> Pool<M> {
                 heap.give_slabs(slab, count);
             }
         }
-        if may_take() { self.take_grown(count) } else { Err(full) }
+    }
+
+    /// Takes `count` neighbouring free slabs: as they are, else after growing the pool.
+    fn take_slabs(&self, count: u32) -> Result<u32, Error> {
+        let heap = &self.alloc.heap;
+        if self.may_take_slabs(count)
+            && let Some(slab) = self.take_free(count)
+        {
+            return Ok(slab);
+        }
+        let _growing = schedule::lock(&heap.growing);
+        match self.may_take_slabs(count) {
+            true => self.take_grown(count),
+            false => Err(Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.size_max() }),
+        }
     }
 
     /// Takes slabs, growing the pool if need be. The caller has locked that.

@@ -264,11 +264,12 @@ impl Database<'_> {
                 self.looked_at.add(entry.map_or(0, |entry| entry.value.len()) as u64);
                 let change = match decide(entry) {
                     Change::PutUntil(_, Some(OVER)) => Change::Delete,
+                    Change::Expire(Some(OVER)) if entry.is_some() => Change::Delete,
                     change => change,
                 };
                 is_change = match change {
                     Change::Keep => false,
-                    Change::Delete => entry.is_some(),
+                    Change::Delete | Change::Expire(_) => entry.is_some(),
                     Change::Put(_) | Change::PutUntil(..) => true,
                 };
                 change
@@ -281,6 +282,7 @@ impl Database<'_> {
             Change::Keep => Ok(()),
             Change::Put(value) => self.put_until(key, &value, entry.and_then(|entry| entry.expiry_ms)),
             Change::PutUntil(value, expiry_ms) => self.put_until(key, &value, expiry_ms),
+            Change::Expire(expiry_ms) => entry.map_or(Ok(()), |entry| self.put_until(key, &entry.value, expiry_ms)),
             Change::Delete => self.delete(key).map(drop),
         }
     }

@@ -92,6 +92,11 @@ impl Clock {
         self.birth
     }
 
+    /// Whether writes keep versions now. Who writes asks by [`Clock::tick`].
+    pub(crate) fn is_versioned(&self) -> bool {
+        self.next.load(Ordering::Relaxed) & VERSIONED != 0
+    }
+
     /// A timestamp above all before. `limit` is the bound in the pool.
     pub(crate) fn tick<M: Medium>(&self, pm: &Pm<M>, limit: &Word) -> Tick {
         let word = self.next.fetch_add(1, Ordering::AcqRel);

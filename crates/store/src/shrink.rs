@@ -27,6 +27,8 @@ use std::sync::atomic::Ordering;
 
 /// Entries that are looked at in one step.
 const ENTRIES_AT_ONCE: usize = 256;
+/// Bytes of values that are moved in one step, about: as much as the values of so many entries have unless they are large.
+const BYTES_AT_ONCE: usize = 1 << 20;
 /// Leaves that are looked at in one step, with a stripe held.
 const LEAVES_AT_ONCE: usize = 16;
 
@@ -121,9 +123,17 @@ impl<M: Listed> Shared<M> {
         let mut after = are_leaving.then_some(None);
         while let Some(from) = after {
             let (leaving, last) = self.find_leaving(space, from.as_deref())?;
-            // Whatever is moved gives back as much as it takes.
+            let mut bytes = 0;
             for key in leaving {
-                shrunk.records += u64::from(with_reserve(Reserve::Half, || self.relocate_record(space, &key))?);
+                if bytes >= BYTES_AT_ONCE {
+                    go_on(shrunk)?;
+                    bytes = 0;
+                }
+                // Whatever is moved gives back as much as it takes.
+                if let Some(moved) = with_reserve(Reserve::Half, || self.relocate_record(space, &key))? {
+                    shrunk.records += 1;
+                    bytes += moved;
+                }
             }
             go_on(shrunk)?;
             after = last.map(Some);
@@ -168,20 +178,20 @@ impl<M: Listed> Shared<M> {
         Ok((leaving, last))
     }
 
-    /// Writes the record of `key` elsewhere, if it is to leave; whether it was.
-    fn relocate_record(&self, space: &Space, key: &[u8]) -> Result<bool, Error> {
+    /// Writes the record of `key` elsewhere, if it is to leave; how many bytes its value has then.
+    fn relocate_record(&self, space: &Space, key: &[u8]) -> Result<Option<usize>, Error> {
         let pool = &*self.pool;
         let _stripe = self.stripes.lock(space.number, key);
         self.writable()?;
-        let Some(index) = space.index.load_full() else { return Ok(false) };
-        let Some(link) = index.tree.get(key)? else { return Ok(false) };
+        let Some(index) = space.index.load_full() else { return Ok(None) };
+        let Some(link) = index.tree.get(key)? else { return Ok(None) };
         if !pool.is_leaving(Off::<Word>::from_link(link.get())?) {
-            return Ok(false);
+            return Ok(None);
         }
         let record = Record::read(pool, link.get())?;
         // What can be seen and has no timestamp yet gets one now: it must be the same in both places.
         if record.is_tombstone() || self.age(&record)? == Age::Open {
-            return Ok(false);
+            return Ok(None);
         }
         let mut value = Vec::new();
         copy_value(&record, key, &mut value)?;
@@ -203,7 +213,7 @@ impl<M: Listed> Shared<M> {
             }
         }
         self.writable()?;
-        Ok(true)
+        Ok(Some(value.len()))
     }
 
     /// Moves leaves, from that of `low` on; where to go on, unless it has come to the end.

@@ -40,9 +40,9 @@ impl fmt::Display for PoolChange {
 /// Roots of the first block of the directory.
 const DIRECTORY: u32 = 31;
 
-/// Size in words of the block of a root: of some classes, of a class of spans, of nearly two slabs.
+/// Size in words of the block of a root: of some classes, of three classes of spans, of nearly two slabs, and of nearly one.
 fn size(root: u32) -> usize {
-    [3, 8, 40, 250, 700, 1000][root as usize % 6]
+    [3, 8, 140, 250, 700, 1000, 500, 300][root as usize % 8]
 }
 
 fn name(root: u32) -> String {
@@ -71,14 +71,20 @@ impl World for Pools {
         let linked = |roots: std::ops::Range<u32>| roots.map(|root| PoolChange::Link(root, u64::from(root) + 1)).collect::<Vec<_>>();
         let mut holes = linked(0..DIRECTORY);
         holes.extend([PoolChange::Unlink(5), PoolChange::Unlink(17)]);
+        // Three slabs are free again, and no two of them are neighbours: for want of a span one block has a run of its own, and one a share of a slab. The
+        // third slab a shutdown needs.
+        let mut singly: Vec<_> = (0..6).map(|run| PoolChange::Link(8 * run + 6, 1)).collect();
+        singly.extend([PoolChange::Unlink(6), PoolChange::Unlink(22), PoolChange::Unlink(38), PoolChange::Link(7, 2), PoolChange::Link(2, 3)]);
         vec![
             Start::new("new", Vec::new(), [0, 3, 4, 5]),
-            Start { closed: true, ..Start::new("closed", linked(0..6), [0, 3, 4, 5]) },
+            Start { closed: true, ..Start::new("closed", linked(0..8), [0, 6, 4, 5]) },
             Start::new("directory with holes", holes, [5, 17, 0, 40]),
             Start::new("full directory", linked(0..DIRECTORY), [0, 40, 41, 5]),
             Start { closed: true, ..Start::new("two directories", linked(0..DIRECTORY + 1), [0, 31, 40, 5]) },
-            // Header, four slabs of blocks, a span of three and a run of two; one is left, as a shutdown needs it. The next run makes it grow.
-            Start { size: Some(11 * SLAB), ..Start::new("full pool", linked(0..6), [9, 10, 11, 5]) },
+            // Header, three slabs of blocks, a span of two and two of three, a run of two and one of one; one is left, as a shutdown needs it. The next run
+            // makes it grow.
+            Start { size: Some(16 * SLAB), ..Start::new("full pool", linked(0..8), [11, 12, 15, 5]) },
+            Start { closed: true, size: Some(7 * SLAB), ..Start::new("free slabs stand singly", singly, [7, 14, 2, 4]) },
             Start { pool: false, ..Start::new("no pool", Vec::new(), [0, 1, 2, 5]) },
         ]
     }

@@ -194,7 +194,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("e4", "Ever: a leaf is used again with lines of its former life", "its design",
             At(EVER, "ever/structure.rs", "self.pool.|flush(line);", Flush, Drop)),
         seed("e5", "Ever: what a merge that a crash cut short has left is not cleared before the leaf reaches down", "its design",
-            At(EVER, "ever/behind.rs", "|super::structure::scrub(pm, leaf", Store, Late)),
+            From("one above merge", EVER, "ever/behind.rs", "|super::structure::scrub(pm, leaf", Store, Late)),
         seed("e6", "Ever: a batch does not look again at the node above the leaf", "its design",
             Careless("ever-64", "crates/index/src/ever/batch.rs", "fn stage<", "self.router.validate")),
         seed("e7", "Ever: a leaf reaches down before it has the higher generation", "its design",

@@ -188,10 +188,16 @@ impl<M: Medium> Reach<'_, M> {
         let heap = &self.pool.alloc.heap;
         let outside = || Error::corrupt(at, "a block outside the pool's slabs");
         let (slab, within) = heap.split(at).filter(|(slab, _)| (1..self.slabs.len()).contains(&(*slab as usize))).ok_or_else(outside)?;
-        match heap.classes.of(size) {
+        let classes = heap.classes;
+        // A block for which there was no span lies where in a span none does, or the header of its slab is not that of a span.
+        let is_of_span = |number: &u8| {
+            let shape = classes.get(*number);
+            shape.slabs == 1 || !classes.fits_alone(size, within) || self.pool.expect_header(slab, Header::Blocks(shape.size)).is_ok()
+        };
+        match classes.of(size).filter(is_of_span).or_else(|| classes.alone(size)) {
             Some(number) => {
-                let class = heap.classes.get(number);
-                let (before, index) = heap.classes.place(number, within).ok_or_else(|| Error::corrupt(at, "a block that begins inside another"))?;
+                let class = classes.get(number);
+                let (before, index) = classes.place(number, within).ok_or_else(|| Error::corrupt(at, "a block that begins inside another"))?;
                 let marks = self.claim_blocks(slab.checked_sub(before).filter(|first| *first > 0).ok_or_else(outside)?, number)?;
                 let blocks = marks.blocks.get_or_init(|| (0..class.bitmap_words()).map(|_| AtomicU64::new(0)).collect());
                 let bit = 1 << (index % 64);
@@ -200,7 +206,7 @@ impl<M: Medium> Reach<'_, M> {
                     _ => Err(Error::corrupt(at, "a block that is reachable twice")),
                 }
             }
-            None if within == FIRST => self.claim_run(slab, heap.classes.run_of(size).ok_or_else(outside)?),
+            None if within == FIRST => self.claim_run(slab, classes.run_of(size).ok_or_else(outside)?),
             None => Err(Error::corrupt(at, "a large block that does not begin a slab")),
         }
     }
@@ -224,17 +230,14 @@ impl<M: Medium> Reach<'_, M> {
         let beyond = || Error::corrupt(at, "blocks that reach beyond the pool");
         let shared = self.slabs.get(first as usize..first as usize + shape.slabs as usize).ok_or_else(beyond)?;
         let marks = &shared[0];
-        let found = marks.claim.load(Ordering::Acquire);
-        if found == claim {
-            return Ok(marks);
+        let others = || Error::corrupt(at, "a slab with blocks of two sizes, or of two spans");
+        match marks.claim.load(Ordering::Acquire) {
+            found if found == claim => return Ok(marks),
+            UNCLAIMED => self.pool.expect_header(first, Header::Blocks(shape.size))?,
+            // The slabs behind it are left to whom they may belong.
+            _ => return Err(others()),
         }
-        if found == UNCLAIMED {
-            self.pool.expect_header(first, Header::Blocks(shape.size))?;
-        }
-        match claim_all(shared, claim, true) {
-            true => Ok(marks),
-            false => Err(Error::corrupt(at, "a slab with blocks of two sizes, or of two spans")),
-        }
+        if claim_all(shared, claim, true) { Ok(marks) } else { Err(others()) }
     }
 
     fn claim_run(&self, slab: u32, count: usize) -> Result<(), Error> {

@@ -31,7 +31,7 @@ pub enum Reserve {
     /// Nothing: an ordinary allocation.
     #[default]
     Kept,
-    /// Half of it: for removals, which make room in the end.
+    /// Half of it: for removals, which make room in the end, and for what gives back as much as it takes.
     Half,
     /// All of it: for what takes something back.
     All,

@@ -412,12 +412,21 @@ fn what_threads_have_at_hand_leaves_too() {
 
 #[test]
 fn retired_blocks_are_found_when_space_runs_out() {
-    let pool = pool(4 << 10, 24);
-    let blocks = fill(&pool, if cfg!(miri) { 1024 } else { 64 });
-    for at in &blocks {
-        pool.retire(Off::<u8>::new(*at), &pool.pin());
+    // Small ones, five in three slabs, seven in two, and runs; in a pool that keeps a reserve, and in one that does not.
+    for (slabs, sizes) in [(24, [if cfg!(miri) { 1024 } else { 64 }, 2400, 1100, 4000]), (64, [1024, 2400, 1100, 4000])] {
+        for size in sizes {
+            let pool = pool(4 << 10, slabs);
+            let blocks = fill(&pool, size);
+            // One of those that share slabs, and all.
+            for every in [7, 1] {
+                let retired: Vec<_> = blocks.iter().step_by(every).collect();
+                for at in &retired {
+                    pool.retire(Off::<u8>::new(**at), &pool.pin());
+                }
+                assert_eq!(fill(&pool, size).len(), retired.len(), "of {size} bytes in {slabs} slabs");
+            }
+        }
     }
-    assert_eq!(fill(&pool, if cfg!(miri) { 1024 } else { 64 }).len(), blocks.len());
 }
 
 #[test]
@@ -532,6 +541,42 @@ fn spans_come_and_go_as_a_whole() {
     pool.free(moved);
     assert_eq!(pool.room(), free_before);
     assert!(with_reserve(Reserve::All, || pool.allocate((63 << 16) - LINE)).is_ok());
+}
+
+/// Where no slabs for a span are neighbours, a block takes what it would take without: a run of its own, or a share of a slab.
+#[test]
+fn a_pool_with_single_free_slabs_has_room_for_what_needs_no_more() {
+    let pool = pool(4 << 10, 32);
+    let mut blocks: BTreeMap<u64, usize> = with_reserve(Reserve::All, || fill(&pool, 4000)).into_iter().map(|at| (at, 4000)).collect();
+    assert_eq!(blocks.len(), 31);
+    let single: Vec<_> = blocks.keys().copied().step_by(2).collect();
+    for at in single {
+        blocks.remove(&at);
+        free(&pool, at);
+    }
+    // Of five in three slabs, five in two, and seven in two.
+    for (size, count) in [(2400, 3), (1600, 4), (1152, 3)] {
+        blocks.extend((0..count).map(|_| (pool.allocate(size).unwrap().bytes(), size)));
+    }
+    assert_eq!(pool.alloc.heap.free_slabs(), 16 - 3 - 2 - 1);
+    match pool.allocate(5000) {
+        Err(Error::NoSpace { wanted, .. }) => assert_eq!(wanted, 2 << 12),
+        other => panic!("{other:?}"),
+    }
+    expect_exactly(&pool, &blocks);
+    let snapshot = pool.snapshot().unwrap();
+    let pool = reopened(pool, Start::Clean(snapshot));
+    expect_exactly(&pool, &blocks);
+    let pool = reopened(pool, Start::Unclean);
+    pool.adopt(mark_all(&pool, &blocks)).unwrap();
+    expect_exactly(&pool, &blocks);
+
+    blocks.keys().for_each(|at| free(&pool, *at));
+    pool.settle();
+    let spans: Vec<_> = (0..5).map(|_| pool.allocate(2400).unwrap().bytes()).collect();
+    assert_eq!(spans[4] - spans[0], 4 * 2432, "there are slabs side by side again");
+    // Down to the reserve, by spans and then singly.
+    assert_eq!((fill(&pool, 2400).len(), pool.alloc.heap.free_slabs()), (24 / 3 * 5 + 2, 2));
 }
 
 /// A run that is refused because a block lies in its middle left a claim on its beginning, and whoever went on regardless had the block's slab twice.

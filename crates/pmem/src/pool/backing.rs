@@ -109,7 +109,8 @@ impl Backing {
     /// Fills the holes that copying a file may have left in the header and in slabs in use: a store to one would need space, and a full disk would end the
     /// process. Whether other slabs may have holes: those that were given back to the file system have.
     ///
-    /// A slab is in use if it begins like one. After a crash some of them are not, which does no harm.
+    /// A slab is in use if it begins like one. Some of them are not, after a crash, or because what somebody has stored looks like a header: then what was
+    /// given back takes space again, and nothing else comes of it.
     pub(super) fn fill_holes(&self, size: usize, slab_size: usize) -> Result<bool, Error> {
         let Self::File(mapping) = self else { return Ok(false) };
         let metadata = mapping.file().metadata().map_err(|error| mapping.error("look at", error))?;
@@ -126,15 +127,15 @@ impl Backing {
             let mut first = [0; HEADER_BYTES];
             mapping.file().read_exact_at(&mut first, at as u64).map_err(|error| mapping.error("read", error))?;
             match u32::try_from(at / slab_size).ok().and_then(|slab| extent_of(slab, &first, slab_size)) {
-                Some(count) => end = end.max(at.saturating_add(count as usize * slab_size)),
-                None if at < end => {}
-                None => {
+                Some(count) if count as usize <= (size - at) / slab_size => end = end.max(at + count as usize * slab_size),
+                _ if at < end => {}
+                _ => {
                     self.allocate(from, end)?;
                     (from, end) = (at + slab_size, at + slab_size);
                 }
             }
         }
-        self.allocate(from, end.min(size))?;
+        self.allocate(from, end)?;
         Ok(true)
     }
 

@@ -4,7 +4,7 @@
 
 use super::{Call, Failure};
 use crate::database::OVER;
-use everleaf::{Change, Entry};
+use everleaf::Change;
 
 /// How a time is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,10 +130,8 @@ fn set_expiry(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
     let Until { wanted, expiry_ms } = until(call, 2, notation)?;
     let mut done = false;
     call.database().modify_entry(call.argument(1), |entry| {
-        let change = entry.filter(|entry| conditions.hold(entry.expiry_ms, wanted));
-        let change = change.map(|entry| Change::PutUntil(entry.value.clone(), Some(expiry_ms)));
-        done = change.is_some();
-        change.unwrap_or(Change::Keep)
+        done = entry.is_some_and(|entry| conditions.hold(entry.expiry_ms, wanted));
+        if done { Change::Expire(Some(expiry_ms)) } else { Change::Keep }
     })?;
     call.reply.flag(done);
     Ok(())
@@ -142,9 +140,8 @@ fn set_expiry(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
 pub(crate) fn persist(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut done = false;
     call.database().modify_entry(call.argument(1), |entry| {
-        let change = entry.filter(|entry| entry.expiry_ms.is_some()).map(|entry| Change::PutUntil(entry.value.clone(), None));
-        done = change.is_some();
-        change.unwrap_or(Change::Keep)
+        done = entry.is_some_and(|entry| entry.expiry_ms.is_some());
+        if done { Change::Expire(None) } else { Change::Keep }
     })?;
     call.reply.flag(done);
     Ok(())
@@ -239,12 +236,9 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut value = None;
     call.database().modify_entry(call.argument(1), |entry| {
         value = entry.map(|entry| entry.value.clone());
-        let Some(Entry { value: found, expiry_ms }) = entry else {
-            return Change::Keep;
-        };
         match also {
-            Also::Expire(expiry_ms) => Change::PutUntil(found.clone(), Some(expiry_ms)),
-            Also::Persist if expiry_ms.is_some() => Change::PutUntil(found.clone(), None),
+            Also::Expire(expiry_ms) => Change::Expire(Some(expiry_ms)),
+            Also::Persist if entry.is_some_and(|entry| entry.expiry_ms.is_some()) => Change::Expire(None),
             Also::Persist | Also::Nothing => Change::Keep,
         }
     })?;

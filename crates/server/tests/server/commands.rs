@@ -454,6 +454,10 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
     client.send(&[encode(&[b"GET", b"old"]), encode(&[b"SET", b"new", value.as_bytes()])].concat());
     let together = client.call(&[b"GET", b"new"]);
     assert!(together.starts_with(b"$1\r\n1\r\n-OOM ") && together.ends_with(b"\r\n$-1\r\n"), "{}", together.escape_ascii());
+    // What gives back as much as it takes is not refused.
+    client.says("EXPIRE k1 1000", ":1\r\n");
+    client.says("PERSIST k1", ":1\r\n");
+    assert_eq!(client.call(&[b"GETEX", b"k1", b"PX", b"1000000"]).len(), value.len() + b"$20000\r\n\r\n".len());
     client.replies("MULTI", "+OK\r\n");
     client.replies("DEL k0", "+QUEUED\r\n");
     client.replies("EXEC", "*1\r\n:1\r\n");

@@ -109,7 +109,8 @@ fn what_is_not_committed_leaves_not_one_block() {
     }
 }
 
-/// It is refused when it is set. What was set before stays, and can be committed; after that, or without that, there is as much room as before.
+/// It is refused when it is set. What was set before stays, and can be committed if the index finds room; after that, or without that, there is as much room
+/// as before.
 #[test]
 fn a_full_pool_refuses_a_large_value_at_once() {
     for index in INDEXES {
@@ -136,7 +137,7 @@ fn a_full_pool_refuses_a_large_value_at_once() {
         let mut again = store.begin(Isolation::Snapshot).unwrap();
         assert_eq!(fill(&mut again), most, "{index}");
         drop(again);
-        // Of a few less, the index and the commit find room as well.
+        // Six less leave ten slabs, which the commit's log and the index's leaves may need: they have no room before they are written.
         let most = most - 6;
         let mut committed = store.begin(Isolation::Snapshot).unwrap();
         (0..most).for_each(|n| committed.put(&space, &n.to_be_bytes(), &[6; 100 << 10]).unwrap());

@@ -260,7 +260,7 @@ fn a_change_keeps_the_time_or_sets_it() {
     assert_eq!(space.entry(b"k").unwrap(), Some(Entry { value: b"12".to_vec(), expiry_ms: Some(expiry_ms) }));
     space.modify_entry(b"k", |entry| Change::PutUntil(entry.unwrap().value.clone(), entry.unwrap().expiry_ms.map(|time| time + 5))).unwrap();
     assert_eq!(space.expiry_ms(b"k").unwrap(), Some(Some(expiry_ms + 5)));
-    space.modify_entry(b"k", |entry| Change::PutUntil(entry.unwrap().value.clone(), None)).unwrap();
+    space.modify_entry(b"k", |_| Change::Expire(None)).unwrap();
     pass(100);
     assert_eq!(space.entry(b"k").unwrap(), Some(Entry { value: b"12".to_vec(), expiry_ms: None }));
     space.put_until(b"k", b"3", store.time_ms()).unwrap();

@@ -102,6 +102,25 @@ fn many_values_are_replaced_where_there_is_room_for_few() {
     }
 }
 
+/// What is set when a value expires takes as much as it gives back, and makes room in the end.
+#[test]
+fn a_full_pool_lets_values_expire() {
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let (store, space, count) = full_of_values(domain);
+        let soon = store.time_ms() + 100_000;
+        for round in 0..3 {
+            for n in 0..count {
+                space.modify_entry(&key(n), |_| Change::Expire((round != 1).then_some(soon + round))).unwrap();
+            }
+            assert!(!fits(space.put(&key(count), &[1; 900])), "{domain}: nothing is left behind, nor taken from the reserve for others");
+        }
+        assert!((0..count).all(|n| space.entry(&key(n)).unwrap().is_some_and(|entry| entry.value == [1; 900] && entry.expiry_ms == Some(soon + 2))));
+        space.modify_entry(&key(count), |_| Change::Expire(None)).unwrap();
+        assert_eq!(space.get(&key(count)).unwrap(), None, "what is not there does not expire");
+        check(&store);
+    }
+}
+
 /// What is in front of it is done, once, and what is behind it is not; a look behind it was for nothing. Deletes need no room.
 #[test]
 fn acts_end_before_the_one_that_finds_no_room() {
