@@ -303,16 +303,16 @@ impl<M: Listed> Namespace<M> {
                 check_sizes(key, value)?;
                 self.put_locked(stripe, key, Content { value, expiry_ms })
             };
-            let way = match (decide(entry.as_ref()), &entry) {
-                (Change::Keep, _) | (Change::Expire(_), None) => Way::Plain,
-                (Change::Put(new), _) => put(&new, entry.and_then(|entry| entry.expiry_ms))?,
-                (Change::PutUntil(new, expiry_ms), _) => put(&new, expiry_ms)?,
-                (Change::Expire(expiry_ms), Some(entry)) => {
+            let way = match decide(entry.as_ref()) {
+                Change::Keep => Way::Plain,
+                Change::Put(new) => put(&new, entry.and_then(|entry| entry.expiry_ms))?,
+                Change::PutUntil(new, expiry_ms) => put(&new, expiry_ms)?,
+                Change::Expire(expiry_ms) => entry.map_or(Ok(Way::Plain), |entry| {
                     // It gives back as much as it takes, if versions are not kept.
                     let reserve = if self.shared.clock.is_versioned() { Reserve::Kept } else { Reserve::Half };
-                    with_reserve(reserve, || put(&entry.value, expiry_ms))?
-                }
-                (Change::Delete, _) => self.delete_locked(stripe, key)?.1,
+                    with_reserve(reserve, || put(&entry.value, expiry_ms))
+                })?,
+                Change::Delete => self.delete_locked(stripe, key)?.1,
             };
             Ok(((), way))
         };

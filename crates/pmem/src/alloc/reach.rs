@@ -190,11 +190,11 @@ impl<M: Medium> Reach<'_, M> {
         let (slab, within) = heap.split(at).filter(|(slab, _)| (1..self.slabs.len()).contains(&(*slab as usize))).ok_or_else(outside)?;
         let classes = heap.classes;
         // A block for which there was no span lies where in a span none does, or the header of its slab is not that of a span.
-        let is_of_span = |number: &u8| {
+        let is_of_class = |number: &u8| {
             let shape = classes.get(*number);
             shape.slabs == 1 || !classes.fits_alone(size, within) || self.pool.expect_header(slab, Header::Blocks(shape.size)).is_ok()
         };
-        match classes.of(size).filter(is_of_span).or_else(|| classes.alone(size)) {
+        match classes.of(size).filter(is_of_class).or_else(|| classes.alone(size)) {
             Some(number) => {
                 let class = classes.get(number);
                 let (before, index) = classes.place(number, within).ok_or_else(|| Error::corrupt(at, "a block that begins inside another"))?;

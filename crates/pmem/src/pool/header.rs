@@ -46,7 +46,7 @@ pub(crate) const VERSION: u64 = 1;
 pub(crate) const FEATURES: u64 = JOURNAL | SPANS;
 /// The feature bit of a pool that is not whole without its journal (`journal.rs`).
 pub(crate) const JOURNAL: u64 = 1;
-/// The feature bit of a pool whose blocks of more than half a slab share spans where that takes less (`alloc.rs`). Without it, each has a run for itself.
+/// The feature bit of a pool whose blocks may share spans of slabs (`alloc.rs`). Without it, none does.
 pub(crate) const SPANS: u64 = 2;
 /// The smallest slab, and so the smallest header.
 pub(crate) const SLAB_SIZE_MIN: usize = 4096;

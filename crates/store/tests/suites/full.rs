@@ -102,7 +102,7 @@ fn many_values_are_replaced_where_there_is_room_for_few() {
     }
 }
 
-/// What is set when a value expires takes as much as it gives back, and makes room in the end.
+/// To set when a value expires takes as much as it gives back.
 #[test]
 fn a_full_pool_lets_values_expire() {
     for domain in [Domain::PageCache, Domain::Msync] {
