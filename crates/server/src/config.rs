@@ -11,6 +11,8 @@ pub struct Config {
     pub address: IpAddr,
     /// TCP port; 0 takes a free one. Default 6379.
     pub port: u16,
+    /// TCP port for clients of memcached, on the same address; 0 takes a free one. Default: none.
+    pub memcached_port: Option<u16>,
     /// Event loops, each a thread. Default: as many as the machine has cores.
     pub threads: usize,
     /// Databases for SELECT: the namespaces "0", "1" and so on. Default 16.
@@ -34,6 +36,7 @@ impl Default for Config {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 6379,
+            memcached_port: None,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             databases: 16,
             password: None,

@@ -8,7 +8,7 @@
 //! all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes a password is not listened to meanwhile.
 
 use crate::client::{Closing, Session};
-use crate::conversation::{Conversation, Pause};
+use crate::conversation::{Conversation, Dialect, Pause};
 use crate::group::Part;
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
@@ -124,10 +124,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: TcpStream, session: Session) -> Self {
+    pub(crate) fn new(socket: TcpStream, session: Session, dialect: Dialect) -> Self {
         Self {
             socket,
-            conversation: Conversation::new(session),
+            conversation: Conversation::new(session, dialect),
             input: Input::default(),
             busy: false,
             readable: false,

@@ -4,18 +4,23 @@
 //! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes and the values it looks at, so that one client's pipeline does not
 //!    keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
 //!    one reply, however slow its reader is. Who has not shown the password gets far less.
-//! 3. Consecutive plain GETs and SETs, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)), which looks
+//! 3. Consecutive GETs and SETs without conditions, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)), which looks
 //!    keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are run, and so
 //!    are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of other clients
 //!    at the end of the event loop's turn: a wait for all. Its client can tell the difference only by the time, and so can others: but who looks at several
 //!    keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one. Consecutive GETs, with no write between them, may
 //!    in the same way see a later key as it was before a command of another client changed it together with an earlier one.
 //! 4. After MULTI commands are queued, and run by EXEC in one slice.
+//!
+//! Which of the two protocols is spoken depends on where the client has knocked ([`Dialect`]); all of this but 4 is the same for both.
 
 use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Flags, Spec};
 use crate::executor::{Call, Failure, Slice, execute, resolve};
 use crate::group::{Kind, Part, Place, run_together};
+use crate::memcached::execute::{Asked, data_size_max};
+use crate::memcached::request::{Progress as Asking, Request, parse};
+use crate::memcached::{self, item};
 use crate::reply::Reply;
 use crate::resp::{FrameLimits, Parser, Progress};
 use crate::shared::{Counters, Shared};
@@ -47,17 +52,30 @@ pub(crate) enum Pause {
     Overflow,
 }
 
+/// The protocol of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Redis,
+    Memcached,
+}
+
 /// A client's side of the protocol.
 pub(crate) struct Conversation {
     pub(crate) session: Session,
     pub(crate) reply: Reply,
+    dialect: Dialect,
+    /// That of Redis.
     parser: Parser,
+    /// Bytes of data that a request of memcached has left behind, and nobody wants.
+    skipped: usize,
     held: Option<Held>,
 }
 
 /// Commands that are to be run with those of other clients. All of the slice's input stays where it is until then, and nothing is done for the client.
 struct Held {
     places: Vec<Place>,
+    /// What was made of the input for them.
+    made: Vec<u8>,
     /// Output that they may make, about.
     output_size_left: usize,
     /// Bytes that are done then, and why the slice stopped.
@@ -77,6 +95,8 @@ struct Work<'a> {
 #[derive(Default)]
 struct Group {
     places: ArrayVec<Place, SHARED_GROUP_COUNT>,
+    /// What was made of the input for them.
+    made: Vec<u8>,
     /// Whether one of them writes.
     has_writes: bool,
 }
@@ -89,13 +109,14 @@ impl Work<'_> {
 
     /// Whether no other command joins them.
     fn is_full(&self) -> bool {
-        self.group.places.len() >= if self.is_to_be_held() { SHARED_GROUP_COUNT } else { GROUP_COUNT }
+        let count_max = if self.is_to_be_held() { SHARED_GROUP_COUNT } else { GROUP_COUNT };
+        self.group.places.len() >= count_max || self.group.made.len() >= SLICE_OUTPUT_SIZE
     }
 }
 
 impl Conversation {
-    pub(crate) fn new(session: Session) -> Self {
-        Self { session, reply: Reply::default(), parser: Parser::new(), held: None }
+    pub(crate) fn new(session: Session, dialect: Dialect) -> Self {
+        Self { session, reply: Reply::default(), dialect, parser: Parser::new(), skipped: 0, held: None }
     }
 
     fn output_size(&self, server: &Shared) -> usize {
@@ -124,7 +145,8 @@ impl Conversation {
         let (mut done, mut pause) = self.run_slice(&mut work, input);
         if work.is_to_be_held() {
             let output_size_left = work.output_size_max.saturating_sub(self.reply.out.len());
-            self.held = Some(Held { places: work.group.places.drain(..).collect(), output_size_left, end: (done, pause) });
+            let (places, made) = (work.group.places.drain(..).collect(), std::mem::take(&mut work.group.made));
+            self.held = Some(Held { places, made, output_size_left, end: (done, pause) });
             return (0, Pause::Held);
         }
         if let Some(rest) = self.run_group(&mut work, input) {
@@ -149,9 +171,9 @@ impl Conversation {
 
     /// The commands that are held, of which `input` is as it was, and `reply` was taken from the conversation.
     pub(crate) fn held_part<'p>(&'p self, input: &'p [u8], reply: &'p mut Reply) -> Part<'p> {
-        let (places, output_size_left) = self.held.as_ref().map_or((&[][..], 0), |held| (&held.places, held.output_size_left));
+        let (places, made, output_size_left) = self.held.as_ref().map_or((&[][..], &[][..], 0), |held| (&held.places, &held.made, held.output_size_left));
         let output_size_max = reply.out.len() + output_size_left;
-        Part::new(input, places, reply, output_size_max)
+        Part::new(input, made, places, reply, output_size_max)
     }
 
     /// So many of the commands that were held are done; what [`Conversation::advance`] would have told without.
@@ -169,7 +191,6 @@ impl Conversation {
         let mut done = 0;
         let mut arguments_left = SLICE_ARGUMENT_COUNT;
         let looked_at_before = work.counters.looked_at.get();
-        let limits = FrameLimits::with_bulk_size_max(work.server.config.limits.bulk_size_max);
         loop {
             if self.session.closing != Closing::No {
                 return (done, Pause::End);
@@ -182,56 +203,105 @@ impl Conversation {
             if arguments_left == 0 || self.reply.out.len() + looked_at >= work.output_size_max {
                 return (done, Pause::Turn);
             }
-            // An inline command is parsed only when nothing before it can have to be parsed again, for that unescapes it.
-            if input.get(done).is_some_and(|&byte| byte != b'*')
-                && let Some(rest) = self.run_group(work, input)
-            {
-                return (rest, Pause::Turn);
-            }
-            let limits = if self.session.owes_password(work.server) { &FrameLimits::UNAUTHENTICATED } else { &limits };
-            let size = match self.parser.parse(&mut input[done..], limits) {
-                Ok(Progress::Frame { size }) => size,
-                Ok(Progress::Incomplete { missing }) => return (done, Pause::Input { missing }),
-                Err(error) => {
-                    if let Some(rest) = self.run_group(work, input) {
-                        return (rest, Pause::Turn);
-                    }
-                    self.reply.error_text(format_args!("ERR {error}"));
-                    work.counters.errors.add(1);
-                    self.session.closing = Closing::AfterReplies;
-                    continue;
-                }
+            let next = match self.dialect {
+                Dialect::Redis => self.take_command(work, input, done),
+                Dialect::Memcached => self.take_request(work, input, done),
             };
-            let frame = done..done + size;
-            let spans = self.parser.spans();
-            arguments_left = arguments_left.saturating_sub(spans.len().max(1));
-            if spans.is_empty() {
-                done = frame.end;
-                continue;
+            match next {
+                Ok((end, argument_count)) => {
+                    done = end;
+                    arguments_left = arguments_left.saturating_sub(argument_count.max(1));
+                }
+                Err(end) => return end,
             }
-            let resolved = resolve(Arguments::new(&input[frame.clone()], spans), &self.session, work.server);
-            let kind = resolved
-                .as_ref()
-                .ok()
-                .and_then(|spec| Kind::of(spec.name, spans.len()))
-                .filter(|_| self.session.replies == Replies::On && self.session.queue.is_none());
-            let is_full = work.is_full();
-            if is_full && kind.is_some() && work.is_to_be_held() {
-                return (done, Pause::Turn);
-            }
-            if (kind.is_none() || is_full)
-                && let Some(rest) = self.run_group(work, input)
-            {
-                return (rest, Pause::Turn);
-            }
-            if let Some(kind) = kind {
-                self.session.command = resolved.ok();
-                work.group.push(Place::new(kind, frame.start, self.parser.spans()));
-            } else {
-                self.run(work.server, work.counters, &input[frame.clone()], resolved);
-            }
-            done = frame.end;
         }
+    }
+
+    /// Runs a command of Redis that begins at `done`, or leaves it to be run with others: where it ends, and how many arguments it has; or how the slice ends.
+    fn take_command(&mut self, work: &mut Work<'_>, input: &mut [u8], done: usize) -> Result<(usize, usize), (usize, Pause)> {
+        // An inline command is parsed only when nothing before it can have to be parsed again, for that unescapes it.
+        if input.get(done).is_some_and(|&byte| byte != b'*') {
+            self.run_before(work, input)?;
+        }
+        let limits = match self.session.owes_password(work.server) {
+            true => FrameLimits::UNAUTHENTICATED,
+            false => FrameLimits::with_bulk_size_max(work.server.config.limits.bulk_size_max),
+        };
+        let size = match self.parser.parse(&mut input[done..], &limits) {
+            Ok(Progress::Frame { size }) => size,
+            Ok(Progress::Incomplete { missing }) => return Err((done, Pause::Input { missing })),
+            Err(error) => {
+                self.run_before(work, input)?;
+                self.reply.error_text(format_args!("ERR {error}"));
+                work.counters.errors.add(1);
+                self.session.closing = Closing::AfterReplies;
+                return Ok((done, 1));
+            }
+        };
+        let frame = done..done + size;
+        let spans = self.parser.spans();
+        let count = spans.len();
+        if count == 0 {
+            return Ok((frame.end, 0));
+        }
+        let arguments = Arguments::new(&input[frame.clone()], spans);
+        let resolved = resolve(arguments, &self.session, work.server);
+        let may_join = self.session.replies == Replies::On && self.session.queue.is_none();
+        let spec = resolved.as_ref().ok().filter(|_| may_join);
+        let place = spec.and_then(|spec| Place::of(spec.name, arguments, spans, frame.start, || work.server.store.time_ms()));
+        self.make_room(work, input, done, place.is_some())?;
+        if let Some(place) = place {
+            self.session.command = resolved.ok();
+            work.group.push(place);
+        } else {
+            self.run(work.server, work.counters, &input[frame.clone()], resolved);
+        }
+        Ok((frame.end, count))
+    }
+
+    /// [`Conversation::take_command`] for memcached.
+    fn take_request(&mut self, work: &mut Work<'_>, input: &[u8], done: usize) -> Result<(usize, usize), (usize, Pause)> {
+        if self.skipped > 0 {
+            let size = self.skipped.min(input.len() - done);
+            self.skipped -= size;
+            return if size > 0 { Ok((done + size, 1)) } else { Err((done, Pause::Input { missing: 1 })) };
+        }
+        let (server, counters) = (work.server, work.counters);
+        let owes_password = self.session.owes_password(server);
+        let data_size_max = if owes_password { FrameLimits::UNAUTHENTICATED.bulk_size_max } else { data_size_max(server) };
+        let (size, request) = match parse(&input[done..], data_size_max) {
+            Asking::Incomplete { missing } => return Err((done, Pause::Input { missing })),
+            Asking::Request { size, request } => (size, request),
+        };
+        let end = done + size;
+        let may_join = !owes_password && Place::may_be_of(&request, &input[done..end]);
+        self.make_room(work, input, done, may_join)?;
+        let place = may_join.then(|| Place::of_item(&request, input, done, server.store.time_ms(), &mut work.group.made)).flatten();
+        if let Some(place) = place {
+            work.group.push(place);
+            return Ok((end, 1));
+        }
+        self.run_before(work, input)?;
+        if let Request::Wrong { skip, .. } = request {
+            self.skipped = skip;
+        }
+        let (session, out) = (&mut self.session, &mut self.reply.out);
+        memcached::execute::execute(&mut Asked { server, counters, session, out, frame: &input[done..end] }, &request);
+        Ok((end, 1))
+    }
+
+    /// Runs those that wait before a command that begins at `done`, unless that may join them.
+    fn make_room(&mut self, work: &mut Work<'_>, input: &[u8], done: usize, may_join: bool) -> Result<(), (usize, Pause)> {
+        let is_full = work.is_full();
+        if is_full && may_join && work.is_to_be_held() {
+            return Err((done, Pause::Turn));
+        }
+        if may_join && !is_full { Ok(()) } else { self.run_before(work, input) }
+    }
+
+    /// Runs those that wait. If the slice has made its output before: how it ends.
+    fn run_before(&mut self, work: &mut Work<'_>, input: &[u8]) -> Result<(), (usize, Pause)> {
+        self.run_group(work, input).map_or(Ok(()), |rest| Err((rest, Pause::Turn)))
     }
 
     fn run(&mut self, server: &Shared, counters: &Counters, frame: &[u8], resolved: Result<&'static Spec, Failure>) {
@@ -296,7 +366,10 @@ impl Conversation {
             Ok(Slice::Last) => unfinished.finish(&mut self.reply),
             Err(failure) => {
                 counters.errors.add(1);
-                failure.write(&mut self.reply);
+                match self.dialect {
+                    Dialect::Redis => failure.write(&mut self.reply),
+                    Dialect::Memcached => item::fail(&mut self.reply.out, failure.shown()),
+                }
             }
         }
         if self.session.replies != Replies::On {
@@ -313,10 +386,11 @@ impl Conversation {
         if group.places.is_empty() {
             return None;
         }
-        let mut part = Part::new(input, &group.places, &mut self.reply, output_size_max);
-        run_together(&server.databases[self.session.database], counters, std::slice::from_mut(&mut part));
+        let mut part = Part::new(input, &group.made, &group.places, &mut self.reply, output_size_max);
+        run_together(server.namespace(self.session.database), counters, std::slice::from_mut(&mut part));
         let rest = group.places.get(part.done()).map(|place| place.frame);
         work.group.places.clear();
+        work.group.made.clear();
         work.group.has_writes = false;
         rest
     }

@@ -20,6 +20,8 @@ pub(crate) const OVER: u64 = 0;
 pub(crate) struct Databases<'a> {
     pub(crate) store: &'a Store,
     pub(crate) namespaces: &'a [Namespace],
+    /// That of memcached.
+    pub(crate) items: &'a Namespace,
     /// That of EXEC.
     pub(crate) transaction: Option<&'a RefCell<Transaction>>,
     /// Counts changes of keys.
@@ -41,8 +43,17 @@ pub(crate) struct Database<'a> {
 impl<'a> Databases<'a> {
     /// The database with that number, which is known to be there.
     pub(crate) fn at(&self, number: usize) -> Database<'a> {
-        let Self { store, namespaces, transaction, changes, looked_at } = *self;
-        Database { store, namespace: &namespaces[number], transaction, changes, looked_at }
+        self.database(&self.namespaces[number])
+    }
+
+    /// That of memcached, which has no number.
+    pub(crate) fn items(&self) -> Database<'a> {
+        self.database(self.items)
+    }
+
+    fn database(&self, namespace: &'a Namespace) -> Database<'a> {
+        let Self { store, transaction, changes, looked_at, .. } = *self;
+        Database { store, namespace, transaction, changes, looked_at }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = Database<'a>> + use<'a> {

@@ -7,6 +7,7 @@
 
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
+use crate::conversation::Dialect;
 use crate::group::{Part, run_together};
 use crate::shared::Shared;
 use mio::event::Event;
@@ -23,7 +24,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
-const LISTENER: Token = Token(usize::MAX - 1);
+/// That of the first listener; those of the others are below it.
+const LISTENER: usize = usize::MAX - 1;
 /// Events that are asked for at a time.
 const EVENT_COUNT: usize = 1024;
 /// Connections whose commands are run together at most: as many single SETs share a wait for a device.
@@ -38,7 +40,7 @@ const STOP_TICK: Duration = Duration::from_millis(10);
 /// Where a loop gets connections that the first one accepted for it.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    arrived: Mutex<Vec<(TcpStream, SocketAddr)>>,
+    arrived: Mutex<Vec<(TcpStream, SocketAddr, Dialect)>>,
     /// Connections of the loop, those in the inbox included.
     count: AtomicUsize,
 }
@@ -49,9 +51,7 @@ pub(crate) struct EventLoop {
     poll: Poll,
     server: Arc<Shared>,
     inboxes: Arc<[Inbox]>,
-    listener: Option<TcpListener>,
-    /// Whether there may be connections to accept.
-    acceptable: bool,
+    listeners: Vec<Door>,
     connections: Slab<Connection>,
     /// Connections that wanted another turn.
     queue: VecDeque<usize>,
@@ -60,21 +60,29 @@ pub(crate) struct EventLoop {
     buffers: Buffers,
 }
 
+/// Where clients come in.
+struct Door {
+    listener: TcpListener,
+    dialect: Dialect,
+    /// Whether there may be connections to accept.
+    acceptable: bool,
+}
+
 impl EventLoop {
-    pub(crate) fn new(index: usize, poll: Poll, server: Arc<Shared>, inboxes: Arc<[Inbox]>, listener: Option<TcpListener>) -> io::Result<Self> {
-        let mut listener = listener;
-        if let Some(listener) = &mut listener {
-            poll.registry().register(listener, LISTENER, Interest::READABLE)?;
+    pub(crate) fn new(index: usize, poll: Poll, server: Arc<Shared>, inboxes: Arc<[Inbox]>, listeners: Vec<(TcpListener, Dialect)>) -> io::Result<Self> {
+        let mut listeners: Vec<_> = listeners.into_iter().map(|(listener, dialect)| Door { listener, dialect, acceptable: false }).collect();
+        for (number, door) in listeners.iter_mut().enumerate() {
+            poll.registry().register(&mut door.listener, Token(LISTENER - number), Interest::READABLE)?;
         }
         let (connections, queue, held, buffers) = (Slab::new(), VecDeque::new(), Vec::new(), Buffers::default());
-        Ok(Self { index, poll, server, inboxes, listener, acceptable: false, connections, queue, held, buffers })
+        Ok(Self { index, poll, server, inboxes, listeners, connections, queue, held, buffers })
     }
 
     /// Serves until the server stops.
     pub(crate) fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENT_COUNT);
         while !self.server.is_stopping() {
-            let timeout = match (self.queue.is_empty(), self.acceptable) {
+            let timeout = match (self.queue.is_empty(), self.listeners.iter().any(|door| door.acceptable)) {
                 (false, _) => Some(Duration::ZERO),
                 (true, true) => Some(ACCEPT_PAUSE),
                 (true, false) => None,
@@ -94,8 +102,10 @@ impl EventLoop {
         for event in events.iter() {
             match event.token() {
                 WAKE => self.look_around(),
-                LISTENER => self.acceptable = true,
-                token => self.ready(token.0, event),
+                token => match self.listeners.get_mut(LISTENER - token.0) {
+                    Some(door) => door.acceptable = true,
+                    None => self.ready(token.0, event),
+                },
             }
         }
         for _ in 0..queued_count {
@@ -106,9 +116,7 @@ impl EventLoop {
             }
         }
         self.settle();
-        if self.acceptable {
-            self.accept();
-        }
+        (0..self.listeners.len()).for_each(|door| self.accept(door));
         Ok(())
     }
 
@@ -163,7 +171,7 @@ impl EventLoop {
                 let done: Vec<usize> = {
                     let mut parts: Vec<_> = held.iter_mut().map(|(key, reply)| self.connections[*key].held_part(reply)).collect();
                     let _working = server.gate.enter(self.index);
-                    let count = run_together(&server.databases[database], counters, &mut parts);
+                    let count = run_together(server.namespace(database), counters, &mut parts);
                     parts[..count].iter().map(Part::done).collect()
                 };
                 for ((key, reply), done) in held.drain(..done.len()).zip(done) {
@@ -189,22 +197,22 @@ impl EventLoop {
     /// Somebody woke this loop: connections arrived, or some are to be closed.
     fn look_around(&mut self) {
         let arrived = std::mem::take(&mut *self.inboxes[self.index].arrived.lock());
-        for (socket, address) in arrived {
-            self.adopt(socket, address);
+        for (socket, address, dialect) in arrived {
+            self.adopt(socket, address, dialect);
         }
         let killed: Vec<usize> = self.connections.iter().filter(|(_, connection)| connection.session().client.is_killed()).map(|(key, _)| key).collect();
         killed.into_iter().for_each(|key| self.close(key));
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, door: usize) {
         for _ in 0..ACCEPT_COUNT_MAX {
-            let Some(listener) = &self.listener else { break };
+            let Some(Door { listener, dialect, acceptable }) = self.listeners.get_mut(door).filter(|door| door.acceptable) else { break };
             match listener.accept() {
-                Ok((socket, address)) => self.welcome(socket, address),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.acceptable = false;
-                    break;
+                Ok((socket, address)) => {
+                    let dialect = *dialect;
+                    self.welcome(socket, address, dialect);
                 }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => *acceptable = false,
                 // A peer that gave up while it waited is nobody's trouble.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 // Out of descriptors or memory: `acceptable` stays, so that it is tried again after a pause.
@@ -214,13 +222,16 @@ impl EventLoop {
     }
 
     /// Gives a new connection to the loop that has the fewest.
-    fn welcome(&mut self, mut socket: TcpStream, address: SocketAddr) {
+    fn welcome(&mut self, mut socket: TcpStream, address: SocketAddr, dialect: Dialect) {
         let counters = self.server.counters(self.index);
         let total: usize = self.inboxes.iter().map(|inbox| inbox.count.load(Ordering::Relaxed)).sum();
         if total >= self.server.connection_count_max.load(Ordering::Relaxed) {
             counters.rejected.add(1);
             // Whether the peer learns the reason is not worth waiting for.
-            let _ = socket.write(b"-ERR max number of clients reached\r\n");
+            let _ = socket.write(match dialect {
+                Dialect::Redis => b"-ERR max number of clients reached\r\n",
+                Dialect::Memcached => b"ERROR Too many open connections\r\n",
+            });
             return;
         }
         counters.connections.add(1);
@@ -228,21 +239,25 @@ impl EventLoop {
         let chosen = (0..self.inboxes.len()).min_by_key(load).unwrap_or(self.index);
         self.inboxes[chosen].count.fetch_add(1, Ordering::Relaxed);
         if chosen == self.index {
-            self.adopt(socket, address);
+            self.adopt(socket, address, dialect);
         } else {
-            self.inboxes[chosen].arrived.lock().push((socket, address));
+            self.inboxes[chosen].arrived.lock().push((socket, address, dialect));
             self.server.wake(chosen);
         }
     }
 
-    fn adopt(&mut self, mut socket: TcpStream, address: SocketAddr) {
+    fn adopt(&mut self, mut socket: TcpStream, address: SocketAddr, dialect: Dialect) {
         let entry = self.connections.vacant_entry();
         let prepared = prepare(&socket, self.server.config.keepalive_seconds)
             .and_then(|local| self.poll.registry().register(&mut socket, Token(entry.key()), Interest::READABLE | Interest::WRITABLE).map(|()| local));
         match prepared {
             Ok(local) => {
                 let client = self.server.clients.add(address, local, self.index);
-                entry.insert(Connection::new(socket, Session::new(client, !self.server.has_password())));
+                let mut session = Session::new(client, !self.server.has_password());
+                if dialect == Dialect::Memcached {
+                    session.database = self.server.databases.len();
+                }
+                entry.insert(Connection::new(socket, session, dialect));
             }
             // It broke while it was handed over.
             Err(_) => drop(self.inboxes[self.index].count.fetch_sub(1, Ordering::Relaxed)),
@@ -251,8 +266,7 @@ impl EventLoop {
 
     /// Answers what was read, sends what was answered, and closes. Who does not take the replies is not waited for beyond the configured patience.
     fn finish(&mut self, events: &mut Events) -> io::Result<()> {
-        self.listener = None;
-        self.acceptable = false;
+        self.listeners.clear();
         let deadline = Instant::now() + self.server.config.stop_patience;
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         self.queue.clear();
@@ -292,7 +306,7 @@ mod tests {
         let poll = Poll::new().unwrap();
         let waker = Waker::new(poll.registry(), WAKE).unwrap();
         let server = Arc::new(Shared::new(Config::default(), 0, Arc::new(store), vec![waker]).unwrap());
-        let event_loop = EventLoop::new(0, poll, server.clone(), [Inbox::default()].into(), None).unwrap();
+        let event_loop = EventLoop::new(0, poll, server.clone(), [Inbox::default()].into(), Vec::new()).unwrap();
         (server, event_loop)
     }
 
@@ -322,7 +336,7 @@ mod tests {
         let mixed = [of_key("GET", "d"), set("a", 0), of_key("DEL", "d"), of_key("GET", "a"), of_key("DEL", "a"), set("a", 1)].concat();
         for text in [mixed, ["PING\r\n", &set("b", 2), &set("b", 3), "*3\r\n$3\r\nSET"].concat(), set("c", 4)] {
             let (client, socket, address) = client_of(&text);
-            event_loop.welcome(TcpStream::from_std(socket), address);
+            event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
             clients.push(client);
         }
         let mut events = Events::with_capacity(EVENT_COUNT);
@@ -364,7 +378,7 @@ mod tests {
         let options = Options { domain: Some(Domain::Msync), ..Options::default() };
         let (server, mut event_loop) = loop_over(Store::open(&directory.path().join("test.pool"), options).unwrap());
         let (_gone, socket, address) = client_of(&format!("ECHO {}\r\n", "x".repeat(INPUT_SIZE - "ECHO \r\n".len())));
-        event_loop.welcome(TcpStream::from_std(socket), address);
+        event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
         let mut events = Events::with_capacity(EVENT_COUNT);
         event_loop.turn(&mut events, None).unwrap();
         assert_eq!(event_loop.queue, [0]);
@@ -373,7 +387,7 @@ mod tests {
         let sets = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\n1\r\n*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n";
         let (mut client, socket, address) = client_of(sets);
         client.shutdown(net::Shutdown::Write).unwrap();
-        event_loop.welcome(TcpStream::from_std(socket), address);
+        event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
         assert!(event_loop.connections.contains(0));
         while !event_loop.connections.is_empty() {
             let timeout = if event_loop.queue.is_empty() { None } else { Some(Duration::ZERO) };
@@ -399,7 +413,7 @@ mod tests {
         let (server, mut event_loop) = loop_over(store);
         let echo = "x".repeat(INPUT_SIZE - "GET k\r\nECHO \r\n".len());
         let (mut client, socket, address) = client_of(&format!("GET k\r\nECHO {echo}\r\n"));
-        event_loop.welcome(TcpStream::from_std(socket), address);
+        event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
         let mut events = Events::with_capacity(EVENT_COUNT);
         event_loop.turn(&mut events, None).unwrap();
         assert_eq!(event_loop.queue.len(), 1);

@@ -86,9 +86,9 @@ pub(crate) trait Unfinished: Send {
 }
 
 /// Keys that a slice visits at most.
-const SLICE_KEY_COUNT: usize = 1024;
+pub(crate) const SLICE_KEY_COUNT: usize = 1024;
 /// Bytes that a slice gathers at most, but for the last value.
-const SLICE_SIZE: usize = 256 * 1024;
+pub(crate) const SLICE_SIZE: usize = 256 * 1024;
 
 /// Whether a command has more to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -144,6 +144,11 @@ impl Failure {
 
     pub(crate) fn write(&self, reply: &mut Reply) {
         reply.error(&self.text);
+    }
+
+    /// What it says, with the code in front.
+    pub(crate) fn shown(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.text)
     }
 }
 

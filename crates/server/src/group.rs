@@ -1,10 +1,14 @@
-//! Commands that are run together: plain GETs, plain SETs, and DELs and UNLINKs of a single key.
+//! Commands that are run together: GETs, SETs without conditions, and DELs and UNLINKs of a single key; and memcached's `get`, `set` and `delete`.
 //!
 //! The store is given them together, of one client or of several ([`Namespace::act_many`]). It looks up what is to be read before it writes, so replies are
 //! written as if all went well, each when the next value is known or all is done, and what turns out otherwise is put right: the digit of a DEL, and the reply
 //! to what has failed. Values that were found behind that are looked up again.
 
-use crate::executor::Failure;
+use crate::command::Arguments;
+use crate::database::OVER;
+use crate::executor::{Failure, expiry};
+use crate::memcached::item;
+use crate::memcached::request::{Request, Storing};
 use crate::reply::Reply;
 use crate::resp::Span;
 use crate::shared::Counters;
@@ -20,7 +24,10 @@ const VALUES_AT_ONCE: usize = 4 << 20;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Get,
-    Set,
+    Set {
+        /// In milliseconds since 1970, if it does.
+        expiry_ms: Option<u64>,
+    },
     Delete,
 }
 
@@ -30,13 +37,28 @@ pub(crate) struct Place {
     /// Where its frame begins.
     pub(crate) frame: usize,
     key: Range<usize>,
-    /// Of a SET; otherwise nothing.
+    /// Of what sets; otherwise nothing. Those of memcached are among what was made of the input.
     value: Range<usize>,
+    style: Style,
+}
+
+/// How a command is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    Redis,
+    Memcached {
+        /// Whether what tells versions apart is shown.
+        with_unique: bool,
+        /// Whether there is no reply to what writes.
+        quiet: bool,
+    },
 }
 
 /// What a client has to be run, and its replies.
 pub(crate) struct Part<'p> {
     input: &'p [u8],
+    /// What was made of the input: the values of memcached.
+    made: &'p [u8],
     places: &'p [Place],
     reply: &'p mut Reply,
     /// Size of the output behind which no other value goes, unless it is that of the first command.
@@ -47,41 +69,116 @@ pub(crate) struct Part<'p> {
     done: usize,
 }
 
-impl Kind {
-    /// The kind of the command of that name with so many arguments, if it is one that is run in groups.
-    pub(crate) fn of(name: &str, argument_count: usize) -> Option<Self> {
-        match (name, argument_count) {
-            ("get", 2) => Some(Self::Get),
-            ("set", 3) => Some(Self::Set),
-            ("del" | "unlink", 2) => Some(Self::Delete),
-            _ => None,
-        }
-    }
-}
-
 impl Place {
-    /// That of a command with the arguments `spans` of the frame that begins at `frame`.
-    pub(crate) fn new(kind: Kind, frame: usize, spans: &[Span]) -> Self {
+    /// That of a command, if it is one that is run in groups: it has that name and these arguments, and its frame begins at `frame`.
+    pub(crate) fn of(name: &str, arguments: Arguments<'_>, spans: &[Span], frame: usize, now_ms: impl FnOnce() -> u64) -> Option<Self> {
+        // With a time that is over it removes the key, or is an error.
+        let set_until = |time: usize, notation| expiry::time_to_come(arguments.at(time), notation, now_ms()).map(|at| Kind::Set { expiry_ms: Some(at) });
+        let (kind, value) = match (name, spans.len()) {
+            ("get", 2) => (Kind::Get, None),
+            ("set", 3) => (Kind::Set { expiry_ms: None }, Some(2)),
+            ("set", 5) => (set_until(4, expiry::notation(arguments, 3)?)?, Some(2)),
+            ("setex", 4) => (set_until(2, expiry::EX)?, Some(3)),
+            ("psetex", 4) => (set_until(2, expiry::PX)?, Some(3)),
+            ("del" | "unlink", 2) => (Kind::Delete, None),
+            _ => return None,
+        };
         let place = |index: usize| {
-            let range = spans.get(index).map_or(0..0, |span| span.range());
+            let range = spans[index].range();
             frame + range.start..frame + range.end
         };
-        Self { kind, frame, key: place(1), value: place(2) }
+        Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), style: Style::Redis })
     }
 
-    fn act<'i>(&self, input: &'i [u8]) -> (&'i [u8], Act<'i>) {
+    /// Whether there may be one for a request of memcached: it is a `get` of one key, a `set`, or a `delete`.
+    pub(crate) fn may_be_of(request: &Request, frame: &[u8]) -> bool {
+        match request {
+            Request::Get { keys, exptime: None, .. } => !frame[keys.clone()].contains(&b' '),
+            Request::Store { how: Storing::Set, unique: None, .. } | Request::Delete { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// That of such a request, which begins at `frame`, unless it sets what is over at once. The value is appended to what is `made`.
+    pub(crate) fn of_item(request: &Request, input: &[u8], frame: usize, now_ms: u64, made: &mut Vec<u8>) -> Option<Self> {
+        let place = |range: &Range<usize>| frame + range.start..frame + range.end;
+        let (kind, key, value, with_unique, quiet) = match request {
+            Request::Get { keys, with_unique, .. } => (Kind::Get, keys, 0..0, *with_unique, false),
+            Request::Store { key, flags, exptime, data, quiet, .. } => {
+                let expiry_ms = item::expiry_ms(*exptime, now_ms);
+                if expiry_ms == Some(OVER) {
+                    return None;
+                }
+                let start = made.len();
+                item::make(*flags, &input[place(data)], made);
+                (Kind::Set { expiry_ms }, key, start..made.len(), false, *quiet)
+            }
+            Request::Delete { key, quiet } => (Kind::Delete, key, 0..0, false, *quiet),
+            _ => return None,
+        };
+        Some(Self { kind, frame, key: place(key), value, style: Style::Memcached { with_unique, quiet } })
+    }
+
+    fn act<'i>(&self, input: &'i [u8], made: &'i [u8]) -> (&'i [u8], Act<'i>) {
+        let value = &(if self.style == Style::Redis { input } else { made })[self.value.clone()];
         let act = match self.kind {
             Kind::Get => Act::Get,
-            Kind::Set => Act::Put(&input[self.value.clone()]),
+            Kind::Set { expiry_ms: None } => Act::Put(value),
+            Kind::Set { expiry_ms: Some(expiry_ms) } => Act::PutUntil(value, expiry_ms),
             Kind::Delete => Act::Delete,
         };
         (&input[self.key.clone()], act)
     }
 }
 
+impl Style {
+    /// It is set.
+    fn set(self, reply: &mut Reply) {
+        match self {
+            Self::Redis => reply.ok(),
+            Self::Memcached { quiet: true, .. } => {}
+            Self::Memcached { .. } => reply.raw(b"STORED\r\n"),
+        }
+    }
+
+    /// It is not there any more; whether it was.
+    fn deleted(self, reply: &mut Reply, found: bool) {
+        match self {
+            Self::Redis => reply.flag(found),
+            Self::Memcached { quiet: true, .. } => {}
+            Self::Memcached { .. } => reply.raw(if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }),
+        }
+    }
+
+    /// The value that `append` appends, if there is one; whether there is.
+    fn value(self, reply: &mut Reply, key: &[u8], append: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Error>) -> Result<bool, Error> {
+        match self {
+            Self::Redis => reply.bulk_with(append),
+            Self::Memcached { with_unique, .. } => {
+                let is_there = item::show(&mut reply.out, key, with_unique, append)?;
+                reply.raw(b"END\r\n");
+                Ok(is_there)
+            }
+        }
+    }
+
+    fn failed(self, reply: &mut Reply, error: Error) {
+        match self {
+            Self::Redis => Failure::from(error).write(reply),
+            Self::Memcached { quiet: true, .. } => {}
+            Self::Memcached { .. } => item::refuse(&mut reply.out, &error),
+        }
+    }
+}
+
 impl<'p> Part<'p> {
-    pub(crate) fn new(input: &'p [u8], places: &'p [Place], reply: &'p mut Reply, output_size_max: usize) -> Self {
-        Self { input, places, reply, output_size_max, starts: Vec::new(), done: 0 }
+    pub(crate) fn new(input: &'p [u8], made: &'p [u8], places: &'p [Place], reply: &'p mut Reply, output_size_max: usize) -> Self {
+        Self { input, made, places, reply, output_size_max, starts: Vec::new(), done: 0 }
+    }
+
+    fn acts(&self) -> impl Iterator<Item = (&'p [u8], Act<'p>)> + use<'p> {
+        let (input, made) = (self.input, self.made);
+        self.places.iter().map(move |place| place.act(input, made))
     }
 
     /// How many commands are done. The others had no room for their replies.
@@ -95,8 +192,8 @@ impl<'p> Part<'p> {
             self.starts.push(self.reply.out.len());
             match place.kind {
                 Kind::Get => {}
-                Kind::Set => self.reply.ok(),
-                Kind::Delete => self.reply.flag(false),
+                Kind::Set { .. } => place.style.set(self.reply),
+                Kind::Delete => place.style.deleted(self.reply, false),
             }
         }
     }
@@ -118,7 +215,8 @@ impl<'p> Part<'p> {
         }
         let start = self.reply.out.len();
         self.starts.push(start);
-        let answered = self.reply.bulk_with(|out| found.map(|found| found.copy_to(out)).transpose());
+        let Place { style, key, .. } = &self.places[number];
+        let answered = style.value(self.reply, &self.input[key.clone()], |out| found.map(|found| found.copy_to(out)).transpose());
         answered.map(|_| ControlFlow::Continue(())).inspect_err(|_| self.take_back(number))
     }
 
@@ -128,46 +226,57 @@ impl<'p> Part<'p> {
         self.foretell(number + 1);
         match self.places[number].kind {
             Kind::Get => counters.lookup(found),
-            Kind::Set => counters.changes.add(1),
+            Kind::Set { .. } => counters.changes.add(1),
             Kind::Delete => {
                 counters.changes.add(found.into());
-                self.reply.out[self.starts[number] + 1] = if found { b'1' } else { b'0' };
+                if found {
+                    self.rewrite(number, |style, reply| style.deleted(reply, true));
+                }
             }
         }
         self.done += 1;
+    }
+
+    /// Puts another reply in the place of that to the command `number`.
+    fn rewrite(&mut self, number: usize, write: impl FnOnce(Style, &mut Reply)) {
+        let mut told = Reply::new(self.reply.protocol);
+        write(self.places[number].style, &mut told);
+        let (start, end) = (self.starts[number], self.starts.get(number + 1).copied().unwrap_or(self.reply.out.len()));
+        self.starts[number + 1..].iter_mut().for_each(|later| *later = *later - (end - start) + told.out.len());
+        self.reply.out.splice(start..end, told.out);
     }
 
     /// The next command has failed, though what stands behind it may have been done already.
     fn refuse(&mut self, error: Error, counters: &Counters) {
         let number = self.done;
         self.foretell(number + 1);
-        let mut told = Reply::new(self.reply.protocol);
-        Failure::from(error).write(&mut told);
-        let (start, end) = (self.starts[number], self.starts.get(number + 1).copied().unwrap_or(self.reply.out.len()));
-        self.starts[number + 1..].iter_mut().for_each(|later| *later = *later - (end - start) + told.out.len());
-        self.reply.out.splice(start..end, told.out);
+        self.rewrite(number, |style, reply| style.failed(reply, error));
         counters.errors.add(1);
         self.done += 1;
     }
 
     /// Runs the only command, without what it takes to put replies right.
     fn run_alone(&mut self, place: &Place, database: &Namespace, counters: &Counters) {
-        let start = self.reply.out.len();
-        let outcome = match place.act(self.input) {
-            (key, Act::Get) => self.reply.bulk_with(|out| database.get_into(key, out)).map(|found| counters.lookup(found)),
-            (key, Act::Put(value)) => database.put(key, value).map(|()| {
+        let (start, style) = (self.reply.out.len(), place.style);
+        let set = |outcome: Result<(), Error>, reply: &mut Reply| {
+            outcome.map(|()| {
                 counters.changes.add(1);
-                self.reply.ok();
-            }),
+                style.set(reply);
+            })
+        };
+        let outcome = match place.act(self.input, self.made) {
+            (key, Act::Get) => style.value(self.reply, key, |out| database.get_into(key, out)).map(|found| counters.lookup(found)),
+            (key, Act::Put(value)) => set(database.put(key, value), self.reply),
+            (key, Act::PutUntil(value, expiry_ms)) => set(database.put_until(key, value, expiry_ms), self.reply),
             (key, Act::Delete) => database.delete(key).map(|found| {
                 counters.changes.add(found.into());
-                self.reply.flag(found);
+                style.deleted(self.reply, found);
             }),
         };
         if let Err(error) = outcome {
             self.reply.out.truncate(start);
             counters.errors.add(1);
-            Failure::from(error).write(self.reply);
+            style.failed(self.reply, error);
         }
         self.done = 1;
     }
@@ -183,7 +292,7 @@ pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mu
         counters.commands.add(1);
         return 1;
     }
-    let acts: Vec<_> = parts.iter().flat_map(|part| part.places.iter().map(|place| place.act(part.input))).collect();
+    let acts: Vec<_> = parts.iter().flat_map(Part::acts).collect();
     let owners: Vec<_> = parts.iter().enumerate().flat_map(|(part, Part { places, .. })| (0..places.len()).map(move |number| (part, number))).collect();
     let mut found = Vec::with_capacity(acts.len().min(ACTS_AT_ONCE));
     let (mut at, mut at_once, mut is_enough) = (0, ACTS_AT_ONCE, false);
@@ -239,9 +348,11 @@ mod tests {
     use super::*;
     use everleaf::{Options, Store};
 
+    const SET: Kind = Kind::Set { expiry_ms: None };
+
     /// Commands, each with a key of one letter that is its value, too, and the input in which they lie.
     fn commands(of: &[(Kind, u8)]) -> (Vec<u8>, Vec<Place>) {
-        let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place { kind, frame: at, key: at..at + 1, value: at..at + 1 };
+        let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place { kind, frame: at, key: at..at + 1, value: at..at + 1, style: Style::Redis };
         (of.iter().map(|(_, key)| *key).collect(), of.iter().enumerate().map(place).collect())
     }
 
@@ -258,12 +369,12 @@ mod tests {
         let (_store, database) = database();
         database.put(b"l", &vec![b'v'; SIZE]).unwrap();
         let counters = Counters::default();
-        let clients: Vec<_> = (b'a'..b'e').map(|own| commands(&[(Kind::Get, b'l'), (Kind::Set, own)])).collect();
+        let clients: Vec<_> = (b'a'..b'e').map(|own| commands(&[(Kind::Get, b'l'), (SET, own)])).collect();
         let mut replies: Vec<_> = clients.iter().map(|_| Reply::default()).collect();
         let (mut rest, mut counts) = (0, Vec::new());
         while rest < clients.len() {
             let waiting = clients.iter().zip(&mut replies).skip(rest);
-            let mut parts: Vec<_> = waiting.map(|((input, places), reply)| Part::new(input, places, reply, usize::MAX)).collect();
+            let mut parts: Vec<_> = waiting.map(|((input, places), reply)| Part::new(input, &[], places, reply, usize::MAX)).collect();
             let count = run_together(&database, &counters, &mut parts);
             assert!(parts[..count].iter().all(|part| part.done() == 2) && parts[count..].iter().all(|part| part.done() == 0 && part.reply.out.is_empty()));
             rest += count;
@@ -284,12 +395,12 @@ mod tests {
             (0..1 << 16).find(|n: &u32| database.put(&[&size.to_le_bytes()[..], &n.to_le_bytes()].concat(), &vec![0; size]).is_err()).expect("a full pool");
         }
         let counters = Counters::default();
-        let clients: Vec<_> = (128..228).map(|own| commands(&[(Kind::Get, b'l'), (Kind::Set, own)])).collect();
+        let clients: Vec<_> = (128..228).map(|own| commands(&[(Kind::Get, b'l'), (SET, own)])).collect();
         let mut replies: Vec<_> = clients.iter().map(|_| (Reply::default(), 0)).collect();
         while replies.iter().any(|(_, done)| *done < 2) {
             let waiting = clients.iter().zip(&mut replies).filter(|(_, (_, done))| *done < 2);
             let (mut parts, dones): (Vec<_>, Vec<_>) =
-                waiting.map(|((input, places), (reply, done))| (Part::new(input, &places[*done..], reply, usize::MAX), done)).unzip();
+                waiting.map(|((input, places), (reply, done))| (Part::new(input, &[], &places[*done..], reply, usize::MAX), done)).unzip();
             assert!(run_together(&database, &counters, &mut parts) > 0);
             dones.into_iter().zip(&parts).for_each(|(done, part)| *done += part.done());
         }
@@ -302,9 +413,9 @@ mod tests {
 
     #[test]
     fn what_has_failed_is_answered_in_its_place() {
-        let (input, places) = commands(&[(Kind::Set, b'a'), (Kind::Delete, b'b'), (Kind::Get, b'c'), (Kind::Delete, b'd')]);
+        let (input, places) = commands(&[(SET, b'a'), (Kind::Delete, b'b'), (Kind::Get, b'c'), (Kind::Delete, b'd')]);
         let (mut reply, counters) = (Reply::default(), Counters::default());
-        let mut part = Part::new(&input, &places, &mut reply, usize::MAX);
+        let mut part = Part::new(&input, &[], &places, &mut reply, usize::MAX);
         assert!(part.visit(2, None).unwrap().is_continue());
         part.accept(false, &counters);
         part.refuse(Error::KeyTooLong { size: 70_000 }, &counters);
@@ -321,10 +432,10 @@ mod tests {
     fn a_command_alone_is_answered_like_others() {
         let (_store, database) = database();
         let counters = Counters::default();
-        let kinds = [Kind::Get, Kind::Delete, Kind::Set, Kind::Get, Kind::Delete, Kind::Get];
+        let kinds = [Kind::Get, Kind::Delete, SET, Kind::Get, Kind::Delete, Kind::Get];
         let run = |of: &[(Kind, u8)], reply: &mut Reply| {
             let (input, places) = commands(of);
-            assert_eq!(run_together(&database, &counters, &mut [Part::new(&input, &places, reply, usize::MAX)]), 1);
+            assert_eq!(run_together(&database, &counters, &mut [Part::new(&input, &[], &places, reply, usize::MAX)]), 1);
         };
         let (mut alone, mut among) = (Reply::default(), Reply::default());
         kinds.iter().for_each(|kind| run(&[(*kind, b'k')], &mut alone));

@@ -1,9 +1,10 @@
 #![forbid(unsafe_code)]
-//! The server of Everleaf: a store behind the protocol of Redis.
+//! The server of Everleaf: a store behind the protocol of Redis, and that of memcached.
 //!
 //! ```text
-//! socket -> connection -> conversation: resp -> command -> executor -> store
-//!                                       reply <--------------'
+//! socket -> connection -> conversation: resp -> command -> executor ---------.
+//!                                       reply <--------------'               store
+//!                                       memcached::request -> memcached::execute
 //! ```
 //!
 //! `event_loop` shares the connections among threads, `connection` moves bytes, `conversation` turns them into commands and those into replies, `executor` runs
@@ -23,6 +24,7 @@ mod executor;
 mod gate;
 mod glob;
 mod group;
+pub mod memcached;
 mod queue;
 mod reply;
 pub mod resp;

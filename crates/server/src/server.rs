@@ -1,6 +1,7 @@
-//! The server: a listening socket and the threads behind it.
+//! The server: listening sockets and the threads behind them.
 
 use crate::config::Config;
+use crate::conversation::Dialect;
 use crate::event_loop::{EventLoop, Inbox, WAKE};
 use crate::executor::backup::begin_scheduled;
 use crate::shared::Shared;
@@ -36,10 +37,24 @@ pub enum Error {
     Panicked,
 }
 
-/// A socket that listens, before there is a store to serve.
+/// Sockets that listen, before there is a store to serve.
 pub struct Listener {
+    redis: Bound,
+    memcached: Option<Bound>,
+}
+
+/// A socket that listens, and where.
+struct Bound {
     socket: TcpListener,
     local: SocketAddr,
+}
+
+impl Bound {
+    fn to(address: SocketAddr) -> Result<Self, Error> {
+        let socket = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
+        let local = socket.local_addr()?;
+        Ok(Self { socket, local })
+    }
 }
 
 impl Listener {
@@ -48,16 +63,15 @@ impl Listener {
     /// # Errors
     /// When it cannot listen there.
     pub fn bind(config: &Config) -> Result<Self, Error> {
-        let address = SocketAddr::new(config.address, config.port);
-        let socket = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
-        let local = socket.local_addr()?;
-        Ok(Self { socket, local })
+        let bind = |port| Bound::to(SocketAddr::new(config.address, port));
+        Ok(Self { redis: bind(config.port)?, memcached: config.memcached_port.map(bind).transpose()? })
     }
 }
 
 /// A server that listens.
 pub struct Server {
     local: SocketAddr,
+    memcached: Option<SocketAddr>,
     shared: Arc<Shared>,
     loops: Vec<EventLoop>,
 }
@@ -82,13 +96,17 @@ impl Server {
         Self::on(Listener::bind(&config)?, config, store)
     }
 
-    /// The same on a socket that listens already, wherever `config` says.
+    /// The same on sockets that listen already, wherever `config` says.
     ///
     /// # Errors
     /// When the store cannot give the databases.
     pub fn on(listener: Listener, config: Config, store: Arc<Store>) -> Result<Self, Error> {
-        let Listener { socket, local } = listener;
-        let mut socket = Some(socket);
+        let Listener { redis: Bound { socket, local }, memcached } = listener;
+        let mut sockets = vec![(socket, Dialect::Redis)];
+        let memcached = memcached.map(|Bound { socket, local }| {
+            sockets.push((socket, Dialect::Memcached));
+            local
+        });
         let polls = (0..config.threads.max(1)).map(|_| Poll::new()).collect::<Result<Vec<_>, _>>()?;
         let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), WAKE)).collect::<Result<Vec<_>, _>>()?;
         let inboxes: Arc<[Inbox]> = polls.iter().map(|_| Inbox::default()).collect();
@@ -96,14 +114,19 @@ impl Server {
         let loops = polls
             .into_iter()
             .enumerate()
-            .map(|(index, poll)| EventLoop::new(index, poll, shared.clone(), inboxes.clone(), socket.take()))
+            .map(|(index, poll)| EventLoop::new(index, poll, shared.clone(), inboxes.clone(), std::mem::take(&mut sockets)))
             .collect::<Result<_, _>>()?;
-        Ok(Self { local, shared, loops })
+        Ok(Self { local, memcached, shared, loops })
     }
 
     /// Where it listens: with port 0, the port that the system chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Where it listens for clients of memcached, if it does.
+    pub fn memcached_addr(&self) -> Option<SocketAddr> {
+        self.memcached
     }
 
     /// A handle to stop it.

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::database::Databases;
 use crate::executor::scan::Cursors;
 use crate::gate::Gate;
+use crate::memcached;
 use everleaf::{Domain, Error, Namespace, Store};
 use mio::Waker;
 use parking_lot::{Mutex, RwLock};
@@ -88,6 +89,8 @@ struct Rate {
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) databases: Vec<Namespace>,
+    /// Those of memcached.
+    pub(crate) items: Namespace,
     pub(crate) config: Config,
     pub(crate) port: u16,
     pub(crate) connection_count_max: AtomicUsize,
@@ -121,6 +124,7 @@ impl Shared {
         let backup = config.backup.clone().unwrap_or_else(|| beside(store.path()));
         Ok(Self {
             shares_waits: store.pool().info().domain.is_some_and(Domain::awaits_device),
+            items: store.namespace(memcached::NAMESPACE)?,
             store,
             databases,
             port,
@@ -145,7 +149,13 @@ impl Shared {
 
     /// The databases as they are.
     pub(crate) fn databases<'a>(&'a self, counters: &'a Counters) -> Databases<'a> {
-        Databases { store: &self.store, namespaces: &self.databases, transaction: None, changes: &counters.changes, looked_at: &counters.looked_at }
+        let (namespaces, items) = (&self.databases, &self.items);
+        Databases { store: &self.store, namespaces, items, transaction: None, changes: &counters.changes, looked_at: &counters.looked_at }
+    }
+
+    /// The database with that number; with the next one, that of memcached.
+    pub(crate) fn namespace(&self, number: usize) -> &Namespace {
+        self.databases.get(number).unwrap_or(&self.items)
     }
 
     pub(crate) fn thread_count(&self) -> usize {

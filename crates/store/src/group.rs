@@ -18,7 +18,7 @@
 //! later write of a group while they do not see an earlier one yet.
 
 use crate::Error;
-use crate::namespace::{Course, Found, GROUP_OF_DEVICE_BYTES, Namespace, Way, link_word};
+use crate::namespace::{Content, Course, Found, GROUP_OF_DEVICE_BYTES, Namespace, Way, link_word};
 use crate::store::{Index, check_sizes};
 use crate::stripes::Locked;
 use crate::version::Moment;
@@ -37,6 +37,8 @@ pub enum Act<'v> {
     Get,
     /// Set it; it does not expire.
     Put(&'v [u8]),
+    /// Set it until that time, in milliseconds since 1970.
+    PutUntil(&'v [u8], u64),
     /// Remove it.
     Delete,
 }
@@ -44,21 +46,22 @@ pub enum Act<'v> {
 /// A key, and what is to be done with it.
 type Task<'a> = (&'a [u8], Act<'a>);
 /// What a key is set to; `None`: it is removed.
-type Update<'a> = (&'a [u8], Option<&'a [u8]>);
+type Update<'a> = (&'a [u8], Option<Content<'a>>);
 
 /// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
 pub(crate) const GROUP: usize = 64;
 /// Records that share a fence which waits for a device, and so do their links: that takes longer than all else.
 const GROUP_OF_DEVICE: usize = 256;
 
-impl Act<'_> {
+impl<'v> Act<'v> {
     fn is_write(self) -> bool {
         self != Self::Get
     }
 
-    fn value(&self) -> Option<&[u8]> {
+    fn content(self) -> Option<Content<'v>> {
         match self {
-            Self::Put(value) => Some(value),
+            Self::Put(value) => Some(Content { value, expiry_ms: None }),
+            Self::PutUntil(value, expiry_ms) => Some(Content { value, expiry_ms: Some(expiry_ms) }),
             Self::Get | Self::Delete => None,
         }
     }
@@ -108,7 +111,7 @@ impl<M: Listed> Namespace<M> {
         mut visit: impl FnMut(usize, Option<Found<'_>>) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         let start = found.len();
-        let sizes = acts.iter().map(|(key, act)| act.value().map_or(Ok(()), |value| check_sizes(key, value)));
+        let sizes = acts.iter().map(|(key, act)| act.content().map_or(Ok(()), |content| check_sizes(key, content.value)));
         let (count, too_long) = sizes.enumerate().find(|(_, checked)| checked.is_err()).unwrap_or((acts.len(), Ok(())));
         let (mut done, mut len_max) = (0, usize::MAX);
         while done < count {
@@ -176,7 +179,7 @@ impl<M: Listed> Namespace<M> {
         let (few, mut size) = (acts.len().min(GROUP), 0);
         let most = if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP };
         let fits = |(key, act): &&Task<'_>| {
-            size += key.len() + act.value().map_or(0, <[u8]>::len);
+            size += key.len() + act.content().map_or(0, |content| content.value.len());
             size <= GROUP_OF_DEVICE_BYTES
         };
         let len = acts.iter().take(most).take_while(fits).count().max(few);
@@ -217,7 +220,7 @@ impl<M: Listed> Namespace<M> {
         let end = self.read_group(acts, &reads, moment, size_max, &mut met, visit);
         // The first one that is not done, because of the reads.
         let until = if end.is_ok() { acts.len() } else { reads[met.len()] };
-        let changes: Vec<Update<'_>> = acts[..until].iter().filter(|(_, act)| act.is_write()).map(|(key, act)| (*key, act.value())).collect();
+        let changes: Vec<Update<'_>> = acts[..until].iter().filter(|(_, act)| act.is_write()).map(|(key, act)| (*key, act.content())).collect();
         let way = self.write_group(&stripes, &changes, moment, &mut shown);
         let (mut met, mut shown) = (met.into_iter(), shown.into_iter());
         found.extend(acts[..until].iter().map_while(|(_, act)| if act.is_write() { shown.next() } else { met.next().map(Ok) }));
@@ -272,7 +275,7 @@ impl<M: Listed> Namespace<M> {
     ) -> Result<Option<Way>, Error> {
         let (Some(stripe), false) = (stripes.first(), changes.is_empty()) else { return Ok(None) };
         self.shared.writable()?;
-        if changes.iter().any(|(_, value)| value.is_some()) {
+        if changes.iter().any(|(_, content)| content.is_some()) {
             return self.with_index(|index| self.write_group_to(index, stripe, changes, moment, shown)).map(Some);
         }
         match self.space.index.load().as_deref() {
@@ -294,8 +297,9 @@ impl<M: Listed> Namespace<M> {
     ) -> Result<Way, Error> {
         match self.course(stripe) {
             Course::Plain(at, _announced) => {
-                let version = Version { commit: at, ..Version::default() };
-                let writes = self.write_records(changes.iter().map(|(key, value)| (*key, value.map(|value| (value, version)))))?;
+                let version =
+                    |content: Content<'_>| Version { commit: at, expiry_ms: self.shared.note_expiry(&self.space, content.expiry_ms), ..Version::default() };
+                let writes = self.write_records(changes.iter().map(|(key, content)| (*key, content.map(|content| (content.value, version(content))))))?;
                 let mut replaced = Vec::with_capacity(writes.len());
                 let outcome = self.shared.apply_behind(index, &writes, &mut replaced);
                 let gone = |((_, write), old): (&(_, Write), &Option<NonZeroU64>)| match (write, old) {
@@ -326,16 +330,17 @@ impl<M: Listed> Namespace<M> {
         let commit = self.shared.unstamped();
         // Of each key, whether it is shown before it is removed; `None`: nothing is written.
         let (mut fates, mut versions) = (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
-        for ((key, value), previous) in changes.iter().zip(self.links_of(index, changes)?) {
+        for ((key, content), previous) in changes.iter().zip(self.links_of(index, changes)?) {
             let previous = previous.map_or(0, NonZeroU64::get);
-            fates.push(match value {
+            fates.push(match content {
                 Some(_) => Some(false),
                 None if self.is_present(previous)? => Some(self.is_shown(previous, moment)?),
                 None => None,
             });
             if fates.last().is_some_and(Option::is_some) {
-                let version = Version { is_tombstone: value.is_none(), commit, previous, expiry_ms: None };
-                versions.push((*key, Some((value.unwrap_or_default(), version))));
+                let expiry_ms = self.shared.note_expiry(&self.space, content.and_then(|content| content.expiry_ms));
+                let version = Version { is_tombstone: content.is_none(), commit, previous, expiry_ms };
+                versions.push((*key, Some((content.map_or(&[][..], |content| content.value), version))));
             }
         }
         let writes = self.write_records(versions.into_iter())?;

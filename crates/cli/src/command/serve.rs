@@ -1,4 +1,4 @@
-//! `everleaf serve`: a pool behind the protocol of Redis.
+//! `everleaf serve`: a pool behind the protocol of Redis, and that of memcached.
 
 use crate::failure::Failure;
 use crate::options::{ByteSize, IndexArgument, PoolArguments};
@@ -13,7 +13,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// TCP port; 0 takes a free one
     #[arg(long, default_value_t = 6379, value_name = "N")]
     port: u16,
+    /// TCP port for clients of memcached, too; 0 takes a free one. Their items are in the namespace "memcached"
+    #[arg(long, value_name = "N")]
+    memcached_port: Option<u16>,
     /// Threads that serve connections; as many as the machine has cores if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -96,7 +99,7 @@ impl Arguments {
                 stop.stop();
             }
         });
-        let served = self.announce(store, server.local_addr(), opened_in).and_then(|()| Ok(server.run()?));
+        let served = self.announce(store, &server, opened_in).and_then(|()| Ok(server.run()?));
         handle.close();
         // It panics never, and has nothing to say.
         let _ = watcher.join();
@@ -116,6 +119,7 @@ impl Arguments {
         Ok(Config {
             address: self.bind,
             port: self.port,
+            memcached_port: self.memcached_port,
             threads,
             databases: usize::from(self.databases),
             password,
@@ -133,7 +137,8 @@ impl Arguments {
     }
 
     /// Tells the operator, or a program, what was found and how to go on.
-    fn announce(&self, store: &Store, address: SocketAddr, opened_in: Duration) -> Result<(), Failure> {
+    fn announce(&self, store: &Store, server: &Server, opened_in: Duration) -> Result<(), Failure> {
+        let address = server.local_addr();
         let info = store.pool().info();
         let path = std::path::absolute(store.path()).unwrap_or_else(|_| store.path().to_owned());
         let keys: u64 = store.stats().namespaces.iter().map(|namespace| namespace.keys).sum();
@@ -147,17 +152,18 @@ impl Arguments {
             let pid = std::process::id();
             let said = json!({
                 "address": address.to_string(), "port": address.port(), "pid": pid, "size": info.size, "keys": keys, "found": found, "domain": domain,
-                "opened_in_ms": opened_in.as_secs_f64() * 1e3,
+                "opened_in_ms": opened_in.as_secs_f64() * 1e3, "memcached_port": server.memcached_addr().map(|address| address.port()),
             });
             format!("{}\n", text::with_pool(said, &path))
         } else {
-            self.greeting(&info, &path, keys, address, opened_in)
+            self.greeting(&info, &path, keys, server, opened_in)
         };
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
     }
 
-    fn greeting(&self, info: &Info, path: &Path, keys: u64, address: SocketAddr, opened_in: Duration) -> String {
+    fn greeting(&self, info: &Info, path: &Path, keys: u64, server: &Server, opened_in: Duration) -> String {
+        let address = server.local_addr();
         let opened = match info.found {
             Found::Absent => "created".to_owned(),
             Found::Clean => format!("{} keys, opened after a clean stop in {:.0?}", text::count(keys), opened_in),
@@ -170,8 +176,9 @@ impl Arguments {
         let host = if address.ip().is_unspecified() { String::new() } else { format!(" -h {}", address.ip()) };
         let port = address.port();
         let pid = std::process::id();
+        let memcached = server.memcached_addr().map(|address| format!("; memcached's clients to {address}")).unwrap_or_default();
         format!(
-            "everleaf {version}\n  pool     {path}: {size} of at most {size_max}, {opened}\n  domain   {domain}\n  connect  redis-cli{host} -p {port}\n  \
+            "everleaf {version}\n  pool     {path}: {size} of at most {size_max}, {opened}\n  domain   {domain}\n  connect  redis-cli{host} -p {port}{memcached}\n  \
              stop     Ctrl-C, kill {pid}, or redis-cli{host} -p {port} SHUTDOWN\n",
             version = env!("CARGO_PKG_VERSION"),
             path = path.display(),

@@ -50,8 +50,8 @@ impl Stores {
 pub enum StoreChange {
     /// Sets a value.
     Put(usize, &'static str, &'static str),
-    /// Sets values, or removes keys, each by itself, with shared fences.
-    Many(usize, &'static [(&'static str, Option<&'static str>)]),
+    /// Sets values, of which some expire, or removes keys, each by itself, with shared fences.
+    Many(usize, &'static [(&'static str, Option<(&'static str, Option<Expiry>)>)]),
     /// Sets a value that expires: long ago, or in a long time.
     PutUntil(usize, &'static str, &'static str, Expiry),
     /// Removes what has expired.
@@ -153,7 +153,7 @@ const BALLAST_SIZES: [usize; 4] = [2000, 500, 100, 0];
 const CHANGES: [StoreChange; 15] = [
     Put(0, "a", "new"),
     Put(1, "a key of more than eight bytes", "and a value that takes more than one line of a cache, so that a crash can tear it in the middle"),
-    Many(0, &[("b", Some("1")), ("c", Some("2")), ("b", Some("3")), ("a", None)]),
+    Many(0, &[("b", Some(("1", Some(Expiry::Past)))), ("c", Some(("2", Some(Expiry::Future)))), ("b", Some(("3", None))), ("a", None)]),
     Append(0, "a", "+"),
     Delete(0, "a"),
     Write(&BATCH),
@@ -228,7 +228,7 @@ const AFTERWARDS: [StoreChange; 4] =
 
 /// A leaf that is about to split, and one with a few keys.
 const FILLED: [StoreChange; 2] = [
-    Many(0, &[("a", Some("old")), ("aa", Some("1")), ("ab", Some("2")), ("b", Some("3"))]),
+    Many(0, &[("a", Some(("old", None))), ("aa", Some(("1", None))), ("ab", Some(("2", None))), ("b", Some(("3", None)))]),
     Write(&[(1, "b", Some("4")), (1, "c", Some("5")), (0, "a", Some("older"))]),
 ];
 
@@ -334,15 +334,11 @@ impl World for Stores {
         {
             content.extend(pairs.iter().map(|(key, value)| ((space, (*key).into()), ((*value).into(), None))));
         }
-        let mut set = |space: usize, key: &str, value: Option<String>| match value {
-            Some(value) => drop(content.insert((space, key.into()), (value.into(), None))),
-            None => drop(content.remove(&(space, key.as_bytes().to_vec()))),
-        };
+        let mut set = |space: usize, key: &str, value: Option<String>| hold(content, space, key.as_bytes(), value.map(|value| (value.into(), None)));
         match *change {
             Put(space, key, value) => set(space, key, Some(value.into())),
-            Many(space, changes) => changes.iter().for_each(|(key, value)| set(space, key, value.map(str::to_owned))),
-            PutUntil(space, key, value, Expiry::Future) => drop(content.insert((space, key.into()), (value.into(), Some(Expiry::Future.ms())))),
-            PutUntil(space, key, _, Expiry::Past) => set(space, key, None),
+            Many(space, changes) => changes.iter().for_each(|(key, value)| hold(content, space, key.as_bytes(), value.and_then(held))),
+            PutUntil(space, key, value, expiry) => hold(content, space, key.as_bytes(), held((value, Some(expiry)))),
             Append(space, key, tail) => content.entry((space, key.into())).or_default().0.extend_from_slice(tail.as_bytes()),
             Delete(space, key) => set(space, key, None),
             Write(changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
@@ -364,7 +360,7 @@ impl World for Stores {
     /// Each of many is a write of its own, and each key of a range a removal: a crash leaves any of them.
     fn between(&self, before: &Content, change: &StoreChange) -> Vec<Content> {
         let writes: Vec<(usize, Vec<u8>, Option<Held>)> = match *change {
-            Many(space, changes) => changes.iter().map(|(key, value)| (space, (*key).into(), value.map(|value| (value.into(), None)))).collect(),
+            Many(space, changes) => changes.iter().map(|(key, value)| (space, (*key).into(), value.and_then(held))).collect(),
             DeleteRange(space, from, to) => {
                 before.keys().filter(|(at, key)| *at == space && is_within(key, from, to)).map(|(_, key)| (space, key.clone(), None)).collect()
             }
@@ -373,10 +369,7 @@ impl World for Stores {
         let subset = |chosen: u32| {
             let mut content = before.clone();
             for (_, (space, key, held)) in writes.iter().enumerate().filter(|(number, _)| chosen >> number & 1 == 1) {
-                match held {
-                    Some(held) => drop(content.insert((*space, key.clone()), held.clone())),
-                    None => drop(content.remove(&(*space, key.clone()))),
-                }
+                hold(&mut content, *space, key, held.clone());
             }
             content
         };
@@ -445,12 +438,28 @@ impl World for Stores {
     }
 }
 
+/// What a key holds that is set to a value, which may expire.
+fn held((value, expiry): (&str, Option<Expiry>)) -> Option<Held> {
+    (expiry != Some(Expiry::Past)).then(|| (value.into(), expiry.map(Expiry::ms)))
+}
+
+fn hold(content: &mut Content, space: usize, key: &[u8], held: Option<Held>) {
+    match held {
+        Some(held) => drop(content.insert((space, key.into()), held)),
+        None => drop(content.remove(&(space, key.to_vec()))),
+    }
+}
+
 fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
     let Live { store, spaces, .. } = live;
     match *change {
         Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
         Many(space, changes) => {
-            let acts: Vec<_> = changes.iter().map(|(key, value)| (key.as_bytes(), value.map_or(Act::Delete, |value| Act::Put(value.as_bytes())))).collect();
+            let act = |(value, expiry): (&'static str, Option<Expiry>)| match expiry {
+                None => Act::Put(value.as_bytes()),
+                Some(expiry) => Act::PutUntil(value.as_bytes(), expiry.ms()),
+            };
+            let acts: Vec<_> = changes.iter().map(|(key, value)| (key.as_bytes(), value.map_or(Act::Delete, act))).collect();
             let mut found = Vec::new();
             spaces[space].act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())))?;
             found.into_iter().try_for_each(|found| found.map(drop))

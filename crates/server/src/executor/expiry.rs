@@ -3,7 +3,9 @@
 //! The time is that of the store. Setting when a key expires writes its value again, with the new time, in one step of the store.
 
 use super::{Call, Failure};
+use crate::command::Arguments;
 use crate::database::OVER;
+use crate::resp::parse_integer;
 use everleaf::Change;
 
 /// How a time is written.
@@ -37,12 +39,24 @@ struct Until {
     expiry_ms: u64,
 }
 
+impl Until {
+    /// What `time` means at `now_ms`, unless it is out of range.
+    fn of(time: i64, notation: Notation, now_ms: u64) -> Option<Self> {
+        let now_ms = now_ms as i64;
+        let wanted = time.checked_mul(notation.unit_ms)?.checked_add(if notation.is_relative { now_ms } else { 0 })?;
+        Some(Self { wanted, expiry_ms: if wanted > now_ms { wanted as u64 } else { OVER } })
+    }
+}
+
 fn until(call: &Call<'_>, index: usize, notation: Notation) -> Result<Until, Failure> {
-    // One look: what is to live for a millisecond from now is not over, however late it is written.
-    let now_ms = call.server.store.time_ms() as i64;
-    let time = call.integer(index)?.checked_mul(notation.unit_ms);
-    let wanted = time.and_then(|time| time.checked_add(if notation.is_relative { now_ms } else { 0 })).ok_or_else(|| invalid(call))?;
-    Ok(Until { wanted, expiry_ms: if wanted > now_ms { wanted as u64 } else { OVER } })
+    // One look at the time: what is to live for a millisecond from now is not over, however late it is written.
+    Until::of(call.integer(index)?, notation, call.server.store.time_ms()).ok_or_else(|| invalid(call))
+}
+
+/// When what is written as `time` is to expire, in milliseconds since 1970, if that is still to come.
+pub(crate) fn time_to_come(time: &[u8], notation: Notation, now_ms: u64) -> Option<u64> {
+    let time = parse_integer(time).filter(|&time| time > 0)?;
+    Some(Until::of(time, notation, now_ms)?.expiry_ms).filter(|&expiry_ms| expiry_ms != OVER)
 }
 
 /// When a key is to expire, by an argument that must be positive: in milliseconds since 1970, or [`OVER`].
@@ -54,8 +68,8 @@ pub(crate) fn expiry_ms(call: &Call<'_>, index: usize, notation: Notation) -> Re
 }
 
 /// The notation that a word among the options of SET and GETEX announces.
-pub(crate) fn notation(call: &Call<'_>, index: usize) -> Option<Notation> {
-    [("ex", EX), ("px", PX), ("exat", EXAT), ("pxat", PXAT)].into_iter().find(|(word, _)| call.arguments.is(index, word)).map(|(_, notation)| notation)
+pub(crate) fn notation(arguments: Arguments<'_>, index: usize) -> Option<Notation> {
+    [("ex", EX), ("px", PX), ("exat", EXAT), ("pxat", PXAT)].into_iter().find(|(word, _)| arguments.is(index, word)).map(|(_, notation)| notation)
 }
 
 /// Whether a time in `notation` may stand behind the one before, of which there are the index and the notation. As in Redis, the last one counts, and is the
@@ -213,7 +227,7 @@ fn getex_options(call: &Call<'_>) -> Result<(Option<(usize, Notation)>, bool), F
         if call.arguments.is(index, "persist") && expiry.is_none() {
             persist = true;
         } else {
-            let notation = notation(call, index).filter(|&notation| !persist && may_follow(expiry, notation) && index + 1 < call.arguments.len());
+            let notation = notation(call.arguments, index).filter(|&notation| !persist && may_follow(expiry, notation) && index + 1 < call.arguments.len());
             index += 1;
             expiry = Some((index, notation.ok_or(Failure::SYNTAX)?));
         }

@@ -90,7 +90,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
         } else if word("keepttl") && expiry.is_none() {
             keep = true;
         } else if let Some(notation) =
-            expiry::notation(call, index).filter(|&notation| !keep && expiry::may_follow(expiry, notation) && index + 1 < call.arguments.len())
+            expiry::notation(call.arguments, index).filter(|&notation| !keep && expiry::may_follow(expiry, notation) && index + 1 < call.arguments.len())
         {
             index += 1;
             expiry = Some((index, notation));

@@ -1,6 +1,8 @@
 //! Keys whose time is over, and which the sweep may have removed, or not.
 
-use crate::peer::{Client, Running};
+use crate::peer::{Client, Running, encode};
+use everleaf::{Domain, Options};
+use everleaf_server::Config;
 use std::thread;
 use std::time::Duration;
 
@@ -70,4 +72,23 @@ fn what_is_over_from_the_start_is_not_counted() {
     client.says("SET k v", "+OK\r\n");
     client.says("SET k w PXAT 1 GET", "$1\r\nv\r\n");
     client.says("DBSIZE", ":0\r\n");
+}
+
+/// What sets when keys expire is run together with what stands beside it in a pipeline.
+#[test]
+fn sets_of_a_pipeline_say_when_keys_expire() {
+    for domain in [None, Some(Domain::Msync)] {
+        let server = Running::over(Options { domain, ..Options::default() }, Config::default());
+        let mut client = server.client();
+        let lines = "SET a 1 EX 100\nSET b 2\nSETEX c 200 3\nPSETEX d 300000 4\nGET a\nSET e 5 pxat 4000000000000\nSET b 6 EX 400\nSET c 7\nGET c\nDEL d\n\
+            SET f 8 EX 0\nSET g 9 EX 9223372036854775807\nSET h 10 EX ten\nSET i 11 EX\nSETEX j 0 12\nSET e 13 EXAT 1\n";
+        let replies = "+OK\r\n+OK\r\n+OK\r\n+OK\r\n$1\r\n1\r\n+OK\r\n+OK\r\n+OK\r\n$1\r\n7\r\n:1\r\n\
+            -ERR invalid expire time in 'set' command\r\n-ERR invalid expire time in 'set' command\r\n-ERR value is not an integer or out of range\r\n\
+            -ERR syntax error\r\n-ERR invalid expire time in 'setex' command\r\n+OK\r\n";
+        client.send(&lines.lines().flat_map(|line| encode(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())).collect::<Vec<u8>>());
+        client.expect(replies.as_bytes());
+        for (key, ttl) in [("a", 100), ("b", 400), ("c", -1), ("d", -2), ("e", -2), ("f", -2)] {
+            client.says(&format!("TTL {key}"), &format!(":{ttl}\r\n"));
+        }
+    }
 }

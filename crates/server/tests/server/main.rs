@@ -5,6 +5,7 @@ mod differential;
 mod expiry;
 mod hostility;
 mod info;
+mod memcached;
 mod peer;
 mod programs;
 mod threads;

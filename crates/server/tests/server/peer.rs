@@ -11,6 +11,7 @@ use std::time::Duration;
 /// A server on a free port of 127.0.0.1, over a pool of its own. It stops when this is dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    pub(crate) memcached: Option<SocketAddr>,
     pub(crate) stop: Stop,
     thread: Option<JoinHandle<Result<(), everleaf_server::Error>>>,
     _directory: tempfile::TempDir,
@@ -31,12 +32,22 @@ impl Running {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(&directory.path().join("test.pool"), options).unwrap());
         let server = Server::bind(Config { port: 0, ..config }, store).unwrap();
-        let (address, stop) = (server.local_addr(), server.stop_handle());
-        Self { address, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }
+        let (address, memcached, stop) = (server.local_addr(), server.memcached_addr(), server.stop_handle());
+        Self { address, memcached, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }
+    }
+
+    /// With two threads, for clients of memcached, too.
+    pub(crate) fn with_memcached(options: Options, config: Config) -> Self {
+        Self::over(options, Config { threads: 2, memcached_port: Some(0), ..config })
     }
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// One that speaks the protocol of memcached, to a server that was told to, too.
+    pub(crate) fn memcached_client(&self) -> Client {
+        Client::connect(self.memcached.unwrap())
     }
 
     /// Waits until the server has ended by itself, and says how.
@@ -143,6 +154,19 @@ impl Client {
         }
         got.truncate(got.len() - MARK.len());
         got
+    }
+
+    /// What comes, up to what ends with `mark`: nothing may come behind it.
+    pub(crate) fn read_until(&mut self, mark: &[u8]) -> String {
+        let mut got = Vec::new();
+        let mut piece = [0; 64 * 1024];
+        while !got.ends_with(mark) {
+            match self.socket.read(&mut piece).unwrap() {
+                0 => break,
+                size => got.extend_from_slice(&piece[..size]),
+            }
+        }
+        String::from_utf8(got).unwrap()
     }
 
     /// All that comes until the server closes the connection.

@@ -1,6 +1,8 @@
 //! Programs that users have, against our server. What is not installed is skipped, and said so.
 
 use crate::peer::{Running, skipped};
+use everleaf::Options;
+use everleaf_server::Config;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -51,16 +53,27 @@ fn redis_benchmark() {
 
 #[test]
 fn redis_py() {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/redis_py.py");
+    let server = Running::start();
+    run_script("redis", "redis_py.py", server.address.port());
+}
+
+#[test]
+fn pymemcache() {
+    let server = Running::with_memcached(Options::default(), Config::default());
+    run_script("pymemcache", "memcached_py.py", server.memcached.expect("it listens there").port());
+}
+
+/// Runs a script that uses a module of Python, with a port for its argument.
+fn run_script(module: &str, script: &str, port: u16) {
     let python = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("python/bin/python3");
     // A virtual environment that the whole test run prepared, else whatever python3 has.
     let python = if python.exists() { python.to_string_lossy().into_owned() } else { "python3".to_owned() };
-    if !run(&python, &["-c", "import redis"]).is_some_and(|output| output.status.success()) {
-        skipped(format_args!("{python} has no module redis; `pip install redis` brings it"));
+    if !run(&python, &["-c", &format!("import {module}")]).is_some_and(|output| output.status.success()) {
+        skipped(format_args!("{python} has no module {module}; `pip install {module}` brings it"));
         return;
     }
-    let server = Running::start();
-    let Some(output) = run(&python, &[&script.to_string_lossy(), &server.address.port().to_string()]) else { return };
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(script);
+    let Some(output) = run(&python, &[&script.to_string_lossy(), &port.to_string()]) else { return };
     println!("{}", text(&output));
     assert!(output.status.success(), "{}", text(&output));
 }

@@ -651,3 +651,25 @@ fn what_expires_together_is_there_or_gone_for_all_of_a_group() {
         assert_eq!([run(), run()], [[true, true, false], [false; 3]], "{has_snapshot}");
     }
 }
+
+#[test]
+fn a_group_sets_when_keys_expire() {
+    for has_snapshot in [false, true] {
+        let (store, space) = store();
+        let now_ms = store.time_ms();
+        space.put_until(b"lasting", b"1", now_ms + 1).unwrap();
+        let snapshot = has_snapshot.then(|| store.snapshot().unwrap());
+        let acts =
+            [(&b"long"[..], Act::PutUntil(b"2", now_ms + 20)), (b"short", Act::PutUntil(b"3", now_ms + 10)), (b"lasting", Act::Put(b"4")), (b"x", Act::Get)];
+        let mut found = Vec::new();
+        space.act_many(&acts, &mut found, |_, found| Ok(found.map_or(ControlFlow::Continue(()), |_| ControlFlow::Break(())))).unwrap();
+        assert!(found.into_iter().all(|found| !found.unwrap()));
+        let expiries = || [&b"long"[..], b"short", b"lasting"].map(|key| space.expiry_ms(key).unwrap().map(|expiry_ms| expiry_ms.map(|at| at - now_ms)));
+        assert_eq!(expiries(), [Some(Some(20)), Some(Some(10)), Some(None)]);
+        pass(10);
+        assert_eq!(expiries(), [Some(Some(20)), None, Some(None)]);
+        drop(snapshot);
+        store.sweep(1000).unwrap();
+        assert_eq!(space.count(), 2, "{has_snapshot}");
+    }
+}

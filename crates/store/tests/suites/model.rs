@@ -161,7 +161,7 @@ fn act(space: &Namespace, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, acts: &[(usize
             assert_eq!(values[&number].as_ref(), model.get(*key), "act {number} of {acts:?}");
             model.contains_key(*key)
         }
-        Act::Put(value) => {
+        Act::Put(value) | Act::PutUntil(value, _) => {
             model.insert(key.to_vec(), value.to_vec());
             false
         }

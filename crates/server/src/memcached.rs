@@ -1,0 +1,23 @@
+//! The text protocol of memcached: another front end of the store, on a port of its own.
+//!
+//! ```text
+//! set <key> <flags> <exptime> <bytes> [noreply]\r\n<data>\r\n        STORED
+//! get <key>*\r\n                                                    VALUE <key> <flags> <bytes>\r\n<data>\r\n ... END
+//! ```
+//!
+//! Items are in a namespace of their own, [`NAMESPACE`], for what clients keep beside the data, the flags, has no place in a value of Redis. What
+//! a reply acknowledges is durable, as everywhere; nothing is evicted: a full pool refuses.
+//!
+//! [`request`] makes requests of bytes, [`execute`] does what they ask for, [`meta`] both for meta commands, and [`item`] knows how items are kept and shown. Single `get`s, `set`s and `delete`s
+//! that follow one another are run together, as those of Redis are ([`group`](crate::group)).
+
+pub(crate) mod execute;
+pub(crate) mod item;
+pub mod meta;
+pub mod request;
+
+/// Where items are.
+pub const NAMESPACE: &str = "memcached";
+
+/// The version of memcached whose commands and texts are spoken here.
+pub const MEMCACHED_VERSION: &str = "1.6.21";

@@ -1,0 +1,407 @@
+//! What requests ask for, done on the store, and replied to.
+//!
+//! 1. A reply is written when the store has returned, so when what it tells of is durable.
+//! 2. Whoever reads an item in order to write it does so in one step of the store.
+//! 3. `get` with many keys shows each as it is at some moment, and is done in slices, between which other connections of the thread have their turn.
+
+use super::MEMCACHED_VERSION;
+use super::item::{FLAGS_SIZE, expiry_ms, make, parts, refuse, show, unique};
+use super::request::{Request, Storing, unsigned, words};
+use crate::client::{Closing, Session};
+use crate::database::{Database, Databases};
+use crate::executor::{Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
+use crate::reply::Reply;
+use crate::shared::{Counters, Shared};
+use everleaf::{Change, Error, VALUE_SIZE_MAX};
+use std::ops::Range;
+
+/// A request and all it may touch.
+pub(crate) struct Asked<'a> {
+    pub(crate) server: &'a Shared,
+    pub(crate) counters: &'a Counters,
+    pub(crate) session: &'a mut Session,
+    pub(crate) out: &'a mut Vec<u8>,
+    /// The bytes of the request.
+    pub(crate) frame: &'a [u8],
+}
+
+/// Does what is asked for, and replies.
+pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request) {
+    let start = asked.out.len();
+    asked.counters.commands.add(1);
+    if let Err(error) = asked.act(request) {
+        asked.counters.errors.add(1);
+        asked.out.truncate(start);
+        refuse(asked.out, &error);
+    }
+    if is_quiet(request) {
+        asked.out.truncate(start);
+    }
+}
+
+fn is_quiet(request: &Request) -> bool {
+    match request {
+        Request::Store { quiet, .. } | Request::Delete { quiet, .. } | Request::Count { quiet, .. } => *quiet,
+        Request::Touch { quiet, .. } | Request::FlushAll { quiet } | Request::Verbosity { quiet } => *quiet,
+        Request::Get { .. } | Request::Stats { .. } | Request::Version | Request::Meta(_) | Request::Nothing => false,
+        Request::Quit | Request::Empty | Request::Wrong { .. } => false,
+    }
+}
+
+/// Sets when an item expires; its value, if it is there.
+pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>) -> Result<Option<Vec<u8>>, Error> {
+    let mut value = None;
+    items.modify_entry(key, |entry| {
+        value = entry.map(|entry| entry.value.clone());
+        if value.is_some() { Change::Expire(expiry_ms) } else { Change::Keep }
+    })?;
+    Ok(value)
+}
+
+pub(super) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// How to count.
+#[derive(Clone, Copy)]
+pub(super) struct Counting {
+    pub(super) delta: u64,
+    pub(super) down: bool,
+    /// The version that is to be there.
+    pub(super) wanted: Option<u64>,
+    /// What to begin with where there is nothing, and when that expires.
+    pub(super) initial: Option<(u64, Option<u64>)>,
+    /// When the item is to expire from now on, if it is told.
+    pub(super) expiry_ms: Option<Option<u64>>,
+}
+
+/// An item as it is after a command.
+pub(super) struct Shown {
+    pub(super) value: Vec<u8>,
+    pub(super) expiry_ms: Option<u64>,
+}
+
+/// What has come of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// The item is there, or is not.
+    NotStored,
+    /// It is another version.
+    Exists,
+    NotFound,
+}
+
+/// Bytes of data that an item has at most.
+pub(crate) fn data_size_max(server: &Shared) -> usize {
+    server.config.limits.bulk_size_max.min(VALUE_SIZE_MAX - FLAGS_SIZE)
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn items(&self) -> Database<'a> {
+        self.server.databases(self.counters).items()
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.server.store.time_ms()
+    }
+
+    pub(super) fn bytes(&self, range: &Range<usize>) -> &'a [u8] {
+        &self.frame[range.clone()]
+    }
+
+    pub(super) fn say(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn act(&mut self, request: &Request) -> Result<(), Error> {
+        if self.session.owes_password(self.server) {
+            self.authenticate(request);
+            return Ok(());
+        }
+        let now_ms = self.now_ms();
+        let expiry_ms = |exptime| expiry_ms(exptime, now_ms);
+        match request {
+            Request::Get { keys, with_unique, exptime } => {
+                let (keys, expiry_ms) = (self.bytes(keys), exptime.map(expiry_ms));
+                return self.get(Show { with_unique: *with_unique, expiry_ms }, keys);
+            }
+            Request::Store { how, unique, key, flags, exptime, data, .. } => {
+                let (key, data, expiry_ms) = (self.bytes(key), self.bytes(data), expiry_ms(*exptime));
+                let (outcome, _) = self.store(*how, *unique, key, *flags, data, expiry_ms)?;
+                self.say(match outcome {
+                    Outcome::Done => "STORED",
+                    Outcome::NotStored => "NOT_STORED",
+                    Outcome::Exists => "EXISTS",
+                    Outcome::NotFound => "NOT_FOUND",
+                });
+            }
+            Request::Delete { key, .. } => {
+                let is_deleted = self.items().delete(self.bytes(key))?;
+                self.say(if is_deleted { "DELETED" } else { "NOT_FOUND" });
+            }
+            Request::Count { key, delta, down, .. } => {
+                let counting = Counting { delta: *delta, down: *down, wanted: None, initial: None, expiry_ms: None };
+                match self.count(self.bytes(key), &counting)? {
+                    Some((_, Some(shown))) => self.say(&String::from_utf8_lossy(parts(&shown.value).1)),
+                    Some((_, None)) => self.say("NOT_FOUND"),
+                    None => self.say(NOT_A_NUMBER),
+                }
+            }
+            Request::Touch { key, exptime, .. } => {
+                let found = touched(self.items(), self.bytes(key), expiry_ms(*exptime))?.is_some();
+                self.say(if found { "TOUCHED" } else { "NOT_FOUND" });
+            }
+            Request::FlushAll { .. } => {
+                self.items().clear()?;
+                self.say("OK");
+            }
+            Request::Stats { what } => self.stats(self.bytes(what)),
+            Request::Version => self.say(&format!("VERSION {MEMCACHED_VERSION}")),
+            Request::Verbosity { .. } => self.say("OK"),
+            Request::Meta(meta) => return self.meta(meta),
+            Request::Nothing => self.say("MN"),
+            Request::Quit => self.session.closing = Closing::AfterReplies,
+            Request::Empty => self.say("ERROR"),
+            Request::Wrong { reply, is_last, .. } => {
+                self.counters.errors.add(1);
+                self.say(reply);
+                if *is_last {
+                    self.session.closing = Closing::AfterReplies;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Who owes a password shows it by a `set` of any key: its data are a user, of whom there is one, so that any name will do, a space, and the password.
+    fn authenticate(&mut self, request: &Request) {
+        match request {
+            Request::Store { how: Storing::Set, data, .. } => {
+                let data = self.bytes(data);
+                let password = memchr::memchr(b' ', data).map_or(data, |space| &data[space + 1..]);
+                self.session.authenticated = self.server.is_password(password);
+                self.say(if self.session.authenticated { "STORED" } else { "CLIENT_ERROR authentication failure" });
+            }
+            Request::Quit => self.session.closing = Closing::AfterReplies,
+            Request::Wrong { is_last: true, .. } => {
+                self.say("CLIENT_ERROR unauthenticated");
+                self.session.closing = Closing::AfterReplies;
+            }
+            _ => self.say("CLIENT_ERROR unauthenticated"),
+        }
+    }
+
+    /// Takes the first slice, which most often is the only one.
+    fn get(&mut self, show: Show, keys: &[u8]) -> Result<(), Error> {
+        let start = self.out.len();
+        let rest = show.some(self.items(), self.counters, keys, self.out)?;
+        if rest == keys.len() {
+            self.say("END");
+            return Ok(());
+        }
+        let out = self.out.split_off(start);
+        self.session.unfinished = Some(Box::new(Gets { show, keys: keys[rest..].to_vec(), done: 0, out }));
+        Ok(())
+    }
+
+    /// Stores an item, on its conditions; what it is then, if it is stored.
+    pub(super) fn store(
+        &self,
+        how: Storing,
+        wanted: Option<u64>,
+        key: &[u8],
+        flags: u32,
+        data: &[u8],
+        expiry_ms: Option<u64>,
+    ) -> Result<(Outcome, Option<Vec<u8>>), Error> {
+        let mut value = Vec::with_capacity(FLAGS_SIZE + data.len());
+        make(flags, data, &mut value);
+        if (how, wanted) == (Storing::Set, None) {
+            self.items().put_until(key, &value, expiry_ms)?;
+            return Ok((Outcome::Done, Some(value)));
+        }
+        let (mut outcome, mut stored) = (Outcome::Done, None);
+        self.items().modify_entry(key, |entry| {
+            let old = entry.map(|entry| entry.value.as_slice());
+            outcome = match (how, wanted, old) {
+                (_, Some(_), None) => Outcome::NotFound,
+                (_, Some(wanted), Some(old)) if unique(old) != wanted => Outcome::Exists,
+                (Storing::Add, _, Some(_)) | (Storing::Replace | Storing::Append | Storing::Prepend, _, None) => Outcome::NotStored,
+                _ => Outcome::Done,
+            };
+            if outcome != Outcome::Done {
+                stored = None;
+                return Change::Keep;
+            }
+            // What is added keeps the flags of what it is added to, and the time at which that expires.
+            let old = old.unwrap_or_default();
+            let (new, change): (_, fn(Vec<u8>, Option<u64>) -> Change) = match how {
+                Storing::Append => ([old, data].concat(), |new, _| Change::Put(new)),
+                Storing::Prepend => ([&old[..old.len() - parts(old).1.len()], data, parts(old).1].concat(), |new, _| Change::Put(new)),
+                Storing::Set | Storing::Add | Storing::Replace => (value.clone(), Change::PutUntil),
+            };
+            stored = Some(new.clone());
+            change(new, expiry_ms)
+        })?;
+        Ok((outcome, stored))
+    }
+
+    /// Counts with the number of an item; nothing if it is none. It goes on behind the highest with 0, and does not go below that.
+    pub(super) fn count(&self, key: &[u8], counting: &Counting) -> Result<Option<(Outcome, Option<Shown>)>, Error> {
+        let Counting { delta, down, wanted, initial, expiry_ms } = *counting;
+        let mut counted = None;
+        self.items().modify_entry(key, |entry| {
+            counted = Some((Outcome::Done, None));
+            let (flags, number, expiry_ms) = match (entry, initial) {
+                (None, None) => {
+                    counted = Some((Outcome::NotFound, None));
+                    return Change::Keep;
+                }
+                (None, Some((number, expiry_ms))) => (0, number, expiry_ms),
+                (Some(entry), _) if wanted.is_some_and(|wanted| unique(&entry.value) != wanted) => {
+                    counted = Some((Outcome::Exists, None));
+                    return Change::Keep;
+                }
+                (Some(entry), _) => {
+                    let (flags, data) = parts(&entry.value);
+                    let Some(number) = unsigned(data.trim_ascii_end()) else {
+                        counted = None;
+                        return Change::Keep;
+                    };
+                    (flags, if down { number.saturating_sub(delta) } else { number.wrapping_add(delta) }, expiry_ms.unwrap_or(entry.expiry_ms))
+                }
+            };
+            let mut value = Vec::new();
+            make(flags, number.to_string().as_bytes(), &mut value);
+            counted = Some((Outcome::Done, Some(Shown { value: value.clone(), expiry_ms })));
+            Change::PutUntil(value, expiry_ms)
+        })?;
+        Ok(counted)
+    }
+
+    fn stats(&mut self, what: &[u8]) {
+        if what == b"reset" {
+            self.server.reset_totals();
+            return self.say("RESET");
+        }
+        if what.is_empty() {
+            let (server, totals) = (self.server, self.server.totals());
+            let fill = server.store.fill();
+            let stat = |name: &str, value: u64| format!("STAT {name} {value}");
+            let lines = [
+                stat("pid", std::process::id().into()),
+                stat("uptime", server.started.elapsed().as_secs()),
+                stat("time", server.store.time_ms() / 1000),
+                format!("STAT version {MEMCACHED_VERSION}"),
+                stat("pointer_size", usize::BITS.into()),
+                stat("curr_connections", server.clients.count() as u64),
+                stat("total_connections", totals.connections),
+                stat("rejected_connections", totals.rejected),
+                stat("get_hits", totals.hits),
+                stat("get_misses", totals.misses),
+                stat("bytes_read", totals.input_size),
+                stat("bytes_written", totals.output_size),
+                stat("limit_maxbytes", fill.limit as u64),
+                stat("threads", server.thread_count() as u64),
+                stat("curr_items", server.items.count()),
+                stat("bytes", fill.used as u64),
+                stat("reclaimed", totals.expired),
+                stat("evictions", 0),
+            ];
+            lines.iter().for_each(|line| self.say(line));
+        }
+        self.say("END");
+    }
+}
+
+/// How items are shown.
+#[derive(Clone, Copy)]
+struct Show {
+    with_unique: bool,
+    /// When they are to expire from now on, if they are to be told: `gat`.
+    expiry_ms: Option<Option<u64>>,
+}
+
+impl Show {
+    /// Shows the items of `keys`, until there is a slice of them; how many bytes of `keys` are done.
+    fn some(self, items: Database<'_>, counters: &Counters, keys: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
+        let size_max = out.len() + SLICE_SIZE;
+        let some: Vec<&[u8]> = words(keys).take(SLICE_KEY_COUNT).collect();
+        let mut done = 0;
+        let mut visit = |is_found: bool| {
+            counters.lookup(is_found);
+            done += 1;
+        };
+        match self.expiry_ms {
+            None => {
+                let mut keys = some.iter();
+                let outcome = items.visit_many(None, &some, |found| {
+                    if out.len() >= size_max {
+                        return Err(End::Enough);
+                    }
+                    let key = keys.next().copied().unwrap_or_default();
+                    visit(show(out, key, self.with_unique, |out| found.map(|found| found.copy_to(out)).transpose())?);
+                    Ok(())
+                });
+                match outcome {
+                    Ok(()) | Err(End::Enough) => {}
+                    Err(End::Failed(error)) => return Err(error),
+                }
+            }
+            Some(expiry_ms) => {
+                for key in some {
+                    if out.len() >= size_max {
+                        break;
+                    }
+                    let value = touched(items, key, expiry_ms)?;
+                    let append = |out: &mut Vec<u8>| {
+                        out.extend_from_slice(value.as_deref().unwrap_or_default());
+                        Ok::<_, Error>(value.as_ref().map(Vec::len))
+                    };
+                    visit(show(out, key, self.with_unique, append)?);
+                }
+            }
+        }
+        // Where the first of those begins that are not done.
+        Ok(words(keys).nth(done).map_or(keys.len(), |key| key.as_ptr().addr() - keys.as_ptr().addr()))
+    }
+}
+
+/// Why a slice ended before all of its keys were visited.
+enum End {
+    Enough,
+    Failed(Error),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A `get` that is not done.
+struct Gets {
+    show: Show,
+    /// What the first slice has left.
+    keys: Vec<u8>,
+    /// How many bytes of that are done.
+    done: usize,
+    /// The reply so far.
+    out: Vec<u8>,
+}
+
+impl Unfinished for Gets {
+    fn advance(&mut self, databases: Databases<'_>, counters: &Counters) -> Result<Slice, Failure> {
+        self.done += self.show.some(databases.items(), counters, &self.keys[self.done..], &mut self.out)?;
+        Ok(if self.done == self.keys.len() { Slice::Last } else { Slice::More })
+    }
+
+    fn finish(&self, reply: &mut Reply) {
+        reply.raw(&self.out);
+        reply.raw(b"END\r\n");
+    }
+
+    fn size(&self) -> usize {
+        self.out.len()
+    }
+}

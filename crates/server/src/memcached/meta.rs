@@ -1,0 +1,290 @@
+//! Meta commands: a verb, a key, and flags of one letter, some with a word of their own, which say what is to be done and what is to be shown.
+//!
+//! ```text
+//! mg <key> <flags>*\r\n                   look at an item      HD <flags>* | VA <size> <flags>*\r\n<data> | EN
+//! ms <key> <size> <flags>*\r\n<data>\r\n  store it             HD | NS not stored | EX another version | NF absent
+//! md <key> <flags>*\r\n                   delete it            HD | EX | NF
+//! ma <key> <flags>*\r\n                   count with it        HD | VA | EX | NF
+//! ```
+//!
+//! | flag | of | |
+//! |---|---|---|
+//! | `b` | all | the key is in base64, and is so shown, with a `b` behind it |
+//! | `k`, `O<word>` | all | show the key, the word |
+//! | `q` | all | no reply where all is as it mostly is: `HD` of what writes, `EN`, `NF` |
+//! | `c`, `f`, `s`, `t`, `v` | `mg`; `c` of `ms`; `c`, `t`, `v` of `ma` | show what stands for the version, flags, size, seconds that are left (-1: no end), data |
+//! | `T<n>` | `mg`, `ms`, `ma` | when it is to expire from now on |
+//! | `C<n>` | what writes | only this version |
+//! | `F<n>`, `M<mode>` | `ms` | flags; how: `S`et, `A`ppend, `P`repend, `R`eplace, add where there is nothing (`E`) |
+//! | `N<n>` | `ms`, `ma` | make an item that is absent, which expires so |
+//! | `D<n>`, `J<n>`, `M<mode>` | `ma` | by how much, with what a new one begins, and whether up (`I`, `+`) or down (`D`, `-`) |
+
+use super::execute::{Asked, Counting, NOT_A_NUMBER, Outcome, Shown, touched};
+use super::item::{expiry_ms, parts, unique};
+use super::request::{BAD_LINE, Request, Stored, Storing, Words, key, signed, unsigned, words};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use everleaf::{Change, Entry, Error};
+use std::borrow::Cow;
+use std::ops::Range;
+
+const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
+const DUPLICATE: &str = "CLIENT_ERROR duplicate flag";
+const UNSUPPORTED: &str = "CLIENT_ERROR unsupported flag";
+const OPAQUE_SIZE_MAX: usize = 32;
+
+/// A meta command. Ranges count from the first byte of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// What is to be done.
+    pub verb: Verb,
+    /// Where the key is.
+    pub key: Range<usize>,
+    /// Where the flags are, which are such as the verb has.
+    pub flags: Range<usize>,
+    /// Where the data are; of `ms`.
+    pub data: Range<usize>,
+}
+
+/// What a meta command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// `mg`.
+    Get,
+    /// `ms`.
+    Set,
+    /// `md`.
+    Delete,
+    /// `ma`.
+    Count,
+}
+
+impl Verb {
+    /// Letters of its flags.
+    fn flags(self) -> &'static [u8] {
+        match self {
+            Self::Get => b"bkOqcfstvT",
+            Self::Set => b"bkOqcTCFMN",
+            Self::Delete => b"bkOqC",
+            Self::Count => b"bkOqctvTCNDJM",
+        }
+    }
+
+    /// Whether a flag is one that it has, with such a word behind it.
+    fn check(self, letter: u8, token: &[u8]) -> Result<(), &'static str> {
+        if !self.flags().contains(&letter) {
+            return Err(UNSUPPORTED);
+        }
+        let is_sound = match letter {
+            b'T' | b'N' => signed(token).is_some(),
+            b'C' | b'D' | b'J' => unsigned(token).is_some(),
+            b'F' => unsigned(token).is_some_and(|flags| u32::try_from(flags).is_ok()),
+            b'M' if self == Self::Set => storing(token).is_some(),
+            b'M' => is_down(token).is_some(),
+            b'O' => token.len() <= OPAQUE_SIZE_MAX,
+            _ => token.is_empty(),
+        };
+        if is_sound { Ok(()) } else { Err(BAD_TOKEN) }
+    }
+}
+
+fn storing(mode: &[u8]) -> Option<Storing> {
+    Some(match mode {
+        b"S" | b"s" => Storing::Set,
+        b"E" | b"e" => Storing::Add,
+        b"R" | b"r" => Storing::Replace,
+        b"A" | b"a" => Storing::Append,
+        b"P" | b"p" => Storing::Prepend,
+        _ => return None,
+    })
+}
+
+fn is_down(mode: &[u8]) -> Option<bool> {
+    match mode {
+        b"I" | b"i" | b"+" => Some(false),
+        b"D" | b"d" | b"-" => Some(true),
+        _ => None,
+    }
+}
+
+/// The words behind `ms`, whose line has `size` bytes.
+pub(super) fn store(line: &[u8], mut words: Words<'_>, size: usize) -> Stored {
+    let name = words.next()?;
+    let data_size = words.next().and_then(|word| unsigned(&line[word])).and_then(|size| usize::try_from(size).ok())?;
+    let data = size..size.checked_add(data_size)?;
+    Some((data_size, key(&mut std::iter::once(name)).and_then(|key| command(Verb::Set, key, line, words, data))))
+}
+
+/// The words behind the others.
+pub(super) fn without_data(verb: Verb, line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str> {
+    let key = key(&mut words).map_err(|_| BAD_LINE)?;
+    command(verb, key, line, words, 0..0)
+}
+
+fn command(verb: Verb, key: Range<usize>, line: &[u8], words: Words<'_>, data: Range<usize>) -> Result<Request, &'static str> {
+    let (mut seen, mut start) = (0_u128, line.len());
+    for word in words {
+        start = start.min(word.start);
+        let (&letter, token) = line[word].split_first().ok_or(BAD_LINE)?;
+        verb.check(letter, token)?;
+        // Letters of flags are ASCII, or they would not have passed.
+        if seen >> letter & 1 == 1 {
+            return Err(DUPLICATE);
+        }
+        seen |= 1 << letter;
+    }
+    let meta = Meta { verb, key, flags: start..line.len(), data };
+    if seen >> b'b' & 1 == 1 && BASE64_STANDARD.decode(&line[meta.key.clone()]).is_err() {
+        return Err("CLIENT_ERROR error decoding key");
+    }
+    Ok(Request::Meta(meta))
+}
+
+/// The flags of a command.
+#[derive(Clone, Copy)]
+struct Flags<'f>(&'f [u8]);
+
+impl<'f> Flags<'f> {
+    fn all(self) -> impl Iterator<Item = (u8, &'f [u8])> {
+        words(self.0).filter_map(|word| word.split_first().map(|(letter, token)| (*letter, token)))
+    }
+
+    fn token(self, wanted: u8) -> Option<&'f [u8]> {
+        self.all().find(|(letter, _)| *letter == wanted).map(|(_, token)| token)
+    }
+
+    fn has(self, letter: u8) -> bool {
+        self.token(letter).is_some()
+    }
+
+    fn number(self, letter: u8) -> Option<u64> {
+        self.token(letter).and_then(unsigned)
+    }
+
+    /// When an item is to expire, by a flag.
+    fn expiry_ms(self, letter: u8, now_ms: u64) -> Option<Option<u64>> {
+        self.token(letter).and_then(signed).map(|exptime| expiry_ms(exptime, now_ms))
+    }
+}
+
+impl Asked<'_> {
+    /// Does a meta command.
+    pub(super) fn meta(&mut self, meta: &Meta) -> Result<(), Error> {
+        let (sent, flags) = (self.bytes(&meta.key), Flags(self.bytes(&meta.flags)));
+        let key = match flags.has(b'b').then(|| BASE64_STANDARD.decode(sent)) {
+            Some(Ok(decoded)) => Cow::Owned(decoded),
+            _ => Cow::Borrowed(sent),
+        };
+        let (outcome, shown) = match meta.verb {
+            Verb::Get => self.look(&key, flags)?,
+            Verb::Set => self.meta_set(&key, flags, self.bytes(&meta.data))?,
+            Verb::Delete => (self.meta_delete(&key, flags)?, None),
+            Verb::Count => match self.meta_count(&key, flags)? {
+                Some(counted) => counted,
+                None => {
+                    self.say(NOT_A_NUMBER);
+                    return Ok(());
+                }
+            },
+        };
+        let writes = meta.verb != Verb::Get;
+        let shows_value = flags.has(b'v') && outcome == Outcome::Done;
+        if flags.has(b'q') && (outcome == Outcome::NotFound || outcome == Outcome::Done && writes && !shows_value) {
+            return Ok(());
+        }
+        let value = shown.as_ref().map(|shown| parts(&shown.value));
+        let mut head = match outcome {
+            Outcome::NotFound if !writes => "EN".to_owned(),
+            Outcome::Done if shows_value => format!("VA {}", value.map_or(0, |(_, data)| data.len())),
+            Outcome::Done => "HD".to_owned(),
+            Outcome::NotStored => "NS".to_owned(),
+            Outcome::Exists => "EX".to_owned(),
+            Outcome::NotFound => "NF".to_owned(),
+        }
+        .into_bytes();
+        if writes || outcome == Outcome::Done {
+            for (letter, token) in flags.all() {
+                let number = match (letter, &shown) {
+                    (b'k', _) => {
+                        head.extend_from_slice(b" k");
+                        head.extend_from_slice(sent);
+                        head.extend_from_slice(if flags.has(b'b') { b" b" } else { b"" });
+                        continue;
+                    }
+                    (b'O', _) => {
+                        head.extend_from_slice(b" O");
+                        head.extend_from_slice(token);
+                        continue;
+                    }
+                    (b'c', Some(shown)) => unique(&shown.value).to_string(),
+                    (b'f', Some(shown)) => parts(&shown.value).0.to_string(),
+                    (b's', Some(shown)) => parts(&shown.value).1.len().to_string(),
+                    (b't', Some(shown)) => shown.expiry_ms.map_or("-1".into(), |at| (at.saturating_sub(self.now_ms()).div_ceil(1000)).to_string()),
+                    _ => continue,
+                };
+                head.extend_from_slice(&[b' ', letter]);
+                head.extend_from_slice(number.as_bytes());
+            }
+        }
+        self.out.extend_from_slice(&head);
+        self.out.extend_from_slice(b"\r\n");
+        if let Some((_, data)) = value.filter(|_| shows_value) {
+            self.out.extend_from_slice(data);
+            self.out.extend_from_slice(b"\r\n");
+        }
+        Ok(())
+    }
+
+    fn look(&self, key: &[u8], flags: Flags<'_>) -> Result<(Outcome, Option<Shown>), Error> {
+        let found = match flags.expiry_ms(b'T', self.now_ms()) {
+            None => self.items().entry(key)?.map(|Entry { value, expiry_ms }| Shown { value, expiry_ms }),
+            Some(expiry_ms) => touched(self.items(), key, expiry_ms)?.map(|value| Shown { value, expiry_ms }),
+        };
+        self.counters.lookup(found.is_some());
+        Ok((if found.is_some() { Outcome::Done } else { Outcome::NotFound }, found))
+    }
+
+    fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8]) -> Result<(Outcome, Option<Shown>), Error> {
+        let mut how = flags.token(b'M').and_then(storing).unwrap_or(Storing::Set);
+        let mut expiry_ms = flags.expiry_ms(b'T', self.now_ms()).flatten();
+        let client_flags = flags.number(b'F').unwrap_or(0) as u32;
+        let (mut outcome, mut value) = self.store(how, flags.number(b'C'), key, client_flags, data, expiry_ms)?;
+        // What is appended to nothing begins an item; if somebody else has begun one since, it is appended to that.
+        if let Some(vivified) = flags.expiry_ms(b'N', self.now_ms()).filter(|_| matches!(how, Storing::Append | Storing::Prepend)) {
+            while outcome == Outcome::NotStored {
+                how = if how == Storing::Add { flags.token(b'M').and_then(storing).unwrap_or(how) } else { Storing::Add };
+                expiry_ms = vivified;
+                (outcome, value) = self.store(how, None, key, client_flags, data, expiry_ms)?;
+            }
+        }
+        Ok((outcome, value.map(|value| Shown { value, expiry_ms })))
+    }
+
+    fn meta_delete(&self, key: &[u8], flags: Flags<'_>) -> Result<Outcome, Error> {
+        let wanted = flags.number(b'C');
+        let mut outcome = Outcome::Done;
+        self.items().modify_entry(key, |entry| {
+            outcome = match entry {
+                None => Outcome::NotFound,
+                Some(entry) if wanted.is_some_and(|wanted| unique(&entry.value) != wanted) => Outcome::Exists,
+                Some(_) => Outcome::Done,
+            };
+            if outcome == Outcome::Done { Change::Delete } else { Change::Keep }
+        })?;
+        Ok(outcome)
+    }
+
+    fn meta_count(&self, key: &[u8], flags: Flags<'_>) -> Result<Option<(Outcome, Option<Shown>)>, Error> {
+        let now_ms = self.now_ms();
+        self.count(
+            key,
+            &Counting {
+                delta: flags.number(b'D').unwrap_or(1),
+                down: flags.token(b'M').and_then(is_down).unwrap_or(false),
+                wanted: flags.number(b'C'),
+                initial: flags.expiry_ms(b'N', now_ms).map(|expiry_ms| (flags.number(b'J').unwrap_or(0), expiry_ms)),
+                expiry_ms: flags.expiry_ms(b'T', now_ms),
+            },
+        )
+    }
+}
