@@ -3,13 +3,15 @@
 //! The first byte says how many cuts there are, the next ones where; the rest is the stream.
 #![no_main]
 
-use everleaf_server::memcached::request::{Progress, Request, parse};
+use everleaf_server::memcached::request::{Limits, Progress, Request, parse};
 use libfuzzer_sys::fuzz_target;
 
-const DATA_SIZE_MAX: usize = 1 << 10;
+const LIMITS: Limits = Limits { line_size_max: 1 << 10, data_size_max: 1 << 10 };
 
-/// Requests, each with its bytes, and how many bytes were left.
-fn hear<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Request)>, usize) {
+/// Requests, each with its bytes and whether a reply is wanted, and how many bytes were left.
+type Heard = (Vec<(Vec<u8>, bool, Request)>, usize);
+
+fn hear<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Heard {
     let mut requests = Vec::new();
     let mut buffer = Vec::new();
     let mut skipped = 0;
@@ -19,8 +21,8 @@ fn hear<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Request)>,
             let skip = buffer.len().min(skipped);
             buffer.drain(..skip);
             skipped -= skip;
-            match parse(&buffer, DATA_SIZE_MAX) {
-                Progress::Request { size, request } => {
+            match parse(&buffer, LIMITS) {
+                Progress::Request { size, quiet, request } => {
                     assert!(size > 0 && size <= buffer.len());
                     let frame: Vec<u8> = buffer.drain(..size).collect();
                     match &request {
@@ -28,11 +30,15 @@ fn hear<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Request)>,
                         Request::Store { key, data, .. } => assert!(!frame[key.clone()].is_empty() && frame[data.end..].len() == 2),
                         Request::Delete { key, .. } | Request::Count { key, .. } | Request::Touch { key, .. } => assert!(!frame[key.clone()].is_empty()),
                         Request::Stats { what } => assert!(frame.get(what.clone()).is_some()),
+                        Request::Meta(meta) => {
+                            assert!(!frame[meta.key.clone()].is_empty() && frame.get(meta.flags.clone()).is_some());
+                            assert!(meta.data.is_empty() || frame[meta.data.end..].len() == 2);
+                        }
                         Request::Wrong { is_last: true, .. } => return (requests, 0),
                         Request::Wrong { skip, .. } => skipped = *skip,
                         _ => {}
                     }
-                    requests.push((frame, request));
+                    requests.push((frame, quiet, request));
                 }
                 Progress::Incomplete { missing } => {
                     assert!(missing > 0);

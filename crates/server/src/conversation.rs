@@ -4,12 +4,12 @@
 //! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes and the values it looks at, so that one client's pipeline does not
 //!    keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
 //!    one reply, however slow its reader is. Who has not shown the password gets far less.
-//! 3. Consecutive GETs and SETs without conditions, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)), which looks
-//!    keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are run, and so
-//!    are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of other clients
-//!    at the end of the event loop's turn: a wait for all. Its client can tell the difference only by the time, and so can others: but who looks at several
-//!    keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one. Consecutive GETs, with no write between them, may
-//!    in the same way see a later key as it was before a command of another client changed it together with an earlier one.
+//! 3. Consecutive GETs and SETs without conditions, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)),
+//!    which looks keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are
+//!    run, and so are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of
+//!    other clients at the end of the event loop's turn: a wait for all. Its client can tell the difference only by the time, and so can others: but who looks
+//!    at several keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one. Consecutive GETs, with no write between
+//!    them, may in the same way see a later key as it was before a command of another client changed it together with an earlier one.
 //! 4. After MULTI commands are queued, and run by EXEC in one slice.
 //!
 //! Which of the two protocols is spoken depends on where the client has knocked ([`Dialect`]); all of this but 4 is the same for both.
@@ -19,7 +19,7 @@ use crate::command::{Arguments, Flags, Spec};
 use crate::executor::{Call, Failure, Slice, execute, resolve};
 use crate::group::{Kind, Part, Place, run_together};
 use crate::memcached::execute::{Asked, data_size_max};
-use crate::memcached::request::{Progress as Asking, Request, parse};
+use crate::memcached::request::{LINE_SIZE_MAX, Limits, Progress as Asking, Request, parse, words};
 use crate::memcached::{self, item};
 use crate::reply::Reply;
 use crate::resp::{FrameLimits, Parser, Progress};
@@ -268,26 +268,31 @@ impl Conversation {
         }
         let (server, counters) = (work.server, work.counters);
         let owes_password = self.session.owes_password(server);
-        let data_size_max = if owes_password { FrameLimits::UNAUTHENTICATED.bulk_size_max } else { data_size_max(server) };
-        let (size, request) = match parse(&input[done..], data_size_max) {
+        let unauthenticated_max = FrameLimits::UNAUTHENTICATED.bulk_size_max;
+        let limits = match owes_password {
+            true => Limits { line_size_max: unauthenticated_max, data_size_max: unauthenticated_max },
+            false => Limits { line_size_max: LINE_SIZE_MAX, data_size_max: data_size_max(server) },
+        };
+        let (size, quiet, request) = match parse(&input[done..], limits) {
             Asking::Incomplete { missing } => return Err((done, Pause::Input { missing })),
-            Asking::Request { size, request } => (size, request),
+            Asking::Request { size, quiet, request } => (size, quiet, request),
         };
         let end = done + size;
+        let count = if let Request::Get { keys, .. } = &request { words(&input[done..end][keys.clone()]).count() } else { 1 };
         let may_join = !owes_password && Place::may_be_of(&request, &input[done..end]);
         self.make_room(work, input, done, may_join)?;
-        let place = may_join.then(|| Place::of_item(&request, input, done, server.store.time_ms(), &mut work.group.made)).flatten();
+        let place = may_join.then(|| Place::of_item(&request, quiet, input, done, server.store.time_ms(), &mut work.group.made)).flatten();
         if let Some(place) = place {
             work.group.push(place);
-            return Ok((end, 1));
+            return Ok((end, count));
         }
         self.run_before(work, input)?;
         if let Request::Wrong { skip, .. } = request {
             self.skipped = skip;
         }
         let (session, out) = (&mut self.session, &mut self.reply.out);
-        memcached::execute::execute(&mut Asked { server, counters, session, out, frame: &input[done..end] }, &request);
-        Ok((end, 1))
+        memcached::execute::execute(&mut Asked { server, counters, session, out, frame: &input[done..end] }, &request, quiet);
+        Ok((end, count))
     }
 
     /// Runs those that wait before a command that begins at `done`, unless that may join them.
@@ -358,7 +363,9 @@ impl Conversation {
     fn go_on(&mut self, server: &Shared, counters: &Counters) {
         let Some(mut unfinished) = self.session.unfinished.take() else { return };
         let start = self.reply.out.len();
-        match unfinished.advance(server.databases(counters), counters) {
+        let advanced = unfinished.advance(server.databases(counters), counters);
+        unfinished.hand_out(&mut self.reply);
+        match advanced {
             Ok(Slice::More) => {
                 self.session.unfinished = Some(unfinished);
                 return;

@@ -73,7 +73,10 @@ pub(crate) trait Unfinished: Send {
     /// Does another slice.
     fn advance(&mut self, databases: Databases<'_>, counters: &Counters) -> Result<Slice, Failure>;
 
-    /// Writes the reply, after the last slice.
+    /// Writes what of the reply can be sent before all of it is known, after each slice.
+    fn hand_out(&mut self, _reply: &mut Reply) {}
+
+    /// Writes the reply, or what is left of it, after the last slice.
     fn finish(&self, reply: &mut Reply);
 
     /// Bytes gathered for the reply so far; the limit on output counts them.

@@ -100,20 +100,20 @@ impl Place {
     }
 
     /// That of such a request, which begins at `frame`, unless it sets what is over at once. The value is appended to what is `made`.
-    pub(crate) fn of_item(request: &Request, input: &[u8], frame: usize, now_ms: u64, made: &mut Vec<u8>) -> Option<Self> {
+    pub(crate) fn of_item(request: &Request, quiet: bool, input: &[u8], frame: usize, now_ms: u64, made: &mut Vec<u8>) -> Option<Self> {
         let place = |range: &Range<usize>| frame + range.start..frame + range.end;
-        let (kind, key, value, with_unique, quiet) = match request {
-            Request::Get { keys, with_unique, .. } => (Kind::Get, keys, 0..0, *with_unique, false),
-            Request::Store { key, flags, exptime, data, quiet, .. } => {
+        let (kind, key, value, with_unique) = match request {
+            Request::Get { keys, with_unique, .. } => (Kind::Get, keys, 0..0, *with_unique),
+            Request::Store { key, flags, exptime, data, .. } => {
                 let expiry_ms = item::expiry_ms(*exptime, now_ms);
                 if expiry_ms == Some(OVER) {
                     return None;
                 }
                 let start = made.len();
                 item::make(*flags, &input[place(data)], made);
-                (Kind::Set { expiry_ms }, key, start..made.len(), false, *quiet)
+                (Kind::Set { expiry_ms }, key, start..made.len(), false)
             }
-            Request::Delete { key, quiet } => (Kind::Delete, key, 0..0, false, *quiet),
+            Request::Delete { key } => (Kind::Delete, key, 0..0, false),
             _ => return None,
         };
         Some(Self { kind, frame, key: place(key), value, style: Style::Memcached { with_unique, quiet } })
@@ -142,11 +142,13 @@ impl Style {
     }
 
     /// It is not there any more; whether it was.
-    fn deleted(self, reply: &mut Reply, found: bool) {
-        match self {
-            Self::Redis => reply.flag(found),
-            Self::Memcached { quiet: true, .. } => {}
-            Self::Memcached { .. } => reply.raw(if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }),
+    fn deleted(self, found: bool) -> &'static [u8] {
+        match (self, found) {
+            (Self::Redis, true) => b":1\r\n",
+            (Self::Redis, false) => b":0\r\n",
+            (Self::Memcached { quiet: true, .. }, _) => b"",
+            (Self::Memcached { .. }, true) => b"DELETED\r\n",
+            (Self::Memcached { .. }, false) => b"NOT_FOUND\r\n",
         }
     }
 
@@ -193,7 +195,7 @@ impl<'p> Part<'p> {
             match place.kind {
                 Kind::Get => {}
                 Kind::Set { .. } => place.style.set(self.reply),
-                Kind::Delete => place.style.deleted(self.reply, false),
+                Kind::Delete => self.reply.raw(place.style.deleted(false)),
             }
         }
     }
@@ -230,7 +232,7 @@ impl<'p> Part<'p> {
             Kind::Delete => {
                 counters.changes.add(found.into());
                 if found {
-                    self.rewrite(number, |style, reply| style.deleted(reply, true));
+                    self.rewrite(number, self.places[number].style.deleted(true));
                 }
             }
         }
@@ -238,19 +240,21 @@ impl<'p> Part<'p> {
     }
 
     /// Puts another reply in the place of that to the command `number`.
-    fn rewrite(&mut self, number: usize, write: impl FnOnce(Style, &mut Reply)) {
-        let mut told = Reply::new(self.reply.protocol);
-        write(self.places[number].style, &mut told);
+    fn rewrite(&mut self, number: usize, told: &[u8]) {
         let (start, end) = (self.starts[number], self.starts.get(number + 1).copied().unwrap_or(self.reply.out.len()));
-        self.starts[number + 1..].iter_mut().for_each(|later| *later = *later - (end - start) + told.out.len());
-        self.reply.out.splice(start..end, told.out);
+        if told.len() != end - start {
+            self.starts[number + 1..].iter_mut().for_each(|later| *later = *later - (end - start) + told.len());
+        }
+        self.reply.out.splice(start..end, told.iter().copied());
     }
 
     /// The next command has failed, though what stands behind it may have been done already.
     fn refuse(&mut self, error: Error, counters: &Counters) {
         let number = self.done;
         self.foretell(number + 1);
-        self.rewrite(number, |style, reply| style.failed(reply, error));
+        let mut told = Reply::new(self.reply.protocol);
+        self.places[number].style.failed(&mut told, error);
+        self.rewrite(number, &told.out);
         counters.errors.add(1);
         self.done += 1;
     }
@@ -270,7 +274,7 @@ impl<'p> Part<'p> {
             (key, Act::PutUntil(value, expiry_ms)) => set(database.put_until(key, value, expiry_ms), self.reply),
             (key, Act::Delete) => database.delete(key).map(|found| {
                 counters.changes.add(found.into());
-                style.deleted(self.reply, found);
+                self.reply.raw(style.deleted(found));
             }),
         };
         if let Err(error) = outcome {

@@ -34,7 +34,9 @@ fn stores() -> impl Iterator<Item = Box<dyn Suite>> {
 
 fn every(change: impl Fn(&dyn Suite, &mut Options)) {
     for suite in small_worlds() {
-        let mut options = Options { operations: operations(&suite.name()), ..Options::default() };
+        // Where keys are in records, what is done after a recovery takes longest: a part of it shows what integers do not.
+        let follow_up_every = if suite.name() == "store" || suite.name().ends_with("/bytes") { 4 } else { 1 };
+        let mut options = Options { operations: operations(&suite.name()), follow_up_every, ..Options::default() };
         change(&*suite, &mut options);
         let report = suite.every(&options);
         println!("{}: {report}", suite.name());
@@ -50,9 +52,12 @@ fn every_crash_of_every_short_sequence() {
 
 #[test]
 fn every_crash_in_the_recovery_from_a_crash_in_a_recovery() {
-    every(|_, options| {
+    every(|suite, options| {
         options.operations = options.operations.div_ceil(2);
         options.depth = 3;
+        if suite.name() == "store" {
+            options.start = Some("filled".to_owned());
+        }
     });
 }
 
@@ -77,7 +82,7 @@ fn every_crash_of_a_third_life() {
 #[test]
 fn every_crash_of_three_writes_to_a_store() {
     let store = stores().find(|suite| suite.name() == "store-ever-64").expect("the store on its default is a world");
-    let life = CrashOptions { images_max: 128, sample_count: 16, ..CrashOptions::default() };
+    let life = CrashOptions { images_max: 64, sample_count: 8, ..CrashOptions::default() };
     let options = Options { operations: 3, start: Some("filled".to_owned()), depth: 0, lives: 0, follow_up_every: 32, life, ..Options::default() };
     let report = store.every(&options);
     println!("{}, filled: {report}", store.name());
@@ -92,7 +97,7 @@ fn every_crash_of_stores_in_full_pools() {
         let report = suite.every(&Options { operations: 1, closes: true, follow_up_every: 2, second_life_every: 512, ..Options::default() });
         println!("{}: {report}", suite.name());
         report.assert_clean();
-        let options = Options { random: 12, sequences: 1, follow_up_every: 8, second_life_every: 256, closes: true, seed: 0x5eed, ..Options::default() };
+        let options = Options { random: 8, sequences: 1, follow_up_every: 8, second_life_every: 256, closes: true, seed: 0x5eed, ..Options::default() };
         let long = suite.sampled(&options);
         println!("{}, seed {:#x}: {long}", suite.name(), options.seed);
         long.assert_clean();
@@ -115,8 +120,8 @@ fn every_crash_of_a_store_that_waits_for_a_device() {
 
 #[test]
 fn every_crash_with_a_cache_that_needs_no_flush() {
-    every(|_, options| {
-        options.operations = options.operations.min(2);
+    every(|suite, options| {
+        options.operations = options.operations.min(if suite.name().ends_with("/bytes") { 1 } else { 2 });
         options.life.stores_are_durable = true;
         options.life.drops_flushes = true;
     });
@@ -143,7 +148,7 @@ fn sampled_crashes_of_long_sequences() {
     let options = Options { life, sequences: 1, follow_up_every: 8, closes: true, seed: 0x5eed, ..Options::default() };
     for suite in worlds() {
         // A step of a store takes as many crash points as a hundred of an index.
-        let random = if suite.name() == "store" { options.random / 5 } else { options.random };
+        let random = if suite.name() == "store" { options.random / 10 } else { options.random };
         let report = suite.sampled(&Options { random, ..options.clone() });
         println!("{}, seed {:#x}: {report}", suite.name(), options.seed);
         report.assert_clean();

@@ -6,6 +6,7 @@
 
 use super::MEMCACHED_VERSION;
 use super::item::{FLAGS_SIZE, expiry_ms, make, parts, refuse, show, unique};
+use super::request::TOO_LARGE;
 use super::request::{Request, Storing, unsigned, words};
 use crate::client::{Closing, Session};
 use crate::database::{Database, Databases};
@@ -14,6 +15,9 @@ use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use everleaf::{Change, Error, VALUE_SIZE_MAX};
 use std::ops::Range;
+
+/// Keys of which a slice sets when they expire, at most: each is a write of its own.
+const SLICE_TOUCHED_COUNT: usize = 16;
 
 /// A request and all it may touch.
 pub(crate) struct Asked<'a> {
@@ -25,8 +29,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) frame: &'a [u8],
 }
 
-/// Does what is asked for, and replies.
-pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request) {
+/// Does what is asked for, and replies, unless it is to be `quiet`.
+pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request, quiet: bool) {
     let start = asked.out.len();
     asked.counters.commands.add(1);
     if let Err(error) = asked.act(request) {
@@ -34,28 +38,20 @@ pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request) {
         asked.out.truncate(start);
         refuse(asked.out, &error);
     }
-    if is_quiet(request) {
+    if quiet {
         asked.out.truncate(start);
     }
 }
 
-fn is_quiet(request: &Request) -> bool {
-    match request {
-        Request::Store { quiet, .. } | Request::Delete { quiet, .. } | Request::Count { quiet, .. } => *quiet,
-        Request::Touch { quiet, .. } | Request::FlushAll { quiet } | Request::Verbosity { quiet } => *quiet,
-        Request::Get { .. } | Request::Stats { .. } | Request::Version | Request::Meta(_) | Request::Nothing => false,
-        Request::Quit | Request::Empty | Request::Wrong { .. } => false,
-    }
-}
-
-/// Sets when an item expires; its value, if it is there.
-pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>) -> Result<Option<Vec<u8>>, Error> {
-    let mut value = None;
+/// Sets when an item expires, and shows its value; whether it is there.
+pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>, mut show: impl FnMut(&[u8])) -> Result<bool, Error> {
+    let mut found = false;
     items.modify_entry(key, |entry| {
-        value = entry.map(|entry| entry.value.clone());
-        if value.is_some() { Change::Expire(expiry_ms) } else { Change::Keep }
+        found = entry.is_some();
+        entry.into_iter().for_each(|entry| show(&entry.value));
+        if found { Change::Expire(expiry_ms) } else { Change::Keep }
     })?;
-    Ok(value)
+    Ok(found)
 }
 
 pub(super) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
@@ -88,6 +84,20 @@ pub(super) enum Outcome {
     /// It is another version.
     Exists,
     NotFound,
+    /// It would be longer than an item may be.
+    TooLarge,
+}
+
+/// What is to be stored.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'r> {
+    pub(super) how: Storing,
+    /// The version that is to be there.
+    pub(super) wanted: Option<u64>,
+    pub(super) key: &'r [u8],
+    pub(super) flags: u32,
+    pub(super) data: &'r [u8],
+    pub(super) expiry_ms: Option<u64>,
 }
 
 /// Bytes of data that an item has at most.
@@ -127,12 +137,13 @@ impl<'a> Asked<'a> {
             }
             Request::Store { how, unique, key, flags, exptime, data, .. } => {
                 let (key, data, expiry_ms) = (self.bytes(key), self.bytes(data), expiry_ms(*exptime));
-                let (outcome, _) = self.store(*how, *unique, key, *flags, data, expiry_ms)?;
+                let outcome = self.store(&Stored { how: *how, wanted: *unique, key, flags: *flags, data, expiry_ms }, None)?;
                 self.say(match outcome {
                     Outcome::Done => "STORED",
                     Outcome::NotStored => "NOT_STORED",
                     Outcome::Exists => "EXISTS",
                     Outcome::NotFound => "NOT_FOUND",
+                    Outcome::TooLarge => TOO_LARGE,
                 });
             }
             Request::Delete { key, .. } => {
@@ -148,20 +159,19 @@ impl<'a> Asked<'a> {
                 }
             }
             Request::Touch { key, exptime, .. } => {
-                let found = touched(self.items(), self.bytes(key), expiry_ms(*exptime))?.is_some();
+                let found = touched(self.items(), self.bytes(key), expiry_ms(*exptime), |_| ())?;
                 self.say(if found { "TOUCHED" } else { "NOT_FOUND" });
             }
-            Request::FlushAll { .. } => {
+            Request::FlushAll => {
                 self.items().clear()?;
                 self.say("OK");
             }
             Request::Stats { what } => self.stats(self.bytes(what)),
             Request::Version => self.say(&format!("VERSION {MEMCACHED_VERSION}")),
-            Request::Verbosity { .. } => self.say("OK"),
+            Request::Verbosity => self.say("OK"),
             Request::Meta(meta) => return self.meta(meta),
             Request::Nothing => self.say("MN"),
             Request::Quit => self.session.closing = Closing::AfterReplies,
-            Request::Empty => self.say("ERROR"),
             Request::Wrong { reply, is_last, .. } => {
                 self.counters.errors.add(1);
                 self.say(reply);
@@ -193,57 +203,45 @@ impl<'a> Asked<'a> {
 
     /// Takes the first slice, which most often is the only one.
     fn get(&mut self, show: Show, keys: &[u8]) -> Result<(), Error> {
-        let start = self.out.len();
         let rest = show.some(self.items(), self.counters, keys, self.out)?;
         if rest == keys.len() {
             self.say("END");
-            return Ok(());
+        } else {
+            self.session.unfinished = Some(Box::new(Gets { show, keys: keys[rest..].to_vec(), done: 0, out: Vec::new() }));
         }
-        let out = self.out.split_off(start);
-        self.session.unfinished = Some(Box::new(Gets { show, keys: keys[rest..].to_vec(), done: 0, out }));
         Ok(())
     }
 
-    /// Stores an item, on its conditions; what it is then, if it is stored.
-    pub(super) fn store(
-        &self,
-        how: Storing,
-        wanted: Option<u64>,
-        key: &[u8],
-        flags: u32,
-        data: &[u8],
-        expiry_ms: Option<u64>,
-    ) -> Result<(Outcome, Option<Vec<u8>>), Error> {
+    /// Stores an item, on its conditions; what tells its version apart goes to `version`, if somebody asks.
+    pub(super) fn store(&self, stored: &Stored<'_>, mut version: Option<&mut Option<u64>>) -> Result<Outcome, Error> {
+        let Stored { how, wanted, key, flags, data, expiry_ms } = *stored;
+        let size_max = data_size_max(self.server) + FLAGS_SIZE;
         let mut value = Vec::with_capacity(FLAGS_SIZE + data.len());
         make(flags, data, &mut value);
         if (how, wanted) == (Storing::Set, None) {
             self.items().put_until(key, &value, expiry_ms)?;
-            return Ok((Outcome::Done, Some(value)));
+            version.into_iter().for_each(|version| *version = Some(unique(&value)));
+            return Ok(Outcome::Done);
         }
-        let (mut outcome, mut stored) = (Outcome::Done, None);
+        let mut outcome = Outcome::Done;
         self.items().modify_entry(key, |entry| {
             let old = entry.map(|entry| entry.value.as_slice());
-            outcome = match (how, wanted, old) {
-                (_, Some(_), None) => Outcome::NotFound,
-                (_, Some(wanted), Some(old)) if unique(old) != wanted => Outcome::Exists,
-                (Storing::Add, _, Some(_)) | (Storing::Replace | Storing::Append | Storing::Prepend, _, None) => Outcome::NotStored,
-                _ => Outcome::Done,
+            let (lasts, new) = match (how, wanted, old) {
+                (_, Some(_), None) => (false, Err(Outcome::NotFound)),
+                (_, Some(wanted), Some(old)) if unique(old) != wanted => (false, Err(Outcome::Exists)),
+                (Storing::Add, _, Some(_)) | (Storing::Replace | Storing::Append | Storing::Prepend, _, None) => (false, Err(Outcome::NotStored)),
+                (Storing::Append | Storing::Prepend, _, Some(old)) if old.len() + data.len() > size_max => (false, Err(Outcome::TooLarge)),
+                // What is added keeps the flags of what it is added to, and the time at which that expires.
+                (Storing::Append, _, Some(old)) => (true, Ok([old, data].concat())),
+                (Storing::Prepend, _, Some(old)) => (true, Ok([&old[..old.len() - parts(old).1.len()], data, parts(old).1].concat())),
+                (Storing::Set | Storing::Add | Storing::Replace, ..) => (false, Ok(value.clone())),
             };
-            if outcome != Outcome::Done {
-                stored = None;
-                return Change::Keep;
-            }
-            // What is added keeps the flags of what it is added to, and the time at which that expires.
-            let old = old.unwrap_or_default();
-            let (new, change): (_, fn(Vec<u8>, Option<u64>) -> Change) = match how {
-                Storing::Append => ([old, data].concat(), |new, _| Change::Put(new)),
-                Storing::Prepend => ([&old[..old.len() - parts(old).1.len()], data, parts(old).1].concat(), |new, _| Change::Put(new)),
-                Storing::Set | Storing::Add | Storing::Replace => (value.clone(), Change::PutUntil),
-            };
-            stored = Some(new.clone());
-            change(new, expiry_ms)
+            outcome = new.as_ref().err().copied().unwrap_or(Outcome::Done);
+            let Ok(new) = new else { return Change::Keep };
+            version.iter_mut().for_each(|version| **version = Some(unique(&new)));
+            if lasts { Change::Put(new) } else { Change::PutUntil(new, expiry_ms) }
         })?;
-        Ok((outcome, stored))
+        Ok(outcome)
     }
 
     /// Counts with the number of an item; nothing if it is none. It goes on behind the highest with 0, and does not go below that.
@@ -297,6 +295,7 @@ impl<'a> Asked<'a> {
                 stat("curr_connections", server.clients.count() as u64),
                 stat("total_connections", totals.connections),
                 stat("rejected_connections", totals.rejected),
+                stat("cmd_get", totals.hits + totals.misses),
                 stat("get_hits", totals.hits),
                 stat("get_misses", totals.misses),
                 stat("bytes_read", totals.input_size),
@@ -326,7 +325,8 @@ impl Show {
     /// Shows the items of `keys`, until there is a slice of them; how many bytes of `keys` are done.
     fn some(self, items: Database<'_>, counters: &Counters, keys: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
         let size_max = out.len() + SLICE_SIZE;
-        let some: Vec<&[u8]> = words(keys).take(SLICE_KEY_COUNT).collect();
+        let count_max = if self.expiry_ms.is_some() { SLICE_TOUCHED_COUNT } else { SLICE_KEY_COUNT };
+        let some: Vec<&[u8]> = words(keys).take(count_max).collect();
         let mut done = 0;
         let mut visit = |is_found: bool| {
             counters.lookup(is_found);
@@ -353,10 +353,11 @@ impl Show {
                     if out.len() >= size_max {
                         break;
                     }
-                    let value = touched(items, key, expiry_ms)?;
+                    let mut value = Vec::new();
+                    let is_found = touched(items, key, expiry_ms, |old| value = old.to_vec())?;
                     let append = |out: &mut Vec<u8>| {
-                        out.extend_from_slice(value.as_deref().unwrap_or_default());
-                        Ok::<_, Error>(value.as_ref().map(Vec::len))
+                        out.extend_from_slice(&value);
+                        Ok::<_, Error>(is_found.then_some(value.len()))
                     };
                     visit(show(out, key, self.with_unique, append)?);
                 }
@@ -386,7 +387,7 @@ struct Gets {
     keys: Vec<u8>,
     /// How many bytes of that are done.
     done: usize,
-    /// The reply so far.
+    /// What the last slice has found.
     out: Vec<u8>,
 }
 
@@ -396,8 +397,12 @@ impl Unfinished for Gets {
         Ok(if self.done == self.keys.len() { Slice::Last } else { Slice::More })
     }
 
-    fn finish(&self, reply: &mut Reply) {
+    fn hand_out(&mut self, reply: &mut Reply) {
         reply.raw(&self.out);
+        self.out.clear();
+    }
+
+    fn finish(&self, reply: &mut Reply) {
         reply.raw(b"END\r\n");
     }
 

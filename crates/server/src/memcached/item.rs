@@ -5,7 +5,7 @@
 //! ```
 //!
 //! When an item expires is the store's own knowledge. What tells its versions apart, the number that `gets` shows and `cas` takes, is a hash of flags and data:
-//! it takes no room, and outlives a restart, a restored backup, and `touch`. So of somebody who has set an item to what it was in the meantime, nothing is seen.
+//! it takes no room, and outlives a restart, a restored backup, and `touch`. Of somebody who sets an item to what it is already nothing is seen.
 
 use everleaf::Error;
 use std::fmt;

@@ -11,17 +11,19 @@
 //! |---|---|---|
 //! | `b` | all | the key is in base64, and is so shown, with a `b` behind it |
 //! | `k`, `O<word>` | all | show the key, the word |
-//! | `q` | all | no reply where all is as it mostly is: `HD` of what writes, `EN`, `NF` |
-//! | `c`, `f`, `s`, `t`, `v` | `mg`; `c` of `ms`; `c`, `t`, `v` of `ma` | show what stands for the version, flags, size, seconds that are left (-1: no end), data |
+//! | `q` | all | no reply where all is as it mostly is: `EN` of `mg`, and what the others have done |
+//! | `c`, `f`, `s`, `t`, `v` | `mg`; `c` of `ms`; `c`, `t`, `v` of `ma` | show what stands for the version, flags, size, seconds left (-1: no end), data |
 //! | `T<n>` | `mg`, `ms`, `ma` | when it is to expire from now on |
 //! | `C<n>` | what writes | only this version |
 //! | `F<n>`, `M<mode>` | `ms` | flags; how: `S`et, `A`ppend, `P`repend, `R`eplace, add where there is nothing (`E`) |
 //! | `N<n>` | `ms`, `ma` | make an item that is absent, which expires so |
 //! | `D<n>`, `J<n>`, `M<mode>` | `ma` | by how much, with what a new one begins, and whether up (`I`, `+`) or down (`D`, `-`) |
+//!
+//! Flags of another verb, and hints, change nothing. Those are refused whose meaning is missing: of stale items, of accesses, of chosen versions.
 
-use super::execute::{Asked, Counting, NOT_A_NUMBER, Outcome, Shown, touched};
+use super::execute::{Asked, Counting, NOT_A_NUMBER, Outcome, Shown, Stored, touched};
 use super::item::{expiry_ms, parts, unique};
-use super::request::{BAD_LINE, Request, Stored, Storing, Words, key, signed, unsigned, words};
+use super::request::{BAD_LINE, DataSize, Request, Storing, TOO_LARGE, Words, key, signed, unsigned, words};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use everleaf::{Change, Entry, Error};
@@ -29,9 +31,15 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
+const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
 const DUPLICATE: &str = "CLIENT_ERROR duplicate flag";
+const INVALID: &str = "CLIENT_ERROR invalid flag";
 const UNSUPPORTED: &str = "CLIENT_ERROR unsupported flag";
 const OPAQUE_SIZE_MAX: usize = 32;
+/// Letters that mean something, if not with each verb.
+const KNOWN: &[u8] = b"bkOqcfstvTCFMNDJSuPL";
+/// Those whose meaning is missing here.
+const MISSING: &[u8] = b"EIRhlx";
 
 /// A meta command. Ranges count from the first byte of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +81,14 @@ impl Verb {
     /// Whether a flag is one that it has, with such a word behind it.
     fn check(self, letter: u8, token: &[u8]) -> Result<(), &'static str> {
         if !self.flags().contains(&letter) {
-            return Err(UNSUPPORTED);
+            let is_missing = MISSING.contains(&letter) || (self == Self::Get && letter == b'N');
+            return if is_missing {
+                Err(UNSUPPORTED)
+            } else if KNOWN.contains(&letter) {
+                Ok(())
+            } else {
+                Err(INVALID)
+            };
         }
         let is_sound = match letter {
             b'T' | b'N' => signed(token).is_some(),
@@ -108,10 +123,10 @@ fn is_down(mode: &[u8]) -> Option<bool> {
 }
 
 /// The words behind `ms`, whose line has `size` bytes.
-pub(super) fn store(line: &[u8], mut words: Words<'_>, size: usize) -> Stored {
+pub(super) fn store(line: &[u8], mut words: Words<'_>, size: usize) -> Option<(DataSize, Result<Request, &'static str>)> {
     let name = words.next()?;
     let data_size = words.next().and_then(|word| unsigned(&line[word])).and_then(|size| usize::try_from(size).ok())?;
-    let data = size..size.checked_add(data_size)?;
+    let data = size..size.saturating_add(data_size);
     Some((data_size, key(&mut std::iter::once(name)).and_then(|key| command(Verb::Set, key, line, words, data))))
 }
 
@@ -134,9 +149,6 @@ fn command(verb: Verb, key: Range<usize>, line: &[u8], words: Words<'_>, data: R
         seen |= 1 << letter;
     }
     let meta = Meta { verb, key, flags: start..line.len(), data };
-    if seen >> b'b' & 1 == 1 && BASE64_STANDARD.decode(&line[meta.key.clone()]).is_err() {
-        return Err("CLIENT_ERROR error decoding key");
-    }
     Ok(Request::Meta(meta))
 }
 
@@ -173,11 +185,16 @@ impl Asked<'_> {
         let (sent, flags) = (self.bytes(&meta.key), Flags(self.bytes(&meta.flags)));
         let key = match flags.has(b'b').then(|| BASE64_STANDARD.decode(sent)) {
             Some(Ok(decoded)) => Cow::Owned(decoded),
-            _ => Cow::Borrowed(sent),
+            Some(Err(_)) => {
+                self.say(BAD_KEY);
+                return Ok(());
+            }
+            None => Cow::Borrowed(sent),
         };
+        let mut version = None;
         let (outcome, shown) = match meta.verb {
             Verb::Get => self.look(&key, flags)?,
-            Verb::Set => self.meta_set(&key, flags, self.bytes(&meta.data))?,
+            Verb::Set => (self.meta_set(&key, flags, self.bytes(&meta.data), &mut version)?, None),
             Verb::Delete => (self.meta_delete(&key, flags)?, None),
             Verb::Count => match self.meta_count(&key, flags)? {
                 Some(counted) => counted,
@@ -189,7 +206,7 @@ impl Asked<'_> {
         };
         let writes = meta.verb != Verb::Get;
         let shows_value = flags.has(b'v') && outcome == Outcome::Done;
-        if flags.has(b'q') && (outcome == Outcome::NotFound || outcome == Outcome::Done && writes && !shows_value) {
+        if flags.has(b'q') && outcome == if writes { Outcome::Done } else { Outcome::NotFound } {
             return Ok(());
         }
         let value = shown.as_ref().map(|shown| parts(&shown.value));
@@ -200,31 +217,31 @@ impl Asked<'_> {
             Outcome::NotStored => "NS".to_owned(),
             Outcome::Exists => "EX".to_owned(),
             Outcome::NotFound => "NF".to_owned(),
+            Outcome::TooLarge => TOO_LARGE.to_owned(),
         }
         .into_bytes();
-        if writes || outcome == Outcome::Done {
-            for (letter, token) in flags.all() {
-                let number = match (letter, &shown) {
-                    (b'k', _) => {
-                        head.extend_from_slice(b" k");
-                        head.extend_from_slice(sent);
-                        head.extend_from_slice(if flags.has(b'b') { b" b" } else { b"" });
-                        continue;
-                    }
-                    (b'O', _) => {
-                        head.extend_from_slice(b" O");
-                        head.extend_from_slice(token);
-                        continue;
-                    }
-                    (b'c', Some(shown)) => unique(&shown.value).to_string(),
-                    (b'f', Some(shown)) => parts(&shown.value).0.to_string(),
-                    (b's', Some(shown)) => parts(&shown.value).1.len().to_string(),
-                    (b't', Some(shown)) => shown.expiry_ms.map_or("-1".into(), |at| (at.saturating_sub(self.now_ms()).div_ceil(1000)).to_string()),
-                    _ => continue,
-                };
-                head.extend_from_slice(&[b' ', letter]);
-                head.extend_from_slice(number.as_bytes());
-            }
+        for (letter, token) in flags.all() {
+            let number = match (letter, &shown) {
+                (b'k', _) => {
+                    head.extend_from_slice(b" k");
+                    head.extend_from_slice(sent);
+                    head.extend_from_slice(if flags.has(b'b') { b" b" } else { b"" });
+                    continue;
+                }
+                (b'O', _) => {
+                    head.extend_from_slice(b" O");
+                    head.extend_from_slice(token);
+                    continue;
+                }
+                (b'c', Some(shown)) => unique(&shown.value).to_string(),
+                (b'c', None) if version.is_some() => version.unwrap_or_default().to_string(),
+                (b'f', Some(shown)) => parts(&shown.value).0.to_string(),
+                (b's', Some(shown)) => parts(&shown.value).1.len().to_string(),
+                (b't', Some(shown)) => shown.expiry_ms.map_or("-1".into(), |at| (at.saturating_sub(self.now_ms()).div_ceil(1000)).to_string()),
+                _ => continue,
+            };
+            head.extend_from_slice(&[b' ', letter]);
+            head.extend_from_slice(number.as_bytes());
         }
         self.out.extend_from_slice(&head);
         self.out.extend_from_slice(b"\r\n");
@@ -238,26 +255,34 @@ impl Asked<'_> {
     fn look(&self, key: &[u8], flags: Flags<'_>) -> Result<(Outcome, Option<Shown>), Error> {
         let found = match flags.expiry_ms(b'T', self.now_ms()) {
             None => self.items().entry(key)?.map(|Entry { value, expiry_ms }| Shown { value, expiry_ms }),
-            Some(expiry_ms) => touched(self.items(), key, expiry_ms)?.map(|value| Shown { value, expiry_ms }),
+            Some(expiry_ms) => {
+                let mut value = Vec::new();
+                touched(self.items(), key, expiry_ms, |old| value = old.to_vec())?.then_some(Shown { value, expiry_ms })
+            }
         };
         self.counters.lookup(found.is_some());
         Ok((if found.is_some() { Outcome::Done } else { Outcome::NotFound }, found))
     }
 
-    fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8]) -> Result<(Outcome, Option<Shown>), Error> {
-        let mut how = flags.token(b'M').and_then(storing).unwrap_or(Storing::Set);
-        let mut expiry_ms = flags.expiry_ms(b'T', self.now_ms()).flatten();
+    /// Tells the version that is there then, if that is to be shown.
+    fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8], version: &mut Option<u64>) -> Result<Outcome, Error> {
+        let how = flags.token(b'M').and_then(storing).unwrap_or(Storing::Set);
         let client_flags = flags.number(b'F').unwrap_or(0) as u32;
-        let (mut outcome, mut value) = self.store(how, flags.number(b'C'), key, client_flags, data, expiry_ms)?;
-        // What is appended to nothing begins an item; if somebody else has begun one since, it is appended to that.
-        if let Some(vivified) = flags.expiry_ms(b'N', self.now_ms()).filter(|_| matches!(how, Storing::Append | Storing::Prepend)) {
+        let store = |how, wanted, expiry_ms, version: &mut Option<u64>| {
+            let version = flags.has(b'c').then_some(version);
+            self.store(&Stored { how, wanted, key, flags: client_flags, data, expiry_ms }, version)
+        };
+        let now_ms = self.now_ms();
+        let mut outcome = store(how, flags.number(b'C'), flags.expiry_ms(b'T', now_ms).flatten(), version)?;
+        // What is added to nothing begins an item; if somebody else has begun one since, it is added to that.
+        if let Some(expiry_ms) = flags.expiry_ms(b'N', now_ms).filter(|_| matches!(how, Storing::Append | Storing::Prepend)) {
+            let mut begins = false;
             while outcome == Outcome::NotStored {
-                how = if how == Storing::Add { flags.token(b'M').and_then(storing).unwrap_or(how) } else { Storing::Add };
-                expiry_ms = vivified;
-                (outcome, value) = self.store(how, None, key, client_flags, data, expiry_ms)?;
+                begins = !begins;
+                outcome = store(if begins { Storing::Add } else { how }, None, expiry_ms, version)?;
             }
         }
-        Ok((outcome, value.map(|value| Shown { value, expiry_ms })))
+        Ok(outcome)
     }
 
     fn meta_delete(&self, key: &[u8], flags: Flags<'_>) -> Result<Outcome, Error> {

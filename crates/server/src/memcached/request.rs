@@ -3,24 +3,29 @@
 //! The parser owns no bytes and remembers nothing: it is shown the connection's read buffer from the first byte of a request on. A request is a line, and with
 //! the commands that store, a block of data behind it, of which no byte is looked at but the two that end it. Where things are in a request is told by ranges.
 //!
-//! Rules and texts are those of memcached 1.6, with two exceptions, in which a stream stays in step. Of a command that stores, and whose line says how long its
-//! data are, the data are skipped whatever else is wrong with it: nothing in them is taken for a command. And a line may be as long as [`LINE_SIZE_MAX`].
+//! Rules and texts are those of memcached 1.6, but that a stream stays in step: of a command that stores, and whose line says how long its data are, the data
+//! are skipped whatever else is wrong with it, so that nothing in them is taken for a command. Where no end of them can be seen, the connection ends.
 
 use super::meta::{self, Meta, Verb};
 use std::ops::Range;
 
 /// Longest key in bytes.
 pub const KEY_SIZE_MAX: usize = 250;
-/// Longest line in bytes.
-pub const LINE_SIZE_MAX: usize = 64 << 10;
+/// Longest line in bytes: that of a `get` with many keys.
+pub const LINE_SIZE_MAX: usize = 1 << 20;
+/// The most bytes of data that a client can mean; who says more says something else.
+const DATA_SIZE_MEANT: usize = i32::MAX as usize;
+/// With which a request of the binary protocol begins.
+const BINARY: u8 = 0x80;
 
 pub(super) const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
-const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
 const NO_DELAY: &str = "CLIENT_ERROR flush_all cannot be delayed";
+const NO_BINARY: &str = "CLIENT_ERROR the binary protocol is not spoken here";
 
 /// How far the parser got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +39,8 @@ pub enum Progress {
     Request {
         /// Its length, with its data.
         size: usize,
+        /// Whether no reply is wanted.
+        quiet: bool,
         /// What it asks for.
         request: Request,
     },
@@ -65,15 +72,11 @@ pub enum Request {
         exptime: i64,
         /// Where the data are.
         data: Range<usize>,
-        /// Whether no reply is wanted.
-        quiet: bool,
     },
     /// `delete`.
     Delete {
         /// Where the key is.
         key: Range<usize>,
-        /// Whether no reply is wanted.
-        quiet: bool,
     },
     /// `incr` and `decr`.
     Count {
@@ -83,8 +86,6 @@ pub enum Request {
         delta: u64,
         /// Whether it is taken away.
         down: bool,
-        /// Whether no reply is wanted.
-        quiet: bool,
     },
     /// `touch`.
     Touch {
@@ -92,14 +93,9 @@ pub enum Request {
         key: Range<usize>,
         /// When it is to expire from now on.
         exptime: i64,
-        /// Whether no reply is wanted.
-        quiet: bool,
     },
     /// `flush_all`.
-    FlushAll {
-        /// Whether no reply is wanted.
-        quiet: bool,
-    },
+    FlushAll,
     /// `stats`, and the word behind it.
     Stats {
         /// Where that is; empty if there is none.
@@ -108,18 +104,13 @@ pub enum Request {
     /// `version`.
     Version,
     /// `verbosity`, which changes nothing.
-    Verbosity {
-        /// Whether no reply is wanted.
-        quiet: bool,
-    },
+    Verbosity,
     /// `mg`, `ms`, `md` and `ma`.
     Meta(Meta),
     /// `mn`, which does nothing, and shows that all before it is done.
     Nothing,
     /// `quit`.
     Quit,
-    /// An empty line.
-    Empty,
     /// Something that cannot be done, and what to say. So many bytes are to be skipped behind it.
     Wrong {
         /// The reply, without its end.
@@ -175,18 +166,29 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     Words { line: bytes, at: 0 }.map(|range| &bytes[range])
 }
 
-/// Looks at `input`, which begins with the first byte of a request. Data of more than `data_size_max` bytes are refused.
-pub fn parse(input: &[u8], data_size_max: usize) -> Progress {
-    let Some(newline) = memchr::memchr(b'\n', &input[..input.len().min(LINE_SIZE_MAX)]) else {
-        if input.len() < LINE_SIZE_MAX {
-            return Progress::Incomplete { missing: 1 };
-        }
-        return Progress::Request { size: input.len(), request: Request::Wrong { reply: LINE_TOO_LONG, skip: 0, is_last: true } };
+/// What a request may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest line in bytes.
+    pub line_size_max: usize,
+    /// Most bytes of data.
+    pub data_size_max: usize,
+}
+
+/// Looks at `input`, which begins with the first byte of a request.
+pub fn parse(input: &[u8], limits: Limits) -> Progress {
+    let last = |size, reply| Progress::Request { size, quiet: false, request: Request::Wrong { reply, skip: 0, is_last: true } };
+    if input.first() == Some(&BINARY) {
+        return last(1, NO_BINARY);
+    }
+    let Some(newline) = memchr::memchr(b'\n', &input[..input.len().min(limits.line_size_max)]) else {
+        return if input.len() < limits.line_size_max { Progress::Incomplete { missing: 1 } } else { last(limits.line_size_max, LINE_TOO_LONG) };
     };
     let size = newline + 1;
     let line = input[..newline].strip_suffix(b"\r").unwrap_or(&input[..newline]);
     let mut words = Words { line, at: 0 };
-    let Some(name) = words.next() else { return Progress::Request { size, request: Request::Empty } };
+    let name = words.next().unwrap_or(0..0);
+    let quiet = is_quiet(&line[name.clone()], line);
     let stored = match &line[name.clone()] {
         b"set" | b"cas" => store(Storing::Set, &line[name] == b"cas", line, words, size),
         b"add" => store(Storing::Add, false, line, words, size),
@@ -194,38 +196,49 @@ pub fn parse(input: &[u8], data_size_max: usize) -> Progress {
         b"append" => store(Storing::Append, false, line, words, size),
         b"prepend" => store(Storing::Prepend, false, line, words, size),
         b"ms" => meta::store(line, words, size),
-        other => return Progress::Request { size, request: simple(other, line, words) },
+        other => return Progress::Request { size, quiet, request: simple(other, line, words) },
     };
-    let Some((data_size, request)) = stored else { return Progress::Request { size, request: Request::wrong(BAD_LINE) } };
-    let refuse = |reply, skip| Progress::Request { size, request: Request::Wrong { reply, skip, is_last: false } };
-    let Some(whole) = data_size.checked_add(2).filter(|_| data_size <= data_size_max) else { return refuse(TOO_LARGE, data_size.saturating_add(2)) };
-    let request = match request {
-        Ok(request) => request,
-        Err(reply) => return refuse(reply, whole),
-    };
+    let Some((data_size, request)) = stored else { return Progress::Request { size, quiet, request: Request::wrong(BAD_LINE) } };
+    if data_size > DATA_SIZE_MEANT {
+        return last(size, TOO_LARGE);
+    }
+    let whole = data_size + 2;
+    let refused = if data_size > limits.data_size_max { Some(TOO_LARGE) } else { request.as_ref().err().copied() };
+    if let Some(reply) = refused {
+        return Progress::Request { size, quiet, request: Request::Wrong { reply, skip: whole, is_last: false } };
+    }
     match input.get(size..size + whole) {
         None => Progress::Incomplete { missing: size + whole - input.len() },
-        Some(data) if data.ends_with(b"\r\n") => Progress::Request { size: size + whole, request },
-        Some(_) => Progress::Request { size: size + whole, request: Request::wrong(BAD_CHUNK) },
+        Some(data) if data.ends_with(b"\r\n") => Progress::Request { size: size + whole, quiet, request: request.unwrap_or_else(Request::wrong) },
+        Some(_) => Progress::Request { size: size + whole, quiet, request: Request::wrong(BAD_CHUNK) },
     }
 }
 
-/// How long the data of a command are, and what it asks for, or what is wrong with it; `None` if it does not say.
-pub(super) type Stored = Option<(usize, Result<Request, &'static str>)>;
+/// Whether a line says that no reply is wanted, if it is of a command that can.
+fn is_quiet(name: &[u8], line: &[u8]) -> bool {
+    let can =
+        matches!(name, b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"delete" | b"incr" | b"decr" | b"touch" | b"flush_all" | b"verbosity");
+    can && line.trim_ascii_end().ends_with(b" noreply")
+}
 
-/// The words behind the name of a command that stores; its line has `size` bytes.
-fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: usize) -> Stored {
+/// How long the data of a command are.
+pub(super) type DataSize = usize;
+
+/// The words behind the name of a command that stores, and whose line has `size` bytes: what it asks for, or what is wrong with it; `None` if it does not say how
+/// long its data are.
+fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: usize) -> Option<(DataSize, Result<Request, &'static str>)> {
     let (key, flags, exptime, data_size) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let data_size = usize::try_from(unsigned(&line[data_size])?).ok()?;
+    let data = size..size.saturating_add(data_size);
     let request = || {
         let flags = unsigned(&line[flags]).and_then(|flags| u32::try_from(flags).ok()).ok_or(BAD_LINE)?;
         let exptime = signed(&line[exptime]).ok_or(BAD_EXPTIME)?;
         let unique = compares.then(|| words.next().and_then(|unique| unsigned(&line[unique])).ok_or(BAD_LINE)).transpose()?;
-        let quiet = is_quiet(line, words)?;
+        end(line, words)?;
         if key.len() > KEY_SIZE_MAX {
             return Err(BAD_LINE);
         }
-        Ok(Request::Store { how, unique, key, flags, exptime, data: size..size + data_size, quiet })
+        Ok(Request::Store { how, unique, key, flags, exptime, data })
     };
     Some((data_size, request()))
 }
@@ -244,14 +257,14 @@ fn simple(name: &[u8], line: &[u8], words: Words<'_>) -> Request {
         b"flush_all" => flush_all(line, words),
         b"stats" => Ok(Request::Stats { what: words.clone().next().unwrap_or(0..0) }),
         b"version" => Ok(Request::Version),
-        b"verbosity" => Ok(Request::Verbosity { quiet: words.last().is_some_and(|word| &line[word] == b"noreply") }),
+        b"verbosity" => Ok(Request::Verbosity),
         b"mg" => meta::without_data(Verb::Get, line, words),
         b"md" => meta::without_data(Verb::Delete, line, words),
         b"ma" => meta::without_data(Verb::Count, line, words),
         b"mn" => Ok(Request::Nothing),
         b"quit" => Ok(Request::Quit),
         // The beginning of an HTTP request: somebody makes a browser talk to us. What follows may be commands in its body.
-        b"POST" | b"Host:" => Ok(Request::Quit),
+        other if other.eq_ignore_ascii_case(b"host:") || words.last().is_some_and(|word| line[word].starts_with(b"HTTP/")) => Ok(Request::Quit),
         _ => Err("ERROR"),
     };
     request.unwrap_or_else(Request::wrong)
@@ -282,19 +295,21 @@ fn delete(line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str> {
     if words.clone().next().is_some_and(|word| &line[word] == b"0") {
         words.next();
     }
-    let quiet = is_quiet(line, words).map_err(|_| USAGE)?;
-    Ok(Request::Delete { key, quiet })
+    end(line, words).map_err(|_| USAGE)?;
+    Ok(Request::Delete { key })
 }
 
 fn count(line: &[u8], mut words: Words<'_>, down: bool) -> Result<Request, &'static str> {
     let (key, delta) = (key(&mut words)?, words.next().ok_or("ERROR")?);
     let delta = unsigned(&line[delta]).ok_or(BAD_DELTA)?;
-    Ok(Request::Count { key, delta, down, quiet: is_quiet(line, words)? })
+    end(line, words)?;
+    Ok(Request::Count { key, delta, down })
 }
 
 fn touch(line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str> {
     let (key, exptime) = (key(&mut words)?, exptime(line, &mut words)?);
-    Ok(Request::Touch { key, exptime, quiet: is_quiet(line, words)? })
+    end(line, words)?;
+    Ok(Request::Touch { key, exptime })
 }
 
 fn flush_all(line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str> {
@@ -306,16 +321,13 @@ fn flush_all(line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str>
             None => return Err(BAD_LINE),
         }
     }
-    Ok(Request::FlushAll { quiet: is_quiet(line, words)? })
+    end(line, words)?;
+    Ok(Request::FlushAll)
 }
 
-/// Whether the words that are left say that no reply is wanted; they say nothing else.
-fn is_quiet(line: &[u8], mut words: Words<'_>) -> Result<bool, &'static str> {
-    match (words.next(), words.next()) {
-        (None, _) => Ok(false),
-        (Some(word), None) if &line[word.clone()] == b"noreply" => Ok(true),
-        _ => Err(BAD_LINE),
-    }
+/// The words that are left say that no reply is wanted, and nothing else.
+fn end(line: &[u8], mut words: Words<'_>) -> Result<(), &'static str> {
+    if words.all(|word| &line[word] == b"noreply") { Ok(()) } else { Err(BAD_LINE) }
 }
 
 /// A decimal number without a sign.

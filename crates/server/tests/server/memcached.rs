@@ -55,17 +55,18 @@ fn several_keys_at_once() {
     let mut client = server.memcached_client();
     let (mut sent, mut keys, mut expected) = (String::new(), "get absent".to_owned(), String::new());
     for n in 0..5000 {
-        write!(sent, "set key{n} {n} 0 300 noreply\r\n{n:0300}\r\n").unwrap();
-        write!(keys, "  key{n}").unwrap();
-        write!(expected, "VALUE key{n} {n} 300\r\n{n:0300}\r\n").unwrap();
+        write!(sent, "set key{n:0100} {n} 0 300 noreply\r\n{n:0300}\r\n").unwrap();
+        write!(keys, "  key{n:0100}").unwrap();
+        write!(expected, "VALUE key{n:0100} {n} 300\r\n{n:0300}\r\n").unwrap();
     }
+    says(&mut client, "set key1 1 0 1/1/set key2 2 0 1/2", "STORED/STORED");
     client.send(format!("{sent}{keys} absent\r\nmn\r\n").as_bytes());
     client.expect(format!("{expected}END\r\nMN\r\n").as_bytes());
-    says(
-        &mut client,
-        "gat 100 key1 absent key2/get key1 key1",
-        &format!("VALUE key1 1 300/{:0300}/VALUE key2 2 300/{:0300}/END/VALUE key1 1 300/{0:0300}/VALUE key1 1 300/{0:0300}/END", 1, 2),
-    );
+    says(&mut client, "gat 100 key1 absent key2/get key1 key1", "VALUE key1 1 1/1/VALUE key2 2 1/2/END/VALUE key1 1 1/1/VALUE key1 1 1/1/END");
+    let many = "key1 ".repeat(100);
+    client.send(format!("gats 100 {many}\r\nmn\r\n").as_bytes());
+    let reply = client.read_until(b"MN\r\n");
+    assert_eq!((reply.lines().filter(|line| line.starts_with("VALUE key1 1 1 ")).count(), reply.lines().count()), (100, 202));
 }
 
 #[test]
@@ -102,7 +103,8 @@ fn pipelines() {
         let server = Running::with_memcached(Options { domain, ..Options::default() }, Config::default());
         let mut client = server.memcached_client();
         let sent = "set a 1 0 1/1/get a/set b 2 1000 2 noreply/22/gets absent/delete a/delete a/delete b noreply/get b/set a 3 0 3/333/get a/incr a 1/bogus/\
-            get a/set c 0 0 1 noreply/c/touch c 0 noreply/add c 0 0 1 noreply/d/set d 0 -1 1/d/get c/flush_all noreply/get a c/flush_all 0/verbosity 1/verbosity 1 noreply/mn";
+            get a/set c 0 0 1 noreply/c/touch c 0 noreply/add c 0 0 1 noreply/d/set d 0 -1 1/d/get c/flush_all noreply/get a c/flush_all 0/verbosity 1/\
+            verbosity 1 noreply/mn";
         let expected =
             "STORED/VALUE a 1 1/1/END/END/DELETED/NOT_FOUND/END/STORED/VALUE a 3 3/333/END/334/ERROR/VALUE a 3 3/334/END/STORED/VALUE c 0 1/c/END/END/OK/OK/MN";
         for size in [1, 7, usize::MAX] {
@@ -133,6 +135,9 @@ fn what_is_wrong_is_said() {
         ("set k 0 0", BAD),
         ("set k 0 0 -1", BAD),
         ("set k 0 0 2/abcdef", "CLIENT_ERROR bad data chunk/ERROR"),
+        ("set k 0 0 2 noreply/abcdef", "ERROR"),
+        (&*format!("set {long} 0 0 9 noreply/flush_all/incr mark noreply/touch mark x noreply/mn"), "MN"),
+        ("", "ERROR"),
         (&*format!("set k 0 0 1001/{}", "flush_all ".repeat(100) + "x"), "SERVER_ERROR object too large for cache"),
         ("delete k 1", "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"),
         ("incr k", "ERROR"),
@@ -145,14 +150,19 @@ fn what_is_wrong_is_said() {
         says(&mut client, &format!("set mark 0 0 4/mark/{sent}/get mark"), &format!("STORED/{expected}/VALUE mark 0 4/mark/END"));
     }
     says(&mut client, "version", &format!("VERSION {MEMCACHED_VERSION}"));
-    for end in ["quit\r\n", "POST / HTTP/1.1\r\nset k 0 0 1\r\nx\r\n"] {
+    for (end, reply) in [
+        (&b"quit\r\nset k 0 0 1\r\nx\r\n"[..], ""),
+        (b"PUT / http HTTP/1.1\r\nset k 0 0 1\r\nx\r\n", ""),
+        (b"host: here\r\nset k 0 0 1\r\nx\r\n", ""),
+        (b"set k 0 0 18446744073709551614\r\nset k 0 0 1\r\nx\r\n", "SERVER_ERROR object too large for cache\r\n"),
+        (b"set k 0 0 2147483648\r\nset k 0 0 1\r\nx\r\n", "SERVER_ERROR object too large for cache\r\n"),
+        (b"\x80\x00\x00\x01k", "CLIENT_ERROR the binary protocol is not spoken here\r\n"),
+        (&[b'a'; LINE_SIZE_MAX], "CLIENT_ERROR line too long\r\n"),
+    ] {
         let mut other = server.memcached_client();
-        other.send(end.as_bytes());
-        assert!(other.read_to_end().is_empty());
+        other.send(end);
+        assert_eq!(String::from_utf8_lossy(&other.read_to_end()), reply);
     }
-    let mut other = server.memcached_client();
-    other.send(&[b'a'; LINE_SIZE_MAX]);
-    assert_eq!(other.read_to_end(), b"CLIENT_ERROR line too long\r\n");
     says(&mut client, "get k", "END");
 }
 
@@ -170,6 +180,12 @@ fn a_full_pool_refuses_and_serves_on() {
         }
     }
     assert!(stored > 50, "{stored}");
+    let refused = "SERVER_ERROR out of memory storing object";
+    says(
+        &mut client,
+        &format!("delete absent/set new 0 0 100000/{value}/delete absent/set new 0 0 100000 noreply/{value}/get new"),
+        &format!("NOT_FOUND/{refused}/NOT_FOUND/END"),
+    );
     says(&mut client, "touch key0 0/delete key1/delete absent", "TOUCHED/DELETED/NOT_FOUND");
     says(&mut client, "get key0", &format!("VALUE key0 0 100000/{value}/END"));
     says(&mut client, &format!("set key1 0 0 100000/{value}/get key1"), &format!("STORED/VALUE key1 0 100000/{value}/END"));
@@ -237,20 +253,27 @@ fn nobody_loses_an_update() {
 fn meta_commands() {
     let server = server();
     let mut client = server.memcached_client();
-    says(&mut client, "mg k v/mg k v q/mn/ms k 3 F7 T100 Oabc k/one/mg k/mg k v/mg k s v f t k O1 q", "EN/MN/HD Oabc kk/HD/VA 3/one/VA 3 s3 f7 t100 kk O1/one");
+    says(
+        &mut client,
+        "mg k v/mg k v q O1/mg k O2 k/mn/ms k 3 F7 T100 Oabc k/one/mg k/mg k v/mg k s v f t k O1 q",
+        "EN/EN O2 kk/MN/HD Oabc kk/HD/VA 3/one/VA 3 s3 f7 t100 kk O1/one",
+    );
     says(&mut client, "ms k 1 ME/x/ms l 1 MR/x/ms l 1 MA/x", "NS/NS/NS");
     says(&mut client, "ms l 1 MA N0/x/ms l 1 MA N0/y/ms l 1 MP F9/z/mg l v f t", "HD/HD/HD/VA 3 f0 t-1/zxy");
     client.send(b"mg k c\r\n");
     let seen = client.read_until(b"\r\n").trim_end().strip_prefix("HD c").unwrap().parse::<u64>().unwrap();
     assert_eq!(seen, unique(&mut client, "k"));
-    says(&mut client, &format!("ms k 3 C1/two/md k C1/ms k 3 C{seen} q/two/mn/ms none 1 C1/x/md none/md none q/md k q/mg k"), "EX/EX/MN/NF/NF/EN");
-    says(&mut client, "ma n/ma n q/ma n N0 J5 v/ma n v/ma n D10 MD v/ma n D7 q/ma n M+ v t T50/mg n t", "NF/VA 1/5/VA 1/6/VA 1/0/VA 1 t50/8/HD t50");
+    says(&mut client, &format!("ms k 3 C1/two/md k C1/ms k 3 C{seen} q/two/mn/ms none 1 C1/x/md none q/md k q/mg k"), "EX/EX/MN/NF/NF/EN");
+    says(&mut client, "ma n q/ma n N0 J5 v/ma n v/ma n D10 MD v/ma n D7 v q/ma n M+ v t T50/mg n t", "NF/VA 1/5/VA 1/6/VA 1/0/VA 1 t50/8/HD t50");
     says(&mut client, "set n 3 0 1/x/ma n/mg n T-1 v/mg n", "STORED/CLIENT_ERROR cannot increment or decrement non-numeric value/VA 1/x/EN");
     // The key "k\0 " in base64, which no other command can name.
     says(&mut client, "ms awAg 1 b/b/mg awAg v/mg awAg b k v/mg a b", "HD/EN/VA 1 kawAg b/b/CLIENT_ERROR error decoding key");
     for (sent, expected) in [
         ("mg", "CLIENT_ERROR bad command line format"),
         ("mg k h", "CLIENT_ERROR unsupported flag"),
+        ("mg k N30", "CLIENT_ERROR unsupported flag"),
+        ("mg k u v P1 C1", "EN"),
+        ("mg k y", "CLIENT_ERROR invalid flag"),
         ("mg k v v", "CLIENT_ERROR duplicate flag"),
         ("mg k Tx", "CLIENT_ERROR bad token in command line format"),
         ("mg k vx", "CLIENT_ERROR bad token in command line format"),
@@ -262,5 +285,33 @@ fn meta_commands() {
         ("me k", "ERROR"),
     ] {
         says(&mut client, &format!("ms mark 1/m/{sent}/mg mark v"), &format!("HD/{expected}/VA 1/m"));
+    }
+}
+
+/// Groups that end in their middle, because the output is full, and replies of other lengths than were foretold.
+#[test]
+fn pipelines_of_large_items() {
+    for domain in [None, Some(Domain::Msync)] {
+        let server = Running::with_memcached(Options { domain, ..Options::default() }, Config::default());
+        let mut client = server.memcached_client();
+        let large = "l".repeat(200_000);
+        says(&mut client, &format!("set large 3 0 {}/{large}", large.len()), "STORED");
+        let (mut sent, mut expected) = (String::new(), String::new());
+        for n in 0..40 {
+            write!(
+                sent,
+                "get large/set key{n} 0 0 {}/{large}/delete key{n}/delete key{n}/set key{n} {n} 0 1 noreply/x/delete key{n} noreply/get key{n}/",
+                large.len()
+            )
+            .unwrap();
+            write!(expected, "VALUE large 3 {}/{large}/END/STORED/DELETED/NOT_FOUND/END/", large.len()).unwrap();
+        }
+        let reader = std::thread::scope(|scope| {
+            let mut socket = client.socket.try_clone().unwrap();
+            scope.spawn(move || std::io::Write::write_all(&mut socket, lines(&format!("{sent}mn")).as_bytes()).unwrap());
+            client.expect(lines(&format!("{expected}MN")).as_bytes());
+            client
+        });
+        drop(reader);
     }
 }
