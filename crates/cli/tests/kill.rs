@@ -8,7 +8,8 @@
 //! Every structure of the registry in its default size has a pool in its turn.
 //!
 //! A second test transfers between accounts by MULTI and EXEC, in the domains in turn, and kills as well. A third kills in the middle of large batches: see
-//! `kill/batches.rs`. A fourth does what the first does in the domain `msync`, where the machine fails, too: see `kill/machine.rs`.
+//! `kill/batches.rs`. A fourth does what the first does in the domain `msync`, where the machine fails, too: see `kill/machine.rs`. A fifth writes items of
+//! memcached: see `kill/items.rs`.
 //!
 //! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone, and for transfers
 //! `EVERLEAF_KILL_DOMAIN` in what domain alone; they are printed. A seed fixes what is written and when the kill comes, though not how far the server is by
@@ -18,6 +19,8 @@
 mod batches;
 #[path = "kill/client.rs"]
 mod client;
+#[path = "kill/items.rs"]
+mod items;
 #[path = "kill/ledger.rs"]
 mod ledger;
 #[path = "kill/machine.rs"]
@@ -32,6 +35,7 @@ mod workload;
 use batches::{Sender, Tally};
 use client::Client;
 use everleaf_pmem::Hardware;
+use items::Keeper;
 use ledger::Shared;
 use machine::Moment;
 use rand::rngs::StdRng;
@@ -53,6 +57,8 @@ const TRANSFER_ROUNDS: u64 = 50;
 /// Rounds of an ordinary test run with large batches; and how often there are as many again, at most, if none of them was written when the server was killed.
 const BATCH_ROUNDS: u64 = 40;
 const BATCH_TURNS_MAX: u64 = 10;
+/// Rounds of an ordinary test run with items of memcached.
+const ITEM_ROUNDS: u64 = 20;
 /// Largest number of batches that are sent before a kill.
 const BATCHES_MAX: usize = 12;
 /// Largest number of rounds on one pool.
@@ -317,6 +323,42 @@ fn kill_in_batches(place: &Place<'_>, rounds: Range<u64>, random: &mut StdRng, t
     }
     server.kill();
     senders.iter().map(|sender| sender.version).sum()
+}
+
+/// Items of memcached, which several connections write; see `kill/items.rs`.
+#[test]
+fn items_of_memcached_outlive_kill_9() {
+    let rounds = setting("EVERLEAF_KILL_ROUNDS", ITEM_ROUNDS);
+    let seed = setting("EVERLEAF_KILL_SEED", rand::random::<u32>().into());
+    println!("{rounds} rounds; replay with: cargo xtask kill --only items --rounds {rounds} --seed {seed}");
+    let (start, mut random) = (Instant::now(), StdRng::seed_from_u64(seed));
+    let mut acknowledged = 0;
+    for (domain, rounds) in ["page-cache", "msync"].into_iter().cycle().zip(shares(rounds, 2)) {
+        let directory = tempfile::tempdir().expect("a directory for the pool");
+        let place = Place { pool: directory.path().join("kill.pool"), index: "ever", domain };
+        let mut keepers: Vec<_> = (0..WRITERS).map(|number| Keeper::new(number, random.random())).collect();
+        for round in rounds {
+            let server = Server::start(&place);
+            let verify = |keeper: &mut Keeper| keeper.verify(server.memcached_port).unwrap_or_else(|what| panic!("round {round} in {domain}: {what}"));
+            keepers.iter_mut().for_each(verify);
+            let time = Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000));
+            thread::scope(|scope| {
+                let port = server.memcached_port;
+                for keeper in &mut keepers {
+                    scope.spawn(move || keeper.run(port));
+                }
+                thread::sleep(time);
+                server.kill();
+            });
+        }
+        let server = Server::start(&place);
+        keepers.iter_mut().for_each(|keeper| keeper.verify(server.memcached_port).unwrap_or_else(|what| panic!("after the last round in {domain}: {what}")));
+        acknowledged += keepers.iter().map(|keeper| keeper.acknowledged).sum::<u64>();
+        server.stop();
+        Server::check(&place);
+    }
+    println!("{rounds} rounds in {:.1} s: {acknowledged} writes acknowledged, every one is there", start.elapsed().as_secs_f64());
+    assert!(acknowledged > rounds, "the rounds were too short to write anything");
 }
 
 /// Starts a redis-benchmark that would run for longer than the round does.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
+    pub(crate) memcached_port: u16,
     /// From the start of the process until it listens.
     pub(crate) started_in: Duration,
 }
@@ -25,7 +26,23 @@ pub(crate) struct Place<'a> {
 fn command(place: &Place<'_>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
     command
-        .args(["serve", "--json", "--port", "0", "--threads", "2", "--size-max", "4G", "--index", place.index, "--domain", place.domain, "--pool"])
+        .args([
+            "serve",
+            "--json",
+            "--port",
+            "0",
+            "--memcached-port",
+            "0",
+            "--threads",
+            "2",
+            "--size-max",
+            "4G",
+            "--index",
+            place.index,
+            "--domain",
+            place.domain,
+            "--pool",
+        ])
         .arg(&place.pool);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
@@ -42,8 +59,8 @@ impl Server {
         let started_in = start.elapsed();
         let said: serde_json::Value =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("the server says {line:?} instead of where it listens: {error}"));
-        let port = said["port"].as_u64().and_then(|port| u16::try_from(port).ok()).expect("a port");
-        Self { process, port, started_in }
+        let port = |name: &str| said[name].as_u64().and_then(|port| u16::try_from(port).ok()).expect("a port");
+        Self { process, port: port("port"), memcached_port: port("memcached_port"), started_in }
     }
 
     /// Starts it and kills it `after` that, wherever it is by then.

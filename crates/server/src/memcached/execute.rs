@@ -6,8 +6,7 @@
 
 use super::MEMCACHED_VERSION;
 use super::item::{FLAGS_SIZE, expiry_ms, make, parts, refuse, show, unique};
-use super::request::TOO_LARGE;
-use super::request::{Request, Storing, unsigned, words};
+use super::request::{Request, Storing, TOO_LARGE, unsigned, words};
 use crate::client::{Closing, Session};
 use crate::database::{Database, Databases};
 use crate::executor::{Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};

@@ -148,8 +148,7 @@ fn command(verb: Verb, key: Range<usize>, line: &[u8], words: Words<'_>, data: R
         }
         seen |= 1 << letter;
     }
-    let meta = Meta { verb, key, flags: start..line.len(), data };
-    Ok(Request::Meta(meta))
+    Ok(Request::Meta(Meta { verb, key, flags: start..line.len(), data }))
 }
 
 /// The flags of a command.
@@ -205,19 +204,20 @@ impl Asked<'_> {
             },
         };
         let writes = meta.verb != Verb::Get;
-        let shows_value = flags.has(b'v') && outcome == Outcome::Done;
         if flags.has(b'q') && outcome == if writes { Outcome::Done } else { Outcome::NotFound } {
             return Ok(());
         }
-        let value = shown.as_ref().map(|shown| parts(&shown.value));
-        let mut head = match outcome {
-            Outcome::NotFound if !writes => "EN".to_owned(),
-            Outcome::Done if shows_value => format!("VA {}", value.map_or(0, |(_, data)| data.len())),
-            Outcome::Done => "HD".to_owned(),
-            Outcome::NotStored => "NS".to_owned(),
-            Outcome::Exists => "EX".to_owned(),
-            Outcome::NotFound => "NF".to_owned(),
-            Outcome::TooLarge => TOO_LARGE.to_owned(),
+        let data = shown.as_ref().filter(|_| flags.has(b'v')).map(|shown| parts(&shown.value).1);
+        let mut head = match (outcome, data) {
+            (Outcome::Done, Some(data)) => format!("VA {}", data.len()),
+            (Outcome::Done, None) => "HD".to_owned(),
+            (Outcome::NotStored, _) => "NS".to_owned(),
+            (Outcome::Exists, _) => "EX".to_owned(),
+            (Outcome::NotFound, _) => if writes { "NF" } else { "EN" }.to_owned(),
+            (Outcome::TooLarge, _) => {
+                self.say(TOO_LARGE);
+                return Ok(());
+            }
         }
         .into_bytes();
         for (letter, token) in flags.all() {
@@ -245,7 +245,7 @@ impl Asked<'_> {
         }
         self.out.extend_from_slice(&head);
         self.out.extend_from_slice(b"\r\n");
-        if let Some((_, data)) = value.filter(|_| shows_value) {
+        if let Some(data) = data {
             self.out.extend_from_slice(data);
             self.out.extend_from_slice(b"\r\n");
         }

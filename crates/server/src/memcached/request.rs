@@ -224,8 +224,8 @@ fn is_quiet(name: &[u8], line: &[u8]) -> bool {
 /// How long the data of a command are.
 pub(super) type DataSize = usize;
 
-/// The words behind the name of a command that stores, and whose line has `size` bytes: what it asks for, or what is wrong with it; `None` if it does not say how
-/// long its data are.
+/// The words behind the name of a command that stores, and whose line has `size` bytes: what it asks for, or what is wrong with it; `None` if it does not say
+/// how long its data are.
 fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: usize) -> Option<(DataSize, Result<Request, &'static str>)> {
     let (key, flags, exptime, data_size) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let data_size = usize::try_from(unsigned(&line[data_size])?).ok()?;

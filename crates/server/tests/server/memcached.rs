@@ -274,6 +274,7 @@ fn meta_commands() {
         ("mg k N30", "CLIENT_ERROR unsupported flag"),
         ("mg k u v P1 C1", "EN"),
         ("mg k y", "CLIENT_ERROR invalid flag"),
+        ("ms other 1 v t s T0/x/md other v T30", "HD/HD"),
         ("mg k v v", "CLIENT_ERROR duplicate flag"),
         ("mg k Tx", "CLIENT_ERROR bad token in command line format"),
         ("mg k vx", "CLIENT_ERROR bad token in command line format"),

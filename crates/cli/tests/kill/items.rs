@@ -1,0 +1,141 @@
+//! Items of memcached under `kill -9`: each connection has keys of its own, and knows of each what was acknowledged last, and what may be there since.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Keys of a connection.
+const KEYS: usize = 200;
+/// Requests that are sent at once, at most.
+const PIPELINE_MAX: usize = 40;
+/// Longest item in bytes, about.
+const SIZE_MAX: usize = 600;
+
+/// What an item is: the number of the request that has set it; `None`: it is not there.
+type State = Option<u64>;
+
+/// A key, as its owner knows it.
+#[derive(Default)]
+struct Key {
+    acknowledged: State,
+    /// What requests under way make of it, in their order.
+    under_way: Vec<State>,
+}
+
+/// A connection that writes, and what it knows.
+pub(crate) struct Keeper {
+    number: usize,
+    random: StdRng,
+    keys: Vec<Key>,
+    /// Requests so far.
+    sent: u64,
+    pub(crate) acknowledged: u64,
+}
+
+/// A client, as small as the test needs it.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(port: u16) -> io::Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        line.strip_suffix("\r\n").map(str::to_owned).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl Keeper {
+    pub(crate) fn new(number: usize, seed: u64) -> Self {
+        let keys = (0..KEYS).map(|_| Key::default()).collect();
+        Self { number, random: StdRng::seed_from_u64(seed), keys, sent: 0, acknowledged: 0 }
+    }
+
+    fn name(&self, key: usize) -> String {
+        format!("keeper-{}-{key}", self.number)
+    }
+
+    /// Writes until the server is gone.
+    pub(crate) fn run(&mut self, port: u16) {
+        let Ok(mut client) = Client::connect(port) else { return };
+        while self.exchange(&mut client).is_ok() {}
+    }
+
+    fn exchange(&mut self, client: &mut Client) -> io::Result<()> {
+        let mut requests = Vec::new();
+        let mut written = Vec::new();
+        for _ in 0..self.random.random_range(1..=PIPELINE_MAX) {
+            self.sent += 1;
+            let key = self.random.random_range(0..KEYS);
+            let name = self.name(key);
+            let state = self.random.random_ratio(3, 4).then_some(self.sent);
+            match state {
+                Some(number) => {
+                    let item = format!("{number} {}", "i".repeat(self.random.random_range(0..SIZE_MAX)));
+                    let (flags, exptime) = (number as u32, if number % 3 == 0 { 1_000_000 } else { 0 });
+                    write!(requests, "set {name} {flags} {exptime} {}\r\n{item}\r\n", item.len())?;
+                }
+                None => write!(requests, "delete {name}\r\n")?,
+            }
+            self.keys[key].under_way.push(state);
+            written.push(key);
+        }
+        client.0.get_mut().write_all(&requests)?;
+        for number in written {
+            let reply = client.line()?;
+            let key = &mut self.keys[number];
+            let state = key.under_way.remove(0);
+            let expected = match (state, key.acknowledged) {
+                (Some(_), _) => "STORED",
+                (None, Some(_)) => "DELETED",
+                (None, None) => "NOT_FOUND",
+            };
+            assert_eq!(reply, expected, "of {}", self.name(number));
+            self.keys[number].acknowledged = state;
+            self.acknowledged += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether what is there is what was acknowledged, or what a request that was under way has made of it: that is what it goes on from.
+    pub(crate) fn verify(&mut self, port: u16) -> Result<(), String> {
+        let names: Vec<_> = (0..KEYS).map(|key| self.name(key)).collect();
+        let found = Client::connect(port).and_then(|mut client| read(&mut client, &names)).map_err(|error| error.to_string())?;
+        for (key, name) in self.keys.iter_mut().zip(&names) {
+            let state = found.get(name).copied();
+            if state != key.acknowledged && !key.under_way.contains(&state) {
+                return Err(format!("{name} is {state:?}; acknowledged was {:?}, and under way {:?}", key.acknowledged, key.under_way));
+            }
+            key.acknowledged = state;
+            key.under_way.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The items of those names, each by the number with which it begins, and which its flags are, too.
+fn read(client: &mut Client, names: &[String]) -> io::Result<HashMap<String, u64>> {
+    client.0.get_mut().write_all(format!("get {}\r\n", names.join(" ")).as_bytes())?;
+    let mut found = HashMap::new();
+    loop {
+        let line = client.line()?;
+        if line == "END" {
+            return Ok(found);
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        let [_, name, flags, size] = words[..] else { return Err(io::Error::other(line)) };
+        let mut item = vec![0; size.parse::<usize>().map_err(io::Error::other)? + 2];
+        client.0.read_exact(&mut item)?;
+        let text = String::from_utf8(item).map_err(io::Error::other)?;
+        let number = text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).filter(|number| (*number as u32).to_string() == flags);
+        found.insert(name.to_owned(), number.ok_or_else(|| io::Error::other(format!("{line}: {text}")))?);
+    }
+}
