@@ -59,7 +59,10 @@ pub enum Command {
         /// Only at places that begin so: the end of a file's path, perhaps a line
         #[arg(long)]
         site: Option<String>,
-        /// How much is run, from 1, little, to 5: places that this does not come by are left out, and what it does not find may be found by more
+        /// Only from this start
+        #[arg(long)]
+        start: Option<String>,
+        /// How much is run, from 1, little, to 5, or to 9 from one start: places that this does not come by are left out, and more may find what it does not
         #[arg(long, default_value_t = STAGES)]
         stages: usize,
         /// Threads
@@ -239,7 +242,10 @@ impl Command {
         match self {
             Self::Run { worlds, extent, sampled } => run(&worlds.chosen()?, &extent.options()?, sampled),
             Self::Long { worlds, extent, minutes, images } => long(&worlds.chosen()?, &extent.options()?, minutes, images),
-            Self::Mutate { worlds, site, stages, threads } => mutate(&worlds.chosen()?, site.as_deref(), stages, threads),
+            Self::Mutate { worlds, site, start, stages, threads } => {
+                let options = Options { start, threads, ..Options::default() };
+                mutate(&worlds.chosen()?, site.as_deref(), &options, stages)
+            }
             Self::Seeded { names } => seeded(&names),
             Self::Sites { worlds, extent, rounds } => sites(&worlds.chosen()?, &extent.options()?, rounds),
             Self::Lines { worlds, extent } => lines(&worlds.chosen()?, &extent.options()?),
@@ -330,14 +336,13 @@ fn tell(world: &str, report: &Report) -> bool {
     report.violation.is_none()
 }
 
-fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, stages: usize, threads: usize) -> Result<bool, String> {
-    let options = Options { threads, ..Options::default() };
+fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, options: &Options, stages: usize) -> Result<bool, String> {
     let chosen = |fault: &Fault| site.is_none_or(|site| fault.site.place.to_string().contains(site));
     Source::of_this_build().expect()?;
     let begun = Instant::now();
     let bar = std::io::stderr().is_terminal().then(|| watch::bar("mutants", 0));
     let mut images = 0;
-    let score = mutants(suites, &options, stages, &chosen, &mut |done, total, mutant| {
+    let score = mutants(suites, options, stages, &chosen, &mut |done, total, mutant| {
         images += mutant.images;
         let line = format!("{done:>4}/{total} {mutant}");
         match &bar {

@@ -110,8 +110,6 @@ fn flagged<const MISTAKE: usize>(options: &Options) -> Report {
 
 const TREE: &str = "isle-128/u64";
 const EVER: &str = "ever-64/u64";
-/// Number of times that second lives are drawn anew. Two draws in three find e9.
-const DRAWS: u64 = 8;
 const ISLE: &str = "leaf/isle.rs";
 const REPLACED: &str = "structure/replaced.rs";
 /// Where readers look whether they may believe what they have read.
@@ -257,11 +255,8 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
             How::At(world, file, text, verb, act) | How::From(_, world, file, text, verb, act) => {
                 let run = |site: Site| {
                     let life = CrashOptions { fault: Some(Fault { site, act: *act }), ..options.life.clone() };
-                    let options = Options { life, ..options.clone() };
-                    match seed.how {
-                        How::From(start, ..) => exhaust(find(world), &options, start),
-                        _ => attack(find(world), &options),
-                    }
+                    let start = if let How::From(start, ..) = seed.how { Some(start.to_owned()) } else { None };
+                    attack(find(world), &Options { life, start, ..options.clone() })
                 };
                 let reports = sites(world, *verb, file, text).into_iter().map(run).collect::<Vec<_>>();
                 match reports.is_empty() {
@@ -311,13 +306,6 @@ fn by_threads(index: &str, options: threads::Options) -> (Option<bool>, u64, Str
 /// Stage by stage, until something breaks.
 fn attack(suite: &dyn Suite, options: &Options) -> Report {
     until_found(super::mutate::stages(options).into_iter().map(|(random, stage)| super::mutate::run(suite, random, &stage)))
-}
-
-/// All that two operations from this start leave; then the same with a second life of every image, again and again, for each draws its operations.
-fn exhaust(suite: &dyn Suite, options: &Options, start: &str) -> Report {
-    let options = Options { operations: 2, closes: true, shrinks: false, start: Some(start.to_owned()), ..options.clone() };
-    let drawn = (1..=DRAWS).map(|draw| Options { second_life_every: 1, seed: options.seed + draw, ..options.clone() });
-    until_found(std::iter::once(options.clone()).chain(drawn).map(|options| suite.every(&options)))
 }
 
 /// The first report that has found something, with the images of those before it.
