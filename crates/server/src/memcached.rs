@@ -8,8 +8,8 @@
 //! Items are in a namespace of their own, [`NAMESPACE`], for what clients keep beside the data, the flags, has no place in a value of Redis. What a reply
 //! acknowledges is durable, as everywhere; nothing is evicted: a full pool refuses.
 //!
-//! [`request`] makes requests of bytes, [`execute`] does what they ask for, [`meta`] both for meta commands, and [`item`] knows how items are kept and shown.
-//! Single `get`s, `set`s and `delete`s that follow one another are run together, as those of Redis are ([`group`](crate::group)).
+//! [`request`] makes requests of bytes, `execute` does what they ask for, [`meta`] both for meta commands, and `item` knows how items are kept and shown.
+//! Single `get`s, `set`s and `delete`s that follow one another are run together, as those of Redis are (`group.rs`).
 
 pub(crate) mod execute;
 pub(crate) mod item;

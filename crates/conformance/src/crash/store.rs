@@ -51,7 +51,7 @@ pub enum StoreChange {
     /// Sets a value.
     Put(usize, &'static str, &'static str),
     /// Sets values, of which some expire, or removes keys, each by itself, with shared fences.
-    Many(usize, &'static [(&'static str, Option<(&'static str, Option<Expiry>)>)]),
+    Many(usize, &'static [(&'static str, Option<Value>)]),
     /// Sets a value that expires: long ago, or in a long time.
     PutUntil(usize, &'static str, &'static str, Expiry),
     /// Removes what has expired.
@@ -83,6 +83,9 @@ pub enum StoreChange {
 }
 
 use StoreChange::*;
+
+/// A value, and when it expires.
+pub(super) type Value = (&'static str, Option<Expiry>);
 
 /// When a key expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -439,7 +442,7 @@ impl World for Stores {
 }
 
 /// What a key holds that is set to a value, which may expire.
-fn held((value, expiry): (&str, Option<Expiry>)) -> Option<Held> {
+fn held((value, expiry): Value) -> Option<Held> {
     (expiry != Some(Expiry::Past)).then(|| (value.into(), expiry.map(Expiry::ms)))
 }
 
@@ -455,7 +458,7 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
     match *change {
         Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
         Many(space, changes) => {
-            let act = |(value, expiry): (&'static str, Option<Expiry>)| match expiry {
+            let act = |(value, expiry): Value| match expiry {
                 None => Act::Put(value.as_bytes()),
                 Some(expiry) => Act::PutUntil(value.as_bytes(), expiry.ms()),
             };
