@@ -345,7 +345,7 @@ fn items_of_memcached_outlive_kill_9() {
             thread::scope(|scope| {
                 let port = server.memcached_port;
                 for keeper in &mut keepers {
-                    scope.spawn(move || keeper.run(port));
+                    scope.spawn(move || keeper.run(port, usize::MAX));
                 }
                 thread::sleep(time);
                 server.kill();
@@ -359,6 +359,20 @@ fn items_of_memcached_outlive_kill_9() {
     }
     println!("{rounds} rounds in {:.1} s: {acknowledged} writes acknowledged, every one is there", start.elapsed().as_secs_f64());
     assert!(acknowledged > rounds, "the rounds were too short to write anything");
+}
+
+#[test]
+fn a_lost_item_would_be_noticed() {
+    for (number, defect) in ["flush_all\r\n", "set keeper-0-3 1 0 2\r\n1 \r\n", "set keeper-0-3 7 0 2\r\n8 \r\n"].into_iter().enumerate() {
+        let directory = tempfile::tempdir().expect("a directory for the pool");
+        let place = Place { pool: directory.path().join(format!("{number}.pool")), index: "ever", domain: "page-cache" };
+        let (server, mut keeper) = (Server::start(&place), Keeper::new(0, 1));
+        keeper.run(server.memcached_port, 50);
+        assert_eq!(keeper.verify(server.memcached_port), Ok(()));
+        items::disturb(server.memcached_port, defect);
+        assert!(keeper.verify(server.memcached_port).is_err(), "{defect:?}");
+        server.kill();
+    }
 }
 
 /// Starts a redis-benchmark that would run for longer than the round does.

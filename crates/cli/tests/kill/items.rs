@@ -63,10 +63,10 @@ impl Keeper {
         format!("keeper-{}-{key}", self.number)
     }
 
-    /// Writes until the server is gone.
-    pub(crate) fn run(&mut self, port: u16) {
+    /// Writes until the server is gone, or so many pipelines.
+    pub(crate) fn run(&mut self, port: u16, pipelines_max: usize) {
         let Ok(mut client) = Client::connect(port) else { return };
-        while self.exchange(&mut client).is_ok() {}
+        let _ = (0..pipelines_max).try_for_each(|_| self.exchange(&mut client));
     }
 
     fn exchange(&mut self, client: &mut Client) -> io::Result<()> {
@@ -119,6 +119,13 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// What somebody else sends, who takes no replies.
+pub(crate) fn disturb(port: u16, requests: &str) {
+    let mut client = Client::connect(port).expect("the server listens");
+    client.0.get_mut().write_all(format!("{requests}mn\r\n").as_bytes()).expect("it takes them");
+    while client.line().expect("it replies") != "MN" {}
 }
 
 /// The items of those names, each by the number with which it begins, and which its flags are, too.
