@@ -1,8 +1,7 @@
-//! Requests of memcached: however a stream is cut into pieces, the parser hears the same, and what it says lies within the request.
-//!
-//! The first byte says how many cuts there are, the next ones where; the rest is the stream.
+//! Requests of memcached: however a stream is [cut] into pieces, the parser hears the same, and what it says lies within the request.
 #![no_main]
 
+use everleaf_fuzz::cut;
 use everleaf_server::memcached::request::{Limits, Progress, Request, parse};
 use libfuzzer_sys::fuzz_target;
 
@@ -51,13 +50,8 @@ fn hear<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Heard {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&count, data)) = data.split_first() else { return };
-    let count = usize::from(count % 16).min(data.len());
-    let (cuts, stream) = data.split_at(count);
-    let mut cuts: Vec<usize> = cuts.iter().map(|&cut| usize::from(cut) * (stream.len() + 1) / 256).collect();
-    cuts.extend([0, stream.len()]);
-    cuts.sort_unstable();
+    let Some((stream, pieces)) = cut(data) else { return };
     let whole = hear(std::iter::once(stream));
-    assert_eq!(hear(cuts.windows(2).map(|ends| &stream[ends[0]..ends[1]])), whole);
+    assert_eq!(hear(pieces.into_iter()), whole);
     assert_eq!(hear(stream.chunks(1)), whole);
 });

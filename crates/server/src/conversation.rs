@@ -17,7 +17,7 @@
 use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Flags, Spec};
 use crate::executor::{Call, Failure, Slice, execute, resolve};
-use crate::group::{Kind, Part, Place, run_together};
+use crate::group::{Kind, Part, Place, Single, run_together};
 use crate::memcached::execute::{Asked, data_size_max};
 use crate::memcached::request::{LINE_SIZE_MAX, Limits, Progress as Asking, Request, parse, words};
 use crate::memcached::{self, item};
@@ -279,19 +279,19 @@ impl Conversation {
         };
         let end = done + size;
         let count = if let Request::Get { keys, .. } = &request { words(&input[done..end][keys.clone()]).count() } else { 1 };
-        let may_join = !owes_password && Place::may_be_of(&request, &input[done..end]);
-        self.make_room(work, input, done, may_join)?;
-        let place = may_join.then(|| Place::of_item(&request, quiet, input, done, server.store.time_ms(), &mut work.group.made)).flatten();
-        if let Some(place) = place {
+        let frame = &input[done..end];
+        let single = if owes_password { None } else { Single::of(&request, quiet, frame, || server.store.time_ms()) };
+        self.make_room(work, input, done, single.is_some())?;
+        if let Some(single) = single {
+            let place = Place::of_item(&single, input, done, &mut work.group.made);
             work.group.push(place);
-            return Ok((end, count));
+        } else {
+            if let Request::Wrong { skip, .. } = request {
+                self.skipped = skip;
+            }
+            let (session, out) = (&mut self.session, &mut self.reply.out);
+            memcached::execute::execute(&mut Asked { server, counters, session, out, frame }, &request, quiet);
         }
-        self.run_before(work, input)?;
-        if let Request::Wrong { skip, .. } = request {
-            self.skipped = skip;
-        }
-        let (session, out) = (&mut self.session, &mut self.reply.out);
-        memcached::execute::execute(&mut Asked { server, counters, session, out, frame: &input[done..end] }, &request, quiet);
         Ok((end, count))
     }
 

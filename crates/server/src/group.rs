@@ -90,33 +90,14 @@ impl Place {
         Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), style: Style::Redis })
     }
 
-    /// Whether there may be one for a request of memcached: it is a `get` of one key, a `set`, or a `delete`.
-    pub(crate) fn may_be_of(request: &Request, frame: &[u8]) -> bool {
-        match request {
-            Request::Get { keys, exptime: None, .. } => !frame[keys.clone()].contains(&b' '),
-            Request::Store { how: Storing::Set, unique: None, .. } | Request::Delete { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// That of such a request, which begins at `frame`, unless it sets what is over at once. The value is appended to what is `made`.
-    pub(crate) fn of_item(request: &Request, quiet: bool, input: &[u8], frame: usize, now_ms: u64, made: &mut Vec<u8>) -> Option<Self> {
+    /// That of a request of memcached that begins at `frame`. Its value is appended to what is `made`.
+    pub(crate) fn of_item(single: &Single<'_>, input: &[u8], frame: usize, made: &mut Vec<u8>) -> Self {
         let place = |range: &Range<usize>| frame + range.start..frame + range.end;
-        let (kind, key, value, with_unique) = match request {
-            Request::Get { keys, with_unique, .. } => (Kind::Get, keys, 0..0, *with_unique),
-            Request::Store { key, flags, exptime, data, .. } => {
-                let expiry_ms = item::expiry_ms(*exptime, now_ms);
-                if expiry_ms == Some(OVER) {
-                    return None;
-                }
-                let start = made.len();
-                item::make(*flags, &input[place(data)], made);
-                (Kind::Set { expiry_ms }, key, start..made.len(), false)
-            }
-            Request::Delete { key } => (Kind::Delete, key, 0..0, false),
-            _ => return None,
-        };
-        Some(Self { kind, frame, key: place(key), value, style: Style::Memcached { with_unique, quiet } })
+        let start = made.len();
+        if let Some((flags, data)) = single.item {
+            item::make(flags, &input[place(data)], made);
+        }
+        Self { kind: single.kind, frame, key: place(single.key), value: start..made.len(), style: single.style }
     }
 
     fn act<'i>(&self, input: &'i [u8], made: &'i [u8]) -> (&'i [u8], Act<'i>) {
@@ -128,6 +109,34 @@ impl Place {
             Kind::Delete => Act::Delete,
         };
         (&input[self.key.clone()], act)
+    }
+}
+
+/// A request of memcached that is run in groups.
+pub(crate) struct Single<'r> {
+    kind: Kind,
+    key: &'r Range<usize>,
+    /// Flags and data of what sets.
+    item: Option<(u32, &'r Range<usize>)>,
+    style: Style,
+}
+
+impl<'r> Single<'r> {
+    /// That which a request is, if it is a `get` of one key, a `set` of what is not over at once, or a `delete`.
+    pub(crate) fn of(request: &'r Request, quiet: bool, frame: &[u8], now_ms: impl FnOnce() -> u64) -> Option<Self> {
+        let (kind, key, item, with_unique) = match request {
+            Request::Get { keys, with_unique, exptime: None } if !frame[keys.clone()].contains(&b' ') => (Kind::Get, keys, None, *with_unique),
+            Request::Store { how: Storing::Set, unique: None, key, flags, exptime, data } => {
+                let expiry_ms = item::expiry_ms(*exptime, now_ms());
+                if expiry_ms == Some(OVER) {
+                    return None;
+                }
+                (Kind::Set { expiry_ms }, key, Some((*flags, data)), false)
+            }
+            Request::Delete { key } => (Kind::Delete, key, None, false),
+            _ => return None,
+        };
+        Some(Self { kind, key, item, style: Style::Memcached { with_unique, quiet } })
     }
 }
 

@@ -22,11 +22,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(port: u16) -> io::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_nodelay(true)?;
-        // Nothing takes so long; a server that hangs is a failure and not the end of the test run.
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        Ok(Self { reader: BufReader::new(stream), requests: Vec::new() })
+        Ok(Self { reader: connect(port)?, requests: Vec::new() })
     }
 
     /// Adds a request to those that the next [`Client::send`] sends.
@@ -79,6 +75,15 @@ impl Client {
         self.reader.read_exact(&mut bytes)?;
         if bytes.split_off(size) != b"\r\n" { Err(malformed(&bytes)) } else { Ok(bytes) }
     }
+}
+
+/// A connection to a server on this machine.
+pub(crate) fn connect(port: u16) -> io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nodelay(true)?;
+    // Nothing takes so long; a server that hangs is a failure and not the end of the test run.
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    Ok(BufReader::new(stream))
 }
 
 fn malformed(what: &[u8]) -> io::Error {

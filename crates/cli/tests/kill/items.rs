@@ -1,11 +1,11 @@
 //! Items of memcached under `kill -9`: each connection has keys of its own, and knows of each what was acknowledged last, and what may be there since.
 
+use crate::client::connect;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 /// Keys of a connection.
 const KEYS: usize = 200;
@@ -40,10 +40,7 @@ struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn connect(port: u16) -> io::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        Ok(Self(BufReader::new(stream)))
+        connect(port).map(Self)
     }
 
     fn line(&mut self) -> io::Result<String> {

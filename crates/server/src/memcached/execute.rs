@@ -53,7 +53,7 @@ pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>, m
     Ok(found)
 }
 
-pub(super) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// How to count.
 #[derive(Clone, Copy)]
@@ -83,8 +83,8 @@ pub(super) enum Outcome {
     /// It is another version.
     Exists,
     NotFound,
-    /// It would be longer than an item may be.
-    TooLarge,
+    /// It cannot be done, for this reason.
+    Refused(&'static str),
 }
 
 /// What is to be stored.
@@ -97,6 +97,8 @@ pub(super) struct Stored<'r> {
     pub(super) flags: u32,
     pub(super) data: &'r [u8],
     pub(super) expiry_ms: Option<u64>,
+    /// Whether somebody wants to know what stands for its version.
+    pub(super) tells_unique: bool,
 }
 
 /// Bytes of data that an item has at most.
@@ -134,30 +136,30 @@ impl<'a> Asked<'a> {
                 let (keys, expiry_ms) = (self.bytes(keys), exptime.map(expiry_ms));
                 return self.get(Show { with_unique: *with_unique, expiry_ms }, keys);
             }
-            Request::Store { how, unique, key, flags, exptime, data, .. } => {
+            Request::Store { how, unique, key, flags, exptime, data } => {
                 let (key, data, expiry_ms) = (self.bytes(key), self.bytes(data), expiry_ms(*exptime));
-                let outcome = self.store(&Stored { how: *how, wanted: *unique, key, flags: *flags, data, expiry_ms }, None)?;
+                let (outcome, _) = self.store(&Stored { how: *how, wanted: *unique, key, flags: *flags, data, expiry_ms, tells_unique: false })?;
                 self.say(match outcome {
                     Outcome::Done => "STORED",
                     Outcome::NotStored => "NOT_STORED",
                     Outcome::Exists => "EXISTS",
                     Outcome::NotFound => "NOT_FOUND",
-                    Outcome::TooLarge => TOO_LARGE,
+                    Outcome::Refused(why) => why,
                 });
             }
-            Request::Delete { key, .. } => {
+            Request::Delete { key } => {
                 let is_deleted = self.items().delete(self.bytes(key))?;
                 self.say(if is_deleted { "DELETED" } else { "NOT_FOUND" });
             }
-            Request::Count { key, delta, down, .. } => {
+            Request::Count { key, delta, down } => {
                 let counting = Counting { delta: *delta, down: *down, wanted: None, initial: None, expiry_ms: None };
                 match self.count(self.bytes(key), &counting)? {
-                    Some((_, Some(shown))) => self.say(&String::from_utf8_lossy(parts(&shown.value).1)),
-                    Some((_, None)) => self.say("NOT_FOUND"),
-                    None => self.say(NOT_A_NUMBER),
+                    (_, Some(shown)) => self.say(&String::from_utf8_lossy(parts(&shown.value).1)),
+                    (Outcome::Refused(why), None) => self.say(why),
+                    (_, None) => self.say("NOT_FOUND"),
                 }
             }
-            Request::Touch { key, exptime, .. } => {
+            Request::Touch { key, exptime } => {
                 let found = touched(self.items(), self.bytes(key), expiry_ms(*exptime), |_| ())?;
                 self.say(if found { "TOUCHED" } else { "NOT_FOUND" });
             }
@@ -211,67 +213,70 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// Stores an item, on its conditions; what tells its version apart goes to `version`, if somebody asks.
-    pub(super) fn store(&self, stored: &Stored<'_>, mut version: Option<&mut Option<u64>>) -> Result<Outcome, Error> {
-        let Stored { how, wanted, key, flags, data, expiry_ms } = *stored;
+    /// Stores an item, on its conditions; what stands for its version, if it is stored and somebody wants to know.
+    pub(super) fn store(&self, stored: &Stored<'_>) -> Result<(Outcome, Option<u64>), Error> {
+        let Stored { how, wanted, key, flags, data, expiry_ms, tells_unique } = *stored;
         let size_max = data_size_max(self.server) + FLAGS_SIZE;
         let mut value = Vec::with_capacity(FLAGS_SIZE + data.len());
         make(flags, data, &mut value);
         if (how, wanted) == (Storing::Set, None) {
             self.items().put_until(key, &value, expiry_ms)?;
-            version.into_iter().for_each(|version| *version = Some(unique(&value)));
-            return Ok(Outcome::Done);
+            return Ok((Outcome::Done, tells_unique.then(|| unique(&value))));
         }
-        let mut outcome = Outcome::Done;
+        let mut done = (Outcome::Done, None);
         self.items().modify_entry(key, |entry| {
             let old = entry.map(|entry| entry.value.as_slice());
             let (lasts, new) = match (how, wanted, old) {
                 (_, Some(_), None) => (false, Err(Outcome::NotFound)),
                 (_, Some(wanted), Some(old)) if unique(old) != wanted => (false, Err(Outcome::Exists)),
                 (Storing::Add, _, Some(_)) | (Storing::Replace | Storing::Append | Storing::Prepend, _, None) => (false, Err(Outcome::NotStored)),
-                (Storing::Append | Storing::Prepend, _, Some(old)) if old.len() + data.len() > size_max => (false, Err(Outcome::TooLarge)),
+                (Storing::Append | Storing::Prepend, _, Some(old)) if old.len() + data.len() > size_max => (false, Err(Outcome::Refused(TOO_LARGE))),
                 // What is added keeps the flags of what it is added to, and the time at which that expires.
                 (Storing::Append, _, Some(old)) => (true, Ok([old, data].concat())),
                 (Storing::Prepend, _, Some(old)) => (true, Ok([&old[..old.len() - parts(old).1.len()], data, parts(old).1].concat())),
                 (Storing::Set | Storing::Add | Storing::Replace, ..) => (false, Ok(value.clone())),
             };
-            outcome = new.as_ref().err().copied().unwrap_or(Outcome::Done);
-            let Ok(new) = new else { return Change::Keep };
-            version.iter_mut().for_each(|version| **version = Some(unique(&new)));
-            if lasts { Change::Put(new) } else { Change::PutUntil(new, expiry_ms) }
+            done = match &new {
+                Ok(new) => (Outcome::Done, tells_unique.then(|| unique(new))),
+                Err(outcome) => (*outcome, None),
+            };
+            match new {
+                Ok(new) if lasts => Change::Put(new),
+                Ok(new) => Change::PutUntil(new, expiry_ms),
+                Err(_) => Change::Keep,
+            }
         })?;
-        Ok(outcome)
+        Ok(done)
     }
 
-    /// Counts with the number of an item; nothing if it is none. It goes on behind the highest with 0, and does not go below that.
-    pub(super) fn count(&self, key: &[u8], counting: &Counting) -> Result<Option<(Outcome, Option<Shown>)>, Error> {
+    /// Counts with the number of an item; the item, if that was done. It goes on behind the highest number with 0, and does not go below that.
+    pub(super) fn count(&self, key: &[u8], counting: &Counting) -> Result<(Outcome, Option<Shown>), Error> {
         let Counting { delta, down, wanted, initial, expiry_ms } = *counting;
-        let mut counted = None;
+        let mut counted = (Outcome::Done, None);
         self.items().modify_entry(key, |entry| {
-            counted = Some((Outcome::Done, None));
-            let (flags, number, expiry_ms) = match (entry, initial) {
-                (None, None) => {
-                    counted = Some((Outcome::NotFound, None));
-                    return Change::Keep;
-                }
-                (None, Some((number, expiry_ms))) => (0, number, expiry_ms),
-                (Some(entry), _) if wanted.is_some_and(|wanted| unique(&entry.value) != wanted) => {
-                    counted = Some((Outcome::Exists, None));
-                    return Change::Keep;
-                }
+            let next = match (entry, initial) {
+                (None, None) => Err(Outcome::NotFound),
+                (None, Some((number, expiry_ms))) => Ok((0, number, expiry_ms)),
+                (Some(entry), _) if wanted.is_some_and(|wanted| unique(&entry.value) != wanted) => Err(Outcome::Exists),
                 (Some(entry), _) => {
                     let (flags, data) = parts(&entry.value);
-                    let Some(number) = unsigned(data.trim_ascii_end()) else {
-                        counted = None;
-                        return Change::Keep;
-                    };
-                    (flags, if down { number.saturating_sub(delta) } else { number.wrapping_add(delta) }, expiry_ms.unwrap_or(entry.expiry_ms))
+                    let count = |number: u64| if down { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
+                    let number = unsigned(data.trim_ascii_end()).map(count).ok_or(Outcome::Refused(NOT_A_NUMBER));
+                    number.map(|number| (flags, number, expiry_ms.unwrap_or(entry.expiry_ms)))
                 }
             };
-            let mut value = Vec::new();
-            make(flags, number.to_string().as_bytes(), &mut value);
-            counted = Some((Outcome::Done, Some(Shown { value: value.clone(), expiry_ms })));
-            Change::PutUntil(value, expiry_ms)
+            match next {
+                Ok((flags, number, expiry_ms)) => {
+                    let mut value = Vec::new();
+                    make(flags, number.to_string().as_bytes(), &mut value);
+                    counted = (Outcome::Done, Some(Shown { value: value.clone(), expiry_ms }));
+                    Change::PutUntil(value, expiry_ms)
+                }
+                Err(outcome) => {
+                    counted = (outcome, None);
+                    Change::Keep
+                }
+            }
         })?;
         Ok(counted)
     }
@@ -325,7 +330,8 @@ impl Show {
     fn some(self, items: Database<'_>, counters: &Counters, keys: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
         let size_max = out.len() + SLICE_SIZE;
         let count_max = if self.expiry_ms.is_some() { SLICE_TOUCHED_COUNT } else { SLICE_KEY_COUNT };
-        let some: Vec<&[u8]> = words(keys).take(count_max).collect();
+        let mut rest = words(keys);
+        let some: Vec<&[u8]> = rest.by_ref().take(count_max).collect();
         let mut done = 0;
         let mut visit = |is_found: bool| {
             counters.lookup(is_found);
@@ -348,7 +354,7 @@ impl Show {
                 }
             }
             Some(expiry_ms) => {
-                for key in some {
+                for key in &some {
                     if out.len() >= size_max {
                         break;
                     }
@@ -363,7 +369,7 @@ impl Show {
             }
         }
         // Where the first of those begins that are not done.
-        Ok(words(keys).nth(done).map_or(keys.len(), |key| key.as_ptr().addr() - keys.as_ptr().addr()))
+        Ok(some.get(done).copied().or_else(|| rest.next()).map_or(keys.len(), |key| key.as_ptr().addr() - keys.as_ptr().addr()))
     }
 }
 

@@ -7,12 +7,16 @@
 //! When an item expires is the store's own knowledge. What tells its versions apart, the number that `gets` shows and `cas` takes, is a hash of flags and data:
 //! it takes no room, and outlives a restart, a restored backup, and `touch`. Of somebody who sets an item to what it is already nothing is seen.
 
+use arrayvec::ArrayString;
 use everleaf::Error;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
 /// Bytes that the flags take in front of the data.
 pub(crate) const FLAGS_SIZE: usize = 4;
+
+/// Longest text between an item's key and its data: three numbers, each behind a space, and the end of the line.
+const HEAD_SIZE_MAX: usize = 3 * 21 + 2;
 
 /// Seconds up to which an exptime counts from now, and above which from 1970.
 const RELATIVE_MAX: i64 = 30 * 24 * 60 * 60;
@@ -61,9 +65,11 @@ pub(crate) fn show<E>(out: &mut Vec<u8>, key: &[u8], with_unique: bool, append: 
     let value = &out[at..at + size];
     let (flags, data) = parts(value);
     // What stands in front of the data takes the place of the flags, and more: the data move.
-    let (old, mut head) = (size - data.len(), format!(" {flags} {}", data.len()));
+    let (old, mut head) = (size - data.len(), ArrayString::<HEAD_SIZE_MAX>::new());
+    // It has room for all of it.
+    let _ = write!(head, " {flags} {}", data.len());
     if with_unique {
-        head.push_str(&format!(" {}", unique(value)));
+        let _ = write!(head, " {}", unique(value));
     }
     head.push_str("\r\n");
     let more = head.len() - old;

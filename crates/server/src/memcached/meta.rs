@@ -21,9 +21,9 @@
 //!
 //! Flags of another verb, and hints, change nothing. Those are refused whose meaning is missing: of stale items, of accesses, of chosen versions.
 
-use super::execute::{Asked, Counting, NOT_A_NUMBER, Outcome, Shown, Stored, touched};
+use super::execute::{Asked, Counting, Outcome, Shown, Stored, touched};
 use super::item::{expiry_ms, parts, unique};
-use super::request::{BAD_LINE, DataSize, Request, Storing, TOO_LARGE, Words, key, signed, unsigned, words};
+use super::request::{BAD_LINE, DataSize, Request, Storing, Words, key, signed, unsigned, words};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use everleaf::{Change, Entry, Error};
@@ -178,6 +178,10 @@ impl<'f> Flags<'f> {
     }
 }
 
+fn digits(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
 impl Asked<'_> {
     /// Does a meta command.
     pub(super) fn meta(&mut self, meta: &Meta) -> Result<(), Error> {
@@ -193,15 +197,13 @@ impl Asked<'_> {
         let mut version = None;
         let (outcome, shown) = match meta.verb {
             Verb::Get => self.look(&key, flags)?,
-            Verb::Set => (self.meta_set(&key, flags, self.bytes(&meta.data), &mut version)?, None),
+            Verb::Set => {
+                let (outcome, unique) = self.meta_set(&key, flags, self.bytes(&meta.data))?;
+                version = unique;
+                (outcome, None)
+            }
             Verb::Delete => (self.meta_delete(&key, flags)?, None),
-            Verb::Count => match self.meta_count(&key, flags)? {
-                Some(counted) => counted,
-                None => {
-                    self.say(NOT_A_NUMBER);
-                    return Ok(());
-                }
-            },
+            Verb::Count => self.meta_count(&key, flags)?,
         };
         let writes = meta.verb != Verb::Get;
         if flags.has(b'q') && outcome == if writes { Outcome::Done } else { Outcome::NotFound } {
@@ -214,34 +216,27 @@ impl Asked<'_> {
             (Outcome::NotStored, _) => "NS".to_owned(),
             (Outcome::Exists, _) => "EX".to_owned(),
             (Outcome::NotFound, _) => if writes { "NF" } else { "EN" }.to_owned(),
-            (Outcome::TooLarge, _) => {
-                self.say(TOO_LARGE);
+            (Outcome::Refused(why), _) => {
+                self.say(why);
                 return Ok(());
             }
         }
         .into_bytes();
         for (letter, token) in flags.all() {
-            let number = match (letter, &shown) {
-                (b'k', _) => {
-                    head.extend_from_slice(b" k");
-                    head.extend_from_slice(sent);
-                    head.extend_from_slice(if flags.has(b'b') { b" b" } else { b"" });
-                    continue;
-                }
-                (b'O', _) => {
-                    head.extend_from_slice(b" O");
-                    head.extend_from_slice(token);
-                    continue;
-                }
-                (b'c', Some(shown)) => unique(&shown.value).to_string(),
-                (b'c', None) if version.is_some() => version.unwrap_or_default().to_string(),
-                (b'f', Some(shown)) => parts(&shown.value).0.to_string(),
-                (b's', Some(shown)) => parts(&shown.value).1.len().to_string(),
-                (b't', Some(shown)) => shown.expiry_ms.map_or("-1".into(), |at| (at.saturating_sub(self.now_ms()).div_ceil(1000)).to_string()),
-                _ => continue,
+            let shown = shown.as_ref();
+            let text = match letter {
+                b'k' => Some([sent, if flags.has(b'b') { b" b" } else { b"" }].concat()),
+                b'O' => Some(token.to_vec()),
+                b'c' => version.or_else(|| shown.map(|shown| unique(&shown.value))).map(digits),
+                b'f' => shown.map(|shown| digits(parts(&shown.value).0.into())),
+                b's' => shown.map(|shown| digits(parts(&shown.value).1.len() as u64)),
+                b't' => shown.map(|shown| shown.expiry_ms.map_or(b"-1".to_vec(), |at| digits(at.saturating_sub(self.now_ms()).div_ceil(1000)))),
+                _ => None,
             };
-            head.extend_from_slice(&[b' ', letter]);
-            head.extend_from_slice(number.as_bytes());
+            if let Some(text) = text {
+                head.extend_from_slice(&[b' ', letter]);
+                head.extend_from_slice(&text);
+            }
         }
         self.out.extend_from_slice(&head);
         self.out.extend_from_slice(b"\r\n");
@@ -264,25 +259,21 @@ impl Asked<'_> {
         Ok((if found.is_some() { Outcome::Done } else { Outcome::NotFound }, found))
     }
 
-    /// Tells the version that is there then, if that is to be shown.
-    fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8], version: &mut Option<u64>) -> Result<Outcome, Error> {
+    /// What stands for the version comes with it, if that is to be shown.
+    fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8]) -> Result<(Outcome, Option<u64>), Error> {
         let how = flags.token(b'M').and_then(storing).unwrap_or(Storing::Set);
-        let client_flags = flags.number(b'F').unwrap_or(0) as u32;
-        let store = |how, wanted, expiry_ms, version: &mut Option<u64>| {
-            let version = flags.has(b'c').then_some(version);
-            self.store(&Stored { how, wanted, key, flags: client_flags, data, expiry_ms }, version)
-        };
-        let now_ms = self.now_ms();
-        let mut outcome = store(how, flags.number(b'C'), flags.expiry_ms(b'T', now_ms).flatten(), version)?;
+        let (client_flags, tells_unique, now_ms) = (flags.number(b'F').unwrap_or(0) as u32, flags.has(b'c'), self.now_ms());
+        let store = |how, wanted, expiry_ms| self.store(&Stored { how, wanted, key, flags: client_flags, data, expiry_ms, tells_unique });
+        let mut stored = store(how, flags.number(b'C'), flags.expiry_ms(b'T', now_ms).flatten())?;
         // What is added to nothing begins an item; if somebody else has begun one since, it is added to that.
         if let Some(expiry_ms) = flags.expiry_ms(b'N', now_ms).filter(|_| matches!(how, Storing::Append | Storing::Prepend)) {
             let mut begins = false;
-            while outcome == Outcome::NotStored {
+            while stored.0 == Outcome::NotStored {
                 begins = !begins;
-                outcome = store(if begins { Storing::Add } else { how }, None, expiry_ms, version)?;
+                stored = store(if begins { Storing::Add } else { how }, None, expiry_ms)?;
             }
         }
-        Ok(outcome)
+        Ok(stored)
     }
 
     fn meta_delete(&self, key: &[u8], flags: Flags<'_>) -> Result<Outcome, Error> {
@@ -299,7 +290,7 @@ impl Asked<'_> {
         Ok(outcome)
     }
 
-    fn meta_count(&self, key: &[u8], flags: Flags<'_>) -> Result<Option<(Outcome, Option<Shown>)>, Error> {
+    fn meta_count(&self, key: &[u8], flags: Flags<'_>) -> Result<(Outcome, Option<Shown>), Error> {
         let now_ms = self.now_ms();
         self.count(
             key,
