@@ -185,6 +185,29 @@ impl Budget {
                 merge: unlink(remove),
             };
         }
+        if entry.name.starts_with("fast-fair") {
+            // A change writes the lines from its slot to the last, each with a fence. A split writes a new node, for byte strings the record of its fence, the
+            // link, the old node's end; then the node above has an insert, and the leaf. Nodes above may be split as well, each of which may take a slab, and
+            // so may they be joined: to so many levels do these trees grow here.
+            let lines = entry.leaf_capacity as u64 / 4;
+            let (levels, record) = (if lines <= 2 { 7 } else { 3 }, if K::WHOLE { 0 } else { 1 });
+            let change: Vec<Cost> = (1..=lines).map(|lines| cost(lines, lines)).collect();
+            // How much of the node above is shifted is up to where the new entry goes.
+            let cheapest_split = (1..=lines).map(|shifted| cost(lines + 1 + record + 1 + 1 + shifted + 1, 1 + 1 + 1 + shifted + 1)).collect();
+            let split = cost(levels * (2 * lines + 3 + 2 * record + 2) + lines, levels * (lines + 5) + lines);
+            let merge = cost(levels * (2 * lines + 2) + lines, levels * (lines + 3) + lines);
+            return Self {
+                insert: change.clone(),
+                insert_lines: 1.0 + lines as f64 / 2.0,
+                update: vec![cost(1, 1)],
+                remove: change,
+                // Nodes above may be joined, and no leaves.
+                without_room: Some(merge),
+                cheapest_split,
+                split,
+                merge,
+            };
+        }
         panic!("no budget for {}", entry.name);
     }
 }

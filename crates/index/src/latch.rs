@@ -11,7 +11,10 @@
 //! writers out, and are seen by writers who have come before; to readers they make no difference. Who appends can go on to lock, and from there to append
 //! again, and lets no writer in between: so what takes long is done while readers read.
 
+use crate::Error;
+use crate::arena::Arena;
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
+use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
 /// Since its first life began. No version is 0.
@@ -309,6 +312,49 @@ impl Drop for Appending<'_> {
         if self.is_held() {
             self.latch.0.store((self.version + APPEND) & !LOCKED, Ordering::Release);
         }
+    }
+}
+
+/// One latch for each place where a leaf, or another node that persists, can lie: blocks of equal size that do not overlap have different quotients.
+pub(crate) struct Latches<L> {
+    latches: Arena<Latch, 64>,
+    _leaf: PhantomData<fn(&L)>,
+}
+
+impl<L> Latches<L> {
+    pub(crate) fn new() -> Self {
+        Self { latches: Arena::new(), _leaf: PhantomData }
+    }
+
+    /// The latch of a leaf that may be out of date.
+    #[inline(always)]
+    pub(crate) fn of(&self, leaf: u64) -> Result<&Latch, Restart> {
+        self.latches.get(leaf as usize / size_of::<L>()).ok_or(Restart)
+    }
+
+    /// Makes the latches of new leaves ready, of all or none.
+    ///
+    /// # Errors
+    /// One of them is a leaf already: a pool whose list of free blocks is forged. With one latch for two, they would be waited for without an end.
+    pub(crate) fn begin(&self, leaves: &[u64]) -> Result<(), Error> {
+        let latch = |leaf: u64| self.latches.get_or_make(leaf as usize / size_of::<L>());
+        match leaves.iter().position(|&leaf| !latch(leaf).revive()) {
+            None => Ok(()),
+            Some(at) => {
+                leaves[..at].iter().for_each(|&leaf| latch(leaf).give_up());
+                Err(everleaf_pmem::Error::corrupt(leaves[at], "a leaf that the allocator takes for free").into())
+            }
+        }
+    }
+}
+
+/// Checks that the blocks of a tree, each by offset and size, do not overlap: not each other's entries would be the worst of it, but a latch that two leaves
+/// share is waited for without an end.
+pub(crate) fn check_apart(mut blocks: Vec<(u64, usize)>) -> Result<(), Error> {
+    blocks.sort_unstable();
+    match blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
+        Some(pair) => Err(everleaf_pmem::Error::corrupt(pair[1].0, "a block of a tree that reaches into another").into()),
+        None => Ok(()),
     }
 }
 

@@ -38,11 +38,10 @@ mod relocate;
 mod scan;
 mod waypoints;
 
-use crate::arena::Arena;
 use crate::batch::{Fencing, STAGED_MAX, at_once};
 use crate::counter::Counter;
 use crate::image::Gate;
-use crate::latch::{Latch, Locked, Restart};
+use crate::latch::{Latch, Latches, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Rebuilds, Relocated, Stats, Visit, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
@@ -90,39 +89,6 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     /// See [`Rebuilds::from_leaves`].
     from_leaves: Duration,
     _key: PhantomData<fn(&K, L)>,
-}
-
-/// One latch for each place where a leaf can lie: blocks of equal size that do not overlap have different quotients.
-struct Latches<L> {
-    latches: Arena<Latch, 64>,
-    _leaf: PhantomData<fn(&L)>,
-}
-
-impl<L> Latches<L> {
-    fn new() -> Self {
-        Self { latches: Arena::new(), _leaf: PhantomData }
-    }
-
-    /// The latch of a leaf that may be out of date.
-    #[inline(always)]
-    fn of(&self, leaf: u64) -> Result<&Latch, Restart> {
-        self.latches.get(leaf as usize / size_of::<L>()).ok_or(Restart)
-    }
-
-    /// Makes the latches of new leaves ready, of all or none.
-    ///
-    /// # Errors
-    /// One of them is a leaf already: a pool whose list of free blocks is forged. With one latch for two, they would be waited for without an end.
-    fn begin(&self, leaves: &[u64]) -> Result<(), Error> {
-        let latch = |leaf: u64| self.latches.get_or_make(leaf as usize / size_of::<L>());
-        match leaves.iter().position(|&leaf| !latch(leaf).revive()) {
-            None => Ok(()),
-            Some(at) => {
-                leaves[..at].iter().for_each(|&leaf| latch(leaf).give_up());
-                Err(everleaf_pmem::Error::corrupt(leaves[at], "a leaf that the allocator takes for free").into())
-            }
-        }
-    }
 }
 
 /// The latch of the leaf whose link is to change; none for the link in the root block, which belongs to whoever has latched the first leaf.

@@ -111,6 +111,8 @@ fn flagged<const MISTAKE: usize>(options: &Options) -> Report {
 const TREE: &str = "isle-128/u64";
 const EVER: &str = "ever-64/u64";
 const ISLE: &str = "leaf/isle.rs";
+const FAIR: &str = "fast-fair-256/u64";
+const NODE: &str = "fast_fair/node.rs";
 const REPLACED: &str = "structure/replaced.rs";
 /// Where readers look whether they may believe what they have read.
 const READER: &str = "crates/index/src/selective.rs";
@@ -184,6 +186,12 @@ pub fn seeds() -> Vec<Seed> {
         seed("p11", "LB+-Tree: a line of the new leaf is not durable when the header links it", "Liu, Chen and Wang",
             At("lb-128/u64", "leaf/lb.rs", "pool.fence_all(right.|flush()", Flush, Short)),
         seed("p12", "NV-Tree: an element is counted whose line is not durable", "Yang et al.", At("nv-192/u64", "leaf/nv.rs", "pm.|flush(line);", Flush, Drop)),
+        seed("p13", "FAST-FAIR: a deletion does not make a line durable before it goes on in the next", "B1; Hwang et al., released code",
+            At(FAIR, NODE, "pm.|persist(self.line(left));", Flush, Drop)),
+        seed("p14", "FAST-FAIR: an insertion flushes a line, and goes on in the one below without a fence", "Hwang et al., with clwb",
+            At(FAIR, NODE, "pm.|persist(self.line(to));", Fence, Drop)),
+        seed("p15", "FAST-FAIR: where the entries end is not durable when the last slot before it counts", "Hwang et al.",
+            At(FAIR, NODE, "pm.|persist(self.line(end));", Flush, Drop)),
         seed("e1", "Ever: a new key beside an old value", "its design", At(EVER, "src/ever.rs", "leaf.|write(&self.pool, slot, Slot {", Store, Early)),
         seed("e2", "Ever: a leaf lives before its range begins", "its design",
             At(EVER, "ever/structure.rs", "right.number).|commit(&self.pool, word, 1);", Store, Early)),

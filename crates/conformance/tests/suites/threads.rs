@@ -29,7 +29,7 @@ fn threads_crash_on_every_index_of_byte_strings() {
 
 #[test]
 fn threads_crash_on_the_store() {
-    for (index, schedules) in [("ever-64", 200), ("isle-128", 100), ("lb-2x128", 50), ("fp-192", 50), ("nv-128", 50), ("wb-128", 50)] {
+    for (index, schedules) in [("ever-64", 200), ("isle-128", 100), ("lb-2x128", 50), ("fp-192", 50), ("nv-128", 50), ("wb-128", 50), ("fast-fair-128", 50)] {
         run(Store { index }, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }
 }

@@ -6,9 +6,10 @@ use super::log::{self, Log, Logs};
 use super::router::{Build, Router, Target};
 use super::structure::Structure;
 use super::waypoints::{Waypoints, list};
-use super::{Latches, Selective, TreeRoot};
+use super::{Selective, TreeRoot};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
+use crate::latch::{Latches, check_apart};
 use crate::registry::{Recovery, SHARE_MIN, kind_of};
 use crate::{Error, Key, Stats};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, probe};
@@ -137,7 +138,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if let Some(image) = image::take(pool, &block.image, recovery.reach.is_none()).and_then(|content| Image::<K>::decode(&content))
             && image.leaves.iter().all(|(_, leaf)| pool.get(Off::<L>::new(*leaf)).is_some())
             && block.first.get() == Off::<L>::new(image.leaves[0].1).link()
-            && check_apart::<L>(root, waypoints, &logs, image.leaves.iter().map(|(_, leaf)| *leaf)).is_ok()
+            && check_all_apart::<L>(root, waypoints, &logs, image.leaves.iter().map(|(_, leaf)| *leaf)).is_ok()
         {
             return Ok(Self::assemble(pool, root, waypoints, build, logs, image, None));
         }
@@ -145,7 +146,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let leaves = list::<K, L, M>(pool, block.first.get(), waypoints.words(pool))?;
         let listed = begun.elapsed();
         let mut found = recover_all::<K, L, M>(pool, block.first.get(), &leaves, recovery)?;
-        check_apart::<L>(root, waypoints, &logs, found.iter().map(|leaf| leaf.off))?;
+        check_all_apart::<L>(root, waypoints, &logs, found.iter().map(|leaf| leaf.off))?;
         if !L::Structure::FENCED {
             found = leave_out_empty::<K, L, M>(pool, found)?;
             find_ranges(&mut found)?;
@@ -444,17 +445,11 @@ fn recover_all<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(
     })
 }
 
-/// Checks that the blocks of a tree do not overlap: not each other's entries would be the worst of it, but a latch that two leaves share is waited for without
-/// an end.
-fn check_apart<L>(root: Off<TreeRoot>, waypoints: Waypoints, logs: &[Off<Log>], leaves: impl Iterator<Item = u64>) -> Result<(), Error> {
+/// The blocks of a tree must not overlap.
+fn check_all_apart<L>(root: Off<TreeRoot>, waypoints: Waypoints, logs: &[Off<Log>], leaves: impl Iterator<Item = u64>) -> Result<(), Error> {
     let others = logs.iter().map(|log| (log.bytes(), size_of::<Log>())).chain([(root.bytes(), size_of::<TreeRoot>())]);
     let others = others.chain(waypoints.block().map(|(off, size)| (off.bytes(), size)));
-    let mut blocks: Vec<(u64, usize)> = leaves.map(|leaf| (leaf, size_of::<L>())).chain(others).collect();
-    blocks.sort_unstable();
-    match blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
-        Some(pair) => Err(everleaf_pmem::Error::corrupt(pair[1].0, "a block of a tree that reaches into another").into()),
-        None => Ok(()),
-    }
+    check_apart(leaves.map(|leaf| (leaf, size_of::<L>())).chain(others).collect())
 }
 
 /// Recovers one leaf of the list that begins with `first`. `fences` is the size in bytes of all copies of keys so far; `entries` is for those of the leaf.

@@ -218,6 +218,12 @@ impl Evidence<'_> {
         Some(planned.cases.iter().map(|case| case.parameters.keys).collect())
     }
 
+    /// Whether a system was to be measured. Files are judged by rules that have come to know of more since they were made.
+    pub(super) fn is_planned(&self, experiment: &str, system: &str) -> bool {
+        let experiment = self.0.header.plan.experiments.iter().find(|planned| planned.id == experiment);
+        experiment.is_some_and(|planned| planned.systems.iter().any(|name| name == system))
+    }
+
     /// Its median.
     pub(super) fn median(&self, what: What<'_>, system: &str) -> Option<f64> {
         Some(self.rounds(what, system)?.figure()?.median)
@@ -228,11 +234,11 @@ impl Evidence<'_> {
         self.rounds(what, system)?.by(&self.rounds(what, base)?)
     }
 
-    /// Ratios to one system: each should lie where the paper has it, and on the same side of 1.
+    /// Ratios to one system, of those that were to be measured: each should lie where the paper has it, and on the same side of 1.
     pub(super) fn ratios(&self, what: What<'_>, base: &str, of: Ranges<'_>, tolerance: f64) -> Option<Vec<Part>> {
         let part =
             |(system, low, high): &(&str, f64, f64)| Some(Part::ratio(*system, base, self.ratio(what, system, base)?, Wanted::ratio(*low, *high, tolerance)));
-        of.iter().map(part).collect()
+        of.iter().filter(|(system, ..)| self.is_planned(what[0], system)).map(part).collect()
     }
 
     /// Values, each of which should lie where the paper has it.

@@ -130,8 +130,8 @@ const RANDOM: Load = Load { order: Order::Random, fill: None };
 /// Isle-Tree's study: 512 B nodes, 300 ns added to every line written.
 fn isle(Scale(n): Scale) -> Vec<Experiment> {
     // FPTree as its paper has it, since that is what others have compared themselves with; where the third flush shows, ours stands beside it.
-    let all = ["isle", "nv", "fp-published", "wb"];
-    let with_ours = ["isle", "nv", "fp-published", "fp", "wb"];
+    let all = ["isle", "nv", "fp-published", "wb", "fast-fair"];
+    let with_ours = ["isle", "nv", "fp-published", "fp", "wb", "fast-fair"];
     let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
     let case = |workload: Workload, keys: u64, latency: u64, measure: Measure| Case { workload, parameters: parameters(keys, latency, measure) };
     let slow = |workload, keys, measure| case(workload, keys, ISLE_LATENCY_NS, measure);
@@ -156,7 +156,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-search",
             "Lookups of random keys",
-            &["isle", "nv", "fp-published", "wb", "isle-plain"],
+            &["isle", "nv", "fp-published", "wb", "fast-fair", "isle-plain"],
             vec![slow(workload("search", Some(RANDOM), vec![phase("search", SEARCH)]), n, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
@@ -170,7 +170,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-nodes",
             "Inserts and lookups by size of the nodes",
-            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k", "isle-plain"],
+            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k", "fast-fair", "fast-fair-2k", "isle-plain"],
             vec![slow(nodes, n / 2, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
@@ -178,7 +178,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-clients",
             "Clients of a server: inserts of string keys, then half lookups, half updates by Zipf's law",
-            &["server:isle", "server:nv", "server:fp"],
+            &["server:isle", "server:nv", "server:fp", "server:fast-fair"],
             clients.into(),
             [(Shape::Lines, "threads", metric::P99), (Shape::Lines, "threads", metric::SEARCH_P99), (Shape::Lines, "threads", metric::UPDATE_P99)],
         ),

@@ -18,7 +18,7 @@ const LB_RIVALS: [(&str, &str); 5] = [("wb-256", "lb"), ("wb", "lb-512"), ("wb-1
 const LB_STUDY: [&str; 3] = ["lb", "wb-256", "fp-256"];
 const LB_FILLS: [&str; 3] = ["70 %", "100 %", "dense"];
 /// Isle-Tree's study: what all of its comparisons are about.
-const ISLE_RIVALS: [&str; 3] = ["nv", "fp-published", "wb"];
+const ISLE_RIVALS: [&str; 4] = ["nv", "fp-published", "wb", "fast-fair"];
 /// How much faster two threads must be than one to be called nearly linear.
 const NEARLY_LINEAR: f64 = 1.7;
 /// Inserts of which the paper says how often they build inner nodes anew.
@@ -40,6 +40,11 @@ fn threads(count: u16) -> impl Fn(&Measurement) -> bool {
     move |found| found.parameters.threads == count
 }
 
+/// Those of Isle-Tree's rivals that were to be measured.
+fn isle_rivals<'a>(evidence: &Evidence<'a>, experiment: &str) -> impl Iterator<Item = &'static str> {
+    ISLE_RIVALS.into_iter().filter(move |rival| evidence.is_planned(experiment, rival))
+}
+
 /// How many times as long as into Isle-Tree inserts of so many keys take.
 fn inserts(evidence: &Evidence<'_>, rival: &str, keys: u64) -> Option<Figure> {
     let time = |system| evidence.rounds_of(["isle-insert", "", "insert", metric::MEAN], system, self::keys(keys));
@@ -49,13 +54,14 @@ fn inserts(evidence: &Evidence<'_>, rival: &str, keys: u64) -> Option<Figure> {
 pub(super) fn slower_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
     let keys = *evidence.sizes("isle-insert")?.get(PAPERS_SIZE)?;
     let part = |(rival, paper)| Some(Part::ratio(rival, "isle", inserts(evidence, rival, keys)?, Wanted::ratio(paper, paper, TIME_TOLERANCE)));
-    Some(Judgement::of(&ISLE_RIVALS.into_iter().zip([1.116, 1.41, 2.243]).map(part).collect::<Option<Vec<_>>>()?))
+    // Older files do not have the last.
+    Some(Judgement::of(&isle_rivals(evidence, "isle-insert").zip([1.116, 1.41, 2.243, 1.55]).map(part).collect::<Option<Vec<_>>>()?))
 }
 
 pub(super) fn fastest_at_every_size(evidence: &Evidence<'_>) -> Option<Judgement> {
     let mut parts = Vec::new();
     for keys in evidence.sizes("isle-insert")? {
-        for rival in ISLE_RIVALS {
+        for rival in isle_rivals(evidence, "isle-insert") {
             parts.push(Part::ratio(format!("{keys} keys: {rival}"), "isle", inserts(evidence, rival, keys)?, Wanted::ABOVE));
         }
     }
@@ -65,7 +71,7 @@ pub(super) fn fastest_at_every_size(evidence: &Evidence<'_>) -> Option<Judgement
 pub(super) fn split_share(evidence: &Evidence<'_>) -> Option<Judgement> {
     let what = ["isle-splits", "", "insert", metric::SPLIT_SHARE];
     let mut parts = Vec::new();
-    for system in ["isle", "fp-published", "wb", "nv"] {
+    for system in ["isle"].into_iter().chain(isle_rivals(evidence, "isle-splits")) {
         let share = evidence.rounds(what, system)?.figure()?.in_units_of(0.01);
         let ours = format!("{system} {}", share.show(0, " %"));
         // More for NV-Tree, without a number.
@@ -86,14 +92,18 @@ pub(super) fn inserts_for_a_split(evidence: &Evidence<'_>) -> Option<Judgement> 
 pub(super) fn larger_nodes(evidence: &Evidence<'_>) -> Option<Judgement> {
     let ratio = |phase, system, base| evidence.ratio(["isle-nodes", "", phase, metric::MEAN], system, base);
     let degraded = Wanted::between(1.0 + TIME_TOLERANCE, f64::INFINITY);
-    let judged = Judgement::of(&[
+    let mut parts = vec![
         Part::ratio("inserts: isle-2k", "isle", ratio("insert", "isle-2k", "isle")?, ALIKE),
         Part::ratio("nv-2k", "nv", ratio("insert", "nv-2k", "nv")?, ALIKE),
         Part::ratio("wb-1k", "wb", ratio("insert", "wb-1k", "wb")?, degraded),
         Part::ratio("searches: isle", "nv", ratio("search", "isle", "nv")?, Wanted::BELOW),
         Part::ratio("isle-1k", "nv-1k", ratio("search", "isle-1k", "nv-1k")?, Wanted::BELOW),
         Part::ratio("isle-2k", "nv-2k", ratio("search", "isle-2k", "nv-2k")?, Wanted::BELOW),
-    ]);
+    ];
+    if evidence.is_planned("isle-nodes", "fast-fair-2k") {
+        parts.insert(3, Part::ratio("fast-fair-2k", "fast-fair", ratio("insert", "fast-fair-2k", "fast-fair")?, degraded));
+    }
+    let judged = Judgement::of(&parts);
     // Older files do not have it.
     let plain = ratio("search", "isle-plain", "nv").map(|figure| format!("; without shortcuts isle-plain {}", figure.show(2, " x nv")));
     Some(Judgement { ours: judged.ours + &plain.unwrap_or_default(), ..judged })
@@ -111,7 +121,8 @@ pub(super) fn gap_over_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
 pub(super) fn tail_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
     let tail = |system| evidence.rounds_of(["isle-clients", "", "insert", metric::P99], system, threads(4));
     let mut parts = Vec::new();
-    for (rival, below) in [("server:nv", 0.331), ("server:fp", 0.277)] {
+    let rivals = [("server:nv", 0.331), ("server:fp", 0.277), ("server:fast-fair", 0.362)];
+    for (rival, below) in rivals.into_iter().filter(|(rival, _)| evidence.is_planned("isle-clients", rival)) {
         let ratio = tail("server:isle")?.by(&tail(rival)?)?;
         let ours = format!("isle {}", ratio.show(2, &format!(" x {rival}")));
         parts.push(Part::new(rival, ours, ratio.judge(Wanted::ratio(1.0 - below, 1.0 - below, TIME_TOLERANCE))));
@@ -121,12 +132,13 @@ pub(super) fn tail_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
 
 pub(super) fn mixed_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
     let mut parts = Vec::new();
+    let rivals = ["server:nv", "server:fp", "server:fast-fair"].into_iter().filter(|rival| evidence.is_planned("isle-clients", rival));
     for (what, metric) in [("search", metric::SEARCH_P99), ("update", metric::UPDATE_P99)] {
         let tail = |system, count| evidence.rounds_of(["isle-clients", "", "mixed", metric], system, threads(count));
-        for rival in ["server:nv", "server:fp"] {
+        for rival in rivals.clone() {
             parts.push(Part::ratio(format!("{what}, 4 clients: {rival}"), "isle", tail(rival, 4)?.by(&tail("server:isle", 4)?)?, ALIKE));
         }
-        for system in ["server:isle", "server:nv", "server:fp"] {
+        for system in ["server:isle"].into_iter().chain(rivals.clone()) {
             parts.push(Part::ratio(format!("{what}: {system} with 8"), "with 1", tail(system, 8)?.by(&tail(system, 1)?)?, Wanted::ABOVE));
         }
     }
@@ -524,11 +536,16 @@ mod tests {
     #[test]
     fn inserts_are_judged_by_the_sizes_that_were_planned() {
         let (mut results, Scale(n)) = (planned("isle"), Scale::TINY);
-        let (papers, others) = ([("isle", 100.0), ("nv", 111.0), ("fp-published", 140.0), ("wb", 220.0)], [("isle", 100.0), ("nv", 150.0)]);
+        let (papers, others) = (
+            [("isle", 100.0), ("nv", 111.0), ("fp-published", 140.0), ("wb", 220.0), ("fast-fair", 155.0)],
+            [("isle", 100.0), ("nv", 150.0), ("fast-fair", 120.0)],
+        );
         add(&mut results, "isle-insert", metric::MEAN, &papers, |case| case.parameters.keys == n);
         assert_eq!(slower_inserts(&Evidence(&results)).unwrap().verdict, Verdict::Agree);
         assert!(fastest_at_every_size(&Evidence(&results)).is_none());
-        add(&mut results, "isle-insert", metric::MEAN, &[others, [("fp-published", 180.0), ("wb", 300.0)]].concat(), |case| case.parameters.keys != n);
+        add(&mut results, "isle-insert", metric::MEAN, &[others.as_slice(), &[("fp-published", 180.0), ("wb", 300.0)]].concat(), |case| {
+            case.parameters.keys != n
+        });
         assert_eq!(slower_inserts(&Evidence(&results)).unwrap().verdict, Verdict::Agree);
         assert_eq!(fastest_at_every_size(&Evidence(&results)).unwrap().verdict, Verdict::Agree);
     }

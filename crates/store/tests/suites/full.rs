@@ -355,7 +355,7 @@ fn a_removal_that_finds_no_room_has_not_happened() {
 /// a crash in a full pool is undone when it is opened. Neither batches, of all sizes, nor transactions may leave a store that refuses all writes.
 #[test]
 fn a_full_pool_undoes_what_it_stops() {
-    for index in ["nv", "nv-2k", "isle-128", "fp", "wb", "ever"] {
+    for index in ["nv", "nv-2k", "isle-128", "fp", "wb", "fast-fair", "ever"] {
         println!("{index}");
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pool");
@@ -505,7 +505,7 @@ fn value(n: u32) -> Vec<u8> {
 /// A delete that must leave a tombstone may take it from the pool's reserve.
 #[test]
 fn a_full_pool_with_a_snapshot_takes_some_deletes() {
-    for index in ["nv", "isle-128", "ever"] {
+    for index in ["nv", "isle-128", "fast-fair-128", "ever"] {
         let store = Store::anonymous(Options { size_max: 8 << 20, index: index.into(), ..Options::default() }).unwrap();
         let space = store.namespace("space").unwrap();
         let mut count = 0;

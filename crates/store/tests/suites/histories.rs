@@ -28,7 +28,7 @@ const KEYS: u8 = 6;
 /// What keys from here on show may expire. Those before are appended to.
 const EXPIRING: u8 = 3;
 /// The default, the same in small leaves, one whose leaves are replaced, and one whose leaves hold what is no more.
-const INDEXES: [&str; 4] = ["ever", "ever-64", "isle-128", "nv-128"];
+const INDEXES: [&str; 5] = ["ever", "ever-64", "isle-128", "nv-128", "fast-fair-128"];
 
 /// Time passes by transactions that begin.
 static PASSED_MS: AtomicU64 = AtomicU64::new(0);

@@ -22,4 +22,4 @@ mod verify;
 mod world;
 
 /// The indexes that a store is likely to be on, each with leaves of its own kind.
-const INDEXES: [&str; 6] = ["ever", "isle", "lb", "fp", "wb", "nv"];
+const INDEXES: [&str; 7] = ["ever", "isle", "lb", "fp", "wb", "nv", "fast-fair"];

@@ -1,0 +1,422 @@
+//! Creating, opening, filling and checking a tree; recovery is described at the head of the tree's module.
+
+use super::node::{Birth, Node};
+use super::structure::{linked, take_over};
+use super::{FastFair, LEVEL, LEVELS_MAX, TreeRoot};
+use crate::counter::Counter;
+use crate::image::{self, Gate};
+use crate::latch::{Latches, check_apart};
+use crate::registry::{Recovery, SHARE_MIN, kind_of};
+use crate::selective::leaf::Entry;
+use crate::selective::router::Target;
+use crate::{Error, Key, OrderedIndex, Stats};
+use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
+    /// Creates an empty tree and links it as a root of the pool.
+    ///
+    /// # Errors
+    /// A full pool, or a root of that name.
+    pub(crate) fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
+        let (leaf, root) = (pool.alloc::<Node<LINES>>()?, pool.alloc::<TreeRoot>()?);
+        leaf.build(pool, &Birth { next: 0, low: 0, level: 0 }, std::iter::empty());
+        pool.store(&root.top, leaf.off().link(), Relaxed);
+        // persist-equivalent(store late): who opens after a crash takes no image, and makes the word 0.
+        pool.store(&root.image, 0, Relaxed);
+        // persist-equivalent(store late): nobody reads them yet.
+        root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
+        let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
+        // Released before the root is linked: a crash in between leaves both unreachable, which is free.
+        let leaf = leaf.release();
+        let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
+        Self::assemble(pool, root, &[leaf], 1, 0)
+    }
+
+    /// A tree of these nodes.
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, nodes: &[Off<Node<LINES>>], leaf_count: usize, key_count: u64) -> Result<Self, Error> {
+        let places: Vec<u64> = nodes.iter().map(|node| node.bytes()).collect();
+        check_apart(places.iter().map(|place| (*place, size_of::<Node<LINES>>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect())?;
+        let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
+        keys.add(key_count as i64);
+        leaves.add(leaf_count as i64);
+        latches.begin(&places)?;
+        Ok(Self { pool: pool.clone(), root, latches, keys, leaves, splits: Counter::default(), gate: Gate::default(), _key: PhantomData })
+    }
+
+    /// See [`OrderedIndex::close`].
+    pub(super) fn leave_image(&self) -> Result<(), Error> {
+        self.gate.close();
+        image::leave(&self.pool, &self.root().image, &[self.keys.get()])
+    }
+
+    /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchIndex`]; damage.
+    pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
+        let missing = || Error::NoSuchIndex { name: name.to_owned(), kind };
+        let root = pool.root(name)?.ok_or_else(missing)?;
+        if root.kind != kind_of::<K>(kind) {
+            return Err(missing());
+        }
+        let root = Off::<TreeRoot>::new(root.off);
+        let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
+        recovery.reach.map_or(Ok(()), |reach| reach.mark(root, size_of::<TreeRoot>()))?;
+        let image = image::take(pool, &block.image, recovery.reach.is_none());
+        let counted = image.and_then(|content| content.first().copied());
+
+        let top = Off::from_link(block.top.get())?;
+        let (mut nodes, mut expected, mut keys) = (Vec::new(), vec![Place { off: top, parent: None }], counted.unwrap_or(0));
+        for level in (0..=height::<M, LINES>(pool, top)?).rev() {
+            let first = nodes.len();
+            if level == 0 && counted.is_some() {
+                for leaf in &expected {
+                    pool.at(leaf.off, "a node does not lie in the pool")?;
+                    nodes.push(leaf.off);
+                }
+            } else {
+                let listed = list::<M, LINES>(pool, expected[0].off, level)?;
+                let orphans = adopt::<K, M, LINES>(pool, &listed, &expected)?;
+                let entries = recover_all::<K, M, LINES>(pool, &listed, level, recovery)?;
+                nodes.extend(rejoin::<K, M, LINES>(pool, &listed, &orphans)?);
+                if level == 0 {
+                    keys = entries;
+                }
+            }
+            let leaves = nodes.len() - first;
+            if let Some(reach) = recovery.reach {
+                nodes[first..].iter().try_for_each(|node| mark::<K, M, LINES>(pool, *node, |off, size| Ok(reach.mark(off, size)?)))?;
+            }
+            if level == 0 {
+                return Self::assemble(pool, root, &nodes, leaves, keys);
+            }
+            expected = children::<M, LINES>(pool, &nodes[first..])?;
+        }
+        unreachable!("the lowest level is 0")
+    }
+
+    /// Visits all nodes, level by level from the top, while nobody writes: with the entry above that leads to it.
+    fn for_each_node(&self, mut visit: impl FnMut(usize, &Place<LINES>, &Node<LINES>) -> Result<(), Error>) -> Result<(), Error> {
+        let top = Off::from_link(self.root().top.get())?;
+        let mut expected = vec![Place { off: top, parent: None }];
+        for level in (0..=height::<M, LINES>(&self.pool, top)?).rev() {
+            let listed = list::<M, LINES>(&self.pool, expected[0].off, level)?;
+            if listed.len() != expected.len() || listed.iter().zip(&expected).any(|(node, entry)| *node != entry.off) {
+                return Err(everleaf_pmem::Error::corrupt(listed[0].bytes(), "a level that is not what the entries above lead to").into());
+            }
+            expected.iter().try_for_each(|place| visit(level, place, self.pool.at(place.off, "a node does not lie in the pool")?))?;
+            if level > 0 {
+                expected = children::<M, LINES>(&self.pool, &listed)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
+        visit(self.root.bytes(), size_of::<TreeRoot>())?;
+        image::block(&self.pool, &self.root().image).map_or(Ok(()), |(off, size)| visit(off, size))?;
+        self.for_each_node(|_, place, _| mark::<K, M, LINES>(&self.pool, place.off, |off, size| visit(off.bytes(), size)))
+    }
+
+    pub(super) fn check_all(&self) -> Result<Stats, Error> {
+        let (mut keys, mut leaves) = (0, 0);
+        self.for_each_node(|level, place, node| {
+            node.check_order::<K, M>(&self.pool)?;
+            let (low, high) = (self.low(node)?, self.high(node)?);
+            if let Some((parent, slot)) = place.parent
+                && self.pool.get(parent).and_then(|parent| parent.entries().nth(slot)).is_none_or(|entry| entry.head != low.borrow().head(0))
+            {
+                return Err(self.damage(node, "a node whose low fence is not what the entry above says"));
+            }
+            if place.parent.is_none() && (*low.borrow() != *K::LOWEST || high.is_some()) {
+                return Err(self.damage(node, "a top whose range is not all"));
+            }
+            let mut previous = None;
+            for (slot, entry) in node.entries().enumerate() {
+                let key = node.key::<K, M>(&self.pool, entry.head, entry.value)?;
+                let at_home = key >= low && high.as_ref().is_none_or(|high| key < *high) && key.borrow().head(0) == entry.head;
+                if !at_home || previous.is_some_and(|previous| previous >= key) || level > 0 && slot == 0 && key != low {
+                    return Err(self.damage(node, "a node with a key that does not belong there"));
+                }
+                previous = Some(key);
+            }
+            if level == 0 {
+                keys += node.count() as u64;
+                leaves += 1;
+            }
+            Ok(())
+        })?;
+        let stats = self.stats();
+        if (stats.keys, stats.leaves) != (keys, leaves) {
+            return Err(everleaf_pmem::Error::corrupt(0, "counts that differ from what is there").into());
+        }
+        Ok(stats)
+    }
+
+    /// Joins what removals of all keys may have left behind.
+    fn join_empty(&self) -> Result<(), Error> {
+        for _ in 0..LEVELS_MAX {
+            let mut low = Some(K::LOWEST.to_owned()).filter(|_| self.keys.get() == 0 && self.stats().depth > 1);
+            while let Some(key) = low {
+                self.join(key.borrow(), 0);
+                low = self.read(Target::At(key.borrow()), |leaf| self.high_above(leaf, key.borrow()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`OrderedIndex::bulk_load`].
+    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
+        self.join_empty()?;
+        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        let is_only = |leaf: &Node<LINES>| leaf.count() == 0 && leaf.next().get() == 0;
+        if !self.read(Target::At(K::LOWEST), |leaf| Ok(is_only(leaf)))? {
+            return Err(not_empty());
+        }
+        // Before anything is latched: the entries may take their time to come.
+        let mut built = Built::<K, M, LINES>::new(&self.pool);
+        let count = built.load(entries, fill)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let leaf = self.hold(Target::At(K::LOWEST), 0)?.expect("every tree has leaves");
+        if !is_only(leaf.node) || !self.is_top(leaf.off) {
+            leaf.lock.release_unchanged();
+            return Err(not_empty());
+        }
+        let leaves = built.leaves;
+        let (nodes, fences) = self.pool.fence_all((built.nodes, built.fences));
+        let places: Vec<u64> = nodes.iter().map(|node| node.off().bytes()).collect();
+        if let Err(error) = self.latches.begin(&places) {
+            leaf.lock.release_unchanged();
+            return Err(error);
+        }
+        fences.into_iter().for_each(|fence| _ = fence.release());
+        let mut nodes = nodes.into_iter();
+        let top = nodes.next_back().expect("a load of some entries");
+        nodes.for_each(|node| _ = node.release());
+        self.raise(top);
+        leaf.lock.release_obsolete();
+        self.keys.add(count as i64);
+        self.leaves.add(leaves as i64 - 1);
+        self.pool.retire(Off::<Node<LINES>>::new(leaf.off), &self.pool.pin());
+        Ok(())
+    }
+}
+
+/// A node, and the slot of the entry above that leads to it; the top has none.
+struct Place<const LINES: usize> {
+    off: Off<Node<LINES>>,
+    parent: Option<(Off<Node<LINES>>, usize)>,
+}
+
+/// The level of the top.
+fn height<M: Medium, const LINES: usize>(pool: &Pool<M>, top: Off<Node<LINES>>) -> Result<usize, Error> {
+    let level = pool.at(top, "the top of a tree does not lie in the pool")?.level();
+    level.filter(|level| *level < LEVELS_MAX).ok_or_else(|| everleaf_pmem::Error::corrupt(top.bytes(), LEVEL).into())
+}
+
+/// Follows the list of a level.
+fn list<M: Medium, const LINES: usize>(pool: &Pool<M>, first: Off<Node<LINES>>, level: usize) -> Result<Vec<Off<Node<LINES>>>, Error> {
+    let mut listed = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        let node = pool.at(next, "a node does not lie in the pool")?;
+        if node.level() != Some(level) {
+            return Err(everleaf_pmem::Error::corrupt(next.bytes(), LEVEL).into());
+        }
+        if listed.len() > pool.length() / size_of::<Node<LINES>>() {
+            return Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of nodes that does not end").into());
+        }
+        listed.push(next);
+        next = Off::from_link(node.next().get())?;
+    }
+    Ok(listed)
+}
+
+/// What the entries of the nodes of a level lead to.
+fn children<M: Medium, const LINES: usize>(pool: &Pool<M>, nodes: &[Off<Node<LINES>>]) -> Result<Vec<Place<LINES>>, Error> {
+    let mut children = Vec::new();
+    for &off in nodes {
+        let node = pool.at(off, "a node does not lie in the pool")?;
+        if node.count() == 0 {
+            return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an inner node without children").into());
+        }
+        for (slot, entry) in node.entries().enumerate() {
+            children.push(Place { off: Off::from_link(entry.value.get())?, parent: Some((off, slot)) });
+        }
+    }
+    Ok(children)
+}
+
+/// Compares the nodes of a level with the entries above, and has those lead to where nodes were moved. For each node, whether no entry leads to it.
+fn adopt<K: Key + ?Sized, M: Medium, const LINES: usize>(pool: &Pool<M>, listed: &[Off<Node<LINES>>], expected: &[Place<LINES>]) -> Result<Vec<bool>, Error> {
+    let low = |node: Off<Node<LINES>>| Ok::<_, Error>(K::read_fence(pool, pool.at(node, "a node does not lie in the pool")?.low())?.0);
+    let mut entries = expected.iter().peekable();
+    let mut are_orphans = Vec::with_capacity(listed.len());
+    for &node in listed {
+        if let Some(Place { off, parent: Some((parent, slot)) }) = entries.peek() {
+            // What is beyond a range is cut off, and a range that is damaged must not have that done.
+            let (parent, low) = (pool.at(*parent, "a node does not lie in the pool")?, low(*off)?);
+            let is_first = |parent: &Node<LINES>| Ok::<_, Error>(*slot > 0 || K::read_fence(pool, parent.low())?.0 == low);
+            if parent.entries().nth(*slot).is_none_or(|entry| entry.head != low.borrow().head(0)) || !is_first(parent)? {
+                return Err(everleaf_pmem::Error::corrupt(off.bytes(), "a node whose low fence is not what the entry above says").into());
+            }
+        }
+        let is_expected = match entries.peek() {
+            Some(entry) if entry.off == node => true,
+            Some(Place { off, parent: Some((parent, slot)) }) if low(*off)? == low(node)? => {
+                pool.at(*parent, "a node does not lie in the pool")?.update(pool, *slot, linked(node));
+                true
+            }
+            _ => false,
+        };
+        if is_expected {
+            entries.next();
+        }
+        are_orphans.push(!is_expected);
+    }
+    match entries.next() {
+        None => Ok(are_orphans),
+        Some(entry) => Err(everleaf_pmem::Error::corrupt(entry.off.bytes(), "an entry that leads to a node which is not in the list").into()),
+    }
+}
+
+/// Joins nodes that no entry leads to to those before them; what is left.
+fn rejoin<K: Key + ?Sized, M: Medium, const LINES: usize>(
+    pool: &Pool<M>,
+    listed: &[Off<Node<LINES>>],
+    are_orphans: &[bool],
+) -> Result<Vec<Off<Node<LINES>>>, Error> {
+    let mut left: Vec<Off<Node<LINES>>> = Vec::with_capacity(listed.len());
+    for (&off, is_orphan) in listed.iter().zip(are_orphans) {
+        let node = pool.at(off, "a node does not lie in the pool")?;
+        match left.last() {
+            Some(&before) if *is_orphan => {
+                take_over::<K, M, LINES>(pool, pool.at(before, "a node does not lie in the pool")?, (off.bytes(), node), || {})?;
+            }
+            _ => left.push(off),
+        }
+    }
+    Ok(left)
+}
+
+/// Recovers all nodes of a level, each thread an equal share of them; the number of their entries.
+fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize>(
+    pool: &Pool<M>,
+    listed: &[Off<Node<LINES>>],
+    level: usize,
+    recovery: &Recovery<'_, M>,
+) -> Result<u64, Error> {
+    let recover = |&off: &Off<Node<LINES>>| -> Result<u64, Error> {
+        let node = pool.at(off, "a node does not lie in the pool")?;
+        let (low, _) = K::read_fence(pool, node.low())?;
+        let high = match Off::<Node<LINES>>::from_link(node.next().get())? {
+            next if next.is_null() => None,
+            next => Some(K::read_fence(pool, pool.at(next, "a node does not lie in the pool")?.low())?.0),
+        };
+        if high.as_ref().is_some_and(|high| *high <= low) || off == listed[0] && *low.borrow() != *K::LOWEST {
+            return Err(everleaf_pmem::Error::corrupt(off.bytes(), "a node whose low fence is not above that before").into());
+        }
+        node.recover::<K, M>(pool, high.as_ref().map(Borrow::borrow))?;
+        if let Some(trace) = recovery.trace.filter(|_| level == 0) {
+            node.entries().try_for_each(|entry| trace(entry.value))?;
+        }
+        Ok(node.count() as u64)
+    };
+    let recover_share = |share: &[Off<Node<LINES>>]| share.iter().map(recover).sum::<Result<u64, Error>>();
+    let share = listed.len().div_ceil(recovery.threads.max(1)).max(SHARE_MIN).min(listed.len());
+    let (mine, others) = listed.split_at(share);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = others.chunks(share).map(|share| scope.spawn(move || recover_share(share))).collect();
+        let mut entries = recover_share(mine)?;
+        for worker in workers {
+            entries += worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok(entries)
+    })
+}
+
+/// Calls `mark` with the blocks of a node: offset and size in bytes.
+fn mark<K: Key + ?Sized, M: Medium, const LINES: usize>(
+    pool: &Pool<M>,
+    off: Off<Node<LINES>>,
+    mut mark: impl FnMut(Off<Word>, usize) -> Result<(), Error>,
+) -> Result<(), Error> {
+    mark(off.cast(), size_of::<Node<LINES>>())?;
+    let node = pool.at(off, "a node does not lie in the pool")?;
+    K::read_fence(pool, node.low())?.1.map_or(Ok(()), |(fence, size)| mark(fence, size))
+}
+
+/// Nodes for a bulk load: flushed, linked with each other, the top last, and reachable for nobody.
+struct Built<'p, K: Key + ?Sized, M: Medium, const LINES: usize> {
+    pool: &'p Pool<M>,
+    nodes: Vec<Flushed<'p, Node<LINES>, M>>,
+    fences: Vec<Flushed<'p, [Word], M>>,
+    /// The last node of its level so far, which waits for the next one to be linked.
+    last: Option<Fresh<'p, Node<LINES>, M>>,
+    /// Low fences of the nodes of a level, and where these lie.
+    lows: Vec<(K::Owned, NonZeroU64)>,
+    leaves: usize,
+}
+
+impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize> Built<'p, K, M, LINES> {
+    fn new(pool: &'p Pool<M>) -> Self {
+        Self { pool, nodes: Vec::new(), fences: Vec::new(), last: None, lows: Vec::new(), leaves: 0 }
+    }
+
+    /// Builds a tree; the number of entries.
+    fn load(&mut self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<u64, Error> {
+        let capacity = Node::<LINES>::CAPACITY;
+        let size = ((capacity as f64 * fill) as usize).clamp(1, capacity);
+        let (mut count, mut previous) = (0, None::<K::Owned>);
+        loop {
+            let chunk: Vec<_> = entries.take(size).collect();
+            let Some((first, _)) = chunk.first() else { break };
+            let low = previous.as_ref().map_or(K::LOWEST.to_owned(), |previous| K::separator(previous.borrow(), first.borrow()));
+            for (key, _) in &chunk {
+                if previous.as_ref().is_some_and(|previous| previous >= key) {
+                    return Err(Error::Unsorted { position: count });
+                }
+                previous = Some(key.clone());
+                count += 1;
+            }
+            self.add(0, low, chunk.iter().map(|(key, value)| Entry { head: key.borrow().head(0), value: *value }))?;
+        }
+        self.finish(None);
+        self.leaves = self.lows.len();
+        for level in 1.. {
+            if self.lows.len() < 2 {
+                break;
+            }
+            for children in std::mem::take(&mut self.lows).chunks(size.max(2)) {
+                self.add(level, children[0].0.clone(), children.iter().map(|(low, child)| Entry { head: low.borrow().head(0), value: *child }))?;
+            }
+            self.finish(None);
+        }
+        Ok(count)
+    }
+
+    fn add(&mut self, level: usize, low: K::Owned, entries: impl Iterator<Item = Entry>) -> Result<(), Error> {
+        let (word, fence) = low.borrow().fence(self.pool)?;
+        self.fences.extend(fence.map(|fence| fence.flush()));
+        let node = self.pool.alloc::<Node<LINES>>()?;
+        node.build(self.pool, &Birth { next: 0, low: word, level }, entries);
+        self.lows.push((low, linked(node.off())));
+        self.finish(Some(node));
+        Ok(())
+    }
+
+    /// Links the last node with the next of its level, if there is one, and flushes it.
+    fn finish(&mut self, next: Option<Fresh<'p, Node<LINES>, M>>) {
+        if let Some(last) = std::mem::replace(&mut self.last, next) {
+            self.pool.store(last.next(), self.last.as_ref().map_or(0, |next| next.off().link()), Relaxed);
+            self.nodes.push(last.flush());
+        }
+    }
+}

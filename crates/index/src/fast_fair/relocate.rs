@@ -1,0 +1,138 @@
+//! Putting nodes elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`); see the head of the tree's module.
+//!
+//! A node is latched, then the one before it, then the one above: leftwards and upwards one may wait, since nobody who has a node waits for one below it, or to
+//! the right.
+
+use super::node::{Birth, Node};
+use super::structure::linked;
+use super::{ASIDE, FastFair, Held};
+use crate::selective::router::Target;
+use crate::{Error, Key, Relocated};
+use everleaf_pmem::{Durable, Medium, Off};
+use std::borrow::Borrow;
+use std::sync::atomic::Ordering::Release;
+
+/// What was done with a node.
+struct Passed<K: Key + ?Sized> {
+    low: K::Owned,
+    high: Option<K::Owned>,
+    has_moved: bool,
+}
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
+    /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
+    pub(super) fn relocate_leaves(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        Relocated::walk(from, leaves_max, |key| {
+            let Passed { low, high, mut has_moved } = self.relocate_node(key, 0, is_leaving)?.expect("every tree has leaves");
+            // With a leaf go the nodes above it that begin where it does: so each is met once.
+            for level in 1.. {
+                match self.relocate_node(low.borrow(), level, is_leaving)? {
+                    Some(above) if above.low == low => has_moved |= above.has_moved,
+                    _ => break,
+                }
+            }
+            Ok((has_moved, high))
+        })
+    }
+
+    /// Moves the node of a level that `key` belongs to, if it is to leave; `None` if the tree is not so high.
+    fn relocate_node(&self, key: &K, level: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<Passed<K>>, Error> {
+        let Some(held) = self.hold(Target::At(key), level)? else { return Ok(None) };
+        let passed = (|| {
+            let (low, fence) = K::read_fence(&*self.pool, held.node.low())?;
+            let high = self.high_above(held.node, key)?;
+            let has_moved = is_leaving(held.off) || fence.is_some_and(|(fence, _)| is_leaving(fence.bytes()));
+            if has_moved {
+                self.replace(&held, low.borrow(), level)?;
+            }
+            Ok((Passed { low, high, has_moved }, fence))
+        })();
+        match passed {
+            Ok((passed, fence)) if passed.has_moved => {
+                held.lock.release_obsolete();
+                let guard = self.pool.pin();
+                self.pool.retire(Off::<Node<LINES>>::new(held.off), &guard);
+                if let Some((fence, _)) = fence {
+                    self.pool.retire(fence, &guard);
+                }
+                Ok(Some(passed))
+            }
+            left => {
+                held.lock.release_unchanged();
+                left.map(|(passed, _)| Some(passed))
+            }
+        }
+    }
+
+    /// Puts a copy in the place of a latched node.
+    fn replace(&self, held: &Held<'_, LINES>, low: &K, level: usize) -> Result<(), Error> {
+        let before = if *low == *K::LOWEST { None } else { Some(self.hold_before(held, low, level)?) };
+        let (replaced, parent) = match self.hold(Target::At(low), level + 1) {
+            Ok(parent) => {
+                (self.replace_between(held, low, level, before.as_ref().map(|before| before.node), parent.as_ref().map(|parent| parent.node)), parent)
+            }
+            Err(error) => (Err(error), None),
+        };
+        for Held { lock, .. } in [before, parent].into_iter().flatten() {
+            if replaced.is_ok() { drop(lock) } else { lock.release_unchanged() }
+        }
+        replaced
+    }
+
+    /// Latches the node before a latched one. Where damage has what is below its range lead to the node itself, that is not waited for.
+    fn hold_before(&self, held: &Held<'_, LINES>, low: &K, level: usize) -> Result<Held<'_, LINES>, Error> {
+        let way = self.retry(|| {
+            let above = match self.reach(Target::Below(low), level + 1)? {
+                Ok(Some(above)) => above,
+                Ok(None) => return Ok(Ok(None)),
+                Err(error) => return Ok(Err(error)),
+            };
+            let way = self.child(above.node, Target::Below(low));
+            above.validate().map(|()| way.map(Some))
+        })?;
+        if way.is_none_or(|link| link == Off::<Node<LINES>>::new(held.off).link()) {
+            return Err(self.damage(held.node, ASIDE));
+        }
+        Ok(self.hold(Target::Below(low), level)?.expect("the level has a node"))
+    }
+
+    /// Between the latched nodes before it and above it, as far as there are such.
+    fn replace_between(
+        &self,
+        &Held { off, node, .. }: &Held<'_, LINES>,
+        low: &K,
+        level: usize,
+        before: Option<&Node<LINES>>,
+        parent: Option<&Node<LINES>>,
+    ) -> Result<(), Error> {
+        let pool = &*self.pool;
+        let link = linked(Off::<Node<LINES>>::new(off));
+        let slot = parent.map(|parent| parent.rank(pool, low).map(|(slot, is_there)| (parent, slot, is_there))).transpose()?;
+        let is_entered = match slot {
+            Some((parent, slot, is_there)) => is_there && parent.value(slot) == Some(link),
+            None => self.is_top(off),
+        };
+        if !is_entered || before.is_some_and(|before| before.next().get() != link.get()) {
+            return Err(self.damage(node, "a node that its neighbours do not lead to"));
+        }
+        node.check_order::<K, M>(pool)?;
+        let (low, fence) = low.fence(pool)?;
+        let copy = pool.alloc::<Node<LINES>>()?;
+        copy.build(pool, &Birth { next: node.next().get(), low, level }, node.entries());
+        let (copy, fence) = pool.fence_all((copy.flush(), fence.map(|fence| fence.flush())));
+        // The last that can fail.
+        self.latches.begin(&[copy.off().bytes()])?;
+        fence.map(Durable::release);
+        let Some((parent, slot, _)) = slot else {
+            self.raise(copy);
+            return Ok(());
+        };
+        let copy = copy.release();
+        if let Some(before) = before {
+            pool.store(before.next(), copy.link(), Release);
+            pool.flush(before.next());
+        }
+        parent.update(pool, slot, linked(copy));
+        Ok(())
+    }
+}

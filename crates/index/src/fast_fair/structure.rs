@@ -1,0 +1,241 @@
+//! Splits and joins; see the head of the tree's module.
+
+use super::node::{Birth, Node};
+use super::{FastFair, Held};
+use crate::latch::Latch;
+use crate::selective::leaf::{self, Entry};
+use crate::selective::router::Target;
+use crate::selective::structure::are_worth_merging;
+use crate::{Error, Key};
+use everleaf_pmem::{Durable, Medium, Off, Pm};
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::Release;
+
+impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
+    /// Splits the node of a level that `key` belongs to, if it is full.
+    #[cold]
+    pub(super) fn split(&self, key: &K, level: usize) -> Result<(), Error> {
+        loop {
+            let Some(full) = self.hold(Target::At(key), level)? else { return Ok(()) };
+            if full.node.count() < Node::<LINES>::CAPACITY {
+                full.lock.release_unchanged();
+                return Ok(());
+            }
+            let parent = match self.hold(Target::At(key), level + 1) {
+                Ok(parent) => parent,
+                Err(error) => {
+                    full.lock.release_unchanged();
+                    return Err(error);
+                }
+            };
+            match parent {
+                None if !self.is_top(full.off) => full.lock.release_unchanged(),
+                Some(parent) if parent.node.count() == Node::<LINES>::CAPACITY => {
+                    parent.lock.release_unchanged();
+                    full.lock.release_unchanged();
+                    self.split(key, level + 1)?;
+                }
+                parent => {
+                    let divided = self.divide(&full, parent.as_ref().map(|parent| parent.node), level);
+                    if divided.is_err() {
+                        full.lock.release_unchanged();
+                        parent.into_iter().for_each(|parent| parent.lock.release_unchanged());
+                    }
+                    return divided;
+                }
+            }
+        }
+    }
+
+    /// Gives the upper half of a latched node to a new one. Its parent, if it has one, is latched, and has room.
+    fn divide(&self, full: &Held<'_, LINES>, parent: Option<&Node<LINES>>, level: usize) -> Result<(), Error> {
+        let (pool, node) = (&*self.pool, full.node);
+        let middle = Node::<LINES>::CAPACITY / 2;
+        let separator = self.separator(node, level, middle)?;
+        let at = parent.map(|parent| self.slot_behind(parent, separator.borrow(), full.off)).transpose()?;
+        let (low, fence) = separator.borrow().fence(pool)?;
+        let upper = pool.alloc::<Node<LINES>>()?;
+        upper.build(pool, &Birth { next: node.next().get(), low, level }, node.entries().skip(middle));
+        let entry = Entry { head: separator.borrow().head(0), value: linked(upper.off()) };
+        let top = if parent.is_none() {
+            let (first, top) = (Entry { head: K::LOWEST.head(0), value: linked(Off::<Node<LINES>>::new(full.off)) }, pool.alloc::<Node<LINES>>()?);
+            top.build(pool, &Birth { next: 0, low: 0, level: level + 1 }, [first, entry].into_iter());
+            Some(top)
+        } else {
+            None
+        };
+        let (upper, fence, top) = pool.fence_all((upper.flush(), fence.map(|fence| fence.flush()), top.map(|top| top.flush())));
+        // The last that can fail.
+        let places: Vec<u64> = top.iter().map(|top| top.off().bytes()).chain([upper.off().bytes()]).collect();
+        self.latches.begin(&places)?;
+        fence.map(Durable::release);
+        pool.link(node.next(), upper);
+        node.cut(pool, middle);
+        match (parent.zip(at), top) {
+            (Some((parent, at)), _) => parent.insert::<K, M>(pool, at, entry),
+            (None, Some(top)) => self.raise(top),
+            (None, None) => unreachable!("what has no parent is given one"),
+        }
+        if level == 0 {
+            self.leaves.add(1);
+            self.splits.add(1);
+        }
+        Ok(())
+    }
+
+    /// Makes a new node the top. It is latched till that is durable: a crash could take back what others would write to it, and below, before.
+    pub(super) fn raise(&self, top: Durable<'_, Node<LINES>, M>) {
+        let lock = self.latches.of(top.off().bytes()).and_then(Latch::try_lock);
+        let lock = lock.expect("nobody knows of a new node");
+        self.pool.link(&self.root().top, top);
+        // Nothing has changed in it.
+        lock.release_unchanged();
+    }
+
+    /// What divides a latched node, full as it is, before a slot.
+    fn separator(&self, node: &Node<LINES>, level: usize, slot: usize) -> Result<K::Owned, Error> {
+        node.check_order::<K, M>(&self.pool)?;
+        let entry = |slot| node.entries().nth(slot).ok_or_else(|| self.damage(node, "a full node with fewer entries than it counts"));
+        let separator = if level > 0 {
+            self.low(self.place(entry(slot)?.value.get())?.1)?
+        } else {
+            let [below, above] = [slot - 1, slot].map(|slot| leaf::read::<K, M>(&self.pool, &entry(slot)?));
+            let (below, above) = (below?, above?);
+            if below >= above {
+                return Err(self.damage(node, "a leaf with the same key twice"));
+            }
+            K::separator(below.borrow(), above.borrow())
+        };
+        if separator <= self.low(node)? || self.high(node)?.is_some_and(|high| separator >= high) {
+            return Err(self.damage(node, "a node with keys beyond its range"));
+        }
+        Ok(separator)
+    }
+
+    /// Where the entry of a low fence belongs in a latched node, behind that of `before`.
+    fn slot_behind(&self, parent: &Node<LINES>, low: &K, before: u64) -> Result<usize, Error> {
+        match parent.rank(&self.pool, low)? {
+            (at, false) if at > 0 && parent.value(at - 1) == Some(linked(Off::<Node<LINES>>::new(before))) => Ok(at),
+            _ => Err(self.damage(parent, "a node that does not lead to its child")),
+        }
+    }
+
+    /// Joins the node of a level that `key` belongs to and a neighbour, if that is worth it and nobody is in the way; and goes on above.
+    #[cold]
+    pub(super) fn join(&self, key: &K, level: usize) {
+        // Damage that is met here is met again by who reads.
+        let Ok(Some(parent)) = self.hold(Target::At(key), level + 1) else { return };
+        if parent.node.count() == 1 && !self.is_top(parent.off) {
+            // It has no neighbour here, but may get one.
+            parent.lock.release_unchanged();
+            self.join(key, level + 1);
+            match self.hold(Target::At(key), level + 1) {
+                Ok(Some(parent)) => self.join_under(key, level, parent),
+                _ => false,
+            };
+        } else if self.join_under(key, level, parent) {
+            self.join(key, level + 1);
+        }
+    }
+
+    /// Whether two children of a latched node were joined, and it has become so small that it may be joined itself.
+    fn join_under(&self, key: &K, level: usize, parent: Held<'_, LINES>) -> bool {
+        let is_joined = self.join_children(key, level, parent.node).unwrap_or(false);
+        let left = parent.node.count();
+        match (left, is_joined) {
+            (1, _) if self.is_top(parent.off) => self.lower(parent),
+            (_, true) => drop(parent.lock),
+            (_, false) => parent.lock.release_unchanged(),
+        }
+        is_joined && left <= Node::<LINES>::CAPACITY / 2
+    }
+
+    /// Puts the only child of a latched top in its place.
+    fn lower(&self, top: Held<'_, LINES>) {
+        // A node one level lower, or a damage that others will meet.
+        let is_sound = |child: &NonZeroU64| self.place(child.get()).is_ok_and(|(_, child, _)| child.level().map(|level| level + 1) == top.node.level());
+        let Some(child) = top.node.value(0).filter(is_sound) else { return top.lock.release_unchanged() };
+        // What the former top is, a top with one child, is true till its block is used again, for which the worlds of the checker end too soon: see the tests.
+        // persist-equivalent(store late): as above.
+        self.pool.store(&self.root().top, child.get(), Release);
+        // persist-equivalent(flush drop, flush neighbour, fence drop): as above.
+        self.pool.persist(&self.root().top);
+        top.lock.release_obsolete();
+        self.pool.retire(Off::<Node<LINES>>::new(top.off), &self.pool.pin());
+    }
+
+    fn join_children(&self, key: &K, level: usize, parent: &Node<LINES>) -> Result<bool, Error> {
+        let (below, is_there) = parent.rank(&self.pool, key)?;
+        // With the one behind it; the last, with the one before it.
+        let at = (below + usize::from(is_there)).min(parent.count().saturating_sub(1));
+        let Some((left, right)) = at.checked_sub(1).and_then(|before| Some((parent.value(before)?, parent.value(at)?))) else { return Ok(false) };
+        let Some(left) = self.try_hold(left)? else { return Ok(false) };
+        let right = match self.try_hold(right) {
+            Ok(Some(right)) => right,
+            prevented => {
+                left.lock.release_unchanged();
+                return prevented.map(|_| false);
+            }
+        };
+        let fence = K::read_fence(&*self.pool, right.node.low());
+        let is_worth_it = are_worth_merging(left.node.count(), right.node.count(), Node::<LINES>::CAPACITY);
+        let joined = match fence {
+            Ok((_, fence)) if is_worth_it => {
+                take_over::<K, M, LINES>(&self.pool, left.node, (right.off, right.node), || parent.remove::<K, M>(&self.pool, at)).map(|()| fence)
+            }
+            fence => {
+                right.lock.release_unchanged();
+                left.lock.release_unchanged();
+                return fence.map(|_| false);
+            }
+        };
+        let fence = match joined {
+            Ok(fence) => fence,
+            Err(error) => {
+                right.lock.release_unchanged();
+                left.lock.release_unchanged();
+                return Err(error);
+            }
+        };
+        drop(left.lock);
+        right.lock.release_obsolete();
+        let guard = self.pool.pin();
+        self.pool.retire(Off::<Node<LINES>>::new(right.off), &guard);
+        if let Some((fence, _)) = fence {
+            self.pool.retire(fence, &guard);
+        }
+        self.leaves.add(if level == 0 { -1 } else { 0 });
+        Ok(true)
+    }
+
+    /// Latches the node of a link, if nobody is in the way.
+    fn try_hold(&self, link: NonZeroU64) -> Result<Option<Held<'_, LINES>>, Error> {
+        let (off, node, latch) = self.place(link.get())?;
+        Ok(latch.try_lock().ok().map(|lock| Held { off, node, lock }))
+    }
+}
+
+/// Gives what is in the next node to a node that has room for it, and takes the next node out of the list. `disown` takes it out of the node above, durably.
+/// Nothing has changed after an error.
+pub(super) fn take_over<K: Key + ?Sized, M: Medium, const LINES: usize>(
+    pm: &Pm<M>,
+    node: &Node<LINES>,
+    (next_off, next): (u64, &Node<LINES>),
+    disown: impl FnOnce(),
+) -> Result<(), Error> {
+    [node, next].into_iter().try_for_each(|node| node.check_order::<K, M>(pm))?;
+    if node.next().get() != Off::<Node<LINES>>::new(next_off).link() || node.level() != next.level() || node.count() + next.count() > Node::<LINES>::CAPACITY {
+        return Err(everleaf_pmem::Error::corrupt(next_off, "a node that does not go with the one before").into());
+    }
+    node.append(pm, next);
+    disown();
+    pm.store(node.next(), next.next().get(), Release);
+    pm.persist(node.next());
+    Ok(())
+}
+
+/// What an entry of an inner node says of a child.
+pub(super) fn linked<const LINES: usize>(child: Off<Node<LINES>>) -> NonZeroU64 {
+    NonZeroU64::new(child.link()).expect("a node does not lie at the beginning of a pool")
+}
