@@ -155,7 +155,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     fn lower(&self, top: Held<'_, LINES>) {
         // A node one level lower, or a damage that others will meet.
         let is_sound = |child: &NonZeroU64| self.place(child.get()).is_ok_and(|(_, child, _)| child.level().map(|level| level + 1) == top.node.level());
-        let Some(child) = top.node.value(0).filter(is_sound) else { return top.lock.release_unchanged() };
+        let Some(child) = top.node.value(0).filter(is_sound) else { return drop(top.lock) };
         // What the former top is, a top with one child, is true till its block is used again, for which the worlds of the checker end too soon: see the tests.
         // persist-equivalent(store late): as above.
         self.pool.store(&self.root().top, child.get(), Release);
