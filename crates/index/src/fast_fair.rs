@@ -203,6 +203,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         Ok(Ok(Some(reached)))
     }
 
+    #[inline(always)]
+    fn reach_leaf(&self, target: Target<'_, K>) -> Attempt<Reached<'_, LINES>> {
+        Ok(self.reach(target, 0)?.map(|leaf| leaf.expect("every tree has leaves")))
+    }
+
     /// The node of a link.
     #[inline(always)]
     fn place(&self, link: u64) -> Result<(u64, &Node<LINES>, &Latch), Error> {
@@ -230,8 +235,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     #[inline(always)]
     fn read<T>(&self, target: Target<'_, K>, mut read: impl FnMut(&Node<LINES>) -> Result<T, Error>) -> Result<T, Error> {
         self.retry(|| {
-            let leaf = match self.reach(target, 0)? {
-                Ok(leaf) => leaf.expect("every tree has leaves"),
+            let leaf = match self.reach_leaf(target)? {
+                Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
             };
             let result = read(leaf.node);
@@ -262,8 +267,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     #[inline(always)]
     fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<(usize, Option<NonZeroU64>, Option<Held<'_, LINES>>), Error> {
         self.retry(|| {
-            let leaf = match self.reach(Target::At(key), 0)? {
-                Ok(leaf) => leaf.expect("every tree has leaves"),
+            let leaf = match self.reach_leaf(Target::At(key))? {
+                Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
             };
             let found = leaf.node.rank(&self.pool, key).map(|(slot, is_there)| (slot, is_there.then(|| leaf.node.value(slot)).flatten()));
@@ -276,16 +281,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
 
     #[inline(always)]
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
-        let unwanted = if when == When::Absent { Some(true) } else { (when == When::Present).then_some(false) };
         loop {
-            let (slot, old, held) = self.seek(key, |is_there| unwanted != Some(is_there))?;
+            let (slot, old, held) = self.seek(key, |is_there| when.concerns(is_there))?;
             let Some(held) = held else { return Ok(old) };
             if old.is_some() {
                 held.node.update(&*self.pool, slot, value);
                 return Ok(old);
             }
-            if held.node.count() < Node::<LINES>::CAPACITY {
-                held.node.insert::<K, M>(&self.pool, slot, Entry { head: key.head(0), value });
+            let count = held.node.count();
+            if count < Node::<LINES>::CAPACITY {
+                held.node.insert::<K, M>(&self.pool, slot, count, Entry { head: key.head(0), value });
                 drop(held.lock);
                 self.keys.add(1);
                 return Ok(None);
@@ -298,8 +303,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let (slot, old, held) = self.seek(key, |is_there| is_there)?;
         let Some(held) = held else { return Ok(old) };
-        held.node.remove::<K, M>(&self.pool, slot);
-        let left = held.node.count();
+        let left = held.node.remove::<K, M>(&self.pool, slot);
         drop(held.lock);
         self.keys.add(-1);
         if is_getting_sparse(left, Node::<LINES>::CAPACITY) {
@@ -343,10 +347,7 @@ const NO_NODE: &str = "a link that does not lead to a node";
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize> OrderedIndex<K> for FastFair<K, M, LINES> {
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.read(Target::At(key), |leaf| {
-            let (slot, is_there) = leaf.rank(&self.pool, key)?;
-            Ok(if is_there { leaf.value(slot) } else { None })
-        })
+        Ok(self.seek(key, |_| false)?.1)
     }
 
     fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {

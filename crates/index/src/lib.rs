@@ -17,6 +17,7 @@ pub mod record;
 mod registry;
 mod scan;
 pub mod selective;
+mod shift;
 mod strings;
 mod volatile;
 

@@ -78,6 +78,33 @@ pub(crate) fn kind_of<K: Key + ?Sized>(name: &str) -> u64 {
     u64::from(crc32c::crc32c(name.as_bytes())) << 32 | u64::from(K::WHOLE)
 }
 
+/// Where the root block of an index lies.
+///
+/// # Errors
+/// [`Error::NoSuchIndex`]; damage.
+pub(crate) fn find_root<K: Key + ?Sized, M: Medium>(pool: &Pool<M>, name: &str, kind: &'static str) -> Result<u64, Error> {
+    let root = pool.root(name)?.filter(|root| root.kind == kind_of::<K>(kind));
+    root.map(|root| root.off).ok_or_else(|| Error::NoSuchIndex { name: name.to_owned(), kind })
+}
+
+/// Has all of `items` worked at, each thread at an equal share of them: what comes of the shares, in their order.
+///
+/// # Errors
+/// The first of a share.
+pub(crate) fn in_shares<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&[T]) -> Result<R, Error> + Sync) -> Result<Vec<R>, Error> {
+    let share = items.len().div_ceil(threads.max(1)).max(SHARE_MIN).min(items.len());
+    let (mine, others) = items.split_at(share);
+    let work = &work;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = others.chunks(share).map(|share| scope.spawn(move || work(share))).collect();
+        let mut done = vec![work(mine)?];
+        for worker in workers {
+            done.push(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(done)
+    })
+}
+
 /// A medium that indexes are compiled for here, once, and not again in each program: indexes are most of what a program that uses [`registry`] consists of.
 /// [`Crash`](everleaf_pmem::Crash) and [`Count`](everleaf_pmem::Count) are among them with the features `crash` and `count`.
 pub trait Listed: Medium + Sized {

@@ -110,6 +110,18 @@ pub(crate) enum When {
     Always,
 }
 
+impl When {
+    /// Whether something is to be done about a key, as it is there or not.
+    #[inline(always)]
+    pub(crate) fn concerns(self, is_there: bool) -> bool {
+        match self {
+            Self::Absent => !is_there,
+            Self::Present => is_there,
+            Self::Always => true,
+        }
+    }
+}
+
 impl Write {
     /// The value it sets, and when; nothing for a removal.
     #[inline(always)]
@@ -269,9 +281,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     #[inline(always)]
     fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
-        let unwanted = if when == When::Absent { Some(true) } else { (when == When::Present).then_some(false) };
         loop {
-            let Ok(sought) = self.seek(key, &mut start, |is_there| unwanted != Some(is_there)) else {
+            let Ok(sought) = self.seek(key, &mut start, |is_there| when.concerns(is_there)) else {
                 schedule::spin();
                 continue;
             };

@@ -6,7 +6,7 @@ use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
-use crate::registry::{Recovery, kind_of};
+use crate::registry::{Recovery, find_root, kind_of};
 use crate::selective::leaf;
 use crate::selective::leaf::Placed;
 use crate::selective::router::{Fences, Olc, Router, Target};
@@ -79,12 +79,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
-        let missing = || Error::NoSuchIndex { name: name.to_owned(), kind };
-        let root = pool.root(name)?.ok_or_else(missing)?;
-        if root.kind != kind_of::<K>(kind) {
-            return Err(missing());
-        }
-        let root = Off::<Root>::new(root.off);
+        let root = Off::<Root>::new(find_root::<K, M>(pool, name, kind)?);
         let block = pool.at(root, "the root block of an index does not lie in the pool")?;
         let image = image::take(pool, &block.image, recovery.reach.is_none());
         if let Some(reach) = recovery.reach {

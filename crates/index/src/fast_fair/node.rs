@@ -12,15 +12,7 @@
 //! # Writing (FAST)
 //!
 //! A change shifts entries, word by word, from line to line, each of which is made durable before the next is touched. A crash leaves lines as before, lines as
-//! after, and at most one with a prefix of its stores: a pair of neighbours of which one is a copy, perhaps in two lines. One of the two words of an entry is
-//! unique in its node, its identity: for `u64` keys the head, for byte strings the value (the link of the key's record, or of the child). **Of two neighbours
-//! with equal identities the right one counts**, as in a line of Isle-Tree (`selective/leaf/isle.rs`), and by the same order of stores:
-//!
-//! | step of | identity = head | identity = value |
-//! |---|---|---|
-//! | insert, first copy (into the vacant slot), and appending | head, value | head, value |
-//! | insert, later copies, and the new entry itself | value, head | head, value |
-//! | remove, each copy to the left; also in recovery | head, value | value, head |
+//! after, and at most one with a prefix of its stores: a copy of an entry beside it, perhaps in two lines, by whose identity it is told (`shift.rs`).
 //!
 //! Insert at slot i of n, for each line that it touches 1 flush and 1 fence:
 //! 1. value[n + 1] := 0, unless it is: from the second next store on, it ends the entries. If it is in another line than slot n, persist: a crash that kept
@@ -37,7 +29,8 @@
 
 use crate::Error;
 use crate::key::Key;
-use crate::selective::leaf::Entry;
+use crate::selective::leaf::{self, Entry};
+use crate::shift::{First, HEAD, VALUE, are_one, write};
 use everleaf_pmem::{LINE, Medium, Off, Pm, Word, resident};
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -60,16 +53,6 @@ resident! {
 
 /// Pairs of head and value.
 type Line = [[Word; 2]; SLOTS];
-
-const HEAD: usize = 0;
-const VALUE: usize = 1;
-
-/// The order of the two stores of an entry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum First {
-    Head,
-    Value,
-}
 
 /// What a node is told when it is made.
 pub(super) struct Birth {
@@ -165,13 +148,11 @@ impl<const LINES: usize> Node<LINES> {
     }
 
     /// The key of an entry: in an inner node, the low fence of the child.
-    pub(super) fn key<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, head: u64, value: NonZeroU64) -> Result<K::Owned, Error> {
-        if self.level() != Some(0) {
-            return Ok(K::read_fence(pm, self.child(pm, value)?.low())?.0);
+    pub(super) fn key<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, entry: &Entry) -> Result<K::Owned, Error> {
+        match self.level() {
+            Some(0) => leaf::read::<K, M>(pm, entry),
+            _ => Ok(K::read_fence(pm, self.child(pm, entry.value)?.low())?.0),
         }
-        let mut key = K::Owned::default();
-        K::read(pm, head, value, &mut key)?;
-        Ok(key)
     }
 
     fn child<'p, M: Medium>(&self, pm: &'p Pm<M>, link: NonZeroU64) -> Result<&'p Self, Error> {
@@ -195,23 +176,13 @@ impl<const LINES: usize> Node<LINES> {
 
     #[inline(always)]
     #[track_caller]
-    fn write<M: Medium>(&self, pm: &Pm<M>, slot: usize, entry: [u64; 2], first: First) {
-        let slot = self.slot(slot);
-        for word in if first == First::Head { [HEAD, VALUE] } else { [VALUE, HEAD] } {
-            pm.store(&slot[word], entry[word], Release);
-        }
-    }
-
-    #[inline(always)]
-    #[track_caller]
     fn copy<M: Medium>(&self, pm: &Pm<M>, from: usize, to: usize, first: First) {
-        self.write(pm, to, [self.head(from), self.value_word(from)], first);
+        write(pm, self.slot(to), self.head(from), self.value_word(from), first);
     }
 
-    /// Adds an entry before that of `slot`, durably, to a node with room. See the module documentation.
+    /// Adds an entry before that of `slot`, durably, to a node of `count` entries with room. See the module documentation.
     #[inline(always)]
-    pub(super) fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize, entry: Entry) {
-        let count = self.count();
+    pub(super) fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize, count: usize, entry: Entry) {
         let end = count + 1;
         if end < Self::CAPACITY && self.value_word(end) != 0 {
             pm.store(&self.slot(end)[VALUE], 0, Release);
@@ -219,14 +190,14 @@ impl<const LINES: usize> Node<LINES> {
                 pm.persist(self.line(end));
             }
         }
-        let first = |to| if K::WHOLE && to != count { First::Value } else { First::Head };
+        let first = |to| First::to_the_right::<K>(to == count);
         for to in (slot + 1..=count).rev() {
             self.copy(pm, to - 1, to, first(to));
             if to.is_multiple_of(SLOTS) {
                 pm.persist(self.line(to));
             }
         }
-        self.write(pm, slot, [entry.head, entry.value.get()], first(slot));
+        write(pm, self.slot(slot), entry.head, entry.value.get(), first(slot));
         pm.persist(self.line(slot));
     }
 
@@ -238,17 +209,18 @@ impl<const LINES: usize> Node<LINES> {
         pm.persist(word);
     }
 
-    /// Removes an entry, durably. See the module documentation.
+    /// Removes an entry, durably; how many are left. See the module documentation.
     #[inline(always)]
-    pub(super) fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize) {
+    pub(super) fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize) -> usize {
         let last = self.count() - 1;
         for left in slot..last {
-            self.copy(pm, left + 1, left, if K::WHOLE { First::Head } else { First::Value });
+            self.copy(pm, left + 1, left, First::to_the_left::<K>());
             if (left + 1).is_multiple_of(SLOTS) {
                 pm.persist(self.line(left));
             }
         }
         self.cut(pm, last);
+        last
     }
 
     /// Leaves the first `count` entries and no more, durably.
@@ -267,7 +239,7 @@ impl<const LINES: usize> Node<LINES> {
             pm.store(&self.slot(end)[VALUE], 0, Relaxed);
         }
         for slot in 0..added {
-            self.write(pm, count + slot, [next.head(slot), next.value_word(slot)], First::Head);
+            write(pm, self.slot(count + slot), next.head(slot), next.value_word(slot), First::Head);
         }
         pm.persist(&self.lines[count.min(Self::CAPACITY - 1) / SLOTS..=end.min(Self::CAPACITY - 1) / SLOTS]);
     }
@@ -291,8 +263,7 @@ impl<const LINES: usize> Node<LINES> {
         if let Some(high) = high {
             self.cut_beyond(pm, high)?;
         }
-        let identity = if K::WHOLE { HEAD } else { VALUE };
-        if let Some(right) = (1..self.count()).find(|&slot| self.slot(slot - 1)[identity].get() == self.slot(slot)[identity].get()) {
+        if let Some(right) = (1..self.count()).find(|&slot| are_one::<K>(self.slot(slot - 1), self.slot(slot))) {
             self.remove::<K, M>(pm, right - 1);
         }
         Ok(())
@@ -307,7 +278,7 @@ impl<const LINES: usize> Node<LINES> {
                 continue;
             }
             // A head that is damaged must not have entries cut off that count.
-            let key = self.key::<K, M>(pm, entry.head, entry.value)?;
+            let key = self.key::<K, M>(pm, &entry)?;
             if key.borrow().head(0) != entry.head || key.borrow() < high {
                 return Err(everleaf_pmem::Error::corrupt(pm.offset_of(self).bytes(), "a node with a head that is not that of its key").into());
             }

@@ -6,7 +6,7 @@ use super::{FastFair, LEVEL, LEVELS_MAX, TreeRoot};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
 use crate::latch::{Latches, check_apart};
-use crate::registry::{Recovery, SHARE_MIN, kind_of};
+use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
 use crate::{Error, Key, OrderedIndex, Stats};
@@ -59,12 +59,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
-        let missing = || Error::NoSuchIndex { name: name.to_owned(), kind };
-        let root = pool.root(name)?.ok_or_else(missing)?;
-        if root.kind != kind_of::<K>(kind) {
-            return Err(missing());
-        }
-        let root = Off::<TreeRoot>::new(root.off);
+        let root = Off::<TreeRoot>::new(find_root::<K, M>(pool, name, kind)?);
         let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
         recovery.reach.map_or(Ok(()), |reach| reach.mark(root, size_of::<TreeRoot>()))?;
         let image = image::take(pool, &block.image, recovery.reach.is_none());
@@ -128,17 +123,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         self.for_each_node(|level, place, node| {
             node.check_order::<K, M>(&self.pool)?;
             let (low, high) = (self.low(node)?, self.high(node)?);
-            if let Some((parent, slot)) = place.parent
-                && self.pool.get(parent).and_then(|parent| parent.entries().nth(slot)).is_none_or(|entry| entry.head != low.borrow().head(0))
-            {
-                return Err(self.damage(node, "a node whose low fence is not what the entry above says"));
-            }
             if place.parent.is_none() && (*low.borrow() != *K::LOWEST || high.is_some()) {
                 return Err(self.damage(node, "a top whose range is not all"));
             }
             let mut previous = None;
             for (slot, entry) in node.entries().enumerate() {
-                let key = node.key::<K, M>(&self.pool, entry.head, entry.value)?;
+                let key = node.key::<K, M>(&self.pool, &entry)?;
                 let at_home = key >= low && high.as_ref().is_none_or(|high| key < *high) && key.borrow().head(0) == entry.head;
                 if !at_home || previous.is_some_and(|previous| previous >= key) || level > 0 && slot == 0 && key != low {
                     return Err(self.damage(node, "a node with a key that does not belong there"));
@@ -161,7 +151,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     /// Joins what removals of all keys may have left behind.
     fn join_empty(&self) -> Result<(), Error> {
         for _ in 0..LEVELS_MAX {
-            let mut low = Some(K::LOWEST.to_owned()).filter(|_| self.keys.get() == 0 && self.stats().depth > 1);
+            if self.keys.get() > 0 || self.stats().depth <= 1 {
+                break;
+            }
+            let mut low = Some(K::LOWEST.to_owned());
             while let Some(key) = low {
                 self.join(key.borrow(), 0);
                 low = self.read(Target::At(key.borrow()), |leaf| self.high_above(leaf, key.borrow()))?;
@@ -201,10 +194,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         let top = nodes.next_back().expect("a load of some entries");
         nodes.for_each(|node| _ = node.release());
         self.raise(top);
-        leaf.lock.release_obsolete();
+        self.give_up(leaf, None);
         self.keys.add(count as i64);
         self.leaves.add(leaves as i64 - 1);
-        self.pool.retire(Off::<Node<LINES>>::new(leaf.off), &self.pool.pin());
         Ok(())
     }
 }
@@ -260,21 +252,23 @@ fn adopt<K: Key + ?Sized, M: Medium, const LINES: usize>(pool: &Pool<M>, listed:
     let mut entries = expected.iter().peekable();
     let mut are_orphans = Vec::with_capacity(listed.len());
     for &node in listed {
-        if let Some(Place { off, parent: Some((parent, slot)) }) = entries.peek() {
-            // What is beyond a range is cut off, and a range that is damaged must not have that done.
-            let (parent, low) = (pool.at(*parent, "a node does not lie in the pool")?, low(*off)?);
-            let is_first = |parent: &Node<LINES>| Ok::<_, Error>(*slot > 0 || K::read_fence(pool, parent.low())?.0 == low);
-            if parent.entries().nth(*slot).is_none_or(|entry| entry.head != low.borrow().head(0)) || !is_first(parent)? {
-                return Err(everleaf_pmem::Error::corrupt(off.bytes(), "a node whose low fence is not what the entry above says").into());
-            }
-        }
         let is_expected = match entries.peek() {
-            Some(entry) if entry.off == node => true,
-            Some(Place { off, parent: Some((parent, slot)) }) if low(*off)? == low(node)? => {
-                pool.at(*parent, "a node does not lie in the pool")?.update(pool, *slot, linked(node));
-                true
+            None => false,
+            Some(Place { off, parent: None }) => *off == node,
+            Some(Place { off, parent: Some((parent, slot)) }) => {
+                let (parent, expected) = (pool.at(*parent, "a node does not lie in the pool")?, low(*off)?);
+                // What is beyond a range is cut off, and a range that is damaged must not have that done.
+                if parent.entries().nth(*slot).is_none_or(|entry| entry.head != expected.borrow().head(0))
+                    || *slot == 0 && K::read_fence(pool, parent.low())?.0 != expected
+                {
+                    return Err(everleaf_pmem::Error::corrupt(off.bytes(), "a node whose low fence is not what the entry above says").into());
+                }
+                let has_moved = *off != node && expected == low(node)?;
+                if has_moved {
+                    parent.update(pool, *slot, linked(node));
+                }
+                has_moved || *off == node
             }
-            _ => false,
         };
         if is_expected {
             entries.next();
@@ -329,17 +323,8 @@ fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize>(
         }
         Ok(node.count() as u64)
     };
-    let recover_share = |share: &[Off<Node<LINES>>]| share.iter().map(recover).sum::<Result<u64, Error>>();
-    let share = listed.len().div_ceil(recovery.threads.max(1)).max(SHARE_MIN).min(listed.len());
-    let (mine, others) = listed.split_at(share);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = others.chunks(share).map(|share| scope.spawn(move || recover_share(share))).collect();
-        let mut entries = recover_share(mine)?;
-        for worker in workers {
-            entries += worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        }
-        Ok(entries)
-    })
+    let entries = in_shares(listed, recovery.threads, |share| share.iter().map(recover).sum::<Result<u64, Error>>())?;
+    Ok(entries.into_iter().sum())
 }
 
 /// Calls `mark` with the blocks of a node: offset and size in bytes.

@@ -49,12 +49,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         })();
         match passed {
             Ok((passed, fence)) if passed.has_moved => {
-                held.lock.release_obsolete();
-                let guard = self.pool.pin();
-                self.pool.retire(Off::<Node<LINES>>::new(held.off), &guard);
-                if let Some((fence, _)) = fence {
-                    self.pool.retire(fence, &guard);
-                }
+                self.give_up(held, fence);
                 Ok(Some(passed))
             }
             left => {

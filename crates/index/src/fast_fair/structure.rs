@@ -2,6 +2,7 @@
 
 use super::node::{Birth, Node};
 use super::{FastFair, Held};
+use crate::key::FenceBlock;
 use crate::latch::Latch;
 use crate::selective::leaf::{self, Entry};
 use crate::selective::router::Target;
@@ -53,17 +54,19 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         let (pool, node) = (&*self.pool, full.node);
         let middle = Node::<LINES>::CAPACITY / 2;
         let separator = self.separator(node, level, middle)?;
-        let at = parent.map(|parent| self.slot_behind(parent, separator.borrow(), full.off)).transpose()?;
+        let above = parent.map(|parent| Ok::<_, Error>((parent, self.slot_behind(parent, separator.borrow(), full.off)?))).transpose()?;
         let (low, fence) = separator.borrow().fence(pool)?;
         let upper = pool.alloc::<Node<LINES>>()?;
         upper.build(pool, &Birth { next: node.next().get(), low, level }, node.entries().skip(middle));
         let entry = Entry { head: separator.borrow().head(0), value: linked(upper.off()) };
-        let top = if parent.is_none() {
-            let (first, top) = (Entry { head: K::LOWEST.head(0), value: linked(Off::<Node<LINES>>::new(full.off)) }, pool.alloc::<Node<LINES>>()?);
-            top.build(pool, &Birth { next: 0, low: 0, level: level + 1 }, [first, entry].into_iter());
-            Some(top)
-        } else {
-            None
+        let top = match above {
+            Some(_) => None,
+            None => {
+                let first = Entry { head: K::LOWEST.head(0), value: linked(Off::<Node<LINES>>::new(full.off)) };
+                let top = pool.alloc::<Node<LINES>>()?;
+                top.build(pool, &Birth { next: 0, low: 0, level: level + 1 }, [first, entry].into_iter());
+                Some(top)
+            }
         };
         let (upper, fence, top) = pool.fence_all((upper.flush(), fence.map(|fence| fence.flush()), top.map(|top| top.flush())));
         // The last that can fail.
@@ -72,10 +75,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         fence.map(Durable::release);
         pool.link(node.next(), upper);
         node.cut(pool, middle);
-        match (parent.zip(at), top) {
-            (Some((parent, at)), _) => parent.insert::<K, M>(pool, at, entry),
-            (None, Some(top)) => self.raise(top),
-            (None, None) => unreachable!("what has no parent is given one"),
+        if let Some((parent, at)) = above {
+            parent.insert::<K, M>(pool, at, parent.count(), entry);
+        }
+        if let Some(top) = top {
+            self.raise(top);
         }
         if level == 0 {
             self.leaves.add(1);
@@ -161,8 +165,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         self.pool.store(&self.root().top, child.get(), Release);
         // persist-equivalent(flush drop, flush neighbour, fence drop): as above.
         self.pool.persist(&self.root().top);
-        top.lock.release_obsolete();
-        self.pool.retire(Off::<Node<LINES>>::new(top.off), &self.pool.pin());
+        self.give_up(top, None);
+    }
+
+    /// Gives up a latched node that nothing leads to any more, durably, and its low fence.
+    pub(super) fn give_up(&self, Held { off, lock, .. }: Held<'_, LINES>, fence: FenceBlock) {
+        lock.release_obsolete();
+        let guard = self.pool.pin();
+        self.pool.retire(Off::<Node<LINES>>::new(off), &guard);
+        if let Some((fence, _)) = fence {
+            self.pool.retire(fence, &guard);
+        }
     }
 
     fn join_children(&self, key: &K, level: usize, parent: &Node<LINES>) -> Result<bool, Error> {
@@ -178,35 +191,25 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
                 return prevented.map(|_| false);
             }
         };
-        let fence = K::read_fence(&*self.pool, right.node.low());
         let is_worth_it = are_worth_merging(left.node.count(), right.node.count(), Node::<LINES>::CAPACITY);
-        let joined = match fence {
-            Ok((_, fence)) if is_worth_it => {
-                take_over::<K, M, LINES>(&self.pool, left.node, (right.off, right.node), || parent.remove::<K, M>(&self.pool, at)).map(|()| fence)
+        let disown = || _ = parent.remove::<K, M>(&self.pool, at);
+        let joined = match K::read_fence(&*self.pool, right.node.low()) {
+            Ok((_, fence)) if is_worth_it => take_over::<K, M, LINES>(&self.pool, left.node, (right.off, right.node), disown).map(|()| Some(fence)),
+            fence => fence.map(|_| None),
+        };
+        match joined {
+            Ok(Some(fence)) => {
+                drop(left.lock);
+                self.give_up(right, fence);
+                self.leaves.add(if level == 0 { -1 } else { 0 });
+                Ok(true)
             }
-            fence => {
+            left_alone => {
                 right.lock.release_unchanged();
                 left.lock.release_unchanged();
-                return fence.map(|_| false);
+                left_alone.map(|_| false)
             }
-        };
-        let fence = match joined {
-            Ok(fence) => fence,
-            Err(error) => {
-                right.lock.release_unchanged();
-                left.lock.release_unchanged();
-                return Err(error);
-            }
-        };
-        drop(left.lock);
-        right.lock.release_obsolete();
-        let guard = self.pool.pin();
-        self.pool.retire(Off::<Node<LINES>>::new(right.off), &guard);
-        if let Some((fence, _)) = fence {
-            self.pool.retire(fence, &guard);
         }
-        self.leaves.add(if level == 0 { -1 } else { 0 });
-        Ok(true)
     }
 
     /// Latches the node of a link, if nobody is in the way.

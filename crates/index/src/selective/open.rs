@@ -10,7 +10,7 @@ use super::{Selective, TreeRoot};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
 use crate::latch::{Latches, check_apart};
-use crate::registry::{Recovery, SHARE_MIN, kind_of};
+use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::{Error, Key, Stats};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, probe};
 use std::borrow::Borrow;
@@ -115,12 +115,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
     pub fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>, build: Build<K, R>) -> Result<Self, Error> {
-        let missing = || Error::NoSuchIndex { name: name.to_owned(), kind };
-        let root = pool.root(name)?.ok_or_else(missing)?;
-        if root.kind != kind_of::<K>(kind) {
-            return Err(missing());
-        }
-        let root = Off::<TreeRoot>::new(root.off);
+        let root = Off::<TreeRoot>::new(find_root::<K, M>(pool, name, kind)?);
         let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
         let waypoints = Waypoints::at::<K, L, M>(pool, &block.waypoints)?;
         if let Some(reach) = recovery.reach {
@@ -433,16 +428,7 @@ fn recover_all<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(
         };
         share.iter().enumerate().map(recover_at).collect::<Result<Vec<_>, Error>>()
     };
-    let share = leaves.len().div_ceil(recovery.threads.max(1)).max(SHARE_MIN).min(leaves.len());
-    let (mine, others) = leaves.split_at(share);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = others.chunks(share).map(|share| scope.spawn(move || recover_share(share))).collect();
-        let mut found = recover_share(mine)?;
-        for worker in workers {
-            found.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        }
-        Ok(found)
-    })
+    Ok(in_shares(leaves, recovery.threads, recover_share)?.into_iter().flatten().collect())
 }
 
 /// The blocks of a tree must not overlap.

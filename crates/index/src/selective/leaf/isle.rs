@@ -14,18 +14,7 @@
 //! # Writing
 //!
 //! A change shifts entries within one line, word by word, and counts: line, flush, counter, flush, one fence for both. A crash leaves a prefix of the line's
-//! stores, so it can leave a pair of neighbours of which one is a copy. *Which* one must show, whatever the user's values are. One of the two words of an entry
-//! is unique in its leaf, its identity: for `u64` keys the head, for byte strings the value (the link of the key's own record). The stores are ordered so that
-//! **of two neighbours with equal identities the right one counts**:
-//!
-//! | step of | identity = head | identity = value |
-//! |---|---|---|
-//! | insert, first copy (into a vacant slot), and appending | head, value | head, value |
-//! | insert, later copies, and the new entry itself | value, head | head, value |
-//! | remove, each copy to the left; also in recovery | head, value | value, head |
-//!
-//! The right column is the paper's order, in which equal values of two live entries look like an interrupted shift; the middle column is ours, for values of
-//! any kind.
+//! stores, so it can leave a copy of an entry beside it, by whose identity it is told (`shift.rs`).
 //!
 //! Insert, 2 flushes and 1 fence:
 //! 1. shift greater entries to the right and write the new one, in the order above; flush the line. A crash within: the copy is taken back (or, when the shift
@@ -57,6 +46,7 @@
 use super::{Birth, Change, Entry, LeafLayout, Written};
 use crate::record::Record;
 use crate::selective::structure::Replaced;
+use crate::shift::{First, HEAD, VALUE, are_one, write};
 use crate::{Error, Key};
 use everleaf_pmem::{Medium, Pm, Word, resident, vector};
 use std::num::NonZeroU64;
@@ -79,46 +69,12 @@ resident! {
 /// Pairs of head and value.
 type Line = [[Word; 2]; SLOTS];
 
-const HEAD: usize = 0;
-const VALUE: usize = 1;
-
-/// The order of the two stores of an entry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum First {
-    Head,
-    Value,
-}
-
-/// Whether an entry's identity is its head or its value.
-const fn identity<K: Key + ?Sized>() -> usize {
-    if K::WHOLE { HEAD } else { VALUE }
-}
-
-/// The order that makes the right neighbour count when something moves to the left.
-const fn first_to_the_left<K: Key + ?Sized>() -> First {
-    if K::WHOLE { First::Head } else { First::Value }
-}
-
-#[inline(always)]
-#[track_caller]
-fn write<M: Medium>(pm: &Pm<M>, slot: &[Word; 2], head: u64, value: u64, first: First) {
-    let stores = [(&slot[HEAD], head), (&slot[VALUE], value)];
-    for (word, value) in if first == First::Head {
-        stores
-    } else {
-        let [head, value] = stores;
-        [value, head]
-    } {
-        pm.store(word, value, Release);
-    }
-}
-
 /// Shifts the entries behind `slot` to the left over it; `count` is the number of entries. The caller flushes the line.
 #[inline]
 #[track_caller]
 fn shift_left<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, line: &Line, slot: usize, count: usize) {
     for to in slot..count - 1 {
-        write(pm, &line[to], line[to + 1][HEAD].get(), line[to + 1][VALUE].get(), first_to_the_left::<K>());
+        write(pm, &line[to], line[to + 1][HEAD].get(), line[to + 1][VALUE].get(), First::to_the_left::<K>());
     }
     pm.store(&line[count - 1][VALUE], 0, Release);
 }
@@ -172,7 +128,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
             }
             slot -= 1;
         }
-        let first = |to| if K::WHOLE && to != count { First::Value } else { First::Head };
+        let first = |to| First::to_the_right::<K>(to == count);
         for from in (slot..count).rev() {
             write(pm, &line[from + 1], line[from][HEAD].get(), line[from][VALUE].get(), first(from + 1));
         }
@@ -211,7 +167,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         if line[count..].iter().any(|slot| slot[VALUE].get() != 0) {
             return Err(self.damage(pm, number, "a line of a leaf with a hole"));
         }
-        let copy = (1..count).find(|&slot| line[slot - 1][identity::<K>()].get() == line[slot][identity::<K>()].get());
+        let copy = (1..count).find(|&slot| are_one::<K>(&line[slot - 1], &line[slot]));
         if let Some(right) = copy {
             shift_left::<K, M>(pm, line, right - 1, count);
             // persist-equivalent(fence drop): as below. The copy is in a line by itself, and is removed anew.
