@@ -60,11 +60,12 @@
 mod node;
 mod open;
 mod relocate;
+mod sentinels;
 mod structure;
 
 use crate::counter::Counter;
 use crate::image::Gate;
-use crate::latch::{Latch, Latches, Locked, Restart};
+use crate::latch::{Latch, Latches, Locked, Place, Restart};
 use crate::record::Record;
 use crate::scan::{bound_behind, scan_leaves, scan_target, with_key};
 use crate::selective::When;
@@ -74,6 +75,7 @@ use crate::selective::structure::is_getting_sparse;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 use node::Node;
+use sentinels::Sentinels;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -95,10 +97,10 @@ resident! {
 const LEVELS_MAX: usize = 48;
 
 /// See the module documentation.
-pub(crate) struct FastFair<K: Key + ?Sized, M: Medium, const LINES: usize> {
+pub(crate) struct FastFair<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> {
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
-    latches: Latches<Node<LINES>>,
+    latches: Latches<Node<LINES>, Sentinels<SENTINELS>>,
     keys: Counter,
     leaves: Counter,
     splits: Counter,
@@ -106,39 +108,82 @@ pub(crate) struct FastFair<K: Key + ?Sized, M: Medium, const LINES: usize> {
     _key: PhantomData<fn(&K)>,
 }
 
-/// A node and the version at which it was found.
-struct Reached<'a, const LINES: usize> {
+/// A node, and what there is in DRAM for it.
+#[derive(Clone, Copy)]
+struct Found<'a, const LINES: usize, const SENTINELS: usize> {
     off: u64,
     node: &'a Node<LINES>,
     latch: &'a Latch,
+    sentinels: &'a Sentinels<SENTINELS>,
+}
+
+/// A node and the version at which it was found.
+struct Reached<'a, const LINES: usize, const SENTINELS: usize> {
+    at: Found<'a, LINES, SENTINELS>,
     version: u64,
 }
 
-impl<'a, const LINES: usize> Reached<'a, LINES> {
+impl<'a, const LINES: usize, const SENTINELS: usize> Reached<'a, LINES, SENTINELS> {
     /// Whether nothing has changed since.
     #[inline(always)]
     #[track_caller]
     fn validate(&self) -> Result<(), Restart> {
-        self.latch.validate_unappended(self.version)
+        self.at.latch.validate_unappended(self.version)
     }
 
     #[track_caller]
-    fn lock(self) -> Result<Held<'a, LINES>, Restart> {
-        Ok(Held { off: self.off, node: self.node, lock: self.latch.lock_from(self.version)? })
+    fn lock(self) -> Result<Held<'a, LINES, SENTINELS>, Restart> {
+        let Found { off, node, latch, sentinels } = self.at;
+        Ok(Held { off, node, sentinels, lock: latch.lock_from(self.version)? })
+    }
+
+    /// Learns the sentinels, unless somebody is in the way.
+    #[cold]
+    fn learn(&self) -> Result<(), Restart> {
+        let lock = self.at.latch.lock_from(self.version)?;
+        self.at.sentinels.learn(self.at.node);
+        // Nothing that readers would see, or have seen, is different.
+        lock.release_unchanged();
+        Ok(())
     }
 }
 
 /// A latched node.
-struct Held<'a, const LINES: usize> {
+struct Held<'a, const LINES: usize, const SENTINELS: usize> {
     off: u64,
     node: &'a Node<LINES>,
+    sentinels: &'a Sentinels<SENTINELS>,
     lock: Locked<'a>,
+}
+
+impl<const LINES: usize, const SENTINELS: usize> Held<'_, LINES, SENTINELS> {
+    /// Number of entries.
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.node.count(self.sentinels.last())
+    }
+
+    /// Adds an entry before that of `slot`, durably, to a node of `count` entries with room.
+    #[inline(always)]
+    fn insert<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, slot: usize, count: usize, entry: Entry) {
+        self.node.insert::<K, M>(pool, slot, count, entry);
+        self.sentinels.follow(self.node, slot..=count, count + 1);
+    }
+
+    /// Removes an entry, durably; how many are left.
+    #[inline(always)]
+    fn remove<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, slot: usize) -> usize {
+        let count = self.count();
+        self.node.remove::<K, M>(pool, slot, count);
+        self.sentinels.follow(self.node, slot..=count - 1, count - 1);
+        count - 1
+    }
 }
 
 /// What was read stands for nothing, what was found out does: damage.
 type Attempt<T> = Result<Result<T, Error>, Restart>;
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
     fn root(&self) -> &TreeRoot {
         self.pool.get(self.root).expect("the root block was checked when the tree was opened")
     }
@@ -149,13 +194,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
 
     /// Finds the node of a level that `target` is in, at a version at which it was there; `None` if the tree is not so high.
     #[inline(always)]
-    fn reach(&self, target: Target<'_, K>, level: usize) -> Attempt<Option<Reached<'_, LINES>>> {
+    fn reach(&self, target: Target<'_, K>, level: usize) -> Attempt<Option<Reached<'_, LINES, SENTINELS>>> {
         let top = self.root().top.get();
         let is_still_top = || if self.root().top.get() == top { Ok(()) } else { Err(Restart) };
-        let (off, node, latch) = match self.place(top) {
-            Ok(place) => place,
+        let at = match self.place(top) {
+            Ok(found) => found,
             Err(error) => return is_still_top().map(|()| Err(error)),
         };
+        let Found { node, latch, .. } = at;
         // It has had its level since before it became the top. The caller may hold the latch of a top that is not high enough.
         let Some(mut height) = node.level() else { return is_still_top().map(|()| Err(self.damage(node, LEVEL))) };
         if height < level {
@@ -171,62 +217,84 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
             schedule::rest();
             return Err(Restart);
         };
-        let mut reached = Reached { off, node, latch, version };
+        let mut reached = Reached { at, version };
         is_still_top()?;
         if node.level() != Some(height) {
             // It gave way, was used again, and is the top again.
             reached.validate()?;
             return Err(Restart);
         }
+        self.touch(&reached)?;
         while height > level {
-            let child = self.child(reached.node, target);
+            let child = self.child(&reached.at, target);
             reached.validate()?;
-            let (off, node, latch) = match child.and_then(|link| self.place(link)) {
-                Ok(place) => place,
+            let at = match child.and_then(|link| self.place(link)) {
+                Ok(found) => found,
                 Err(error) => return Ok(Err(error)),
             };
-            if Node::<LINES>::ASKED {
+            let Found { node, latch, .. } = at;
+            if SENTINELS == 0 && Node::<LINES>::ASKED {
                 probe::prefetch_lines(node);
             }
-            let Ok(version) = latch.read_below(reached.latch, reached.version) else {
+            let Ok(version) = latch.read_below(reached.at.latch, reached.version) else {
                 let is_dead = latch.is_dead();
                 reached.validate()?;
                 return if is_dead { Ok(Err(self.damage(node, NO_NODE))) } else { Err(Restart) };
             };
             height -= 1;
-            let below = Reached { off, node, latch, version };
+            let below = Reached { at, version };
             if node.level() != Some(height) {
                 return below.validate().map(|()| Err(self.damage(node, LEVEL)));
             }
             reached = below;
+            self.touch(&reached)?;
         }
         Ok(Ok(Some(reached)))
     }
 
     #[inline(always)]
-    fn reach_leaf(&self, target: Target<'_, K>) -> Attempt<Reached<'_, LINES>> {
+    fn reach_leaf(&self, target: Target<'_, K>) -> Attempt<Reached<'_, LINES, SENTINELS>> {
         Ok(self.reach(target, 0)?.map(|leaf| leaf.expect("every tree has leaves")))
+    }
+
+    /// Has the sentinels of a node known, if it has any.
+    #[inline(always)]
+    fn touch(&self, reached: &Reached<'_, LINES, SENTINELS>) -> Result<(), Restart> {
+        if reached.at.sentinels.are_unknown() { reached.learn() } else { Ok(()) }
     }
 
     /// The node of a link.
     #[inline(always)]
-    fn place(&self, link: u64) -> Result<(u64, &Node<LINES>, &Latch), Error> {
+    fn place(&self, link: u64) -> Result<Found<'_, LINES, SENTINELS>, Error> {
         let off = Off::<Node<LINES>>::from_link(link)?;
         let node = self.pool.at(off, "a node does not lie in the pool")?;
-        let latch = self.latches.of(off.bytes()).map_err(|Restart| self.damage(node, NO_NODE))?;
-        Ok((off.bytes(), node, latch))
+        let Place { latch, beside } = self.latches.place(off.bytes()).map_err(|Restart| self.damage(node, NO_NODE))?;
+        Ok(Found { off: off.bytes(), node, latch, sentinels: beside })
+    }
+
+    /// Makes what there is in DRAM for new nodes ready, for all of them or none.
+    fn begin(&self, nodes: &[u64]) -> Result<(), Error> {
+        self.latches.begin(nodes)?;
+        nodes.iter().filter_map(|node| self.latches.place(*node).ok()).for_each(|place| place.beside.forget());
+        Ok(())
+    }
+
+    /// [`Node::rank`], from where the sentinels say.
+    #[inline(always)]
+    fn rank(&self, node: &Node<LINES>, sentinels: &Sentinels<SENTINELS>, key: &K) -> Result<(usize, bool), Error> {
+        node.rank(&self.pool, key, sentinels.start(key.head(0)))
     }
 
     /// The link of the child that leads to a target.
     #[inline(always)]
-    fn child(&self, node: &Node<LINES>, target: Target<'_, K>) -> Result<u64, Error> {
+    fn child(&self, &Found { node, sentinels, .. }: &Found<'_, LINES, SENTINELS>, target: Target<'_, K>) -> Result<u64, Error> {
         let slot = match target {
             Target::At(key) => {
-                let (below, is_there) = node.rank(&self.pool, key)?;
+                let (below, is_there) = self.rank(node, sentinels, key)?;
                 below + usize::from(is_there)
             }
-            Target::Below(key) => node.rank(&self.pool, key)?.0,
-            Target::Last => node.count(),
+            Target::Below(key) => self.rank(node, sentinels, key)?.0,
+            Target::Last => node.count(sentinels.last()),
         };
         node.value(slot.saturating_sub(1)).map(NonZeroU64::get).ok_or_else(|| self.damage(node, "an inner node without children"))
     }
@@ -239,7 +307,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
                 Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
             };
-            let result = read(leaf.node);
+            let result = read(leaf.at.node);
             leaf.validate().map(|()| result)
         })
     }
@@ -255,7 +323,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Latches the node of a level that a target is in; `None` if the tree is not so high.
-    fn hold(&self, target: Target<'_, K>, level: usize) -> Result<Option<Held<'_, LINES>>, Error> {
+    fn hold(&self, target: Target<'_, K>, level: usize) -> Result<Option<Held<'_, LINES, SENTINELS>>, Error> {
         self.retry(|| match self.reach(target, level)? {
             Ok(Some(reached)) => Ok(Ok(Some(reached.lock()?))),
             Ok(None) => Ok(Ok(None)),
@@ -265,13 +333,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
 
     /// Finds `key` in its leaf, and latches that if `concerns` whether it is there: its slot, or that before which it belongs, and its value.
     #[inline(always)]
-    fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<(usize, Option<NonZeroU64>, Option<Held<'_, LINES>>), Error> {
+    fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<(usize, Option<NonZeroU64>, Option<Held<'_, LINES, SENTINELS>>), Error> {
         self.retry(|| {
             let leaf = match self.reach_leaf(Target::At(key))? {
                 Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
             };
-            let found = leaf.node.rank(&self.pool, key).map(|(slot, is_there)| (slot, is_there.then(|| leaf.node.value(slot)).flatten()));
+            let Found { node, sentinels, .. } = leaf.at;
+            let found = self.rank(node, sentinels, key).map(|(slot, is_there)| (slot, is_there.then(|| node.value(slot)).flatten()));
             match found {
                 Ok((slot, value)) if concerns(value.is_some()) => Ok(Ok((slot, value, Some(leaf.lock()?)))),
                 found => leaf.validate().map(|()| found.map(|(slot, value)| (slot, value, None))),
@@ -288,9 +357,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
                 held.node.update(&*self.pool, slot, value);
                 return Ok(old);
             }
-            let count = held.node.count();
+            let count = held.count();
             if count < Node::<LINES>::CAPACITY {
-                held.node.insert::<K, M>(&self.pool, slot, count, Entry { head: key.head(0), value });
+                held.insert::<K, M>(&self.pool, slot, count, Entry { head: key.head(0), value });
                 drop(held.lock);
                 self.keys.add(1);
                 return Ok(None);
@@ -303,7 +372,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let (slot, old, held) = self.seek(key, |is_there| is_there)?;
         let Some(held) = held else { return Ok(old) };
-        let left = held.node.remove::<K, M>(&self.pool, slot);
+        let left = held.remove::<K, M>(&self.pool, slot);
         drop(held.lock);
         self.keys.add(-1);
         if is_getting_sparse(left, Node::<LINES>::CAPACITY) {
@@ -322,7 +391,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     fn high(&self, node: &Node<LINES>) -> Result<Option<K::Owned>, Error> {
         match node.next().get() {
             0 => Ok(None),
-            next => Ok(Some(self.low(self.place(next)?.1)?)),
+            next => Ok(Some(self.low(self.place(next)?.node)?)),
         }
     }
 
@@ -345,7 +414,7 @@ const LEVEL: &str = "a node that is not of the level where it is";
 const ASIDE: &str = "a node that what leads to it does not belong to";
 const NO_NODE: &str = "a link that does not lead to a node";
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize> OrderedIndex<K> for FastFair<K, M, LINES> {
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> OrderedIndex<K> for FastFair<K, M, LINES, SENTINELS> {
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         Ok(self.seek(key, |_| false)?.1)
     }
@@ -414,7 +483,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> OrderedIndex<K> for FastFai
 
     fn stats(&self) -> Stats {
         let leaves = self.leaves.get();
-        let top = self.place(self.root().top.get()).ok().and_then(|(_, node, _)| node.level());
+        let top = self.place(self.root().top.get()).ok().and_then(|found| found.node.level());
         Stats {
             keys: self.keys.get(),
             leaves,
@@ -429,8 +498,27 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> OrderedIndex<K> for FastFai
 #[cfg(test)]
 mod tests {
     use super::*;
-    use everleaf_pmem::{Crash, CrashOptions, Memory, PoolOptions, Seen, WORD};
+    use everleaf_pmem::{Crash, CrashOptions, Hardware, Memory, PoolOptions, Seen, WORD};
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// However a node came to hold what it does, its sentinels lead to the last line that begins below a key, and no earlier one.
+    #[test]
+    fn sentinels_lead_to_the_line() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+        let tree = FastFair::<u64, _, 3, 3>::create(&pool, "tree", "fast-fair-s-256").unwrap();
+        let mut led = 0;
+        for step in 0..2000u64 {
+            let key = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
+            _ = if step % 3 == 0 { tree.remove(&key) } else { tree.insert(&key, NonZeroU64::MIN) }.unwrap();
+            for key in (0..256).filter(|key| tree.get(key).unwrap().is_some()) {
+                let leaf = tree.retry(|| tree.reach_leaf(Target::At(&key))).unwrap().at;
+                let slot = leaf.node.rank(&*tree.pool, &key, 0).unwrap().0;
+                assert_eq!(leaf.sentinels.start(key), slot.saturating_sub(1) / node::SLOTS * node::SLOTS, "step {step}, key {key}");
+                led += usize::from(slot > node::SLOTS);
+            }
+        }
+        assert!(led > 10_000, "{led}");
+    }
 
     /// The block of a top that has given way to its child is used again. A crash that left it the top would lose everything.
     #[test]
@@ -438,7 +526,7 @@ mod tests {
         let memory = Memory::new(256 << 10).unwrap();
         let life = Crash::new(&memory).live(CrashOptions::default());
         let pool = Pool::create_in(Arc::clone(&memory), life.medium(), PoolOptions { size_max: memory.size(), ..PoolOptions::default() }).unwrap();
-        let tree = FastFair::<u64, _, 1>::create(&pool, "tree", "fast-fair-128").unwrap();
+        let tree = FastFair::<u64, _, 1, 0>::create(&pool, "tree", "fast-fair-128").unwrap();
         (1..=5).for_each(|key| assert_eq!(tree.insert(&key, NonZeroU64::MIN).unwrap(), None));
         assert_eq!(tree.stats().depth, 2);
         (2..=5).for_each(|key| assert!(tree.remove(&key).unwrap().is_some()));

@@ -13,6 +13,7 @@
 
 use crate::Error;
 use crate::arena::Arena;
+use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
@@ -35,7 +36,7 @@ const SPINS: u32 = 128;
 pub struct Restart;
 
 /// All zeroes it has not begun. See the module documentation.
-#[derive(bytemuck::Zeroable)]
+#[derive(Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Latch(AtomicU64);
 
@@ -315,21 +316,35 @@ impl Drop for Appending<'_> {
     }
 }
 
+/// A latch, and what there is in DRAM beside it for the same place: all zeroes at first, and as a former life has left it later.
+#[derive(Zeroable)]
+#[repr(C)]
+pub(crate) struct Place<B> {
+    pub(crate) latch: Latch,
+    pub(crate) beside: B,
+}
+
 /// One latch for each place where a leaf, or another node that persists, can lie: blocks of equal size that do not overlap have different quotients.
-pub(crate) struct Latches<L> {
-    latches: Arena<Latch, 64>,
+pub(crate) struct Latches<L, B = ()> {
+    places: Arena<Place<B>, 64>,
     _leaf: PhantomData<fn(&L)>,
 }
 
-impl<L> Latches<L> {
+impl<L, B: Zeroable> Latches<L, B> {
     pub(crate) fn new() -> Self {
-        Self { latches: Arena::new(), _leaf: PhantomData }
+        Self { places: Arena::new(), _leaf: PhantomData }
     }
 
-    /// The latch of a leaf that may be out of date.
+    /// What there is for a leaf that may be out of date.
+    #[inline(always)]
+    pub(crate) fn place(&self, leaf: u64) -> Result<&Place<B>, Restart> {
+        self.places.get(leaf as usize / size_of::<L>()).ok_or(Restart)
+    }
+
+    /// Its latch.
     #[inline(always)]
     pub(crate) fn of(&self, leaf: u64) -> Result<&Latch, Restart> {
-        self.latches.get(leaf as usize / size_of::<L>()).ok_or(Restart)
+        Ok(&self.place(leaf)?.latch)
     }
 
     /// Makes the latches of new leaves ready, of all or none.
@@ -337,7 +352,7 @@ impl<L> Latches<L> {
     /// # Errors
     /// One of them is a leaf already: a pool whose list of free blocks is forged. With one latch for two, they would be waited for without an end.
     pub(crate) fn begin(&self, leaves: &[u64]) -> Result<(), Error> {
-        let latch = |leaf: u64| self.latches.get_or_make(leaf as usize / size_of::<L>());
+        let latch = |leaf: u64| &self.places.get_or_make(leaf as usize / size_of::<L>()).latch;
         match leaves.iter().position(|&leaf| !latch(leaf).revive()) {
             None => Ok(()),
             Some(at) => {

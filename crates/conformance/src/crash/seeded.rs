@@ -111,7 +111,7 @@ fn flagged<const MISTAKE: usize>(options: &Options) -> Report {
 const TREE: &str = "isle-128/u64";
 const EVER: &str = "ever-64/u64";
 const ISLE: &str = "leaf/isle.rs";
-const FAIR: &str = "fast-fair-256/u64";
+const FAIR: &str = "fast-fair-s-256/u64";
 const NODE: &str = "fast_fair/node.rs";
 const REPLACED: &str = "structure/replaced.rs";
 /// Where readers look whether they may believe what they have read.

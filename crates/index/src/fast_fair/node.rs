@@ -79,7 +79,7 @@ impl<const LINES: usize> Node<LINES> {
     }
 
     #[inline(always)]
-    fn head(&self, slot: usize) -> u64 {
+    pub(super) fn head(&self, slot: usize) -> u64 {
         self.slot(slot)[HEAD].get()
     }
 
@@ -94,10 +94,10 @@ impl<const LINES: usize> Node<LINES> {
         NonZeroU64::new(self.value_word(slot))
     }
 
-    /// Number of entries.
+    /// Number of entries, which are not fewer than `from`.
     #[inline]
-    pub(super) fn count(&self) -> usize {
-        (0..Self::CAPACITY).find(|&slot| self.value_word(slot) == 0).unwrap_or(Self::CAPACITY)
+    pub(super) fn count(&self, from: usize) -> usize {
+        (from..Self::CAPACITY).find(|&slot| self.value_word(slot) == 0).unwrap_or(Self::CAPACITY)
     }
 
     /// The entries, in order.
@@ -123,11 +123,11 @@ impl<const LINES: usize> Node<LINES> {
         Off::<()>::of_link(self.level.get()).map(|level| level.bytes() as usize)
     }
 
-    /// Number of entries below `key`, and whether the one behind them is its own.
+    /// Number of entries below `key`, and whether the one behind them is its own. The heads of those before slot `from` are below that of the key.
     #[inline(always)]
-    pub(super) fn rank<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<(usize, bool), Error> {
+    pub(super) fn rank<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K, from: usize) -> Result<(usize, bool), Error> {
         let head = key.head(0);
-        let below = (0..Self::CAPACITY).find(|&slot| self.value_word(slot) == 0 || self.head(slot) >= head).unwrap_or(Self::CAPACITY);
+        let below = (from..Self::CAPACITY).find(|&slot| self.value_word(slot) == 0 || self.head(slot) >= head).unwrap_or(Self::CAPACITY);
         let has_head = |slot: usize| slot < Self::CAPACITY && self.value_word(slot) != 0 && self.head(slot) == head;
         if K::WHOLE {
             return Ok((below, has_head(below)));
@@ -209,10 +209,10 @@ impl<const LINES: usize> Node<LINES> {
         pm.persist(word);
     }
 
-    /// Removes an entry, durably; how many are left. See the module documentation.
+    /// Removes one of `count` entries, durably. See the module documentation.
     #[inline(always)]
-    pub(super) fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize) -> usize {
-        let last = self.count() - 1;
+    pub(super) fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize, count: usize) {
+        let last = count - 1;
         for left in slot..last {
             self.copy(pm, left + 1, left, First::to_the_left::<K>());
             if (left + 1).is_multiple_of(SLOTS) {
@@ -220,7 +220,6 @@ impl<const LINES: usize> Node<LINES> {
             }
         }
         self.cut(pm, last);
-        last
     }
 
     /// Leaves the first `count` entries and no more, durably.
@@ -233,7 +232,7 @@ impl<const LINES: usize> Node<LINES> {
     /// crash before that has the first of them cut off, and with it whatever there is behind, which may be what was there before, if lines are torn from each
     /// other.
     pub(super) fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self) {
-        let (count, added) = (self.count(), next.count());
+        let (count, added) = (self.count(0), next.count(0));
         let end = count + added;
         if end < Self::CAPACITY {
             pm.store(&self.slot(end)[VALUE], 0, Relaxed);
@@ -263,8 +262,9 @@ impl<const LINES: usize> Node<LINES> {
         if let Some(high) = high {
             self.cut_beyond(pm, high)?;
         }
-        if let Some(right) = (1..self.count()).find(|&slot| are_one::<K>(self.slot(slot - 1), self.slot(slot))) {
-            self.remove::<K, M>(pm, right - 1);
+        let count = self.count(0);
+        if let Some(right) = (1..count).find(|&slot| are_one::<K>(self.slot(slot - 1), self.slot(slot))) {
+            self.remove::<K, M>(pm, right - 1, count);
         }
         Ok(())
     }
@@ -295,7 +295,7 @@ impl<const LINES: usize> Node<LINES> {
             Order::Equal => !K::WHOLE && self.value_word(slot - 1) != self.value_word(slot),
             Order::Greater => false,
         };
-        match (1..self.count()).all(are_apart) {
+        match (1..self.count(0)).all(are_apart) {
             true => Ok(()),
             false => Err(everleaf_pmem::Error::corrupt(pm.offset_of(self).bytes(), "a node whose entries do not ascend").into()),
         }

@@ -17,7 +17,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
     /// Creates an empty tree and links it as a root of the pool.
     ///
     /// # Errors
@@ -39,6 +39,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
 
     /// A tree of these nodes.
     fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, nodes: &[Off<Node<LINES>>], leaf_count: usize, key_count: u64) -> Result<Self, Error> {
+        const { assert!(SENTINELS == 0 || SENTINELS == LINES, "one for each line") };
         let places: Vec<u64> = nodes.iter().map(|node| node.bytes()).collect();
         check_apart(places.iter().map(|place| (*place, size_of::<Node<LINES>>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect())?;
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
@@ -136,7 +137,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
                 previous = Some(key);
             }
             if level == 0 {
-                keys += node.count() as u64;
+                keys += node.count(0) as u64;
                 leaves += 1;
             }
             Ok(())
@@ -167,7 +168,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         self.join_empty()?;
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
-        let is_only = |leaf: &Node<LINES>| leaf.count() == 0 && leaf.next().get() == 0;
+        let is_only = |leaf: &Node<LINES>| leaf.count(0) == 0 && leaf.next().get() == 0;
         if !self.read(Target::At(K::LOWEST), |leaf| Ok(is_only(leaf)))? {
             return Err(not_empty());
         }
@@ -185,7 +186,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         let leaves = built.leaves;
         let (nodes, fences) = self.pool.fence_all((built.nodes, built.fences));
         let places: Vec<u64> = nodes.iter().map(|node| node.off().bytes()).collect();
-        if let Err(error) = self.latches.begin(&places) {
+        if let Err(error) = self.begin(&places) {
             leaf.lock.release_unchanged();
             return Err(error);
         }
@@ -236,7 +237,7 @@ fn children<M: Medium, const LINES: usize>(pool: &Pool<M>, nodes: &[Off<Node<LIN
     let mut children = Vec::new();
     for &off in nodes {
         let node = pool.at(off, "a node does not lie in the pool")?;
-        if node.count() == 0 {
+        if node.count(0) == 0 {
             return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an inner node without children").into());
         }
         for (slot, entry) in node.entries().enumerate() {
@@ -321,7 +322,7 @@ fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize>(
         if let Some(trace) = recovery.trace.filter(|_| level == 0) {
             node.entries().try_for_each(|entry| trace(entry.value))?;
         }
-        Ok(node.count() as u64)
+        Ok(node.count(0) as u64)
     };
     let entries = in_shares(listed, recovery.threads, |share| share.iter().map(recover).sum::<Result<u64, Error>>())?;
     Ok(entries.into_iter().sum())

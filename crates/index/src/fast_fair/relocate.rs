@@ -19,7 +19,7 @@ struct Passed<K: Key + ?Sized> {
     has_moved: bool,
 }
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
     pub(super) fn relocate_leaves(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
         Relocated::walk(from, leaves_max, |key| {
@@ -60,12 +60,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Puts a copy in the place of a latched node.
-    fn replace(&self, held: &Held<'_, LINES>, low: &K, level: usize) -> Result<(), Error> {
+    fn replace(&self, held: &Held<'_, LINES, SENTINELS>, low: &K, level: usize) -> Result<(), Error> {
         let before = if *low == *K::LOWEST { None } else { Some(self.hold_before(held, low, level)?) };
         let (replaced, parent) = match self.hold(Target::At(low), level + 1) {
-            Ok(parent) => {
-                (self.replace_between(held, low, level, before.as_ref().map(|before| before.node), parent.as_ref().map(|parent| parent.node)), parent)
-            }
+            Ok(parent) => (self.replace_between(held, low, level, before.as_ref().map(|before| before.node), parent.as_ref()), parent),
             Err(error) => (Err(error), None),
         };
         for Held { lock, .. } in [before, parent].into_iter().flatten() {
@@ -75,14 +73,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Latches the node before a latched one. Where damage has what is below its range lead to the node itself, that is not waited for.
-    fn hold_before(&self, held: &Held<'_, LINES>, low: &K, level: usize) -> Result<Held<'_, LINES>, Error> {
+    fn hold_before(&self, held: &Held<'_, LINES, SENTINELS>, low: &K, level: usize) -> Result<Held<'_, LINES, SENTINELS>, Error> {
         let way = self.retry(|| {
             let above = match self.reach(Target::Below(low), level + 1)? {
                 Ok(Some(above)) => above,
                 Ok(None) => return Ok(Ok(None)),
                 Err(error) => return Ok(Err(error)),
             };
-            let way = self.child(above.node, Target::Below(low));
+            let way = self.child(&above.at, Target::Below(low));
             above.validate().map(|()| way.map(Some))
         })?;
         if way.is_none_or(|link| link == Off::<Node<LINES>>::new(held.off).link()) {
@@ -94,17 +92,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     /// Between the latched nodes before it and above it, as far as there are such.
     fn replace_between(
         &self,
-        &Held { off, node, .. }: &Held<'_, LINES>,
+        &Held { off, node, .. }: &Held<'_, LINES, SENTINELS>,
         low: &K,
         level: usize,
         before: Option<&Node<LINES>>,
-        parent: Option<&Node<LINES>>,
+        parent: Option<&Held<'_, LINES, SENTINELS>>,
     ) -> Result<(), Error> {
         let pool = &*self.pool;
         let link = linked(Off::<Node<LINES>>::new(off));
-        let slot = parent.map(|parent| parent.rank(pool, low).map(|(slot, is_there)| (parent, slot, is_there))).transpose()?;
+        let slot = parent.map(|parent| self.rank(parent.node, parent.sentinels, low).map(|(slot, is_there)| (parent, slot, is_there))).transpose()?;
         let is_entered = match slot {
-            Some((parent, slot, is_there)) => is_there && parent.value(slot) == Some(link),
+            Some((parent, slot, is_there)) => is_there && parent.node.value(slot) == Some(link),
             None => self.is_top(off),
         };
         if !is_entered || before.is_some_and(|before| before.next().get() != link.get()) {
@@ -116,7 +114,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         copy.build(pool, &Birth { next: node.next().get(), low, level }, node.entries());
         let (copy, fence) = pool.fence_all((copy.flush(), fence.map(|fence| fence.flush())));
         // The last that can fail.
-        self.latches.begin(&[copy.off().bytes()])?;
+        self.begin(&[copy.off().bytes()])?;
         fence.map(Durable::release);
         let Some((parent, slot, _)) = slot else {
             self.raise(copy);
@@ -127,7 +125,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
             pool.store(before.next(), copy.link(), Release);
             pool.flush(before.next());
         }
-        parent.update(pool, slot, linked(copy));
+        parent.node.update(pool, slot, linked(copy));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Splits and joins; see the head of the tree's module.
 
 use super::node::{Birth, Node};
-use super::{FastFair, Held};
+use super::{FastFair, Found, Held};
 use crate::key::FenceBlock;
 use crate::latch::Latch;
 use crate::selective::leaf::{self, Entry};
@@ -13,13 +13,13 @@ use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Release;
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
+impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
     /// Splits the node of a level that `key` belongs to, if it is full.
     #[cold]
     pub(super) fn split(&self, key: &K, level: usize) -> Result<(), Error> {
         loop {
             let Some(full) = self.hold(Target::At(key), level)? else { return Ok(()) };
-            if full.node.count() < Node::<LINES>::CAPACITY {
+            if full.count() < Node::<LINES>::CAPACITY {
                 full.lock.release_unchanged();
                 return Ok(());
             }
@@ -32,13 +32,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
             };
             match parent {
                 None if !self.is_top(full.off) => full.lock.release_unchanged(),
-                Some(parent) if parent.node.count() == Node::<LINES>::CAPACITY => {
+                Some(parent) if parent.count() == Node::<LINES>::CAPACITY => {
                     parent.lock.release_unchanged();
                     full.lock.release_unchanged();
                     self.split(key, level + 1)?;
                 }
                 parent => {
-                    let divided = self.divide(&full, parent.as_ref().map(|parent| parent.node), level);
+                    let divided = self.divide(&full, parent.as_ref(), level);
                     if divided.is_err() {
                         full.lock.release_unchanged();
                         parent.into_iter().for_each(|parent| parent.lock.release_unchanged());
@@ -50,7 +50,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Gives the upper half of a latched node to a new one. Its parent, if it has one, is latched, and has room.
-    fn divide(&self, full: &Held<'_, LINES>, parent: Option<&Node<LINES>>, level: usize) -> Result<(), Error> {
+    fn divide(&self, full: &Held<'_, LINES, SENTINELS>, parent: Option<&Held<'_, LINES, SENTINELS>>, level: usize) -> Result<(), Error> {
         let (pool, node) = (&*self.pool, full.node);
         let middle = Node::<LINES>::CAPACITY / 2;
         let separator = self.separator(node, level, middle)?;
@@ -71,10 +71,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         let (upper, fence, top) = pool.fence_all((upper.flush(), fence.map(|fence| fence.flush()), top.map(|top| top.flush())));
         // The last that can fail.
         let places: Vec<u64> = top.iter().map(|top| top.off().bytes()).chain([upper.off().bytes()]).collect();
-        self.latches.begin(&places)?;
+        self.begin(&places)?;
         fence.map(Durable::release);
         pool.link(node.next(), upper);
         node.cut(pool, middle);
+        full.sentinels.forget();
         if let Some((parent, at)) = above {
             parent.insert::<K, M>(pool, at, parent.count(), entry);
         }
@@ -102,7 +103,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         node.check_order::<K, M>(&self.pool)?;
         let entry = |slot| node.entries().nth(slot).ok_or_else(|| self.damage(node, "a full node with fewer entries than it counts"));
         let separator = if level > 0 {
-            self.low(self.place(entry(slot)?.value.get())?.1)?
+            self.low(self.place(entry(slot)?.value.get())?.node)?
         } else {
             let [below, above] = [slot - 1, slot].map(|slot| leaf::read::<K, M>(&self.pool, &entry(slot)?));
             let (below, above) = (below?, above?);
@@ -118,10 +119,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Where the entry of a low fence belongs in a latched node, behind that of `before`.
-    fn slot_behind(&self, parent: &Node<LINES>, low: &K, before: u64) -> Result<usize, Error> {
-        match parent.rank(&self.pool, low)? {
-            (at, false) if at > 0 && parent.value(at - 1) == Some(linked(Off::<Node<LINES>>::new(before))) => Ok(at),
-            _ => Err(self.damage(parent, "a node that does not lead to its child")),
+    fn slot_behind(&self, parent: &Held<'_, LINES, SENTINELS>, low: &K, before: u64) -> Result<usize, Error> {
+        match self.rank(parent.node, parent.sentinels, low)? {
+            (at, false) if at > 0 && parent.node.value(at - 1) == Some(linked(Off::<Node<LINES>>::new(before))) => Ok(at),
+            _ => Err(self.damage(parent.node, "a node that does not lead to its child")),
         }
     }
 
@@ -130,7 +131,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     pub(super) fn join(&self, key: &K, level: usize) {
         // Damage that is met here is met again by who reads.
         let Ok(Some(parent)) = self.hold(Target::At(key), level + 1) else { return };
-        if parent.node.count() == 1 && !self.is_top(parent.off) {
+        if parent.count() == 1 && !self.is_top(parent.off) {
             // It has no neighbour here, but may get one.
             parent.lock.release_unchanged();
             self.join(key, level + 1);
@@ -144,9 +145,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Whether two children of a latched node were joined, and it has become so small that it may be joined itself.
-    fn join_under(&self, key: &K, level: usize, parent: Held<'_, LINES>) -> bool {
-        let is_joined = self.join_children(key, level, parent.node).unwrap_or(false);
-        let left = parent.node.count();
+    fn join_under(&self, key: &K, level: usize, parent: Held<'_, LINES, SENTINELS>) -> bool {
+        let is_joined = self.join_children(key, level, &parent).unwrap_or(false);
+        let left = parent.count();
         match (left, is_joined) {
             (1, _) if self.is_top(parent.off) => self.lower(parent),
             (_, true) => drop(parent.lock),
@@ -156,9 +157,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Puts the only child of a latched top in its place.
-    fn lower(&self, top: Held<'_, LINES>) {
+    fn lower(&self, top: Held<'_, LINES, SENTINELS>) {
         // A node one level lower, or a damage that others will meet.
-        let is_sound = |child: &NonZeroU64| self.place(child.get()).is_ok_and(|(_, child, _)| child.level().map(|level| level + 1) == top.node.level());
+        let is_sound = |child: &NonZeroU64| self.place(child.get()).is_ok_and(|child| child.node.level().map(|level| level + 1) == top.node.level());
         let Some(child) = top.node.value(0).filter(is_sound) else { return drop(top.lock) };
         // What the former top is, a top with one child, is true till its block is used again, for which the worlds of the checker end too soon: see the tests.
         // persist-equivalent(store late): as above.
@@ -169,7 +170,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Gives up a latched node that nothing leads to any more, durably, and its low fence.
-    pub(super) fn give_up(&self, Held { off, lock, .. }: Held<'_, LINES>, fence: FenceBlock) {
+    pub(super) fn give_up(&self, Held { off, lock, .. }: Held<'_, LINES, SENTINELS>, fence: FenceBlock) {
         lock.release_obsolete();
         let guard = self.pool.pin();
         self.pool.retire(Off::<Node<LINES>>::new(off), &guard);
@@ -178,11 +179,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         }
     }
 
-    fn join_children(&self, key: &K, level: usize, parent: &Node<LINES>) -> Result<bool, Error> {
-        let (below, is_there) = parent.rank(&self.pool, key)?;
+    fn join_children(&self, key: &K, level: usize, parent: &Held<'_, LINES, SENTINELS>) -> Result<bool, Error> {
+        let (below, is_there) = self.rank(parent.node, parent.sentinels, key)?;
         // With the one behind it; the last, with the one before it.
         let at = (below + usize::from(is_there)).min(parent.count().saturating_sub(1));
-        let Some((left, right)) = at.checked_sub(1).and_then(|before| Some((parent.value(before)?, parent.value(at)?))) else { return Ok(false) };
+        let Some((left, right)) = at.checked_sub(1).and_then(|before| Some((parent.node.value(before)?, parent.node.value(at)?))) else { return Ok(false) };
         let Some(left) = self.try_hold(left)? else { return Ok(false) };
         let right = match self.try_hold(right) {
             Ok(Some(right)) => right,
@@ -191,7 +192,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
                 return prevented.map(|_| false);
             }
         };
-        let is_worth_it = are_worth_merging(left.node.count(), right.node.count(), Node::<LINES>::CAPACITY);
+        let is_worth_it = are_worth_merging(left.count(), right.count(), Node::<LINES>::CAPACITY);
         let disown = || _ = parent.remove::<K, M>(&self.pool, at);
         let joined = match K::read_fence(&*self.pool, right.node.low()) {
             Ok((_, fence)) if is_worth_it => take_over::<K, M, LINES>(&self.pool, left.node, (right.off, right.node), disown).map(|()| Some(fence)),
@@ -199,6 +200,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
         };
         match joined {
             Ok(Some(fence)) => {
+                left.sentinels.forget();
                 drop(left.lock);
                 self.give_up(right, fence);
                 self.leaves.add(if level == 0 { -1 } else { 0 });
@@ -213,9 +215,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize> FastFair<K, M, LINES> {
     }
 
     /// Latches the node of a link, if nobody is in the way.
-    fn try_hold(&self, link: NonZeroU64) -> Result<Option<Held<'_, LINES>>, Error> {
-        let (off, node, latch) = self.place(link.get())?;
-        Ok(latch.try_lock().ok().map(|lock| Held { off, node, lock }))
+    fn try_hold(&self, link: NonZeroU64) -> Result<Option<Held<'_, LINES, SENTINELS>>, Error> {
+        let Found { off, node, latch, sentinels } = self.place(link.get())?;
+        Ok(latch.try_lock().ok().map(|lock| Held { off, node, sentinels, lock }))
     }
 }
 
@@ -228,7 +230,8 @@ pub(super) fn take_over<K: Key + ?Sized, M: Medium, const LINES: usize>(
     disown: impl FnOnce(),
 ) -> Result<(), Error> {
     [node, next].into_iter().try_for_each(|node| node.check_order::<K, M>(pm))?;
-    if node.next().get() != Off::<Node<LINES>>::new(next_off).link() || node.level() != next.level() || node.count() + next.count() > Node::<LINES>::CAPACITY {
+    if node.next().get() != Off::<Node<LINES>>::new(next_off).link() || node.level() != next.level() || node.count(0) + next.count(0) > Node::<LINES>::CAPACITY
+    {
         return Err(everleaf_pmem::Error::corrupt(next_off, "a node that does not go with the one before").into());
     }
     node.append(pm, next);

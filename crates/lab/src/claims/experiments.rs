@@ -61,7 +61,7 @@ pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u6
     let is_asked = |of: &str| paper == "all" || paper == of;
     let claims = ROWS.iter().filter(|row| is_asked(row.paper)).map(|row| row.id.to_owned()).collect();
     let mut experiments = Vec::new();
-    for (of, list) in [("isle", isle(scale)), ("lb", lb(scale)), ("nv", nv(scale))] {
+    for (of, list) in [("isle", isle(scale)), ("lb", lb(scale)), ("sentinels", sentinels(scale)), ("nv", nv(scale))] {
         if is_asked(of) {
             experiments.extend(list);
         }
@@ -256,6 +256,29 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
             &["lb", "lb-512", "lb-768", "lb-1k"],
             rebuilt.into(),
             Some((Shape::Lines, "threads", metric::RECOVERY)),
+        ),
+    ]
+}
+
+/// The study of sentinels: nodes from 512 B to 4 KiB, with and without, and 300 ns for every line written.
+fn sentinels(Scale(n): Scale) -> Vec<Experiment> {
+    let case = |workload, measure| Case { workload, parameters: parameters(n / 4, ISLE_LATENCY_NS, measure) };
+    let nodes = workload("insert and search", None, vec![phase("insert", INSERT), phase("search", SEARCH)]);
+    let mixed = Phase { distribution: Distribution::Zipfian(YCSB), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE }) };
+    vec![
+        experiment(
+            "sentinels-nodes",
+            "Inserts and lookups by size of the nodes, with sentinels and without",
+            &["fast-fair", "fast-fair-s", "fast-fair-1k", "fast-fair-s-1k", "fast-fair-2k", "fast-fair-s-2k", "fast-fair-4k", "fast-fair-s-4k"],
+            vec![case(nodes, Measure::Time)],
+            Some((Shape::Bars, "system", metric::MEAN)),
+        ),
+        experiment(
+            "sentinels-tail",
+            "Lookups among updates by Zipf's law, with sentinels and without",
+            &["fast-fair-4k", "fast-fair-s-4k"],
+            vec![case(workload("mixed", Some(RANDOM), vec![mixed]), Measure::Latency)],
+            Some((Shape::Bars, "system", metric::SEARCH_P99)),
         ),
     ]
 }
