@@ -79,7 +79,7 @@ use sentinels::Sentinels;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::sync::Arc;
 
 resident! {
@@ -117,6 +117,20 @@ struct Found<'a, const LINES: usize, const SENTINELS: usize> {
     sentinels: &'a Sentinels<SENTINELS>,
 }
 
+impl<const LINES: usize, const SENTINELS: usize> Found<'_, LINES, SENTINELS> {
+    /// Number of entries.
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.node.count(self.sentinels.last())
+    }
+
+    /// [`Node::rank`], from where the sentinels say.
+    #[inline(always)]
+    fn rank<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, key: &K) -> Result<(usize, bool), Error> {
+        self.node.rank(pool, key, self.sentinels.start(key.head(0)))
+    }
+}
+
 /// A node and the version at which it was found.
 struct Reached<'a, const LINES: usize, const SENTINELS: usize> {
     at: Found<'a, LINES, SENTINELS>,
@@ -133,8 +147,7 @@ impl<'a, const LINES: usize, const SENTINELS: usize> Reached<'a, LINES, SENTINEL
 
     #[track_caller]
     fn lock(self) -> Result<Held<'a, LINES, SENTINELS>, Restart> {
-        let Found { off, node, latch, sentinels } = self.at;
-        Ok(Held { off, node, sentinels, lock: latch.lock_from(self.version)? })
+        Ok(Held { at: self.at, lock: self.at.latch.lock_from(self.version)? })
     }
 
     /// Learns the sentinels, unless somebody is in the way.
@@ -150,19 +163,20 @@ impl<'a, const LINES: usize, const SENTINELS: usize> Reached<'a, LINES, SENTINEL
 
 /// A latched node.
 struct Held<'a, const LINES: usize, const SENTINELS: usize> {
-    off: u64,
-    node: &'a Node<LINES>,
-    sentinels: &'a Sentinels<SENTINELS>,
+    at: Found<'a, LINES, SENTINELS>,
     lock: Locked<'a>,
 }
 
-impl<const LINES: usize, const SENTINELS: usize> Held<'_, LINES, SENTINELS> {
-    /// Number of entries.
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.node.count(self.sentinels.last())
-    }
+impl<'a, const LINES: usize, const SENTINELS: usize> Deref for Held<'a, LINES, SENTINELS> {
+    type Target = Found<'a, LINES, SENTINELS>;
 
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.at
+    }
+}
+
+impl<const LINES: usize, const SENTINELS: usize> Held<'_, LINES, SENTINELS> {
     /// Adds an entry before that of `slot`, durably, to a node of `count` entries with room.
     #[inline(always)]
     fn insert<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, slot: usize, count: usize, entry: Entry) {
@@ -272,31 +286,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
         Ok(Found { off: off.bytes(), node, latch, sentinels: beside })
     }
 
-    /// Makes what there is in DRAM for new nodes ready, for all of them or none.
-    fn begin(&self, nodes: &[u64]) -> Result<(), Error> {
-        self.latches.begin(nodes)?;
-        nodes.iter().filter_map(|node| self.latches.place(*node).ok()).for_each(|place| place.beside.forget());
-        Ok(())
-    }
-
-    /// [`Node::rank`], from where the sentinels say.
-    #[inline(always)]
-    fn rank(&self, node: &Node<LINES>, sentinels: &Sentinels<SENTINELS>, key: &K) -> Result<(usize, bool), Error> {
-        node.rank(&self.pool, key, sentinels.start(key.head(0)))
-    }
-
     /// The link of the child that leads to a target.
     #[inline(always)]
-    fn child(&self, &Found { node, sentinels, .. }: &Found<'_, LINES, SENTINELS>, target: Target<'_, K>) -> Result<u64, Error> {
+    fn child(&self, parent: &Found<'_, LINES, SENTINELS>, target: Target<'_, K>) -> Result<u64, Error> {
         let slot = match target {
             Target::At(key) => {
-                let (below, is_there) = self.rank(node, sentinels, key)?;
+                let (below, is_there) = parent.rank(&self.pool, key)?;
                 below + usize::from(is_there)
             }
-            Target::Below(key) => self.rank(node, sentinels, key)?.0,
-            Target::Last => node.count(sentinels.last()),
+            Target::Below(key) => parent.rank(&self.pool, key)?.0,
+            Target::Last => parent.count(),
         };
-        node.value(slot.saturating_sub(1)).map(NonZeroU64::get).ok_or_else(|| self.damage(node, "an inner node without children"))
+        parent.node.value(slot.saturating_sub(1)).map(NonZeroU64::get).ok_or_else(|| self.damage(parent.node, "an inner node without children"))
     }
 
     /// Reads the leaf of a target until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
@@ -339,8 +340,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
                 Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
             };
-            let Found { node, sentinels, .. } = leaf.at;
-            let found = self.rank(node, sentinels, key).map(|(slot, is_there)| (slot, is_there.then(|| node.value(slot)).flatten()));
+            let found = leaf.at.rank(&self.pool, key).map(|(slot, is_there)| (slot, is_there.then(|| leaf.at.node.value(slot)).flatten()));
             match found {
                 Ok((slot, value)) if concerns(value.is_some()) => Ok(Ok((slot, value, Some(leaf.lock()?)))),
                 found => leaf.validate().map(|()| found.map(|(slot, value)| (slot, value, None))),

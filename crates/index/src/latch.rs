@@ -316,7 +316,7 @@ impl Drop for Appending<'_> {
     }
 }
 
-/// A latch, and what there is in DRAM beside it for the same place: all zeroes at first, and as a former life has left it later.
+/// A latch, and what there is in DRAM beside it for the same place: all zeroes at first, and as the life before has left it later.
 #[derive(Zeroable)]
 #[repr(C)]
 pub(crate) struct Place<B> {

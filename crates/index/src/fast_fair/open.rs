@@ -186,7 +186,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
         let leaves = built.leaves;
         let (nodes, fences) = self.pool.fence_all((built.nodes, built.fences));
         let places: Vec<u64> = nodes.iter().map(|node| node.off().bytes()).collect();
-        if let Err(error) = self.begin(&places) {
+        if let Err(error) = self.latches.begin(&places) {
             leaf.lock.release_unchanged();
             return Err(error);
         }

@@ -5,7 +5,7 @@
 
 use super::node::{Birth, Node};
 use super::structure::linked;
-use super::{ASIDE, FastFair, Held};
+use super::{ASIDE, FastFair, Found, Held};
 use crate::selective::router::Target;
 use crate::{Error, Key, Relocated};
 use everleaf_pmem::{Durable, Medium, Off};
@@ -92,7 +92,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     /// Between the latched nodes before it and above it, as far as there are such.
     fn replace_between(
         &self,
-        &Held { off, node, .. }: &Held<'_, LINES, SENTINELS>,
+        &Held { at: Found { off, node, .. }, .. }: &Held<'_, LINES, SENTINELS>,
         low: &K,
         level: usize,
         before: Option<&Node<LINES>>,
@@ -100,7 +100,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     ) -> Result<(), Error> {
         let pool = &*self.pool;
         let link = linked(Off::<Node<LINES>>::new(off));
-        let slot = parent.map(|parent| self.rank(parent.node, parent.sentinels, low).map(|(slot, is_there)| (parent, slot, is_there))).transpose()?;
+        let slot = parent.map(|parent| parent.rank(pool, low).map(|(slot, is_there)| (parent, slot, is_there))).transpose()?;
         let is_entered = match slot {
             Some((parent, slot, is_there)) => is_there && parent.node.value(slot) == Some(link),
             None => self.is_top(off),
@@ -114,7 +114,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
         copy.build(pool, &Birth { next: node.next().get(), low, level }, node.entries());
         let (copy, fence) = pool.fence_all((copy.flush(), fence.map(|fence| fence.flush())));
         // The last that can fail.
-        self.begin(&[copy.off().bytes()])?;
+        self.latches.begin(&[copy.off().bytes()])?;
         fence.map(Durable::release);
         let Some((parent, slot, _)) = slot else {
             self.raise(copy);

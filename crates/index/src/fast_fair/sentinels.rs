@@ -10,8 +10,8 @@
 //! can be. They are stored as complements, so a word of 0 is the largest: a sentinel of which nothing is known has searches begin in a line before, and no more
 //! than that. The first line needs none, since every search may begin there; its word tells whether the others are known.
 //!
-//! Insertions and removals keep them up to date, by a store for each line that they shift. What changes more of a node forgets them all, as does a new life of
-//! its place; who comes by next reads the node once, under its latch, and knows them again.
+//! Insertions and removals keep them up to date, by a store for each line that they shift. What changes more of a node forgets them all, as does the end of
+//! its life; who comes by next reads the node once, under its latch, and knows them again.
 
 use super::node::{Node, SLOTS};
 use bytemuck::Zeroable;
@@ -44,7 +44,7 @@ impl<const SENTINELS: usize> Sentinels<SENTINELS> {
         SENTINELS > 0 && self.0[0].load(Relaxed) == 0
     }
 
-    /// Nothing is known any more. The caller has the latch, or nobody else knows of the node.
+    /// Nothing is known any more. The caller has the latch.
     pub(super) fn forget(&self) {
         self.0.iter().for_each(|sentinel| sentinel.store(0, Relaxed));
     }

@@ -71,7 +71,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
         let (upper, fence, top) = pool.fence_all((upper.flush(), fence.map(|fence| fence.flush()), top.map(|top| top.flush())));
         // The last that can fail.
         let places: Vec<u64> = top.iter().map(|top| top.off().bytes()).chain([upper.off().bytes()]).collect();
-        self.begin(&places)?;
+        self.latches.begin(&places)?;
         fence.map(Durable::release);
         pool.link(node.next(), upper);
         node.cut(pool, middle);
@@ -120,7 +120,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
 
     /// Where the entry of a low fence belongs in a latched node, behind that of `before`.
     fn slot_behind(&self, parent: &Held<'_, LINES, SENTINELS>, low: &K, before: u64) -> Result<usize, Error> {
-        match self.rank(parent.node, parent.sentinels, low)? {
+        match parent.rank(&self.pool, low)? {
             (at, false) if at > 0 && parent.node.value(at - 1) == Some(linked(Off::<Node<LINES>>::new(before))) => Ok(at),
             _ => Err(self.damage(parent.node, "a node that does not lead to its child")),
         }
@@ -170,7 +170,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Gives up a latched node that nothing leads to any more, durably, and its low fence.
-    pub(super) fn give_up(&self, Held { off, lock, .. }: Held<'_, LINES, SENTINELS>, fence: FenceBlock) {
+    pub(super) fn give_up(&self, Held { at: Found { off, sentinels, .. }, lock }: Held<'_, LINES, SENTINELS>, fence: FenceBlock) {
+        // The next life of the place begins with what the first one did.
+        sentinels.forget();
         lock.release_obsolete();
         let guard = self.pool.pin();
         self.pool.retire(Off::<Node<LINES>>::new(off), &guard);
@@ -180,7 +182,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     fn join_children(&self, key: &K, level: usize, parent: &Held<'_, LINES, SENTINELS>) -> Result<bool, Error> {
-        let (below, is_there) = self.rank(parent.node, parent.sentinels, key)?;
+        let (below, is_there) = parent.rank(&self.pool, key)?;
         // With the one behind it; the last, with the one before it.
         let at = (below + usize::from(is_there)).min(parent.count().saturating_sub(1));
         let Some((left, right)) = at.checked_sub(1).and_then(|before| Some((parent.node.value(before)?, parent.node.value(at)?))) else { return Ok(false) };
@@ -216,8 +218,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
 
     /// Latches the node of a link, if nobody is in the way.
     fn try_hold(&self, link: NonZeroU64) -> Result<Option<Held<'_, LINES, SENTINELS>>, Error> {
-        let Found { off, node, latch, sentinels } = self.place(link.get())?;
-        Ok(latch.try_lock().ok().map(|lock| Held { off, node, sentinels, lock }))
+        let at = self.place(link.get())?;
+        Ok(at.latch.try_lock().ok().map(|lock| Held { at, lock }))
     }
 }
 

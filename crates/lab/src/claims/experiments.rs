@@ -127,6 +127,15 @@ fn some(operations: u64, phase: Phase) -> Phase {
 const LEAF_KEYS: u64 = 10;
 const RANDOM: Load = Load { order: Order::Random, fill: None };
 
+/// Half lookups, half updates, by YCSB's law.
+fn mixed() -> Phase {
+    Phase { distribution: Distribution::Zipfian(YCSB), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE }) }
+}
+
+fn insert_and_search() -> Workload {
+    workload("insert and search", None, vec![phase("insert", INSERT), phase("search", SEARCH)])
+}
+
 /// Isle-Tree's study: 512 B nodes, 300 ns added to every line written.
 fn isle(Scale(n): Scale) -> Vec<Experiment> {
     // FPTree as its paper has it, since that is what others have compared themselves with; where the third flush shows, ours stands beside it.
@@ -138,12 +147,10 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
     let sizes = [n / 10, n, 2 * n].map(|keys| slow(insert(), keys, Measure::Time));
     let latencies = (0..=6).map(|step| case(insert(), n / 4, 100 * step, Measure::Time));
     let clients = [1, 2, 4, 8].map(|threads| {
-        let mixed = Phase { distribution: Distribution::Zipfian(YCSB), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE }) };
-        let phases = vec![phase("insert", INSERT), mixed];
+        let phases = vec![phase("insert", INSERT), mixed()];
         let parameters = Parameters { key: KeyKind::Bytes(24), value_bytes: 100, threads, ..parameters(n / 40, ISLE_LATENCY_NS, Measure::Latency) };
         Case { workload: workload("clients", None, phases), parameters }
     });
-    let nodes = workload("insert and search", None, vec![phase("insert", INSERT), phase("search", SEARCH)]);
     vec![
         experiment("isle-insert", "Inserts of random keys into an empty tree", &with_ours, sizes.into(), Some((Shape::Lines, "keys", metric::MEAN))),
         experiment(
@@ -171,7 +178,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
             "isle-nodes",
             "Inserts and lookups by size of the nodes",
             &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k", "fast-fair", "fast-fair-2k", "isle-plain"],
-            vec![slow(nodes, n / 2, Measure::Time)],
+            vec![slow(insert_and_search(), n / 2, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
         experiment("isle-latency", "Inserts by latency of writes", &all, latencies.collect(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
@@ -263,21 +270,19 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
 /// The study of sentinels: nodes from 512 B to 4 KiB, with and without, and 300 ns for every line written.
 fn sentinels(Scale(n): Scale) -> Vec<Experiment> {
     let case = |workload, measure| Case { workload, parameters: parameters(n / 4, ISLE_LATENCY_NS, measure) };
-    let nodes = workload("insert and search", None, vec![phase("insert", INSERT), phase("search", SEARCH)]);
-    let mixed = Phase { distribution: Distribution::Zipfian(YCSB), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE }) };
     vec![
         experiment(
             "sentinels-nodes",
             "Inserts and lookups by size of the nodes, with sentinels and without",
             &["fast-fair", "fast-fair-s", "fast-fair-1k", "fast-fair-s-1k", "fast-fair-2k", "fast-fair-s-2k", "fast-fair-4k", "fast-fair-s-4k"],
-            vec![case(nodes, Measure::Time)],
+            vec![case(insert_and_search(), Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
         experiment(
             "sentinels-tail",
             "Lookups among updates by Zipf's law, with sentinels and without",
             &["fast-fair-4k", "fast-fair-s-4k"],
-            vec![case(workload("mixed", Some(RANDOM), vec![mixed]), Measure::Latency)],
+            vec![case(workload("mixed", Some(RANDOM), vec![mixed()]), Measure::Latency)],
             Some((Shape::Bars, "system", metric::SEARCH_P99)),
         ),
     ]
