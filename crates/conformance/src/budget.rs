@@ -208,6 +208,32 @@ impl Budget {
                 merge,
             };
         }
+        if entry.name.starts_with("circ") {
+            // A change writes the lines of its shorter side, each with a fence, and the header. A split is as FAST-FAIR's, but that all lines which it empties
+            // are written.
+            let slots = entry.leaf_capacity as u64 + 1;
+            let (lines, levels, record) = (slots / 4, if slots <= 12 { 6 } else { 3 }, if K::WHOLE { 0 } else { 1 });
+            // So many slots at most, wherever in their first line they begin.
+            let touched = |slots: u64| (slots + 3).div_ceil(4).min(lines);
+            let shifted = touched(slots / 2);
+            let change: Vec<Cost> = (1..=shifted).map(|lines| cost(lines + 1, lines)).collect();
+            let cheapest_split = (1..=shifted).map(|shifted| cost(lines + 1 + record + 1 + slots.div_ceil(8) + 1 + shifted + 1 + 2, 3 + shifted + 1)).collect();
+            let change_max = cost(shifted + 1, shifted);
+            let split =
+                cost(levels * (lines + 1 + 1 + shifted + 1 + change_max.lines + 2 * record + 2 + 2) + change_max.lines, levels * (3 + shifted + 2) + shifted);
+            let merge = cost(levels * (lines + 1 + 1 + change_max.lines) + change_max.lines, levels * (2 + shifted) + shifted);
+            return Self {
+                insert: change.clone(),
+                // A quarter of the slots that there are, on average.
+                insert_lines: 2.5 + lines as f64 / 4.0,
+                update: vec![cost(1, 1)],
+                remove: change,
+                without_room: Some(merge),
+                cheapest_split,
+                split,
+                merge,
+            };
+        }
         panic!("no budget for {}", entry.name);
     }
 }

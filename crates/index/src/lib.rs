@@ -9,7 +9,7 @@ mod batch;
 mod counter;
 mod error;
 mod ever;
-mod fast_fair;
+mod fair;
 mod image;
 mod key;
 mod latch;

@@ -1,7 +1,7 @@
 //! The list of every index.
 
 use crate::ever::Ever;
-use crate::fast_fair::FastFair;
+use crate::fair::{Circular, Fair, Fast, Node};
 use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
 use crate::selective::{AnyRouter, FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Selective, WbLeaf};
@@ -187,8 +187,10 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, WbLeaf<2, 1>, 4>("wb-128-packed", "wB+-Tree in leaves of 128 B on NV-Tree's router with nodes of 4: for exhaustive checking"),
         htm::<K, M, WbLeaf<2, 0>, 4>("wb-bitmap-128-htm", "wB+-Tree with bitmaps only, leaves of 128 B, transactions, nodes of 4: for exhaustive checking"),
         packed::<K, M, WbLeaf<2, 0>, 4>("wb-bitmap-128-packed", "wB+-Tree with bitmaps only, leaves of 128 B on NV-Tree's router: for exhaustive checking"),
-        fast_fair::<K, M, 1, 0>("fast-fair-128", "FAST-FAIR with nodes of 128 B: for exhaustive checking"),
-        fast_fair::<K, M, 7, 0>("fast-fair", "FAST-FAIR with nodes of 512 B"),
+        fair::<K, M, Fast<1>, 0>("fast-fair-128", "FAST-FAIR with nodes of 128 B: for exhaustive checking"),
+        fair::<K, M, Fast<7>, 0>("fast-fair", "FAST-FAIR with nodes of 512 B"),
+        fair::<K, M, Circular<2>, 0>("circ-192", "Circ-Tree with nodes of 192 B: for exhaustive checking"),
+        fair::<K, M, Circular<7>, 0>("circ", "Circ-Tree with nodes of 512 B"),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -210,7 +212,8 @@ pub fn small_variants<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         olc::<K, M, FpLeaf<3, 4, 0, 3>, 4>("fp-192-published", "FPTree with leaves of 192 B, three fences an insert, and nodes of 4: for exhaustive checking"),
         olc::<K, M, LbLeaf<2, 3>, 4>("lb-3x128", "LB+-Tree with leaves of 3 x 128 B and nodes of 4: for exhaustive checking"),
         olc::<K, M, LbLeaf<3, 2>, 4>("lb-2x192", "LB+-Tree with leaves of 2 x 192 B and nodes of 4: for exhaustive checking"),
-        fast_fair::<K, M, 3, 3>("fast-fair-s-256", "FAST-FAIR with sentinels and nodes of 256 B: for exhaustive checking"),
+        fair::<K, M, Fast<3>, 3>("fast-fair-s-256", "FAST-FAIR with sentinels and nodes of 256 B: for exhaustive checking"),
+        fair::<K, M, Circular<3>, 3>("circ-s-256", "Circ-Tree with sentinels and nodes of 256 B: for exhaustive checking"),
         packed::<K, M, NvLeaf<3>, 4>("nv-192", "NV-Tree with leaves of 192 B and nodes of 4: for exhaustive checking"),
     ]
 }
@@ -246,13 +249,20 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, FpLeaf<8, 4, 0, 2>, FANOUT>("fp-packed", "FPTree with leaves of 512 B on NV-Tree's router"),
         packed::<K, M, LbLeaf<4, 1>, FANOUT>("lb-packed", "LB+-Tree with leaves of 256 B on NV-Tree's router"),
         packed::<K, M, WbLeaf<8, 2>, FANOUT>("wb-packed", "wB+-Tree with slot arrays in leaves of 512 B on NV-Tree's router"),
-        fast_fair::<K, M, 15, 0>("fast-fair-1k", "FAST-FAIR with nodes of 1 KiB"),
-        fast_fair::<K, M, 31, 0>("fast-fair-2k", "FAST-FAIR with nodes of 2 KiB"),
-        fast_fair::<K, M, 63, 0>("fast-fair-4k", "FAST-FAIR with nodes of 4 KiB"),
-        fast_fair::<K, M, 7, 7>("fast-fair-s", "FAST-FAIR with sentinels and nodes of 512 B"),
-        fast_fair::<K, M, 15, 15>("fast-fair-s-1k", "FAST-FAIR with sentinels and nodes of 1 KiB"),
-        fast_fair::<K, M, 31, 31>("fast-fair-s-2k", "FAST-FAIR with sentinels and nodes of 2 KiB"),
-        fast_fair::<K, M, 63, 63>("fast-fair-s-4k", "FAST-FAIR with sentinels and nodes of 4 KiB"),
+        fair::<K, M, Fast<15>, 0>("fast-fair-1k", "FAST-FAIR with nodes of 1 KiB"),
+        fair::<K, M, Fast<31>, 0>("fast-fair-2k", "FAST-FAIR with nodes of 2 KiB"),
+        fair::<K, M, Fast<63>, 0>("fast-fair-4k", "FAST-FAIR with nodes of 4 KiB"),
+        fair::<K, M, Fast<7>, 7>("fast-fair-s", "FAST-FAIR with sentinels and nodes of 512 B"),
+        fair::<K, M, Fast<15>, 15>("fast-fair-s-1k", "FAST-FAIR with sentinels and nodes of 1 KiB"),
+        fair::<K, M, Fast<31>, 31>("fast-fair-s-2k", "FAST-FAIR with sentinels and nodes of 2 KiB"),
+        fair::<K, M, Fast<63>, 63>("fast-fair-s-4k", "FAST-FAIR with sentinels and nodes of 4 KiB"),
+        fair::<K, M, Circular<15>, 0>("circ-1k", "Circ-Tree with nodes of 1 KiB"),
+        fair::<K, M, Circular<31>, 0>("circ-2k", "Circ-Tree with nodes of 2 KiB"),
+        fair::<K, M, Circular<63>, 0>("circ-4k", "Circ-Tree with nodes of 4 KiB"),
+        fair::<K, M, Circular<7>, 7>("circ-s", "Circ-Tree with sentinels and nodes of 512 B"),
+        fair::<K, M, Circular<15>, 15>("circ-s-1k", "Circ-Tree with sentinels and nodes of 1 KiB"),
+        fair::<K, M, Circular<31>, 31>("circ-s-2k", "Circ-Tree with sentinels and nodes of 2 KiB"),
+        fair::<K, M, Circular<63>, 63>("circ-s-4k", "Circ-Tree with sentinels and nodes of 4 KiB"),
         olc::<K, M, NvLeaf<8>, FANOUT>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
     ];
     // Without what Ever has lent them, for who compares with what papers measured. Strings have no shortcuts.
@@ -280,14 +290,14 @@ fn ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, con
 }
 
 /// The tree of which all nodes persist.
-fn fast_fair<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
+fn fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
     Entry {
         name,
         summary,
         persistent: true,
-        leaf_capacity: LINES * 4,
-        creator: |entry, pool, root| Ok(Box::new(FastFair::<K, M, LINES, SENTINELS>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(FastFair::<K, M, LINES, SENTINELS>::open(pool, root, entry.name, recovery)?)),
+        leaf_capacity: N::CAPACITY,
+        creator: |entry, pool, root| Ok(Box::new(Fair::<K, M, N, SENTINELS>::create(pool, root, entry.name)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Fair::<K, M, N, SENTINELS>::open(pool, root, entry.name, recovery)?)),
     }
 }
 

@@ -443,6 +443,8 @@ struct Outcome {
 struct Group {
     count: u64,
     lines: u64,
+    /// Of the one that has the most.
+    lines_max: u64,
     fences: u64,
     nanoseconds: u64,
 }
@@ -451,6 +453,7 @@ impl Group {
     fn add(&mut self, other: Self) {
         self.count += other.count;
         self.lines += other.lines;
+        self.lines_max = self.lines_max.max(other.lines_max);
         self.fences += other.fences;
         self.nanoseconds += other.nanoseconds;
     }
@@ -510,6 +513,7 @@ impl Outcome {
             let count = group.count as f64;
             if group.count > 0 && parameters.measure == Measure::Counts {
                 put(metrics, &format!("{name} {}", metric::LINES_FLUSHED), group.lines as f64 / count, "1/op");
+                put(metrics, &format!("{name} {}", metric::LINES_MAX), group.lines_max as f64, "1/op");
                 put(metrics, &format!("{name} {}", metric::FENCES), group.fences as f64 / count, "1/op");
             }
             if group.count > 0 && parameters.measure == Measure::Latency {

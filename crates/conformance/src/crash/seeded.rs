@@ -112,7 +112,8 @@ const TREE: &str = "isle-128/u64";
 const EVER: &str = "ever-64/u64";
 const ISLE: &str = "leaf/isle.rs";
 const FAIR: &str = "fast-fair-s-256/u64";
-const NODE: &str = "fast_fair/node.rs";
+const NODE: &str = "fair/fast.rs";
+const CIRCULAR: &str = "fair/circular.rs";
 const REPLACED: &str = "structure/replaced.rs";
 /// Where readers look whether they may believe what they have read.
 const READER: &str = "crates/index/src/selective.rs";
@@ -192,6 +193,10 @@ pub fn seeds() -> Vec<Seed> {
             At(FAIR, NODE, "pm.|persist(self.line(to));", Fence, Drop)),
         seed("p15", "FAST-FAIR: where the entries end is not durable when the last slot before it counts", "Hwang et al.",
             At(FAIR, NODE, "pm.|persist(self.line(end));", Flush, Drop)),
+        seed("p16", "Circ-Tree: an entry leaves its line before it is durable in the next", "its design",
+            At("circ-s-256/u64", CIRCULAR, "pm.|persist(self.line(to));", Fence, Drop)),
+        seed("p17", "Circ-Tree: what has moved from a node is there when its record is used again", "its design",
+            At("circ-192/bytes", CIRCULAR, "pm.|flush(&self.lines[line])", Flush, Drop)),
         seed("e1", "Ever: a new key beside an old value", "its design", At(EVER, "src/ever.rs", "leaf.|write(&self.pool, slot, Slot {", Store, Early)),
         seed("e2", "Ever: a leaf lives before its range begins", "its design",
             At(EVER, "ever/structure.rs", "right.number).|commit(&self.pool, word, 1);", Store, Early)),

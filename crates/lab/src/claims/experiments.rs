@@ -139,8 +139,8 @@ fn insert_and_search() -> Workload {
 /// Isle-Tree's study: 512 B nodes, 300 ns added to every line written.
 fn isle(Scale(n): Scale) -> Vec<Experiment> {
     // FPTree as its paper has it, since that is what others have compared themselves with; where the third flush shows, ours stands beside it.
-    let all = ["isle", "nv", "fp-published", "wb", "fast-fair"];
-    let with_ours = ["isle", "nv", "fp-published", "fp", "wb", "fast-fair"];
+    let all = ["isle", "nv", "fp-published", "wb", "fast-fair", "circ"];
+    let with_ours = ["isle", "nv", "fp-published", "fp", "wb", "fast-fair", "circ"];
     let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
     let case = |workload: Workload, keys: u64, latency: u64, measure: Measure| Case { workload, parameters: parameters(keys, latency, measure) };
     let slow = |workload, keys, measure| case(workload, keys, ISLE_LATENCY_NS, measure);
@@ -163,7 +163,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-search",
             "Lookups of random keys",
-            &["isle", "nv", "fp-published", "wb", "fast-fair", "isle-plain"],
+            &["isle", "nv", "fp-published", "wb", "fast-fair", "circ", "isle-plain"],
             vec![slow(workload("search", Some(RANDOM), vec![phase("search", SEARCH)]), n, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
@@ -177,7 +177,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-nodes",
             "Inserts and lookups by size of the nodes",
-            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k", "fast-fair", "fast-fair-2k", "isle-plain"],
+            &["isle", "isle-1k", "isle-2k", "nv", "nv-1k", "nv-2k", "wb", "wb-1k", "fast-fair", "fast-fair-2k", "circ", "circ-2k", "isle-plain"],
             vec![slow(insert_and_search(), n / 2, Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
@@ -185,7 +185,7 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "isle-clients",
             "Clients of a server: inserts of string keys, then half lookups, half updates by Zipf's law",
-            &["server:isle", "server:nv", "server:fp", "server:fast-fair"],
+            &["server:isle", "server:nv", "server:fp", "server:fast-fair", "server:circ"],
             clients.into(),
             [(Shape::Lines, "threads", metric::P99), (Shape::Lines, "threads", metric::SEARCH_P99), (Shape::Lines, "threads", metric::UPDATE_P99)],
         ),
@@ -270,18 +270,23 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
 /// The study of sentinels: nodes from 512 B to 4 KiB, with and without, and 300 ns for every line written.
 fn sentinels(Scale(n): Scale) -> Vec<Experiment> {
     let case = |workload, measure| Case { workload, parameters: parameters(n / 4, ISLE_LATENCY_NS, measure) };
+    #[rustfmt::skip]
+    let sizes = [
+        "fast-fair", "fast-fair-s", "fast-fair-1k", "fast-fair-s-1k", "fast-fair-2k", "fast-fair-s-2k", "fast-fair-4k", "fast-fair-s-4k",
+        "circ", "circ-s", "circ-1k", "circ-s-1k", "circ-2k", "circ-s-2k", "circ-4k", "circ-s-4k",
+    ];
     vec![
         experiment(
             "sentinels-nodes",
             "Inserts and lookups by size of the nodes, with sentinels and without",
-            &["fast-fair", "fast-fair-s", "fast-fair-1k", "fast-fair-s-1k", "fast-fair-2k", "fast-fair-s-2k", "fast-fair-4k", "fast-fair-s-4k"],
+            &sizes,
             vec![case(insert_and_search(), Measure::Time)],
             Some((Shape::Bars, "system", metric::MEAN)),
         ),
         experiment(
             "sentinels-tail",
             "Lookups among updates by Zipf's law, with sentinels and without",
-            &["fast-fair-4k", "fast-fair-s-4k"],
+            &["fast-fair-4k", "fast-fair-s-4k", "circ-4k", "circ-s-4k"],
             vec![case(workload("mixed", Some(RANDOM), vec![mixed()]), Measure::Latency)],
             Some((Shape::Bars, "system", metric::SEARCH_P99)),
         ),

@@ -18,7 +18,7 @@ const LB_RIVALS: [(&str, &str); 5] = [("wb-256", "lb"), ("wb", "lb-512"), ("wb-1
 const LB_STUDY: [&str; 3] = ["lb", "wb-256", "fp-256"];
 const LB_FILLS: [&str; 3] = ["70 %", "100 %", "dense"];
 /// Isle-Tree's study: what all of its comparisons are about.
-const ISLE_RIVALS: [&str; 4] = ["nv", "fp-published", "wb", "fast-fair"];
+const ISLE_RIVALS: [&str; 5] = ["nv", "fp-published", "wb", "fast-fair", "circ"];
 /// How much faster two threads must be than one to be called nearly linear.
 const NEARLY_LINEAR: f64 = 1.7;
 /// Inserts of which the paper says how often they build inner nodes anew.
@@ -54,8 +54,8 @@ fn inserts(evidence: &Evidence<'_>, rival: &str, keys: u64) -> Option<Figure> {
 pub(super) fn slower_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
     let keys = *evidence.sizes("isle-insert")?.get(PAPERS_SIZE)?;
     let part = |(rival, paper)| Some(Part::ratio(rival, "isle", inserts(evidence, rival, keys)?, Wanted::ratio(paper, paper, TIME_TOLERANCE)));
-    // Older files do not have the last.
-    Some(Judgement::of(&isle_rivals(evidence, "isle-insert").zip([1.116, 1.41, 2.243, 1.55]).map(part).collect::<Option<Vec<_>>>()?))
+    // Older files do not have the last ones.
+    Some(Judgement::of(&isle_rivals(evidence, "isle-insert").zip([1.116, 1.41, 2.243, 1.55, 1.491]).map(part).collect::<Option<Vec<_>>>()?))
 }
 
 pub(super) fn fastest_at_every_size(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -100,8 +100,8 @@ pub(super) fn larger_nodes(evidence: &Evidence<'_>) -> Option<Judgement> {
         Part::ratio("isle-1k", "nv-1k", ratio("search", "isle-1k", "nv-1k")?, Wanted::BELOW),
         Part::ratio("isle-2k", "nv-2k", ratio("search", "isle-2k", "nv-2k")?, Wanted::BELOW),
     ];
-    if evidence.is_planned("isle-nodes", "fast-fair-2k") {
-        parts.insert(3, Part::ratio("fast-fair-2k", "fast-fair", ratio("insert", "fast-fair-2k", "fast-fair")?, degraded));
+    for (large, small) in [("circ-2k", "circ"), ("fast-fair-2k", "fast-fair")].into_iter().filter(|(large, _)| evidence.is_planned("isle-nodes", large)) {
+        parts.insert(3, Part::ratio(large, small, ratio("insert", large, small)?, degraded));
     }
     let judged = Judgement::of(&parts);
     // Older files do not have it.
@@ -121,7 +121,7 @@ pub(super) fn gap_over_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
 pub(super) fn tail_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
     let tail = |system| evidence.rounds_of(["isle-clients", "", "insert", metric::P99], system, threads(4));
     let mut parts = Vec::new();
-    let rivals = [("server:nv", 0.331), ("server:fp", 0.277), ("server:fast-fair", 0.362)];
+    let rivals = [("server:nv", 0.331), ("server:fp", 0.277), ("server:fast-fair", 0.362), ("server:circ", 0.224)];
     for (rival, below) in rivals.into_iter().filter(|(rival, _)| evidence.is_planned("isle-clients", rival)) {
         let ratio = tail("server:isle")?.by(&tail(rival)?)?;
         let ours = format!("isle {}", ratio.show(2, &format!(" x {rival}")));
@@ -132,7 +132,7 @@ pub(super) fn tail_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
 
 pub(super) fn mixed_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
     let mut parts = Vec::new();
-    let rivals = ["server:nv", "server:fp", "server:fast-fair"].into_iter().filter(|rival| evidence.is_planned("isle-clients", rival));
+    let rivals = ["server:nv", "server:fp", "server:fast-fair", "server:circ"].into_iter().filter(|rival| evidence.is_planned("isle-clients", rival));
     for (what, metric) in [("search", metric::SEARCH_P99), ("update", metric::UPDATE_P99)] {
         let tail = |system, count| evidence.rounds_of(["isle-clients", "", "mixed", metric], system, threads(count));
         for rival in rivals.clone() {
@@ -143,6 +143,29 @@ pub(super) fn mixed_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
         }
     }
     Some(Judgement::of(&parts))
+}
+
+/// A ratio of systems with nodes of 4 KiB that have sentinels to the same ones without.
+fn led_by_sentinels(evidence: &Evidence<'_>, experiment: &str, phase: &str, metric: &str, [fast_fair, circ]: [(f64, f64); 2]) -> Option<Judgement> {
+    let pairs = [("fast-fair-s-4k", "fast-fair-4k", fast_fair), ("circ-s-4k", "circ-4k", circ)];
+    let part = |(with, without, (low, high))| {
+        Some(Part::ratio(with, without, evidence.ratio([experiment, "", phase, metric], with, without)?, Wanted::ratio(low, high, TIME_TOLERANCE)))
+    };
+    // Older files do not have the last.
+    let planned = pairs.into_iter().filter(|(with, ..)| evidence.is_planned(experiment, with));
+    Some(Judgement::of(&planned.map(part).collect::<Option<Vec<_>>>()?))
+}
+
+pub(super) fn led_searches(evidence: &Evidence<'_>) -> Option<Judgement> {
+    led_by_sentinels(evidence, "sentinels-nodes", "search", metric::MEAN, [(0.574, 0.701), (0.516, 0.674)])
+}
+
+pub(super) fn led_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
+    led_by_sentinels(evidence, "sentinels-nodes", "insert", metric::MEAN, [(1.04, 1.04), (1.065, 1.065)])
+}
+
+pub(super) fn led_tail(evidence: &Evidence<'_>) -> Option<Judgement> {
+    led_by_sentinels(evidence, "sentinels-tail", "mixed", metric::SEARCH_P99, [(0.831, 0.831), (0.87, 0.87)])
 }
 
 pub(super) fn flushed_store(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -537,8 +560,8 @@ mod tests {
     fn inserts_are_judged_by_the_sizes_that_were_planned() {
         let (mut results, Scale(n)) = (planned("isle"), Scale::TINY);
         let (papers, others) = (
-            [("isle", 100.0), ("nv", 111.0), ("fp-published", 140.0), ("wb", 220.0), ("fast-fair", 155.0)],
-            [("isle", 100.0), ("nv", 150.0), ("fast-fair", 120.0)],
+            [("isle", 100.0), ("nv", 111.0), ("fp-published", 140.0), ("wb", 220.0), ("fast-fair", 155.0), ("circ", 149.0)],
+            [("isle", 100.0), ("nv", 150.0), ("fast-fair", 120.0), ("circ", 110.0)],
         );
         add(&mut results, "isle-insert", metric::MEAN, &papers, |case| case.parameters.keys == n);
         assert_eq!(slower_inserts(&Evidence(&results)).unwrap().verdict, Verdict::Agree);

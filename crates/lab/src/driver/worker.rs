@@ -234,7 +234,7 @@ impl Player<'_> {
             if let (Some(before), Some(after)) = (before, after) {
                 let group = if after.splits > before.splits { &mut self.outcome.dividing } else { &mut self.outcome.common };
                 let (lines, fences) = (after.lines_flushed - before.lines_flushed, after.fences - before.fences);
-                group.add(super::Group { count: 1, lines, fences, nanoseconds });
+                group.add(super::Group { count: 1, lines, lines_max: lines, fences, nanoseconds });
             }
         }
         Ok(())

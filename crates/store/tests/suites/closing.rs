@@ -67,7 +67,7 @@ fn what_a_closed_store_left_behind_is_not_believed_after_a_write() {
     let seed = 0x5eed;
     println!("seed {seed:#x}");
     let mut random = StdRng::seed_from_u64(seed);
-    for index in ["ever-64", "isle-128", "nv", "fp", "fast-fair-128"] {
+    for index in ["ever-64", "isle-128", "nv", "fp", "fast-fair-128", "circ-192"] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pool");
         let mut models: [BTreeMap<Vec<u8>, Vec<u8>>; 2] = Default::default();

@@ -355,7 +355,7 @@ fn a_removal_that_finds_no_room_has_not_happened() {
 /// a crash in a full pool is undone when it is opened. Neither batches, of all sizes, nor transactions may leave a store that refuses all writes.
 #[test]
 fn a_full_pool_undoes_what_it_stops() {
-    for index in ["nv", "nv-2k", "isle-128", "fp", "wb", "fast-fair", "ever"] {
+    for index in ["nv", "nv-2k", "isle-128", "fp", "wb", "fast-fair", "circ", "ever"] {
         println!("{index}");
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pool");

@@ -1,5 +1,5 @@
-//! FAST-FAIR: a B+-tree of which every node persists, and which a crash leaves usable at every store (D. Hwang, W.-H. Kim, Y. Won and B. Nam, "Endurable
-//! Transient Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018).
+//! FAIR: a B+-tree of which every node persists, and which a crash leaves usable at every store (D. Hwang, W.-H. Kim, Y. Won and B. Nam, "Endurable Transient
+//! Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018). It is FAST-FAIR with nodes of [`fast`], Circ-Tree with those of [`circular`].
 //!
 //! ```text
 //! root block: top -> node of the highest level
@@ -7,7 +7,7 @@
 //! level 0            leaf -> leaf -> leaf --> leaf -> leaf    entries: key -> value
 //! ```
 //!
-//! Within nodes, entries are shifted by the protocol of [`node`] (FAST). Between nodes, FAIR:
+//! Within a node, entries lie and are shifted as its layout has it. Between nodes:
 //!
 //! 1. the nodes of a level are a list, which holds every key of the level once; the low fences of its nodes ascend, that of the first is the lowest key, and
 //!    never change. A node has the range from its low fence to that of the next node; what it holds beyond counts for nothing;
@@ -22,7 +22,7 @@
 //! 1. Y := upper half of X, next := X.next, and its low fence; flush all, fence. Nobody can reach it: a crash forgets it. A new top with X and Y, if X is the
 //!    top.
 //! 2. X.next := Y, persist: what is from Y's low fence on is in Y now, and what X has of it does not count.
-//! 3. X ends before the upper half, persist.
+//! 3. X ends before the upper half, durably.
 //! 4. P has Y, by an insert. Or top := the new top, persist; it is latched till then.
 //!
 //! A crash between 2 and 4 leaves a node that no entry leads to, beside a node with room for what is in it: recovery joins them, which needs no block. (The
@@ -57,6 +57,8 @@
 //! the node before a new one, and the one above, are latched till that is entered; the paper's readers take no such steps, and look at the low fence of the
 //! next node in every one that they pass.
 
+mod circular;
+mod fast;
 mod node;
 mod open;
 mod relocate;
@@ -73,8 +75,10 @@ use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
 use crate::selective::structure::is_getting_sparse;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
+pub(crate) use circular::Circular;
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
-use node::Node;
+pub(crate) use fast::Fast;
+pub(crate) use node::Node;
 use sentinels::Sentinels;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -97,10 +101,10 @@ resident! {
 const LEVELS_MAX: usize = 48;
 
 /// See the module documentation.
-pub(crate) struct FastFair<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> {
+pub(crate) struct Fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> {
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
-    latches: Latches<Node<LINES>, Sentinels<SENTINELS>>,
+    latches: Latches<N, Sentinels<SENTINELS>>,
     keys: Counter,
     leaves: Counter,
     splits: Counter,
@@ -109,45 +113,39 @@ pub(crate) struct FastFair<K: Key + ?Sized, M: Medium, const LINES: usize, const
 }
 
 /// A node, and what there is in DRAM for it.
-#[derive(Clone, Copy)]
-struct Found<'a, const LINES: usize, const SENTINELS: usize> {
+struct Found<'a, N: Node, const SENTINELS: usize> {
     off: u64,
-    node: &'a Node<LINES>,
+    node: &'a N,
     latch: &'a Latch,
     sentinels: &'a Sentinels<SENTINELS>,
 }
 
-impl<const LINES: usize, const SENTINELS: usize> Found<'_, LINES, SENTINELS> {
+impl<N: Node, const SENTINELS: usize> Found<'_, N, SENTINELS> {
     /// Number of entries.
     #[inline(always)]
     fn count(&self) -> usize {
-        self.node.count(self.sentinels.last())
+        self.node.count_from(|| self.sentinels.start(self.node, u64::MAX))
     }
 
-    /// [`Node::rank`], from where the sentinels say.
+    /// [`Node::rank`], from where the sentinels or the layout say.
     #[inline(always)]
     fn rank<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, key: &K) -> Result<(usize, bool), Error> {
-        self.node.rank(pool, key, self.sentinels.start(key.head(0)))
+        self.node.rank(pool, key, self.sentinels.start(self.node, key.head(0)))
     }
 }
 
 /// A node and the version at which it was found.
-struct Reached<'a, const LINES: usize, const SENTINELS: usize> {
-    at: Found<'a, LINES, SENTINELS>,
+struct Reached<'a, N: Node, const SENTINELS: usize> {
+    at: Found<'a, N, SENTINELS>,
     version: u64,
 }
 
-impl<'a, const LINES: usize, const SENTINELS: usize> Reached<'a, LINES, SENTINELS> {
+impl<'a, N: Node, const SENTINELS: usize> Reached<'a, N, SENTINELS> {
     /// Whether nothing has changed since.
     #[inline(always)]
     #[track_caller]
     fn validate(&self) -> Result<(), Restart> {
         self.at.latch.validate_unappended(self.version)
-    }
-
-    #[track_caller]
-    fn lock(self) -> Result<Held<'a, LINES, SENTINELS>, Restart> {
-        Ok(Held { at: self.at, lock: self.at.latch.lock_from(self.version)? })
     }
 
     /// Learns the sentinels, unless somebody is in the way.
@@ -162,13 +160,13 @@ impl<'a, const LINES: usize, const SENTINELS: usize> Reached<'a, LINES, SENTINEL
 }
 
 /// A latched node.
-struct Held<'a, const LINES: usize, const SENTINELS: usize> {
-    at: Found<'a, LINES, SENTINELS>,
+struct Held<'a, N: Node, const SENTINELS: usize> {
+    at: Found<'a, N, SENTINELS>,
     lock: Locked<'a>,
 }
 
-impl<'a, const LINES: usize, const SENTINELS: usize> Deref for Held<'a, LINES, SENTINELS> {
-    type Target = Found<'a, LINES, SENTINELS>;
+impl<'a, N: Node, const SENTINELS: usize> Deref for Held<'a, N, SENTINELS> {
+    type Target = Found<'a, N, SENTINELS>;
 
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
@@ -176,39 +174,40 @@ impl<'a, const LINES: usize, const SENTINELS: usize> Deref for Held<'a, LINES, S
     }
 }
 
-impl<const LINES: usize, const SENTINELS: usize> Held<'_, LINES, SENTINELS> {
-    /// Adds an entry before that of `slot`, durably, to a node of `count` entries with room.
+impl<N: Node, const SENTINELS: usize> Held<'_, N, SENTINELS> {
+    /// Adds an entry at a rank, durably, to a node of `count` entries with room.
     #[inline(always)]
-    fn insert<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, slot: usize, count: usize, entry: Entry) {
-        self.node.insert::<K, M>(pool, slot, count, entry);
-        self.sentinels.follow(self.node, slot..=count, count + 1);
+    fn insert<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, rank: usize, count: usize, entry: Entry) {
+        self.sentinels.follow(self.node, count + 1, || self.node.insert::<K, M>(pool, rank, count, entry));
     }
 
     /// Removes an entry, durably; how many are left.
     #[inline(always)]
-    fn remove<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, slot: usize) -> usize {
+    fn remove<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, rank: usize) -> usize {
         let count = self.count();
-        self.node.remove::<K, M>(pool, slot, count);
-        self.sentinels.follow(self.node, slot..=count - 1, count - 1);
+        self.sentinels.follow(self.node, count - 1, || self.node.remove::<K, M>(pool, rank, count));
         count - 1
     }
 }
 
+/// A rank, the value there if it is the key's, and its leaf if that was latched.
+type Sought<'a, N, const SENTINELS: usize> = (usize, Option<NonZeroU64>, Option<Held<'a, N, SENTINELS>>);
+
 /// What was read stands for nothing, what was found out does: damage.
 type Attempt<T> = Result<Result<T, Error>, Restart>;
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
+impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, SENTINELS> {
     fn root(&self) -> &TreeRoot {
         self.pool.get(self.root).expect("the root block was checked when the tree was opened")
     }
 
     fn is_top(&self, node: u64) -> bool {
-        self.root().top.get() == Off::<Node<LINES>>::new(node).link()
+        self.root().top.get() == Off::<N>::new(node).link()
     }
 
     /// Finds the node of a level that `target` is in, at a version at which it was there; `None` if the tree is not so high.
     #[inline(always)]
-    fn reach(&self, target: Target<'_, K>, level: usize) -> Attempt<Option<Reached<'_, LINES, SENTINELS>>> {
+    fn reach(&self, target: Target<'_, K>, level: usize) -> Attempt<Option<Reached<'_, N, SENTINELS>>> {
         let top = self.root().top.get();
         let is_still_top = || if self.root().top.get() == top { Ok(()) } else { Err(Restart) };
         let at = match self.place(top) {
@@ -247,7 +246,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
                 Err(error) => return Ok(Err(error)),
             };
             let Found { node, latch, .. } = at;
-            if SENTINELS == 0 && Node::<LINES>::ASKED {
+            if SENTINELS == 0 && N::ASKED {
                 probe::prefetch_lines(node);
             }
             let Ok(version) = latch.read_below(reached.at.latch, reached.version) else {
@@ -267,20 +266,20 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     #[inline(always)]
-    fn reach_leaf(&self, target: Target<'_, K>) -> Attempt<Reached<'_, LINES, SENTINELS>> {
+    fn reach_leaf(&self, target: Target<'_, K>) -> Attempt<Reached<'_, N, SENTINELS>> {
         Ok(self.reach(target, 0)?.map(|leaf| leaf.expect("every tree has leaves")))
     }
 
     /// Has the sentinels of a node known, if it has any.
     #[inline(always)]
-    fn touch(&self, reached: &Reached<'_, LINES, SENTINELS>) -> Result<(), Restart> {
-        if reached.at.sentinels.are_unknown() { reached.learn() } else { Ok(()) }
+    fn touch(&self, reached: &Reached<'_, N, SENTINELS>) -> Result<(), Restart> {
+        if reached.at.sentinels.are_unknown(reached.at.node) { reached.learn() } else { Ok(()) }
     }
 
     /// The node of a link.
     #[inline(always)]
-    fn place(&self, link: u64) -> Result<Found<'_, LINES, SENTINELS>, Error> {
-        let off = Off::<Node<LINES>>::from_link(link)?;
+    fn place(&self, link: u64) -> Result<Found<'_, N, SENTINELS>, Error> {
+        let off = Off::<N>::from_link(link)?;
         let node = self.pool.at(off, "a node does not lie in the pool")?;
         let Place { latch, beside } = self.latches.place(off.bytes()).map_err(|Restart| self.damage(node, NO_NODE))?;
         Ok(Found { off: off.bytes(), node, latch, sentinels: beside })
@@ -288,8 +287,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
 
     /// The link of the child that leads to a target.
     #[inline(always)]
-    fn child(&self, parent: &Found<'_, LINES, SENTINELS>, target: Target<'_, K>) -> Result<u64, Error> {
-        let slot = match target {
+    fn child(&self, parent: &Found<'_, N, SENTINELS>, target: Target<'_, K>) -> Result<u64, Error> {
+        let rank = match target {
             Target::At(key) => {
                 let (below, is_there) = parent.rank(&self.pool, key)?;
                 below + usize::from(is_there)
@@ -297,12 +296,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
             Target::Below(key) => parent.rank(&self.pool, key)?.0,
             Target::Last => parent.count(),
         };
-        parent.node.value(slot.saturating_sub(1)).map(NonZeroU64::get).ok_or_else(|| self.damage(parent.node, "an inner node without children"))
+        parent.node.value(rank.saturating_sub(1)).map(NonZeroU64::get).ok_or_else(|| self.damage(parent.node, "an inner node without children"))
     }
 
     /// Reads the leaf of a target until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
     #[inline(always)]
-    fn read<T>(&self, target: Target<'_, K>, mut read: impl FnMut(&Node<LINES>) -> Result<T, Error>) -> Result<T, Error> {
+    fn read<T>(&self, target: Target<'_, K>, mut read: impl FnMut(&N) -> Result<T, Error>) -> Result<T, Error> {
         self.retry(|| {
             let leaf = match self.reach_leaf(target)? {
                 Ok(leaf) => leaf,
@@ -324,26 +323,38 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Latches the node of a level that a target is in; `None` if the tree is not so high.
-    fn hold(&self, target: Target<'_, K>, level: usize) -> Result<Option<Held<'_, LINES, SENTINELS>>, Error> {
+    fn hold(&self, target: Target<'_, K>, level: usize) -> Result<Option<Held<'_, N, SENTINELS>>, Error> {
         self.retry(|| match self.reach(target, level)? {
-            Ok(Some(reached)) => Ok(Ok(Some(reached.lock()?))),
+            Ok(Some(reached)) => Ok(self.lock(reached)?.map(Some)),
             Ok(None) => Ok(Ok(None)),
             Err(error) => Ok(Err(error)),
         })
     }
 
-    /// Finds `key` in its leaf, and latches that if `concerns` whether it is there: its slot, or that before which it belongs, and its value.
+    /// Latches a node as it was found. An error if it is so damaged that a change would hide that.
     #[inline(always)]
-    fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<(usize, Option<NonZeroU64>, Option<Held<'_, LINES, SENTINELS>>), Error> {
+    #[track_caller]
+    fn lock<'a>(&self, Reached { at, version }: Reached<'a, N, SENTINELS>) -> Attempt<Held<'a, N, SENTINELS>> {
+        let lock = at.latch.lock_from(version)?;
+        if at.node.is_sound() {
+            return Ok(Ok(Held { at, lock }));
+        }
+        lock.release_unchanged();
+        Ok(Err(self.damage(at.node, node::UNSOUND)))
+    }
+
+    /// Finds `key` in its leaf, and latches that if `concerns` whether it is there: its rank, or that where it belongs, and its value.
+    #[inline(always)]
+    fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<Sought<'_, N, SENTINELS>, Error> {
         self.retry(|| {
             let leaf = match self.reach_leaf(Target::At(key))? {
                 Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
             };
-            let found = leaf.at.rank(&self.pool, key).map(|(slot, is_there)| (slot, is_there.then(|| leaf.at.node.value(slot)).flatten()));
+            let found = leaf.at.rank(&self.pool, key).map(|(rank, is_there)| (rank, is_there.then(|| leaf.at.node.value(rank)).flatten()));
             match found {
-                Ok((slot, value)) if concerns(value.is_some()) => Ok(Ok((slot, value, Some(leaf.lock()?)))),
-                found => leaf.validate().map(|()| found.map(|(slot, value)| (slot, value, None))),
+                Ok((rank, value)) if concerns(value.is_some()) => Ok(self.lock(leaf)?.map(|held| (rank, value, Some(held)))),
+                found => leaf.validate().map(|()| found.map(|(rank, value)| (rank, value, None))),
             }
         })
     }
@@ -351,15 +362,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     #[inline(always)]
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
         loop {
-            let (slot, old, held) = self.seek(key, |is_there| when.concerns(is_there))?;
+            let (rank, old, held) = self.seek(key, |is_there| when.concerns(is_there))?;
             let Some(held) = held else { return Ok(old) };
             if old.is_some() {
-                held.node.update(&*self.pool, slot, value);
+                held.node.update(&*self.pool, rank, value);
                 return Ok(old);
             }
             let count = held.count();
-            if count < Node::<LINES>::CAPACITY {
-                held.insert::<K, M>(&self.pool, slot, count, Entry { head: key.head(0), value });
+            if count < N::CAPACITY {
+                held.insert::<K, M>(&self.pool, rank, count, Entry { head: key.head(0), value });
                 drop(held.lock);
                 self.keys.add(1);
                 return Ok(None);
@@ -370,12 +381,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let (slot, old, held) = self.seek(key, |is_there| is_there)?;
+        let (rank, old, held) = self.seek(key, |is_there| is_there)?;
         let Some(held) = held else { return Ok(old) };
-        let left = held.remove::<K, M>(&self.pool, slot);
+        let left = held.remove::<K, M>(&self.pool, rank);
         drop(held.lock);
         self.keys.add(-1);
-        if is_getting_sparse(left, Node::<LINES>::CAPACITY) {
+        if is_getting_sparse(left, N::CAPACITY) {
             self.join(key, 0);
         }
         Ok(old)
@@ -388,7 +399,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Where the range of a node ends. Its next node is not given up before the node has changed.
-    fn high(&self, node: &Node<LINES>) -> Result<Option<K::Owned>, Error> {
+    fn high(&self, node: &N) -> Result<Option<K::Owned>, Error> {
         match node.next().get() {
             0 => Ok(None),
             next => Ok(Some(self.low(self.place(next)?.node)?)),
@@ -396,16 +407,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// The same, of a node that `key` led to: so it is above that, and who goes on from there comes to an end.
-    fn high_above(&self, node: &Node<LINES>, key: &K) -> Result<Option<K::Owned>, Error> {
+    fn high_above(&self, node: &N, key: &K) -> Result<Option<K::Owned>, Error> {
         let high = self.high(node)?;
         if high.as_ref().is_some_and(|high| high.borrow() <= key) { Err(self.damage(node, ASIDE)) } else { Ok(high) }
     }
 
-    fn low(&self, node: &Node<LINES>) -> Result<K::Owned, Error> {
+    fn low(&self, node: &N) -> Result<K::Owned, Error> {
         Ok(K::read_fence(&*self.pool, node.low())?.0)
     }
 
-    fn damage(&self, node: &Node<LINES>, what: &'static str) -> Error {
+    fn damage(&self, node: &N, what: &'static str) -> Error {
         everleaf_pmem::Error::corrupt(self.pool.offset_of(node).bytes(), what).into()
     }
 }
@@ -414,7 +425,7 @@ const LEVEL: &str = "a node that is not of the level where it is";
 const ASIDE: &str = "a node that what leads to it does not belong to";
 const NO_NODE: &str = "a link that does not lead to a node";
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> OrderedIndex<K> for FastFair<K, M, LINES, SENTINELS> {
+impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K> for Fair<K, M, N, SENTINELS> {
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         Ok(self.seek(key, |_| false)?.1)
     }
@@ -488,7 +499,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Ord
             keys: self.keys.get(),
             leaves,
             splits: self.splits.get(),
-            leaf_bytes: leaves * size_of::<Node<LINES>>() as u64,
+            leaf_bytes: leaves * size_of::<N>() as u64,
             depth: top.map_or(0, |level| level as u32 + 1),
             ..Stats::default()
         }
@@ -504,20 +515,28 @@ mod tests {
     /// However a node came to hold what it does, its sentinels lead to the last line that begins below a key, and no earlier one.
     #[test]
     fn sentinels_lead_to_the_line() {
+        lead_to_the_line::<Fast<3>>();
+        lead_to_the_line::<Circular<3>>();
+    }
+
+    fn lead_to_the_line<N: Node>() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
-        let tree = FastFair::<u64, _, 3, 3>::create(&pool, "tree", "fast-fair-s-256").unwrap();
-        let mut led = 0;
+        let tree = Fair::<u64, _, N, 3>::create(&pool, "tree", "nodes of 256 B").unwrap();
+        let (mut led, mut bases) = (0, [false; 12]);
         for step in 0..2000u64 {
             let key = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
             _ = if step % 3 == 0 { tree.remove(&key) } else { tree.insert(&key, NonZeroU64::MIN) }.unwrap();
             for key in (0..256).filter(|key| tree.get(key).unwrap().is_some()) {
                 let leaf = tree.retry(|| tree.reach_leaf(Target::At(&key))).unwrap().at;
-                let slot = leaf.node.rank(&*tree.pool, &key, 0).unwrap().0;
-                assert_eq!(leaf.sentinels.start(key), slot.saturating_sub(1) / node::SLOTS * node::SLOTS, "step {step}, key {key}");
-                led += usize::from(slot > node::SLOTS);
+                let (rank, base) = (leaf.node.rank(&*tree.pool, &key, 0).unwrap().0, leaf.node.run().base);
+                let line = (1..3).map(|line| line * node::PER_LINE - base % node::PER_LINE).take_while(|line| *line < rank).last();
+                assert_eq!(leaf.sentinels.start(leaf.node, key), line.unwrap_or(0), "step {step}, key {key}");
+                led += usize::from(line.is_some());
+                bases[base] = true;
             }
         }
         assert!(led > 10_000, "{led}");
+        assert_eq!(bases.iter().filter(|is_met| **is_met).count(), if N::CAPACITY < N::SLOTS { 12 } else { 1 });
     }
 
     /// The block of a top that has given way to its child is used again. A crash that left it the top would lose everything.
@@ -526,7 +545,7 @@ mod tests {
         let memory = Memory::new(256 << 10).unwrap();
         let life = Crash::new(&memory).live(CrashOptions::default());
         let pool = Pool::create_in(Arc::clone(&memory), life.medium(), PoolOptions { size_max: memory.size(), ..PoolOptions::default() }).unwrap();
-        let tree = FastFair::<u64, _, 1, 0>::create(&pool, "tree", "fast-fair-128").unwrap();
+        let tree = Fair::<u64, _, Fast<1>, 0>::create(&pool, "tree", "fast-fair-128").unwrap();
         (1..=5).for_each(|key| assert_eq!(tree.insert(&key, NonZeroU64::MIN).unwrap(), None));
         assert_eq!(tree.stats().depth, 2);
         (2..=5).for_each(|key| assert!(tree.remove(&key).unwrap().is_some()));

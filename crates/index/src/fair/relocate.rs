@@ -5,7 +5,7 @@
 
 use super::node::{Birth, Node};
 use super::structure::linked;
-use super::{ASIDE, FastFair, Found, Held};
+use super::{ASIDE, Fair, Found, Held};
 use crate::selective::router::Target;
 use crate::{Error, Key, Relocated};
 use everleaf_pmem::{Durable, Medium, Off};
@@ -19,7 +19,7 @@ struct Passed<K: Key + ?Sized> {
     has_moved: bool,
 }
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
+impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, SENTINELS> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
     pub(super) fn relocate_leaves(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
         Relocated::walk(from, leaves_max, |key| {
@@ -60,7 +60,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Puts a copy in the place of a latched node.
-    fn replace(&self, held: &Held<'_, LINES, SENTINELS>, low: &K, level: usize) -> Result<(), Error> {
+    fn replace(&self, held: &Held<'_, N, SENTINELS>, low: &K, level: usize) -> Result<(), Error> {
         let before = if *low == *K::LOWEST { None } else { Some(self.hold_before(held, low, level)?) };
         let (replaced, parent) = match self.hold(Target::At(low), level + 1) {
             Ok(parent) => (self.replace_between(held, low, level, before.as_ref().map(|before| before.node), parent.as_ref()), parent),
@@ -73,7 +73,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Latches the node before a latched one. Where damage has what is below its range lead to the node itself, that is not waited for.
-    fn hold_before(&self, held: &Held<'_, LINES, SENTINELS>, low: &K, level: usize) -> Result<Held<'_, LINES, SENTINELS>, Error> {
+    fn hold_before(&self, held: &Held<'_, N, SENTINELS>, low: &K, level: usize) -> Result<Held<'_, N, SENTINELS>, Error> {
         let way = self.retry(|| {
             let above = match self.reach(Target::Below(low), level + 1)? {
                 Ok(Some(above)) => above,
@@ -83,7 +83,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
             let way = self.child(&above.at, Target::Below(low));
             above.validate().map(|()| way.map(Some))
         })?;
-        if way.is_none_or(|link| link == Off::<Node<LINES>>::new(held.off).link()) {
+        if way.is_none_or(|link| link == Off::<N>::new(held.off).link()) {
             return Err(self.damage(held.node, ASIDE));
         }
         Ok(self.hold(Target::Below(low), level)?.expect("the level has a node"))
@@ -92,17 +92,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     /// Between the latched nodes before it and above it, as far as there are such.
     fn replace_between(
         &self,
-        &Held { at: Found { off, node, .. }, .. }: &Held<'_, LINES, SENTINELS>,
+        &Held { at: Found { off, node, .. }, .. }: &Held<'_, N, SENTINELS>,
         low: &K,
         level: usize,
-        before: Option<&Node<LINES>>,
-        parent: Option<&Held<'_, LINES, SENTINELS>>,
+        before: Option<&N>,
+        parent: Option<&Held<'_, N, SENTINELS>>,
     ) -> Result<(), Error> {
         let pool = &*self.pool;
-        let link = linked(Off::<Node<LINES>>::new(off));
-        let slot = parent.map(|parent| parent.rank(pool, low).map(|(slot, is_there)| (parent, slot, is_there))).transpose()?;
-        let is_entered = match slot {
-            Some((parent, slot, is_there)) => is_there && parent.node.value(slot) == Some(link),
+        let link = linked(Off::<N>::new(off));
+        let rank = parent.map(|parent| parent.rank(pool, low).map(|(rank, is_there)| (parent, rank, is_there))).transpose()?;
+        let is_entered = match rank {
+            Some((parent, rank, is_there)) => is_there && parent.node.value(rank) == Some(link),
             None => self.is_top(off),
         };
         if !is_entered || before.is_some_and(|before| before.next().get() != link.get()) {
@@ -110,13 +110,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
         }
         node.check_order::<K, M>(pool)?;
         let (low, fence) = low.fence(pool)?;
-        let copy = pool.alloc::<Node<LINES>>()?;
+        let copy = pool.alloc::<N>()?;
         copy.build(pool, &Birth { next: node.next().get(), low, level }, node.entries());
         let (copy, fence) = pool.fence_all((copy.flush(), fence.map(|fence| fence.flush())));
         // The last that can fail.
         self.latches.begin(&[copy.off().bytes()])?;
         fence.map(Durable::release);
-        let Some((parent, slot, _)) = slot else {
+        let Some((parent, rank, _)) = rank else {
             self.raise(copy);
             return Ok(());
         };
@@ -125,7 +125,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
             pool.store(before.next(), copy.link(), Release);
             pool.flush(before.next());
         }
-        parent.node.update(pool, slot, linked(copy));
+        parent.node.update(pool, rank, linked(copy));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::node::{Birth, Node};
 use super::structure::{linked, take_over};
-use super::{FastFair, LEVEL, LEVELS_MAX, TreeRoot};
+use super::{Fair, LEVEL, LEVELS_MAX, TreeRoot};
 use crate::counter::Counter;
 use crate::image::{self, Gate};
 use crate::latch::{Latches, check_apart};
@@ -17,13 +17,13 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
+impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, SENTINELS> {
     /// Creates an empty tree and links it as a root of the pool.
     ///
     /// # Errors
     /// A full pool, or a root of that name.
     pub(crate) fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
-        let (leaf, root) = (pool.alloc::<Node<LINES>>()?, pool.alloc::<TreeRoot>()?);
+        let (leaf, root) = (pool.alloc::<N>()?, pool.alloc::<TreeRoot>()?);
         leaf.build(pool, &Birth { next: 0, low: 0, level: 0 }, std::iter::empty());
         pool.store(&root.top, leaf.off().link(), Relaxed);
         // persist-equivalent(store late): who opens after a crash takes no image, and makes the word 0.
@@ -38,10 +38,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// A tree of these nodes.
-    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, nodes: &[Off<Node<LINES>>], leaf_count: usize, key_count: u64) -> Result<Self, Error> {
-        const { assert!(SENTINELS == 0 || SENTINELS == LINES, "one for each line") };
+    fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, nodes: &[Off<N>], leaf_count: usize, key_count: u64) -> Result<Self, Error> {
+        const { assert!(SENTINELS == 0 || SENTINELS == N::LINES, "one for each line") };
+        const { assert!(N::CAPACITY >= 4, "a node with a single child must not come of a split, or levels are as wide as those below") };
         let places: Vec<u64> = nodes.iter().map(|node| node.bytes()).collect();
-        check_apart(places.iter().map(|place| (*place, size_of::<Node<LINES>>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect())?;
+        check_apart(places.iter().map(|place| (*place, size_of::<N>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect())?;
         let (keys, leaves, latches) = (Counter::default(), Counter::default(), Latches::new());
         keys.add(key_count as i64);
         leaves.add(leaf_count as i64);
@@ -68,7 +69,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
 
         let top = Off::from_link(block.top.get())?;
         let (mut nodes, mut expected, mut keys) = (Vec::new(), vec![Place { off: top, parent: None }], counted.unwrap_or(0));
-        for level in (0..=height::<M, LINES>(pool, top)?).rev() {
+        for level in (0..=height::<M, N>(pool, top)?).rev() {
             let first = nodes.len();
             if level == 0 && counted.is_some() {
                 for leaf in &expected {
@@ -76,38 +77,38 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
                     nodes.push(leaf.off);
                 }
             } else {
-                let listed = list::<M, LINES>(pool, expected[0].off, level)?;
-                let orphans = adopt::<K, M, LINES>(pool, &listed, &expected)?;
-                let entries = recover_all::<K, M, LINES>(pool, &listed, level, recovery)?;
-                nodes.extend(rejoin::<K, M, LINES>(pool, &listed, &orphans)?);
+                let listed = list::<M, N>(pool, expected[0].off, level)?;
+                let orphans = adopt::<K, M, N>(pool, &listed, &expected)?;
+                let entries = recover_all::<K, M, N>(pool, &listed, level, recovery)?;
+                nodes.extend(rejoin::<K, M, N>(pool, &listed, &orphans)?);
                 if level == 0 {
                     keys = entries;
                 }
             }
             let leaves = nodes.len() - first;
             if let Some(reach) = recovery.reach {
-                nodes[first..].iter().try_for_each(|node| mark::<K, M, LINES>(pool, *node, |off, size| Ok(reach.mark(off, size)?)))?;
+                nodes[first..].iter().try_for_each(|node| mark::<K, M, N>(pool, *node, |off, size| Ok(reach.mark(off, size)?)))?;
             }
             if level == 0 {
                 return Self::assemble(pool, root, &nodes, leaves, keys);
             }
-            expected = children::<M, LINES>(pool, &nodes[first..])?;
+            expected = children::<M, N>(pool, &nodes[first..])?;
         }
         unreachable!("the lowest level is 0")
     }
 
     /// Visits all nodes, level by level from the top, while nobody writes: with the entry above that leads to it.
-    fn for_each_node(&self, mut visit: impl FnMut(usize, &Place<LINES>, &Node<LINES>) -> Result<(), Error>) -> Result<(), Error> {
+    fn for_each_node(&self, mut visit: impl FnMut(usize, &Place<N>, &N) -> Result<(), Error>) -> Result<(), Error> {
         let top = Off::from_link(self.root().top.get())?;
         let mut expected = vec![Place { off: top, parent: None }];
-        for level in (0..=height::<M, LINES>(&self.pool, top)?).rev() {
-            let listed = list::<M, LINES>(&self.pool, expected[0].off, level)?;
+        for level in (0..=height::<M, N>(&self.pool, top)?).rev() {
+            let listed = list::<M, N>(&self.pool, expected[0].off, level)?;
             if listed.len() != expected.len() || listed.iter().zip(&expected).any(|(node, entry)| *node != entry.off) {
                 return Err(everleaf_pmem::Error::corrupt(listed[0].bytes(), "a level that is not what the entries above lead to").into());
             }
             expected.iter().try_for_each(|place| visit(level, place, self.pool.at(place.off, "a node does not lie in the pool")?))?;
             if level > 0 {
-                expected = children::<M, LINES>(&self.pool, &listed)?;
+                expected = children::<M, N>(&self.pool, &listed)?;
             }
         }
         Ok(())
@@ -116,7 +117,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<TreeRoot>())?;
         image::block(&self.pool, &self.root().image).map_or(Ok(()), |(off, size)| visit(off, size))?;
-        self.for_each_node(|_, place, _| mark::<K, M, LINES>(&self.pool, place.off, |off, size| visit(off.bytes(), size)))
+        self.for_each_node(|_, place, _| mark::<K, M, N>(&self.pool, place.off, |off, size| visit(off.bytes(), size)))
     }
 
     pub(super) fn check_all(&self) -> Result<Stats, Error> {
@@ -128,16 +129,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
                 return Err(self.damage(node, "a top whose range is not all"));
             }
             let mut previous = None;
-            for (slot, entry) in node.entries().enumerate() {
+            for (rank, entry) in node.entries().enumerate() {
                 let key = node.key::<K, M>(&self.pool, &entry)?;
                 let at_home = key >= low && high.as_ref().is_none_or(|high| key < *high) && key.borrow().head(0) == entry.head;
-                if !at_home || previous.is_some_and(|previous| previous >= key) || level > 0 && slot == 0 && key != low {
+                if !at_home || previous.is_some_and(|previous| previous >= key) || level > 0 && rank == 0 && key != low {
                     return Err(self.damage(node, "a node with a key that does not belong there"));
                 }
                 previous = Some(key);
             }
             if level == 0 {
-                keys += node.count(0) as u64;
+                keys += node.count() as u64;
                 leaves += 1;
             }
             Ok(())
@@ -168,12 +169,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         self.join_empty()?;
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
-        let is_only = |leaf: &Node<LINES>| leaf.count(0) == 0 && leaf.next().get() == 0;
+        let is_only = |leaf: &N| leaf.count() == 0 && leaf.next().get() == 0;
         if !self.read(Target::At(K::LOWEST), |leaf| Ok(is_only(leaf)))? {
             return Err(not_empty());
         }
         // Before anything is latched: the entries may take their time to come.
-        let mut built = Built::<K, M, LINES>::new(&self.pool);
+        let mut built = Built::<K, M, N>::new(&self.pool);
         let count = built.load(entries, fill)?;
         if count == 0 {
             return Ok(());
@@ -202,20 +203,20 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 }
 
-/// A node, and the slot of the entry above that leads to it; the top has none.
-struct Place<const LINES: usize> {
-    off: Off<Node<LINES>>,
-    parent: Option<(Off<Node<LINES>>, usize)>,
+/// A node, and the rank of the entry above that leads to it; the top has none.
+struct Place<N: Node> {
+    off: Off<N>,
+    parent: Option<(Off<N>, usize)>,
 }
 
 /// The level of the top.
-fn height<M: Medium, const LINES: usize>(pool: &Pool<M>, top: Off<Node<LINES>>) -> Result<usize, Error> {
+fn height<M: Medium, N: Node>(pool: &Pool<M>, top: Off<N>) -> Result<usize, Error> {
     let level = pool.at(top, "the top of a tree does not lie in the pool")?.level();
     level.filter(|level| *level < LEVELS_MAX).ok_or_else(|| everleaf_pmem::Error::corrupt(top.bytes(), LEVEL).into())
 }
 
 /// Follows the list of a level.
-fn list<M: Medium, const LINES: usize>(pool: &Pool<M>, first: Off<Node<LINES>>, level: usize) -> Result<Vec<Off<Node<LINES>>>, Error> {
+fn list<M: Medium, N: Node>(pool: &Pool<M>, first: Off<N>, level: usize) -> Result<Vec<Off<N>>, Error> {
     let mut listed = Vec::new();
     let mut next = first;
     while !next.is_null() {
@@ -223,7 +224,7 @@ fn list<M: Medium, const LINES: usize>(pool: &Pool<M>, first: Off<Node<LINES>>, 
         if node.level() != Some(level) {
             return Err(everleaf_pmem::Error::corrupt(next.bytes(), LEVEL).into());
         }
-        if listed.len() > pool.length() / size_of::<Node<LINES>>() {
+        if listed.len() > pool.length() / size_of::<N>() {
             return Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of nodes that does not end").into());
         }
         listed.push(next);
@@ -233,40 +234,40 @@ fn list<M: Medium, const LINES: usize>(pool: &Pool<M>, first: Off<Node<LINES>>, 
 }
 
 /// What the entries of the nodes of a level lead to.
-fn children<M: Medium, const LINES: usize>(pool: &Pool<M>, nodes: &[Off<Node<LINES>>]) -> Result<Vec<Place<LINES>>, Error> {
+fn children<M: Medium, N: Node>(pool: &Pool<M>, nodes: &[Off<N>]) -> Result<Vec<Place<N>>, Error> {
     let mut children = Vec::new();
     for &off in nodes {
         let node = pool.at(off, "a node does not lie in the pool")?;
-        if node.count(0) == 0 {
+        if node.count() == 0 {
             return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an inner node without children").into());
         }
-        for (slot, entry) in node.entries().enumerate() {
-            children.push(Place { off: Off::from_link(entry.value.get())?, parent: Some((off, slot)) });
+        for (rank, entry) in node.entries().enumerate() {
+            children.push(Place { off: Off::from_link(entry.value.get())?, parent: Some((off, rank)) });
         }
     }
     Ok(children)
 }
 
 /// Compares the nodes of a level with the entries above, and has those lead to where nodes were moved. For each node, whether no entry leads to it.
-fn adopt<K: Key + ?Sized, M: Medium, const LINES: usize>(pool: &Pool<M>, listed: &[Off<Node<LINES>>], expected: &[Place<LINES>]) -> Result<Vec<bool>, Error> {
-    let low = |node: Off<Node<LINES>>| Ok::<_, Error>(K::read_fence(pool, pool.at(node, "a node does not lie in the pool")?.low())?.0);
+fn adopt<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>], expected: &[Place<N>]) -> Result<Vec<bool>, Error> {
+    let low = |node: Off<N>| Ok::<_, Error>(K::read_fence(pool, pool.at(node, "a node does not lie in the pool")?.low())?.0);
     let mut entries = expected.iter().peekable();
     let mut are_orphans = Vec::with_capacity(listed.len());
     for &node in listed {
         let is_expected = match entries.peek() {
             None => false,
             Some(Place { off, parent: None }) => *off == node,
-            Some(Place { off, parent: Some((parent, slot)) }) => {
+            Some(Place { off, parent: Some((parent, rank)) }) => {
                 let (parent, expected) = (pool.at(*parent, "a node does not lie in the pool")?, low(*off)?);
                 // What is beyond a range is cut off, and a range that is damaged must not have that done.
-                if parent.entries().nth(*slot).is_none_or(|entry| entry.head != expected.borrow().head(0))
-                    || *slot == 0 && K::read_fence(pool, parent.low())?.0 != expected
+                if parent.entries().nth(*rank).is_none_or(|entry| entry.head != expected.borrow().head(0))
+                    || *rank == 0 && K::read_fence(pool, parent.low())?.0 != expected
                 {
                     return Err(everleaf_pmem::Error::corrupt(off.bytes(), "a node whose low fence is not what the entry above says").into());
                 }
                 let has_moved = *off != node && expected == low(node)?;
                 if has_moved {
-                    parent.update(pool, *slot, linked(node));
+                    parent.update(pool, *rank, linked(node));
                 }
                 has_moved || *off == node
             }
@@ -283,17 +284,13 @@ fn adopt<K: Key + ?Sized, M: Medium, const LINES: usize>(pool: &Pool<M>, listed:
 }
 
 /// Joins nodes that no entry leads to to those before them; what is left.
-fn rejoin<K: Key + ?Sized, M: Medium, const LINES: usize>(
-    pool: &Pool<M>,
-    listed: &[Off<Node<LINES>>],
-    are_orphans: &[bool],
-) -> Result<Vec<Off<Node<LINES>>>, Error> {
-    let mut left: Vec<Off<Node<LINES>>> = Vec::with_capacity(listed.len());
+fn rejoin<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>], are_orphans: &[bool]) -> Result<Vec<Off<N>>, Error> {
+    let mut left: Vec<Off<N>> = Vec::with_capacity(listed.len());
     for (&off, is_orphan) in listed.iter().zip(are_orphans) {
         let node = pool.at(off, "a node does not lie in the pool")?;
         match left.last() {
             Some(&before) if *is_orphan => {
-                take_over::<K, M, LINES>(pool, pool.at(before, "a node does not lie in the pool")?, (off.bytes(), node), || {})?;
+                take_over::<K, M, N>(pool, pool.at(before, "a node does not lie in the pool")?, (off.bytes(), node), || {})?;
             }
             _ => left.push(off),
         }
@@ -302,16 +299,11 @@ fn rejoin<K: Key + ?Sized, M: Medium, const LINES: usize>(
 }
 
 /// Recovers all nodes of a level, each thread an equal share of them; the number of their entries.
-fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize>(
-    pool: &Pool<M>,
-    listed: &[Off<Node<LINES>>],
-    level: usize,
-    recovery: &Recovery<'_, M>,
-) -> Result<u64, Error> {
-    let recover = |&off: &Off<Node<LINES>>| -> Result<u64, Error> {
+fn recover_all<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>], level: usize, recovery: &Recovery<'_, M>) -> Result<u64, Error> {
+    let recover = |&off: &Off<N>| -> Result<u64, Error> {
         let node = pool.at(off, "a node does not lie in the pool")?;
         let (low, _) = K::read_fence(pool, node.low())?;
-        let high = match Off::<Node<LINES>>::from_link(node.next().get())? {
+        let high = match Off::<N>::from_link(node.next().get())? {
             next if next.is_null() => None,
             next => Some(K::read_fence(pool, pool.at(next, "a node does not lie in the pool")?.low())?.0),
         };
@@ -322,43 +314,39 @@ fn recover_all<K: Key + ?Sized, M: Medium, const LINES: usize>(
         if let Some(trace) = recovery.trace.filter(|_| level == 0) {
             node.entries().try_for_each(|entry| trace(entry.value))?;
         }
-        Ok(node.count(0) as u64)
+        Ok(node.count() as u64)
     };
     let entries = in_shares(listed, recovery.threads, |share| share.iter().map(recover).sum::<Result<u64, Error>>())?;
     Ok(entries.into_iter().sum())
 }
 
 /// Calls `mark` with the blocks of a node: offset and size in bytes.
-fn mark<K: Key + ?Sized, M: Medium, const LINES: usize>(
-    pool: &Pool<M>,
-    off: Off<Node<LINES>>,
-    mut mark: impl FnMut(Off<Word>, usize) -> Result<(), Error>,
-) -> Result<(), Error> {
-    mark(off.cast(), size_of::<Node<LINES>>())?;
+fn mark<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, off: Off<N>, mut mark: impl FnMut(Off<Word>, usize) -> Result<(), Error>) -> Result<(), Error> {
+    mark(off.cast(), size_of::<N>())?;
     let node = pool.at(off, "a node does not lie in the pool")?;
     K::read_fence(pool, node.low())?.1.map_or(Ok(()), |(fence, size)| mark(fence, size))
 }
 
 /// Nodes for a bulk load: flushed, linked with each other, the top last, and reachable for nobody.
-struct Built<'p, K: Key + ?Sized, M: Medium, const LINES: usize> {
+struct Built<'p, K: Key + ?Sized, M: Medium, N: Node> {
     pool: &'p Pool<M>,
-    nodes: Vec<Flushed<'p, Node<LINES>, M>>,
+    nodes: Vec<Flushed<'p, N, M>>,
     fences: Vec<Flushed<'p, [Word], M>>,
     /// The last node of its level so far, which waits for the next one to be linked.
-    last: Option<Fresh<'p, Node<LINES>, M>>,
+    last: Option<Fresh<'p, N, M>>,
     /// Low fences of the nodes of a level, and where these lie.
     lows: Vec<(K::Owned, NonZeroU64)>,
     leaves: usize,
 }
 
-impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize> Built<'p, K, M, LINES> {
+impl<'p, K: Key + ?Sized, M: Medium, N: Node> Built<'p, K, M, N> {
     fn new(pool: &'p Pool<M>) -> Self {
         Self { pool, nodes: Vec::new(), fences: Vec::new(), last: None, lows: Vec::new(), leaves: 0 }
     }
 
     /// Builds a tree; the number of entries.
     fn load(&mut self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<u64, Error> {
-        let capacity = Node::<LINES>::CAPACITY;
+        let capacity = N::CAPACITY;
         let size = ((capacity as f64 * fill) as usize).clamp(1, capacity);
         let (mut count, mut previous) = (0, None::<K::Owned>);
         loop {
@@ -391,7 +379,7 @@ impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize> Built<'p, K, M, LINES> 
     fn add(&mut self, level: usize, low: K::Owned, entries: impl Iterator<Item = Entry>) -> Result<(), Error> {
         let (word, fence) = low.borrow().fence(self.pool)?;
         self.fences.extend(fence.map(|fence| fence.flush()));
-        let node = self.pool.alloc::<Node<LINES>>()?;
+        let node = self.pool.alloc::<N>()?;
         node.build(self.pool, &Birth { next: 0, low: word, level }, entries);
         self.lows.push((low, linked(node.off())));
         self.finish(Some(node));
@@ -399,7 +387,7 @@ impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize> Built<'p, K, M, LINES> 
     }
 
     /// Links the last node with the next of its level, if there is one, and flushes it.
-    fn finish(&mut self, next: Option<Fresh<'p, Node<LINES>, M>>) {
+    fn finish(&mut self, next: Option<Fresh<'p, N, M>>) {
         if let Some(last) = std::mem::replace(&mut self.last, next) {
             self.pool.store(last.next(), self.last.as_ref().map_or(0, |next| next.off().link()), Relaxed);
             self.nodes.push(last.flush());

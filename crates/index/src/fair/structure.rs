@@ -1,7 +1,7 @@
 //! Splits and joins; see the head of the tree's module.
 
 use super::node::{Birth, Node};
-use super::{FastFair, Found, Held};
+use super::{Fair, Found, Held};
 use crate::key::FenceBlock;
 use crate::latch::Latch;
 use crate::selective::leaf::{self, Entry};
@@ -13,13 +13,13 @@ use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Release;
 
-impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> FastFair<K, M, LINES, SENTINELS> {
+impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, SENTINELS> {
     /// Splits the node of a level that `key` belongs to, if it is full.
     #[cold]
     pub(super) fn split(&self, key: &K, level: usize) -> Result<(), Error> {
         loop {
             let Some(full) = self.hold(Target::At(key), level)? else { return Ok(()) };
-            if full.count() < Node::<LINES>::CAPACITY {
+            if full.count() < N::CAPACITY {
                 full.lock.release_unchanged();
                 return Ok(());
             }
@@ -32,7 +32,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
             };
             match parent {
                 None if !self.is_top(full.off) => full.lock.release_unchanged(),
-                Some(parent) if parent.count() == Node::<LINES>::CAPACITY => {
+                Some(parent) if parent.count() == N::CAPACITY => {
                     parent.lock.release_unchanged();
                     full.lock.release_unchanged();
                     self.split(key, level + 1)?;
@@ -50,20 +50,20 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Gives the upper half of a latched node to a new one. Its parent, if it has one, is latched, and has room.
-    fn divide(&self, full: &Held<'_, LINES, SENTINELS>, parent: Option<&Held<'_, LINES, SENTINELS>>, level: usize) -> Result<(), Error> {
+    fn divide(&self, full: &Held<'_, N, SENTINELS>, parent: Option<&Held<'_, N, SENTINELS>>, level: usize) -> Result<(), Error> {
         let (pool, node) = (&*self.pool, full.node);
-        let middle = Node::<LINES>::CAPACITY / 2;
+        let middle = N::CAPACITY / 2;
         let separator = self.separator(node, level, middle)?;
-        let above = parent.map(|parent| Ok::<_, Error>((parent, self.slot_behind(parent, separator.borrow(), full.off)?))).transpose()?;
+        let above = parent.map(|parent| Ok::<_, Error>((parent, self.rank_behind(parent, separator.borrow(), full.off)?))).transpose()?;
         let (low, fence) = separator.borrow().fence(pool)?;
-        let upper = pool.alloc::<Node<LINES>>()?;
+        let upper = pool.alloc::<N>()?;
         upper.build(pool, &Birth { next: node.next().get(), low, level }, node.entries().skip(middle));
         let entry = Entry { head: separator.borrow().head(0), value: linked(upper.off()) };
         let top = match above {
             Some(_) => None,
             None => {
-                let first = Entry { head: K::LOWEST.head(0), value: linked(Off::<Node<LINES>>::new(full.off)) };
-                let top = pool.alloc::<Node<LINES>>()?;
+                let first = Entry { head: K::LOWEST.head(0), value: linked(Off::<N>::new(full.off)) };
+                let top = pool.alloc::<N>()?;
                 top.build(pool, &Birth { next: 0, low: 0, level: level + 1 }, [first, entry].into_iter());
                 Some(top)
             }
@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Makes a new node the top. It is latched till that is durable: a crash could take back what others would write to it, and below, before.
-    pub(super) fn raise(&self, top: Durable<'_, Node<LINES>, M>) {
+    pub(super) fn raise(&self, top: Durable<'_, N, M>) {
         let lock = self.latches.of(top.off().bytes()).and_then(Latch::try_lock);
         let lock = lock.expect("nobody knows of a new node");
         self.pool.link(&self.root().top, top);
@@ -98,14 +98,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
         lock.release_unchanged();
     }
 
-    /// What divides a latched node, full as it is, before a slot.
-    fn separator(&self, node: &Node<LINES>, level: usize, slot: usize) -> Result<K::Owned, Error> {
+    /// What divides a latched node, full as it is, before a rank.
+    fn separator(&self, node: &N, level: usize, rank: usize) -> Result<K::Owned, Error> {
         node.check_order::<K, M>(&self.pool)?;
-        let entry = |slot| node.entries().nth(slot).ok_or_else(|| self.damage(node, "a full node with fewer entries than it counts"));
+        let entry = |rank| node.entries().nth(rank).ok_or_else(|| self.damage(node, "a full node with fewer entries than it counts"));
         let separator = if level > 0 {
-            self.low(self.place(entry(slot)?.value.get())?.node)?
+            self.low(self.place(entry(rank)?.value.get())?.node)?
         } else {
-            let [below, above] = [slot - 1, slot].map(|slot| leaf::read::<K, M>(&self.pool, &entry(slot)?));
+            let [below, above] = [rank - 1, rank].map(|rank| leaf::read::<K, M>(&self.pool, &entry(rank)?));
             let (below, above) = (below?, above?);
             if below >= above {
                 return Err(self.damage(node, "a leaf with the same key twice"));
@@ -119,9 +119,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Where the entry of a low fence belongs in a latched node, behind that of `before`.
-    fn slot_behind(&self, parent: &Held<'_, LINES, SENTINELS>, low: &K, before: u64) -> Result<usize, Error> {
+    fn rank_behind(&self, parent: &Held<'_, N, SENTINELS>, low: &K, before: u64) -> Result<usize, Error> {
         match parent.rank(&self.pool, low)? {
-            (at, false) if at > 0 && parent.node.value(at - 1) == Some(linked(Off::<Node<LINES>>::new(before))) => Ok(at),
+            (at, false) if at > 0 && parent.node.value(at - 1) == Some(linked(Off::<N>::new(before))) => Ok(at),
             _ => Err(self.damage(parent.node, "a node that does not lead to its child")),
         }
     }
@@ -145,7 +145,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Whether two children of a latched node were joined, and it has become so small that it may be joined itself.
-    fn join_under(&self, key: &K, level: usize, parent: Held<'_, LINES, SENTINELS>) -> bool {
+    fn join_under(&self, key: &K, level: usize, parent: Held<'_, N, SENTINELS>) -> bool {
         let is_joined = self.join_children(key, level, &parent).unwrap_or(false);
         let left = parent.count();
         match (left, is_joined) {
@@ -153,11 +153,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
             (_, true) => drop(parent.lock),
             (_, false) => parent.lock.release_unchanged(),
         }
-        is_joined && left <= Node::<LINES>::CAPACITY / 2
+        is_joined && left <= N::CAPACITY / 2
     }
 
     /// Puts the only child of a latched top in its place.
-    fn lower(&self, top: Held<'_, LINES, SENTINELS>) {
+    fn lower(&self, top: Held<'_, N, SENTINELS>) {
         // A node one level lower, or a damage that others will meet.
         let is_sound = |child: &NonZeroU64| self.place(child.get()).is_ok_and(|child| child.node.level().map(|level| level + 1) == top.node.level());
         let Some(child) = top.node.value(0).filter(is_sound) else { return drop(top.lock) };
@@ -170,18 +170,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Gives up a latched node that nothing leads to any more, durably, and its low fence.
-    pub(super) fn give_up(&self, Held { at: Found { off, sentinels, .. }, lock }: Held<'_, LINES, SENTINELS>, fence: FenceBlock) {
+    pub(super) fn give_up(&self, Held { at: Found { off, sentinels, .. }, lock }: Held<'_, N, SENTINELS>, fence: FenceBlock) {
         // The next life of the place begins with what the first one did.
         sentinels.forget();
         lock.release_obsolete();
         let guard = self.pool.pin();
-        self.pool.retire(Off::<Node<LINES>>::new(off), &guard);
+        self.pool.retire(Off::<N>::new(off), &guard);
         if let Some((fence, _)) = fence {
             self.pool.retire(fence, &guard);
         }
     }
 
-    fn join_children(&self, key: &K, level: usize, parent: &Held<'_, LINES, SENTINELS>) -> Result<bool, Error> {
+    fn join_children(&self, key: &K, level: usize, parent: &Held<'_, N, SENTINELS>) -> Result<bool, Error> {
         let (below, is_there) = parent.rank(&self.pool, key)?;
         // With the one behind it; the last, with the one before it.
         let at = (below + usize::from(is_there)).min(parent.count().saturating_sub(1));
@@ -194,10 +194,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
                 return prevented.map(|_| false);
             }
         };
-        let is_worth_it = are_worth_merging(left.count(), right.count(), Node::<LINES>::CAPACITY);
+        let is_worth_it = are_worth_merging(left.count(), right.count(), N::CAPACITY);
         let disown = || _ = parent.remove::<K, M>(&self.pool, at);
         let joined = match K::read_fence(&*self.pool, right.node.low()) {
-            Ok((_, fence)) if is_worth_it => take_over::<K, M, LINES>(&self.pool, left.node, (right.off, right.node), disown).map(|()| Some(fence)),
+            Ok((_, fence)) if is_worth_it => take_over::<K, M, N>(&self.pool, left.node, (right.off, right.node), disown).map(|()| Some(fence)),
             fence => fence.map(|_| None),
         };
         match joined {
@@ -217,7 +217,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
     }
 
     /// Latches the node of a link, if nobody is in the way.
-    fn try_hold(&self, link: NonZeroU64) -> Result<Option<Held<'_, LINES, SENTINELS>>, Error> {
+    fn try_hold(&self, link: NonZeroU64) -> Result<Option<Held<'_, N, SENTINELS>>, Error> {
         let at = self.place(link.get())?;
         Ok(at.latch.try_lock().ok().map(|lock| Held { at, lock }))
     }
@@ -225,15 +225,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const SENTINELS: usize> Fas
 
 /// Gives what is in the next node to a node that has room for it, and takes the next node out of the list. `disown` takes it out of the node above, durably.
 /// Nothing has changed after an error.
-pub(super) fn take_over<K: Key + ?Sized, M: Medium, const LINES: usize>(
-    pm: &Pm<M>,
-    node: &Node<LINES>,
-    (next_off, next): (u64, &Node<LINES>),
-    disown: impl FnOnce(),
-) -> Result<(), Error> {
+pub(super) fn take_over<K: Key + ?Sized, M: Medium, N: Node>(pm: &Pm<M>, node: &N, (next_off, next): (u64, &N), disown: impl FnOnce()) -> Result<(), Error> {
     [node, next].into_iter().try_for_each(|node| node.check_order::<K, M>(pm))?;
-    if node.next().get() != Off::<Node<LINES>>::new(next_off).link() || node.level() != next.level() || node.count(0) + next.count(0) > Node::<LINES>::CAPACITY
-    {
+    if node.next().get() != Off::<N>::new(next_off).link() || node.level() != next.level() || node.count() + next.count() > N::CAPACITY {
         return Err(everleaf_pmem::Error::corrupt(next_off, "a node that does not go with the one before").into());
     }
     node.append(pm, next);
@@ -244,6 +238,6 @@ pub(super) fn take_over<K: Key + ?Sized, M: Medium, const LINES: usize>(
 }
 
 /// What an entry of an inner node says of a child.
-pub(super) fn linked<const LINES: usize>(child: Off<Node<LINES>>) -> NonZeroU64 {
+pub(super) fn linked<N: Node>(child: Off<N>) -> NonZeroU64 {
     NonZeroU64::new(child.link()).expect("a node does not lie at the beginning of a pool")
 }

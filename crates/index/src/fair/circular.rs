@@ -1,0 +1,241 @@
+//! Circ-Tree's nodes: entries may begin at any slot and go on behind the last one in the first, so a change moves those on its shorter side, a quarter of a
+//! node and not half (C. Wang, G. Brihadiswarn, X. Jiang and S. Chattopadhyay, "Circ-Tree: A B+-Tree Variant with Circular Design for Persistent Memory", IEEE
+//! Transactions on Computers 71(2), 2022).
+//!
+//! The run word of the header: first slot, 16 bits | number of entries, 16 bits | the complement of both, so that damage shows. One slot at least is vacant, so
+//! the ends of the run show, too.
+//!
+//! # Invariant
+//!
+//! When no change is under way, the value of every slot outside the run is durably 0, and of none within.
+//!
+//! # Writing
+//!
+//! To *move* an entry from slot s to t, which is vacant: 1. head[t] := head[s], value[t] := value[s]. 2. If they lie in two lines, persist that of t. 3.
+//! value[s] := 0. A crash leaves the entry in s, in both, or in t, and never in neither; what is in both is the same, so either may go. (Shifts as FAST's,
+//! word over word, would not do: entries that move to the left look, half way, like others that move to the right, and the wrong one of two would go.)
+//!
+//! Insert at rank i of n: 1. move those before it, from the first on, one slot to the left, or those behind it, from the last on, one to the right: the fewer.
+//! 2. the new entry, head, then value, into the slot that has become vacant; that is the commit point. 3. the run word. Flush the lines of 2 and 3, fence.
+//!
+//! Remove rank i of n: 1. value := 0, the commit point. 2. move those before it, from the last on, to the right, or those behind it, from the first on, to the
+//! left: the fewer. 3. the run word. Flush the line that was vacated, and the header, fence.
+//!
+//! Either costs a flush for each line of slots that it touches and one for the header, and a fence for each line of slots: what is in slots tells by itself
+//! what the run is, so it is harmless if a crash keeps the run word of 3 and not the slots, or the slots alone. Update: one value word, persisted.
+//!
+//! Cut, behind a split, and append, in a join: all slots, the run word; one fence. What a crash leaves is beyond the range of the node, all of it, and goes.
+//!
+//! # Recovery
+//!
+//! 1. Slots that are beyond the node's range become vacant.
+//! 2. The run begins one slot before what the header says if that is not vacant: a change of the left end was on its way. No other end comes there, or there
+//!    would not be a vacant slot.
+//! 3. From there on, all the way round: an entry that is the same as the one before it goes; one that comes behind a vacant slot moves up.
+//! 4. The run word, if it differs. Flush all, fence. A crash within leaves what these steps begin with.
+
+use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND};
+use crate::Error;
+use crate::key::Key;
+use crate::selective::leaf::Entry;
+use crate::shift::{First, HEAD, VALUE, write};
+use everleaf_pmem::{Medium, Pm, resident};
+use std::sync::atomic::Ordering::Release;
+
+resident! {
+    /// A node with `LINES` lines of slots. See the module documentation.
+    pub(crate) struct Circular<const LINES: usize> {
+        header: Header,
+        lines: [Line; LINES],
+    }
+}
+
+impl<const LINES: usize> Node for Circular<LINES> {
+    const LINES: usize = LINES;
+    const CAPACITY: usize = LINES * PER_LINE - 1;
+
+    #[inline(always)]
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    #[inline(always)]
+    fn run(&self) -> Run {
+        let word = self.header.run.get();
+        // Slots that there are, whatever a damaged header says.
+        let part = |word: u64| usize::from(word as u16).min(Self::CAPACITY);
+        Run { base: part(word), count: part(word >> 16) }
+    }
+
+    fn run_word(count: usize) -> u64 {
+        Run { base: 0, count }.word()
+    }
+
+    #[inline(always)]
+    fn count_from(&self, _least: impl FnOnce() -> usize) -> usize {
+        self.run().count
+    }
+
+    /// Where the run goes on in the first slot, it is one of two: that one's head tells which.
+    #[inline(always)]
+    fn begin(&self, head: u64) -> usize {
+        let run = self.run();
+        let before = Self::SLOTS - run.base;
+        if before < run.count && self.slot(0)[HEAD].get() < head { before } else { 0 }
+    }
+
+    #[inline(always)]
+    fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, count: usize, entry: Entry) -> Run {
+        let old = self.run();
+        // Ranks are those of afterwards. Where the run begins anew, what changes is where it began, too.
+        let (run, changed) = if rank < count - rank {
+            let run = Run { base: Self::slot_of(old, Self::SLOTS - 1), count: count + 1 };
+            (0..rank).for_each(|to| self.relocate(pm, run, to + 1, to));
+            (run, Run { base: run.base, count: rank.max(1) + 1 })
+        } else {
+            let run = Run { base: old.base, count: count + 1 };
+            (rank..count).rev().for_each(|from| self.relocate(pm, run, from, from + 1));
+            (run, Run { base: Self::slot_of(run, rank), count: run.count - rank })
+        };
+        let slot = Self::slot_of(run, rank);
+        write(pm, self.slot(slot), entry.head, entry.value.get(), First::Head);
+        pm.flush(self.line(slot));
+        self.set_run(pm, run);
+        changed
+    }
+
+    #[inline(always)]
+    fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, count: usize) -> Run {
+        let old = self.run();
+        let (last, slot) = (count - 1, Self::slot_of(old, rank));
+        self.vacate(pm, slot);
+        let (run, vacated, changed) = if rank < last - rank {
+            (0..rank).rev().for_each(|from| self.relocate(pm, old, from, from + 1));
+            (Run { base: Self::slot_of(old, 1), count: last }, old.base, Run { base: old.base, count: rank.max(1) + 1 })
+        } else {
+            (rank..last).for_each(|to| self.relocate(pm, old, to + 1, to));
+            (Run { base: old.base, count: last }, Self::slot_of(old, last), Run { base: slot, count: count - rank })
+        };
+        pm.flush(self.line(vacated));
+        self.set_run(pm, run);
+        changed
+    }
+
+    fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize) {
+        let run = self.run();
+        (count..run.count).for_each(|rank| self.vacate(pm, Self::slot_of(run, rank)));
+        self.flush_slots(pm, Run { base: Self::slot_of(run, count), count: run.count - count });
+        self.set_run(pm, Run { count, ..run });
+    }
+
+    fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self) {
+        let run = self.run();
+        let added = Run { base: Self::slot_of(run, run.count), count: next.count() };
+        for (rank, entry) in next.entries().enumerate() {
+            write(pm, self.slot(Self::slot_of(added, rank)), entry.head, entry.value.get(), First::Head);
+        }
+        self.flush_slots(pm, added);
+        self.set_run(pm, Run { count: run.count + added.count, ..run });
+    }
+
+    fn recover<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, high: Option<&K>) -> Result<(), Error> {
+        if !self.is_sound() {
+            return Err(self.damaged(pm, UNSOUND));
+        }
+        let mut has_changed = false;
+        for slot in 0..Self::SLOTS {
+            if let Some(high) = high
+                && self.is_beyond(pm, self.slot(slot), high)?
+            {
+                self.vacate(pm, slot);
+                has_changed = true;
+            }
+        }
+        let header = self.run();
+        let before = Self::slot_of(header, Self::SLOTS - 1);
+        let mut run = Run { base: if self.is_vacant(before) { header.base } else { before }, count: 0 };
+        for rank in 0..Self::SLOTS {
+            let slot = Self::slot_of(run, rank);
+            let last = run.count.checked_sub(1).map(|last| Entry::read(self.slot(Self::slot_of(run, last))));
+            match Entry::read(self.slot(slot)) {
+                None => continue,
+                entry if last == Some(entry) => self.vacate(pm, slot),
+                _ if rank == run.count => {
+                    run.count += 1;
+                    continue;
+                }
+                _ => {
+                    self.relocate(pm, run, rank, run.count);
+                    run.count += 1;
+                }
+            }
+            has_changed = true;
+        }
+        if run.count > Self::CAPACITY {
+            return Err(self.damaged(pm, "a node without a vacant slot"));
+        }
+        if has_changed || run != header {
+            pm.flush(&self.lines);
+            self.set_run(pm, run);
+        }
+        Ok(())
+    }
+
+    fn is_sound(&self) -> bool {
+        self.header.run.get() == self.run().word()
+    }
+
+    fn has_its_run(&self) -> bool {
+        let run = self.run();
+        self.is_sound() && (0..Self::SLOTS).all(|rank| self.is_vacant(Self::slot_of(run, rank)) == (rank >= run.count))
+    }
+}
+
+impl Run {
+    /// As a header tells it.
+    fn word(self) -> u64 {
+        let run = (self.count << 16 | self.base) as u64;
+        run | !run << 32
+    }
+}
+
+impl<const LINES: usize> Circular<LINES> {
+    fn is_vacant(&self, slot: usize) -> bool {
+        self.slot(slot)[VALUE].get() == 0
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn vacate<M: Medium>(&self, pm: &Pm<M>, slot: usize) {
+        pm.store(&self.slot(slot)[VALUE], 0, Release);
+    }
+
+    /// Moves an entry to a vacant slot: ranks of a run.
+    #[inline(always)]
+    fn relocate<M: Medium>(&self, pm: &Pm<M>, run: Run, from: usize, to: usize) {
+        let [from, to] = [from, to].map(|rank| Self::slot_of(run, rank));
+        let [head, value] = self.slot(from);
+        write(pm, self.slot(to), head.get(), value.get(), First::Head);
+        if from / PER_LINE != to / PER_LINE {
+            pm.persist(self.line(to));
+        }
+        self.vacate(pm, from);
+    }
+
+    fn flush_slots<M: Medium>(&self, pm: &Pm<M>, slots: Run) {
+        Self::lines_of(slots).for_each(|line| pm.flush(&self.lines[line]));
+    }
+
+    /// Sets the run word, durably, with all that was flushed before.
+    #[inline(always)]
+    #[track_caller]
+    fn set_run<M: Medium>(&self, pm: &Pm<M>, run: Run) {
+        pm.store(&self.header.run, run.word(), Release);
+        pm.persist(&self.header);
+    }
+}
