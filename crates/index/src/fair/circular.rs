@@ -24,7 +24,8 @@
 //! Either costs a flush for each line of slots that it touches and one for the header, and a fence for each line of slots: what is in slots tells by itself
 //! what the run is, so it is harmless if a crash keeps the run word of 3 and not the slots, or the slots alone. Update: one value word, persisted.
 //!
-//! Cut, behind a split, and append, in a join: all slots, the run word; one fence. What a crash leaves is beyond the range of the node, all of it, and goes.
+//! Cut, behind a split: all slots, the run word; one fence. Append, in a join: all slots; fence; the run word, which is durable with the link that lies in its
+//! line. What a crash leaves of either is beyond the range of the node, all of it, and goes.
 //!
 //! # Recovery
 //!
@@ -128,8 +129,10 @@ impl<const LINES: usize> Node for Circular<LINES> {
 
     fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize) {
         let run = self.run();
+        // persist-equivalent(store early): all of them are beyond the range, and recovery makes them vacant in any order.
         (count..run.count).for_each(|rank| self.vacate(pm, Self::slot_of(run, rank)));
         self.flush_slots(pm, Run { base: Self::slot_of(run, count), count: run.count - count });
+        // persist-equivalent(fence drop): what a split does next, above, is made durable, too.
         self.set_run(pm, Run { count, ..run });
     }
 
@@ -140,7 +143,9 @@ impl<const LINES: usize> Node for Circular<LINES> {
             write(pm, self.slot(Self::slot_of(added, rank)), entry.head, entry.value.get(), First::Head);
         }
         self.flush_slots(pm, added);
-        self.set_run(pm, Run { count: run.count + added.count, ..run });
+        pm.fence();
+        // Durable with the link, which lies in the same line and comes next. Till then all of them go.
+        pm.store(&self.header.run, Run { count: run.count + added.count, ..run }.word(), Release);
     }
 
     fn recover<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, high: Option<&K>) -> Result<(), Error> {
@@ -152,6 +157,7 @@ impl<const LINES: usize> Node for Circular<LINES> {
             if let Some(high) = high
                 && self.is_beyond(pm, self.slot(slot), high)?
             {
+                // persist-equivalent(store early): as in a cut.
                 self.vacate(pm, slot);
                 has_changed = true;
             }

@@ -92,8 +92,8 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
     /// Leaves the first `count` entries and no more, durably.
     fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize);
 
-    /// Writes the entries of the next node behind those of this one, durably. All are beyond the range of this node till the next node is linked no more:
-    /// [`Self::recover`] takes them out again, however many of them there are after a crash.
+    /// Writes the entries of the next node behind those of this one, durably; what the header tells of them is durable with its link, which the caller stores
+    /// next. Till then all are beyond the range of this node: [`Self::recover`] takes them out again, however many of them there are after a crash.
     fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self);
 
     /// Finishes or takes back what a crash has interrupted, durably; stores nothing if there is nothing of that kind. Nobody else has the node. `high` is where
