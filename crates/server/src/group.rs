@@ -1,4 +1,5 @@
-//! Commands that are run together: GETs, SETs without conditions, and DELs and UNLINKs of a single key; and memcached's `get`, `set` and `delete`.
+//! Commands that are run together: GETs, SETs without conditions, and DELs and UNLINKs of a single key; and memcached's `get`, `set` and `delete`, and `mg`, `ms`
+//! and `md` with flags by which they do no more than these.
 //!
 //! The store is given them together, of one client or of several ([`Namespace::act_many`]). It looks up what is to be read before it writes, so replies are
 //! written as if all went well, each when the next value is known or all is done, and what turns out otherwise is put right: the digit of a DEL, and the reply
@@ -7,12 +8,15 @@
 use crate::command::Arguments;
 use crate::database::OVER;
 use crate::executor::{Failure, expiry};
+use crate::memcached::execute::Outcome;
 use crate::memcached::item;
+use crate::memcached::meta::{Flags, Plain, Told, Verb};
 use crate::memcached::request::{Request, Storing};
 use crate::reply::Reply;
 use crate::resp::Span;
 use crate::shared::Counters;
 use everleaf::{Act, Error, Found, Namespace};
+use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
 /// Commands that the store is given at once.
@@ -39,6 +43,8 @@ pub(crate) struct Place {
     key: Range<usize>,
     /// Of what sets; otherwise nothing. Those of memcached are among what was made of the input.
     value: Range<usize>,
+    /// Flags of a meta command.
+    flags: Range<usize>,
     style: Style,
 }
 
@@ -52,6 +58,8 @@ pub(crate) enum Style {
         /// Whether there is no reply to what writes.
         quiet: bool,
     },
+    /// As its flags say.
+    Meta,
 }
 
 /// What a client has to be run, and its replies.
@@ -87,7 +95,7 @@ impl Place {
             let range = spans[index].range();
             frame + range.start..frame + range.end
         };
-        Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), style: Style::Redis })
+        Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), flags: 0..0, style: Style::Redis })
     }
 
     /// That of a request of memcached that begins at `frame`. Its value is appended to what is `made`.
@@ -97,7 +105,7 @@ impl Place {
         if let Some((flags, data)) = single.item {
             item::make(flags, &input[place(data)], made);
         }
-        Self { kind: single.kind, frame, key: place(single.key), value: start..made.len(), style: single.style }
+        Self { kind: single.kind, frame, key: place(single.key), value: start..made.len(), flags: place(&single.flags), style: single.style }
     }
 
     fn act<'i>(&self, input: &'i [u8], made: &'i [u8]) -> (&'i [u8], Act<'i>) {
@@ -112,72 +120,106 @@ impl Place {
     }
 }
 
+impl Place {
+    /// It is set.
+    fn set(&self, input: &[u8], reply: &mut Reply) {
+        match self.style {
+            Style::Redis => reply.ok(),
+            Style::Memcached { quiet: true, .. } => {}
+            Style::Memcached { .. } => reply.raw(b"STORED\r\n"),
+            Style::Meta => self.told(input, Outcome::Done, None).write(&mut reply.out),
+        }
+    }
+
+    /// It is not there any more; whether it was.
+    fn deleted(&self, input: &[u8], found: bool) -> Cow<'static, [u8]> {
+        Cow::Borrowed(match (self.style, found) {
+            (Style::Redis, true) => b":1\r\n",
+            (Style::Redis, false) => b":0\r\n",
+            (Style::Memcached { quiet: true, .. }, _) => b"",
+            (Style::Memcached { .. }, true) => b"DELETED\r\n",
+            (Style::Memcached { .. }, false) => b"NOT_FOUND\r\n",
+            (Style::Meta, found) => {
+                let mut told = Vec::new();
+                self.told(input, if found { Outcome::Done } else { Outcome::NotFound }, None).write(&mut told);
+                return Cow::Owned(told);
+            }
+        })
+    }
+
+    /// The value that `append` appends, if there is one; whether there is.
+    fn value(&self, input: &[u8], reply: &mut Reply, append: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Error>) -> Result<bool, Error> {
+        match self.style {
+            Style::Redis => reply.bulk_with(append),
+            Style::Memcached { with_unique, .. } => {
+                let is_there = item::show(&mut reply.out, &input[self.key.clone()], with_unique, append)?;
+                reply.raw(b"END\r\n");
+                Ok(is_there)
+            }
+            Style::Meta => {
+                let mut value = Vec::new();
+                let is_there = append(&mut value)?.is_some();
+                let (outcome, value) = if is_there { (Outcome::Done, Some(&*value)) } else { (Outcome::NotFound, None) };
+                self.told(input, outcome, value).write(&mut reply.out);
+                Ok(is_there)
+            }
+        }
+    }
+
+    /// What a meta command is answered.
+    fn told<'t>(&self, input: &'t [u8], outcome: Outcome, value: Option<&'t [u8]>) -> Told<'t> {
+        let verb = match self.kind {
+            Kind::Get => Verb::Get,
+            Kind::Set { .. } => Verb::Set,
+            Kind::Delete => Verb::Delete,
+        };
+        Told { verb, outcome, key: &input[self.key.clone()], flags: Flags(&input[self.flags.clone()]), value, unique: None, left_ms: None }
+    }
+}
+
 /// A request of memcached that is run in groups.
 pub(crate) struct Single<'r> {
     kind: Kind,
     key: &'r Range<usize>,
     /// Flags and data of what sets.
     item: Option<(u32, &'r Range<usize>)>,
+    /// Those of a meta command.
+    flags: Range<usize>,
     style: Style,
 }
 
 impl<'r> Single<'r> {
-    /// That which a request is, if it is a `get` of one key, a `set` of what is not over at once, or a `delete`.
+    /// That which a request is, if it is a `get` of one key, a `set` of what is not over at once, or a `delete`, or a meta command that is such a one.
     pub(crate) fn of(request: &'r Request, quiet: bool, frame: &[u8], now_ms: impl FnOnce() -> u64) -> Option<Self> {
-        let (kind, key, item, with_unique) = match request {
-            Request::Get { keys, with_unique, exptime: None } if !frame[keys.clone()].contains(&b' ') => (Kind::Get, keys, None, *with_unique),
-            Request::Store { how: Storing::Set, unique: None, key, flags, exptime, data } => {
-                let expiry_ms = item::expiry_ms(*exptime, now_ms());
-                if expiry_ms == Some(OVER) {
-                    return None;
-                }
-                (Kind::Set { expiry_ms }, key, Some((*flags, data)), false)
+        let set = |exptime| match item::expiry_ms(exptime, now_ms()) {
+            Some(OVER) => None,
+            expiry_ms => Some(Kind::Set { expiry_ms }),
+        };
+        let style = |with_unique| Style::Memcached { with_unique, quiet };
+        let (kind, key, item, flags, style) = match request {
+            Request::Get { keys, with_unique, exptime: None } if !frame[keys.clone()].contains(&b' ') => (Kind::Get, keys, None, 0..0, style(*with_unique)),
+            Request::Store { how: Storing::Set, unique: None, key, flags, exptime, data } => (set(*exptime)?, key, Some((*flags, data)), 0..0, style(false)),
+            Request::Delete { key } => (Kind::Delete, key, None, 0..0, style(false)),
+            Request::Meta(meta) => {
+                let (kind, item) = match meta.plain(frame)? {
+                    Plain::Get => (Kind::Get, None),
+                    Plain::Set { flags, exptime } => (set(exptime)?, Some((flags, &meta.data))),
+                    Plain::Delete => (Kind::Delete, None),
+                };
+                (kind, &meta.key, item, meta.flags.clone(), Style::Meta)
             }
-            Request::Delete { key } => (Kind::Delete, key, None, false),
             _ => return None,
         };
-        Some(Self { kind, key, item, style: Style::Memcached { with_unique, quiet } })
+        Some(Self { kind, key, item, flags, style })
     }
 }
 
 impl Style {
-    /// It is set.
-    fn set(self, reply: &mut Reply) {
-        match self {
-            Self::Redis => reply.ok(),
-            Self::Memcached { quiet: true, .. } => {}
-            Self::Memcached { .. } => reply.raw(b"STORED\r\n"),
-        }
-    }
-
-    /// It is not there any more; whether it was.
-    fn deleted(self, found: bool) -> &'static [u8] {
-        match (self, found) {
-            (Self::Redis, true) => b":1\r\n",
-            (Self::Redis, false) => b":0\r\n",
-            (Self::Memcached { quiet: true, .. }, _) => b"",
-            (Self::Memcached { .. }, true) => b"DELETED\r\n",
-            (Self::Memcached { .. }, false) => b"NOT_FOUND\r\n",
-        }
-    }
-
-    /// The value that `append` appends, if there is one; whether there is.
-    fn value(self, reply: &mut Reply, key: &[u8], append: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Error>) -> Result<bool, Error> {
-        match self {
-            Self::Redis => reply.bulk_with(append),
-            Self::Memcached { with_unique, .. } => {
-                let is_there = item::show(&mut reply.out, key, with_unique, append)?;
-                reply.raw(b"END\r\n");
-                Ok(is_there)
-            }
-        }
-    }
-
     fn failed(self, reply: &mut Reply, error: Error) {
         match self {
             Self::Redis => Failure::from(error).write(reply),
             Self::Memcached { quiet: true, .. } => {}
-            Self::Memcached { .. } => item::refuse(&mut reply.out, &error),
+            Self::Memcached { .. } | Self::Meta => item::refuse(&mut reply.out, &error),
         }
     }
 }
@@ -203,8 +245,8 @@ impl<'p> Part<'p> {
             self.starts.push(self.reply.out.len());
             match place.kind {
                 Kind::Get => {}
-                Kind::Set { .. } => place.style.set(self.reply),
-                Kind::Delete => self.reply.raw(place.style.deleted(false)),
+                Kind::Set { .. } => place.set(self.input, self.reply),
+                Kind::Delete => self.reply.raw(&place.deleted(self.input, false)),
             }
         }
     }
@@ -226,8 +268,7 @@ impl<'p> Part<'p> {
         }
         let start = self.reply.out.len();
         self.starts.push(start);
-        let Place { style, key, .. } = &self.places[number];
-        let answered = style.value(self.reply, &self.input[key.clone()], |out| found.map(|found| found.copy_to(out)).transpose());
+        let answered = self.places[number].value(self.input, self.reply, |out| found.map(|found| found.copy_to(out)).transpose());
         answered.map(|_| ControlFlow::Continue(())).inspect_err(|_| self.take_back(number))
     }
 
@@ -241,7 +282,7 @@ impl<'p> Part<'p> {
             Kind::Delete => {
                 counters.changes.add(found.into());
                 if found {
-                    self.rewrite(number, self.places[number].style.deleted(true));
+                    self.rewrite(number, &self.places[number].deleted(self.input, true));
                 }
             }
         }
@@ -270,26 +311,26 @@ impl<'p> Part<'p> {
 
     /// Runs the only command, without what it takes to put replies right.
     fn run_alone(&mut self, place: &Place, database: &Namespace, counters: &Counters) {
-        let (start, style) = (self.reply.out.len(), place.style);
+        let (start, input) = (self.reply.out.len(), self.input);
         let set = |outcome: Result<(), Error>, reply: &mut Reply| {
             outcome.map(|()| {
                 counters.changes.add(1);
-                style.set(reply);
+                place.set(input, reply);
             })
         };
         let outcome = match place.act(self.input, self.made) {
-            (key, Act::Get) => style.value(self.reply, key, |out| database.get_into(key, out)).map(|found| counters.lookup(found)),
+            (key, Act::Get) => place.value(input, self.reply, |out| database.get_into(key, out)).map(|found| counters.lookup(found)),
             (key, Act::Put(value)) => set(database.put(key, value), self.reply),
             (key, Act::PutUntil(value, expiry_ms)) => set(database.put_until(key, value, expiry_ms), self.reply),
             (key, Act::Delete) => database.delete(key).map(|found| {
                 counters.changes.add(found.into());
-                self.reply.raw(style.deleted(found));
+                self.reply.raw(&place.deleted(input, found));
             }),
         };
         if let Err(error) = outcome {
             self.reply.out.truncate(start);
             counters.errors.add(1);
-            style.failed(self.reply, error);
+            place.style.failed(self.reply, error);
         }
         self.done = 1;
     }
@@ -365,7 +406,7 @@ mod tests {
 
     /// Commands, each with a key of one letter that is its value, too, and the input in which they lie.
     fn commands(of: &[(Kind, u8)]) -> (Vec<u8>, Vec<Place>) {
-        let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place { kind, frame: at, key: at..at + 1, value: at..at + 1, style: Style::Redis };
+        let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place { kind, frame: at, key: at..at + 1, value: at..at + 1, flags: 0..0, style: Style::Redis };
         (of.iter().map(|(_, key)| *key).collect(), of.iter().enumerate().map(place).collect())
     }
 

@@ -166,21 +166,18 @@ impl<const LINES: usize> Node for Circular<LINES> {
         let before = Self::slot_of(header, Self::SLOTS - 1);
         let mut run = Run { base: if self.is_vacant(before) { header.base } else { before }, count: 0 };
         for rank in 0..Self::SLOTS {
-            let slot = Self::slot_of(run, rank);
-            let last = run.count.checked_sub(1).map(|last| Entry::read(self.slot(Self::slot_of(run, last))));
-            match Entry::read(self.slot(slot)) {
-                None => continue,
-                entry if last == Some(entry) => self.vacate(pm, slot),
-                _ if rank == run.count => {
-                    run.count += 1;
-                    continue;
-                }
-                _ => {
-                    self.relocate(pm, run, rank, run.count);
-                    run.count += 1;
-                }
+            let entry = |rank| Entry::read(self.slot(Self::slot_of(run, rank)));
+            let Some(this) = entry(rank) else { continue };
+            if run.count > 0 && entry(run.count - 1) == Some(this) {
+                self.vacate(pm, Self::slot_of(run, rank));
+                has_changed = true;
+                continue;
             }
-            has_changed = true;
+            if rank > run.count {
+                self.relocate(pm, run, rank, run.count);
+                has_changed = true;
+            }
+            run.count += 1;
         }
         if run.count > Self::CAPACITY {
             return Err(self.damaged(pm, "a node without a vacant slot"));

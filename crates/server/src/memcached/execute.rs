@@ -76,7 +76,7 @@ pub(super) struct Shown {
 
 /// What has come of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Done,
     /// The item is there, or is not.
     NotStored,

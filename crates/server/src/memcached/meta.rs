@@ -151,9 +151,88 @@ fn command(verb: Verb, key: Range<usize>, line: &[u8], words: Words<'_>, data: R
     Ok(Request::Meta(Meta { verb, key, flags: start..line.len(), data }))
 }
 
+/// A command that does with the item of its key, which is as it was sent, what `get`, `set` or `delete` does, and shows nothing that these do not know.
+pub(crate) enum Plain {
+    Get,
+    Set { flags: u32, exptime: i64 },
+    Delete,
+}
+
+impl Meta {
+    /// That which it is, if it is one; `frame` is the request.
+    pub(crate) fn plain(&self, frame: &[u8]) -> Option<Plain> {
+        let flags = Flags(&frame[self.flags.clone()]);
+        let has_any = |letters: &[u8]| letters.iter().any(|letter| flags.has(*letter));
+        match self.verb {
+            Verb::Get if !has_any(b"btT") => Some(Plain::Get),
+            Verb::Set if !has_any(b"bcC") && flags.token(b'M').is_none_or(|mode| storing(mode) == Some(Storing::Set)) => {
+                Some(Plain::Set { flags: flags.client_flags(), exptime: flags.token(b'T').and_then(signed).unwrap_or(0) })
+            }
+            Verb::Delete if !has_any(b"bC") => Some(Plain::Delete),
+            _ => None,
+        }
+    }
+}
+
+/// What a command is answered.
+#[derive(Clone, Copy)]
+pub(crate) struct Told<'t> {
+    pub(crate) verb: Verb,
+    pub(crate) outcome: Outcome,
+    /// As it was sent.
+    pub(crate) key: &'t [u8],
+    pub(crate) flags: Flags<'t>,
+    /// Of the item, if that is to be shown.
+    pub(crate) value: Option<&'t [u8]>,
+    /// What stands for the version, where the value is not at hand.
+    pub(crate) unique: Option<u64>,
+    /// When the item expires, in milliseconds from now; or that it does not.
+    pub(crate) left_ms: Option<Option<u64>>,
+}
+
+impl Told<'_> {
+    /// Replies, unless no reply is wanted.
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        let Self { verb, outcome, key, flags, value, .. } = self;
+        let writes = verb != Verb::Get;
+        if flags.has(b'q') && outcome == if writes { Outcome::Done } else { Outcome::NotFound } {
+            return;
+        }
+        let data = value.filter(|_| flags.has(b'v')).map(|value| parts(value).1);
+        match (outcome, data) {
+            (Outcome::Done, Some(data)) => out.extend_from_slice(format!("VA {}", data.len()).as_bytes()),
+            (Outcome::Done, None) => out.extend_from_slice(b"HD"),
+            (Outcome::NotStored, _) => out.extend_from_slice(b"NS"),
+            (Outcome::Exists, _) => out.extend_from_slice(b"EX"),
+            (Outcome::NotFound, _) => out.extend_from_slice(if writes { b"NF" } else { b"EN" }),
+            (Outcome::Refused(why), _) => return out.extend_from_slice(format!("{why}\r\n").as_bytes()),
+        }
+        for (letter, token) in flags.all() {
+            let text = match letter {
+                b'k' => Some([key, if flags.has(b'b') { b" b" } else { b"" }].concat()),
+                b'O' => Some(token.to_vec()),
+                b'c' => self.unique.or_else(|| value.map(unique)).map(digits),
+                b'f' => value.map(|value| digits(parts(value).0.into())),
+                b's' => value.map(|value| digits(parts(value).1.len() as u64)),
+                b't' => self.left_ms.map(|left| left.map_or(b"-1".to_vec(), |left| digits(left.div_ceil(1000)))),
+                _ => None,
+            };
+            if let Some(text) = text {
+                out.extend_from_slice(&[b' ', letter]);
+                out.extend_from_slice(&text);
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+        if let Some(data) = data {
+            out.extend_from_slice(data);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
 /// The flags of a command.
 #[derive(Clone, Copy)]
-struct Flags<'f>(&'f [u8]);
+pub(crate) struct Flags<'f>(pub(crate) &'f [u8]);
 
 impl<'f> Flags<'f> {
     fn all(self) -> impl Iterator<Item = (u8, &'f [u8])> {
@@ -170,6 +249,11 @@ impl<'f> Flags<'f> {
 
     fn number(self, letter: u8) -> Option<u64> {
         self.token(letter).and_then(unsigned)
+    }
+
+    /// The client's own.
+    fn client_flags(self) -> u32 {
+        self.number(b'F').unwrap_or(0) as u32
     }
 
     /// When an item is to expire, by a flag.
@@ -205,45 +289,9 @@ impl Asked<'_> {
             Verb::Delete => (self.meta_delete(&key, flags)?, None),
             Verb::Count => self.meta_count(&key, flags)?,
         };
-        let writes = meta.verb != Verb::Get;
-        if flags.has(b'q') && outcome == if writes { Outcome::Done } else { Outcome::NotFound } {
-            return Ok(());
-        }
-        let data = shown.as_ref().filter(|_| flags.has(b'v')).map(|shown| parts(&shown.value).1);
-        let mut head = match (outcome, data) {
-            (Outcome::Done, Some(data)) => format!("VA {}", data.len()),
-            (Outcome::Done, None) => "HD".to_owned(),
-            (Outcome::NotStored, _) => "NS".to_owned(),
-            (Outcome::Exists, _) => "EX".to_owned(),
-            (Outcome::NotFound, _) => if writes { "NF" } else { "EN" }.to_owned(),
-            (Outcome::Refused(why), _) => {
-                self.say(why);
-                return Ok(());
-            }
-        }
-        .into_bytes();
-        for (letter, token) in flags.all() {
-            let shown = shown.as_ref();
-            let text = match letter {
-                b'k' => Some([sent, if flags.has(b'b') { b" b" } else { b"" }].concat()),
-                b'O' => Some(token.to_vec()),
-                b'c' => version.or_else(|| shown.map(|shown| unique(&shown.value))).map(digits),
-                b'f' => shown.map(|shown| digits(parts(&shown.value).0.into())),
-                b's' => shown.map(|shown| digits(parts(&shown.value).1.len() as u64)),
-                b't' => shown.map(|shown| shown.expiry_ms.map_or(b"-1".to_vec(), |at| digits(at.saturating_sub(self.now_ms()).div_ceil(1000)))),
-                _ => None,
-            };
-            if let Some(text) = text {
-                head.extend_from_slice(&[b' ', letter]);
-                head.extend_from_slice(&text);
-            }
-        }
-        self.out.extend_from_slice(&head);
-        self.out.extend_from_slice(b"\r\n");
-        if let Some(data) = data {
-            self.out.extend_from_slice(data);
-            self.out.extend_from_slice(b"\r\n");
-        }
+        let left_ms = shown.as_ref().map(|shown| shown.expiry_ms.map(|at| at.saturating_sub(self.now_ms())));
+        let value = shown.as_ref().map(|shown| shown.value.as_slice());
+        Told { verb: meta.verb, outcome, key: sent, flags, value, unique: version, left_ms }.write(self.out);
         Ok(())
     }
 
@@ -262,7 +310,7 @@ impl Asked<'_> {
     /// What stands for the version comes with it, if that is to be shown.
     fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8]) -> Result<(Outcome, Option<u64>), Error> {
         let how = flags.token(b'M').and_then(storing).unwrap_or(Storing::Set);
-        let (client_flags, tells_unique, now_ms) = (flags.number(b'F').unwrap_or(0) as u32, flags.has(b'c'), self.now_ms());
+        let (client_flags, tells_unique, now_ms) = (flags.client_flags(), flags.has(b'c'), self.now_ms());
         let store = |how, wanted, expiry_ms| self.store(&Stored { how, wanted, key, flags: client_flags, data, expiry_ms, tells_unique });
         let mut stored = store(how, flags.number(b'C'), flags.expiry_ms(b'T', now_ms).flatten())?;
         // What is added to nothing begins an item; if somebody else has begun one since, it is added to that.

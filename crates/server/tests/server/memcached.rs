@@ -107,7 +107,10 @@ fn pipelines() {
             verbosity 1 noreply/mn";
         let expected =
             "STORED/VALUE a 1 1/1/END/END/DELETED/NOT_FOUND/END/STORED/VALUE a 3 3/333/END/334/ERROR/VALUE a 3 3/334/END/STORED/VALUE c 0 1/c/END/END/OK/OK/MN";
-        for size in [1, 7, usize::MAX] {
+        let meta = "ms a 1 F3 q/1/mg a v f s k Oo/mg absent v q/mg absent/md a q/md a q Ox/md a k/ms b 2 T1000 Oy/22/mg b/md b/ms c 1 MS/c/mg c v/ms d 1 T-1/d/\
+            mg d/mg c t v/md c/mn";
+        let told = "VA 1 f3 s1 ka Oo/1/EN/NF Ox/NF ka/HD Oy/HD/HD/HD/VA 1/c/HD/EN/VA 1 t-1/c/HD/MN";
+        for (size, (sent, expected)) in [1, 7, usize::MAX].into_iter().flat_map(|size| [(size, (sent, expected)), (size, (meta, told))]) {
             lines(sent).as_bytes().chunks(size).for_each(|piece| client.send(piece));
             client.expect(lines(expected).as_bytes());
         }
@@ -301,11 +304,12 @@ fn pipelines_of_large_items() {
         for n in 0..40 {
             write!(
                 sent,
-                "get large/set key{n} 0 0 {}/{large}/delete key{n}/delete key{n}/set key{n} {n} 0 1 noreply/x/delete key{n} noreply/get key{n}/",
+                "get large/set key{n} 0 0 {}/{large}/delete key{n}/delete key{n}/set key{n} {n} 0 1 noreply/x/delete key{n} noreply/get key{n}/\
+                 mg large v f/ms key{n} 1 q/x/md key{n} k/",
                 large.len()
             )
             .unwrap();
-            write!(expected, "VALUE large 3 {}/{large}/END/STORED/DELETED/NOT_FOUND/END/", large.len()).unwrap();
+            write!(expected, "VALUE large 3 {0}/{large}/END/STORED/DELETED/NOT_FOUND/END/VA {0} f3/{large}/HD kkey{n}/", large.len()).unwrap();
         }
         let reader = std::thread::scope(|scope| {
             let mut socket = client.socket.try_clone().unwrap();
