@@ -106,8 +106,8 @@ pub struct Measurement {
 }
 
 /// Names of metrics. Mixes of several operations have the latencies of each, too, after the name of the operation: `search p99`. Inserts by one thread, where
-/// latencies or counts are asked for, have `common mean`, `common lines flushed`, `common lines flushed at most` and `common fences` of those that found room in
-/// a leaf, and the same with `split` of those that divided one; `common share` and `split share` are their shares of the time.
+/// latencies or counts are asked for, have `common mean`, `common lines flushed`, `common lines flushed at most` and `common fences` of those that found room
+/// in a leaf, and the same with `split` of those that divided one; `common share` and `split share` are their shares of the time.
 pub mod metric {
     /// Operations of all threads per second: `op/s`.
     pub const THROUGHPUT: &str = "throughput";

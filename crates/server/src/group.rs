@@ -1,5 +1,5 @@
-//! Commands that are run together: GETs, SETs without conditions, and DELs and UNLINKs of a single key; and memcached's `get`, `set` and `delete`, and `mg`, `ms`
-//! and `md` with flags by which they do no more than these.
+//! Commands that are run together: GETs, SETs without conditions, and DELs and UNLINKs of a single key; and memcached's `get`, `set` and `delete`, and `mg`,
+//! `ms` and `md` with flags by which they do no more than these.
 //!
 //! The store is given them together, of one client or of several ([`Namespace::act_many`]). It looks up what is to be read before it writes, so replies are
 //! written as if all went well, each when the next value is known or all is done, and what turns out otherwise is put right: the digit of a DEL, and the reply

@@ -83,7 +83,8 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         0
     }
 
-    /// Adds an entry at a rank, durably, to a node of `count` entries with room; the slots that have changed; where the run begins anew, those it began with, and begins with, are among them.
+    /// Adds an entry at a rank, durably, to a node of `count` entries with room; the slots that have changed. Where the run begins anew, those it began with,
+    /// and begins with, are among them.
     fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, count: usize, entry: Entry) -> Run;
 
     /// Removes one of `count` entries, durably; the slots as for [`Self::insert`].
