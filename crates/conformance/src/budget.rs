@@ -185,49 +185,33 @@ impl Budget {
                 merge: unlink(remove),
             };
         }
-        if entry.name.starts_with("fast-fair") {
-            // A change writes the lines from its slot to the last, each with a fence. A split writes a new node, for byte strings the record of its fence, the
-            // link, the old node's end; then the node above has an insert, and the leaf. Nodes above may be split as well, each of which may take a slab, and
-            // so may they be joined: to so many levels do these trees grow here.
-            let lines = entry.leaf_capacity as u64 / 4;
-            let (levels, record) = (if lines <= 2 { 7 } else { 3 }, if K::WHOLE { 0 } else { 1 });
-            let change: Vec<Cost> = (1..=lines).map(|lines| cost(lines, lines)).collect();
+        let is_circular = entry.name.starts_with("circ");
+        if is_circular || entry.name.starts_with("fast-fair") {
+            // A change of FAST-FAIR writes the lines from its slot to the last, each with a fence; of Circ-Tree, those of its shorter side, and the header. A
+            // split writes a new node, for byte strings the record of its fence, the link, the old node's end, which in Circ-Tree is the header and all lines
+            // that it empties; then the node above has an insert, and the leaf. Nodes above may be split as well, each of which may take a slab, and so may
+            // they be joined: to so many levels do these trees grow here.
+            let (lines, record) = ((entry.leaf_capacity as u64).div_ceil(4), if K::WHOLE { 0 } else { 1 });
+            // Wherever in its first line the half begins.
+            let half = (2 * lines + 3).div_ceil(4).min(lines);
+            let (shifted, header, ends, emptied) = if is_circular { (half, 1, 1 + lines.div_ceil(2), 1 + half) } else { (lines, 0, 1, 1) };
+            let levels = match (is_circular, lines) {
+                (true, ..=3) => 6,
+                (false, ..=2) => 7,
+                _ => 3,
+            };
+            let change: Vec<Cost> = (1..=shifted).map(|lines| cost(lines + header, lines)).collect();
             // How much of the node above is shifted is up to where the new entry goes.
-            let cheapest_split = (1..=lines).map(|shifted| cost(lines + 1 + record + 1 + 1 + shifted + 1, 1 + 1 + 1 + shifted + 1)).collect();
-            let split = cost(levels * (2 * lines + 3 + 2 * record + 2) + lines, levels * (lines + 5) + lines);
-            let merge = cost(levels * (2 * lines + 2) + lines, levels * (lines + 3) + lines);
+            let cheapest_split =
+                change.iter().map(|above| cost(lines + 1 + record + 1 + ends + above.lines + 1 + header, 1 + 1 + 1 + above.fences + 1)).collect();
+            let split = cost(levels * (lines + 2 + emptied + shifted + header + 2 * record + 2) + shifted + header, levels * (shifted + 5) + shifted);
+            let merge = cost(levels * (lines + 2 + shifted + header) + shifted + header, levels * (shifted + 2) + shifted);
             return Self {
                 insert: change.clone(),
-                insert_lines: 1.0 + lines as f64 / 2.0,
+                insert_lines: if is_circular { 2.5 + lines as f64 / 4.0 } else { 1.0 + lines as f64 / 2.0 },
                 update: vec![cost(1, 1)],
                 remove: change,
                 // Nodes above may be joined, and no leaves.
-                without_room: Some(merge),
-                cheapest_split,
-                split,
-                merge,
-            };
-        }
-        if entry.name.starts_with("circ") {
-            // A change writes the lines of its shorter side, each with a fence, and the header. A split is as FAST-FAIR's, but that all lines which it empties
-            // are written.
-            let slots = entry.leaf_capacity as u64 + 1;
-            let (lines, levels, record) = (slots / 4, if slots <= 12 { 6 } else { 3 }, if K::WHOLE { 0 } else { 1 });
-            // So many slots at most, wherever in their first line they begin.
-            let touched = |slots: u64| (slots + 3).div_ceil(4).min(lines);
-            let shifted = touched(slots / 2);
-            let change: Vec<Cost> = (1..=shifted).map(|lines| cost(lines + 1, lines)).collect();
-            let cheapest_split = (1..=shifted).map(|shifted| cost(lines + 1 + record + 1 + slots.div_ceil(8) + 1 + shifted + 1 + 2, 3 + shifted + 1)).collect();
-            let change_max = cost(shifted + 1, shifted);
-            let split =
-                cost(levels * (lines + 1 + 1 + shifted + 1 + change_max.lines + 2 * record + 2 + 2) + change_max.lines, levels * (3 + shifted + 2) + shifted);
-            let merge = cost(levels * (lines + 1 + 1 + change_max.lines) + change_max.lines, levels * (2 + shifted) + shifted);
-            return Self {
-                insert: change.clone(),
-                // A quarter of the slots that there are, on average.
-                insert_lines: 2.5 + lines as f64 / 4.0,
-                update: vec![cost(1, 1)],
-                remove: change,
                 without_room: Some(merge),
                 cheapest_split,
                 split,

@@ -140,7 +140,7 @@ struct Reached<'a, N: Node, const SENTINELS: usize> {
     version: u64,
 }
 
-impl<'a, N: Node, const SENTINELS: usize> Reached<'a, N, SENTINELS> {
+impl<N: Node, const SENTINELS: usize> Reached<'_, N, SENTINELS> {
     /// Whether nothing has changed since.
     #[inline(always)]
     #[track_caller]

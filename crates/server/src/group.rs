@@ -318,7 +318,7 @@ impl<'p> Part<'p> {
                 place.set(input, reply);
             })
         };
-        let outcome = match place.act(self.input, self.made) {
+        let outcome = match place.act(input, self.made) {
             (key, Act::Get) => place.value(input, self.reply, |out| database.get_into(key, out)).map(|found| counters.lookup(found)),
             (key, Act::Put(value)) => set(database.put(key, value), self.reply),
             (key, Act::PutUntil(value, expiry_ms)) => set(database.put_until(key, value, expiry_ms), self.reply),

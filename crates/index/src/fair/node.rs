@@ -15,6 +15,7 @@ use crate::key::Key;
 use crate::selective::leaf::{self, Entry};
 use crate::shift::{HEAD, VALUE};
 use everleaf_pmem::{LINE, Medium, Off, Pm, Resident, Word, resident};
+use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -256,7 +257,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
             return Ok(false);
         }
         let key = self.key::<K, M>(pm, &entry)?;
-        let key = std::borrow::Borrow::<K>::borrow(&key);
+        let key: &K = key.borrow();
         if key.head(0) == entry.head && key >= high { Ok(true) } else { Err(self.damaged(pm, "a node with a head that is not that of its key")) }
     }
 

@@ -14,6 +14,7 @@
 //! its life; who comes by next reads the node once, under its latch, and knows them again.
 
 use super::node::{Node, PER_LINE, Run};
+use crate::shift::HEAD;
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,11 +73,11 @@ impl<const SENTINELS: usize> Sentinels<SENTINELS> {
     fn set<N: Node>(&self, node: &N, changed: Run, count: usize) {
         let base = node.run().base;
         for line in N::lines_of(changed) {
-            let rank = N::rank_of(base, line * PER_LINE);
+            let first = line * PER_LINE;
             let sentinel = if line == base / PER_LINE {
                 1
-            } else if rank < count {
-                !node.head(rank)
+            } else if N::rank_of(base, first) < count {
+                !node.slot(first)[HEAD].get()
             } else {
                 0
             };

@@ -165,8 +165,8 @@ impl Meta {
         let has_any = |letters: &[u8]| letters.iter().any(|letter| flags.has(*letter));
         match self.verb {
             Verb::Get if !has_any(b"btT") => Some(Plain::Get),
-            Verb::Set if !has_any(b"bcC") && flags.token(b'M').is_none_or(|mode| storing(mode) == Some(Storing::Set)) => {
-                Some(Plain::Set { flags: flags.client_flags(), exptime: flags.token(b'T').and_then(signed).unwrap_or(0) })
+            Verb::Set if !has_any(b"bcC") && flags.how() == Storing::Set => {
+                Some(Plain::Set { flags: flags.client_flags(), exptime: flags.exptime(b'T').unwrap_or(0) })
             }
             Verb::Delete if !has_any(b"bC") => Some(Plain::Delete),
             _ => None,
@@ -256,9 +256,18 @@ impl<'f> Flags<'f> {
         self.number(b'F').unwrap_or(0) as u32
     }
 
+    /// How to store.
+    fn how(self) -> Storing {
+        self.token(b'M').and_then(storing).unwrap_or(Storing::Set)
+    }
+
+    fn exptime(self, letter: u8) -> Option<i64> {
+        self.token(letter).and_then(signed)
+    }
+
     /// When an item is to expire, by a flag.
     fn expiry_ms(self, letter: u8, now_ms: u64) -> Option<Option<u64>> {
-        self.token(letter).and_then(signed).map(|exptime| expiry_ms(exptime, now_ms))
+        self.exptime(letter).map(|exptime| expiry_ms(exptime, now_ms))
     }
 }
 
@@ -309,8 +318,7 @@ impl Asked<'_> {
 
     /// What stands for the version comes with it, if that is to be shown.
     fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8]) -> Result<(Outcome, Option<u64>), Error> {
-        let how = flags.token(b'M').and_then(storing).unwrap_or(Storing::Set);
-        let (client_flags, tells_unique, now_ms) = (flags.client_flags(), flags.has(b'c'), self.now_ms());
+        let (how, client_flags, tells_unique, now_ms) = (flags.how(), flags.client_flags(), flags.has(b'c'), self.now_ms());
         let store = |how, wanted, expiry_ms| self.store(&Stored { how, wanted, key, flags: client_flags, data, expiry_ms, tells_unique });
         let mut stored = store(how, flags.number(b'C'), flags.expiry_ms(b'T', now_ms).flatten())?;
         // What is added to nothing begins an item; if somebody else has begun one since, it is added to that.
