@@ -218,6 +218,28 @@ impl Budget {
                 merge,
             };
         }
+        if entry.name.starts_with("pf") {
+            // A record is flushed behind what it is in other lines with, the word of 0 behind it among them. Where an array is full, a larger one is written,
+            // and its word above; where there is none for a digit, one of a record. Blocks may take a slab each. A node is of 33 lines at most.
+            let (node, slab) = (33, 1);
+            let records = entry.leaf_capacity as u64;
+            // The longest key of these has five words.
+            let record = if K::WHOLE { 3 } else { 2 + 5 };
+            let appended = (1..=(record + 1u64).div_ceil(8) + 1).map(|lines| cost(lines, lines.min(2)));
+            let grown = (1..=(1 + records * record).div_ceil(8)).flat_map(|lines| [cost(lines + 1, 2), cost(lines + 1 + slab, 2 + slab)]);
+            let split = cost(2 + node + 1 + 2 * slab, 2 + 2 * slab);
+            return Self {
+                insert: appended.chain(grown).collect(),
+                insert_lines: if K::WHOLE { 3.0 } else { 5.0 },
+                update: vec![cost(1, 1)],
+                remove: vec![cost(1, 1)],
+                without_room: None,
+                cheapest_split: vec![cost(2, 2)],
+                split,
+                // The word of the array, and perhaps of the node; a smaller node.
+                merge: cost(2 + node + 1 + slab, 2 + 2 + slab),
+            };
+        }
         panic!("no budget for {}", entry.name);
     }
 }

@@ -13,6 +13,7 @@ mod fair;
 mod image;
 mod key;
 mod latch;
+mod pf;
 pub mod record;
 mod registry;
 mod scan;

@@ -2,6 +2,7 @@
 
 use crate::ever::Ever;
 use crate::fair::{Circular, Fair, Fast, Node};
+use crate::pf::{self, Pf};
 use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
 use crate::selective::{AnyRouter, FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Selective, WbLeaf};
@@ -191,6 +192,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Fast<7>, 0>("fast-fair", "FAST-FAIR with nodes of 512 B"),
         fair::<K, M, Circular<2>, 0>("circ-192", "Circ-Tree with nodes of 192 B: for exhaustive checking"),
         fair::<K, M, Circular<7>, 0>("circ", "Circ-Tree with nodes of 512 B"),
+        pf("pf-4", "PFtree with arrays of up to 4 records: for exhaustive checking", 4),
+        pf("pf", "PFtree with arrays of up to 64 records", pf::RECORDS),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -298,6 +301,18 @@ fn fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize>(name: &'sta
         leaf_capacity: N::CAPACITY,
         creator: |entry, pool, root| Ok(Box::new(Fair::<K, M, N, SENTINELS>::create(pool, root, entry.name)?)),
         opener: |entry, pool, root, recovery| Ok(Box::new(Fair::<K, M, N, SENTINELS>::open(pool, root, entry.name, recovery)?)),
+    }
+}
+
+/// The radix tree.
+fn pf<K: Key + ?Sized, M: Medium>(name: &'static str, summary: &'static str, records_max: usize) -> Entry<K, M> {
+    Entry {
+        name,
+        summary,
+        persistent: true,
+        leaf_capacity: records_max,
+        creator: |entry, pool, root| Ok(Box::new(Pf::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Pf::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
     }
 }
 

@@ -95,7 +95,8 @@ fn byte_strings() {
 fn divisions_are_counted_apart_from_merges() {
     const KEYS: u64 = if cfg!(miri) { 500 } else { 5_000 };
     let value = NonZeroU64::MIN;
-    for entry in registry::<u64, Hardware>() {
+    // Arrays of the radix tree come without a division, too.
+    for entry in registry::<u64, Hardware>().into_iter().filter(|entry| !entry.name.starts_with("pf")) {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
         let index = entry.create(&pool, "t").unwrap();
         let mut splits = 0;
@@ -177,8 +178,13 @@ fn a_queue_does_not_leave_its_leaves_behind() {
         }
         let stats = index.check().unwrap();
         assert_eq!(stats.keys, LENGTH);
-        // The packed router keeps a leaf under each of its nodes until there are many of them.
-        let times = if entry.name.starts_with("nv") || entry.name.ends_with("packed") { 3 } else { 1 };
+        let times = match entry.name {
+            // Keys without a gap between them get an array each, once more of them begin alike than an array has room for.
+            name if name.starts_with("pf") => entry.leaf_capacity as u64 / 2,
+            // The packed router keeps a leaf under each of its nodes until there are many of them.
+            name if name.starts_with("nv") || name.ends_with("packed") => 3,
+            _ => 1,
+        };
         assert!(stats.leaves <= times * LENGTH / (entry.leaf_capacity as u64 / 2) + 3, "{}: {stats:?}", entry.name);
         assert!(stats.depth <= 8, "{}: {stats:?}", entry.name);
     }

@@ -196,7 +196,7 @@ mod tests {
             ("nv", &["D24"], &["nv-reopen"]),
             // By a range of one metric; by nothing but the layout; not at all, with systems that are missing, and by nature.
             ("all", &["A4", "B3"], &["isle-counts"]),
-            ("all", &["D1", "D30", "E8"], &[]),
+            ("all", &["D1", "D30", "E14"], &[]),
         ] {
             let (found, claims) = of(paper, ids).unwrap();
             assert!(found == experiments && claims == ids, "{ids:?}: {found:?}, {claims:?}");

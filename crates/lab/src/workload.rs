@@ -131,7 +131,7 @@ pub(crate) const SEARCH: Mix = Mix { search: 1.0, ..NONE };
 pub(crate) const UPDATE: Mix = Mix { update: 1.0, ..NONE };
 /// Removals alone.
 pub(crate) const DELETE: Mix = Mix { delete: 1.0, ..NONE };
-const SCAN: Mix = Mix { scan: 1.0, ..NONE };
+pub(crate) const SCAN: Mix = Mix { scan: 1.0, ..NONE };
 
 /// A phase of as many operations as there are keys, each on another key if they are not inserted.
 pub(crate) fn phase(name: &str, mix: Mix) -> Phase {

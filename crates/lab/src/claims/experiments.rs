@@ -6,7 +6,7 @@ use crate::Error;
 use crate::driver::memory_directory;
 use crate::plan::{Case, Distribution, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Phase, Plan, Shape, Workload};
 use crate::result::metric;
-use crate::workload::{DELETE, INSERT, NONE, SEARCH, UPDATE, YCSB, phase};
+use crate::workload::{DELETE, INSERT, NONE, SCAN, SEARCH, UPDATE, YCSB, phase};
 use everleaf_pmem::Domain;
 use std::str::FromStr;
 
@@ -61,7 +61,7 @@ pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u6
     let is_asked = |of: &str| paper == "all" || paper == of;
     let claims = ROWS.iter().filter(|row| is_asked(row.paper)).map(|row| row.id.to_owned()).collect();
     let mut experiments = Vec::new();
-    for (of, list) in [("isle", isle(scale)), ("lb", lb(scale)), ("sentinels", sentinels(scale)), ("nv", nv(scale))] {
+    for (of, list) in [("isle", isle(scale)), ("lb", lb(scale)), ("sentinels", sentinels(scale)), ("nv", nv(scale)), ("pftree", pftree(scale))] {
         if is_asked(of) {
             experiments.extend(list);
         }
@@ -289,6 +289,38 @@ fn sentinels(Scale(n): Scale) -> Vec<Experiment> {
             &["fast-fair-4k", "fast-fair-s-4k", "circ-4k", "circ-s-4k"],
             vec![case(workload("mixed", Some(RANDOM), vec![mixed()]), Measure::Latency)],
             Some((Shape::Bars, "system", metric::SEARCH_P99)),
+        ),
+    ]
+}
+
+/// PFtree's study: caches that are in the power-fail domain, several threads.
+fn pftree(Scale(n): Scale) -> Vec<Experiment> {
+    let all = ["pf", "fast-fair"];
+    let case = |workload| {
+        let shared = parameters(n / 2, 0, Measure::Time);
+        Case { workload, parameters: Parameters { threads: 2, domain: Domain::Eadr.name().into(), ..shared } }
+    };
+    let phases = [("insert", INSERT), ("search", SEARCH), ("scan", SCAN), ("update", UPDATE), ("delete", DELETE)];
+    let micro = phases.map(|(name, mix)| if name == "scan" { some(n / 20, phase(name, mix)) } else { phase(name, mix) });
+    // Its YCSB A and B: half, and one in twenty, are inserts. C is the lookups above, D the inserts.
+    let mixes = [50, 5].map(|share| {
+        let mix = crate::plan::Mix { insert: f64::from(share), search: f64::from(100 - share), ..NONE };
+        case(workload(&format!("{share} % inserts"), Some(RANDOM), vec![phase("run", mix)]))
+    });
+    vec![
+        experiment(
+            "pftree-micro",
+            "Operations of two threads where caches are durable",
+            &all,
+            vec![case(workload("micro", None, micro.into()))],
+            Some((Shape::Bars, "phase", metric::MEAN)),
+        ),
+        experiment(
+            "pftree-mixes",
+            "Lookups and inserts of two threads where caches are durable",
+            &all,
+            mixes.into(),
+            Some((Shape::Bars, "workload", metric::MEAN)),
         ),
     ]
 }

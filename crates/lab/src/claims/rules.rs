@@ -168,6 +168,31 @@ pub(super) fn led_tail(evidence: &Evidence<'_>) -> Option<Judgement> {
     led_by_sentinels(evidence, "sentinels-tail", "mixed", metric::SEARCH_P99, [(0.831, 0.831), (0.87, 0.87)])
 }
 
+/// How many times as long as PFtree's operations those of FAST-FAIR take: alone by their phase, among others by their workload.
+fn radix_gains(evidence: &Evidence<'_>, alone: &[&'static str], mixed: &[&'static str], wanted: Wanted) -> Option<Judgement> {
+    let alone = alone.iter().map(|phase| (*phase, ["pftree-micro", "micro", *phase, metric::MEAN]));
+    let mixed = mixed.iter().map(|workload| (*workload, ["pftree-mixes", *workload, "run", metric::MEAN]));
+    let part = |(name, what)| Some(Part::ratio(format!("{name}: fast-fair"), "pf", evidence.ratio(what, "fast-fair", "pf")?, wanted));
+    Some(Judgement::of(&alone.chain(mixed).map(part).collect::<Option<Vec<_>>>()?))
+}
+
+pub(super) fn faster_than_b_trees(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let wanted = Wanted::ratio(1.1, 7.0, TIME_TOLERANCE);
+    radix_gains(evidence, &["insert", "search", "scan", "update", "delete"], &["50 % inserts", "5 % inserts"], wanted)
+}
+
+pub(super) fn other_operations(evidence: &Evidence<'_>) -> Option<Judgement> {
+    radix_gains(evidence, &["update", "delete", "scan"], &[], Wanted::ABOVE)
+}
+
+pub(super) fn inserts_among_lookups(evidence: &Evidence<'_>) -> Option<Judgement> {
+    radix_gains(evidence, &["insert"], &["50 % inserts"], Wanted::ABOVE)
+}
+
+pub(super) fn lookups_among_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
+    radix_gains(evidence, &["search"], &["5 % inserts"], Wanted::ratio(1.2, 7.0, TIME_TOLERANCE))
+}
+
 pub(super) fn flushed_store(evidence: &Evidence<'_>) -> Option<Judgement> {
     let cost = |name| evidence.0.memory_cost("", name);
     let (flushed, store) = (cost(FLUSHED_LINE)?, cost(STORE)?);

@@ -1,0 +1,636 @@
+//! PFtree: a radix tree whose leaves are arrays of whole records (R. Zhang, Y. Wu, S. Sun, L. Chen, Y. Huang, M. Yan and J. Wu, "PFtree: Optimizing Persistent
+//! Adaptive Radix Tree for PM Systems on eADR Platform", DASFAA 2023), with inner nodes after those of ROART (S. Ma, K. Chen, S. Chen, M. Liu, J. Zhu, H. Kang
+//! and Y. Wu, "ROART: Range-query Optimized Persistent ART", FAST 2021).
+//!
+//! ```text
+//! root block: top -> inner node of level 0, of the largest kind
+//! inner node      tells its keys apart by one digit: child words, one for each digit that there is
+//! array           all keys with the same first digits, up to a limit; key, value and what says that they count side by side
+//! ```
+//!
+//! The bytes are in [`block`], what DRAM has of an array in [`side`]. Latches are in DRAM ([`crate::latch`]), and whether a block is a node or an array, and
+//! where it has what, is beside them: of the largest nodes on its way, and of the array, a lookup reads one line each.
+//!
+//! 1. all keys below a node begin with the same `level` digits, and have different ones next, each its child; those of an array have the digits of the node
+//!    above in common, and that which leads to it. Levels ascend on every way down, and never change;
+//! 2. a node but the top has two children or more; an array has a record or more, perhaps none that counts. So below each node there is a key to be read;
+//! 3. a node has no record of its prefix: whoever needs it reads a key below. So nothing of a node is to be changed when one is put above it, or taken away,
+//!    and the two steps of ART's persistent variants, with their half-done states, are one: the word that leads to it;
+//! 4. an array hangs below another node than before only under its latch: who has found it knows how many digits its keys have in common. What keys of a node
+//!    have in common does not hang on where it is;
+//! 5. a block changes only under its latch. That is free when all that was changed is durable, or it is only appended to, and who reads does not look there
+//!    yet: so what a reader has read between two equal versions cannot be taken back by a crash (durable linearizability).
+//!
+//! # Changes
+//!
+//! - **Insert into an array with room**: [`block::append`]. It counts with its meta word; readers see it behind that fence.
+//! - **Update**: the value, one word; persist. The paper appends a new record, because its values are of any size.
+//! - **Removal**: the meta word; persist. The record stays where it is, its key, too.
+//! - **A key that no child leads to**: an array with its record; flush, fence; then the word in the node; persist. If the node is full, a larger copy with that
+//!   word; then the word above it.
+//! - **An array without room**: a larger array of the records that count, and the new one; or, if they are too many, a node with the digits in which they
+//!   differ first, and an array for each group; flush all, one fence; then the word above; persist.
+//! - **A key that differs within a prefix**: a node of the level where it does, over what was there, which stays as it is, and over an array with the record;
+//!   flush, fence; then the word above; persist.
+//! - **An array of which nothing counts any more**: its word := 0; persist. If one other child is left, the word above leads to that instead; persist. Nodes
+//!   with few children are copied to smaller ones.
+//!
+//! So each ends with one word that is stored and persisted while the blocks that it takes away are latched; a crash before it leaves what was there, and blocks
+//! that nobody reaches, which is free memory. A crash in an append leaves words behind the last record; the next append writes over them, and a new end behind.
+//! Recovery has nothing to repair: it walks the tree and makes what is in DRAM.
+//!
+//! # Departures from the paper
+//!
+//! Values are words, and so lie aligned: that is why they can be updated in place. A meta word is eight bytes for the paper's two: it has a checksum, so that
+//! damage is met, and takes no more room in a record of two words, aligned. Prefixes are not stored, see above. Latches and what else DRAM has need no numbers
+//! of generations, because they are beside the pool and not in it. Arrays double up to the limit, the paper's are of one size.
+
+mod block;
+mod open;
+mod relocate;
+mod seek;
+mod side;
+mod structure;
+
+use crate::counter::Counter;
+use crate::image::Gate;
+use crate::latch::{Latch, Latches, Place, Restart};
+use crate::scan::{scan_leaves, with_key};
+use crate::selective::When;
+use crate::selective::leaf::Entry;
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
+use block::{Record, Shape};
+use bytemuck::Zeroable;
+use everleaf_pmem::schedule::atomic::AtomicU64;
+use everleaf_pmem::{Medium, Off, Pool, Word, resident, schedule};
+use side::{Number, Side, Sides};
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+resident! {
+    /// The root block of a tree.
+    struct TreeRoot {
+        /// Link of the top.
+        top: Word,
+        reserved: [Word; 7],
+    }
+}
+
+/// The most records that an array may ever have.
+pub(crate) const RECORDS: usize = u64::BITS as usize;
+
+/// See the module documentation.
+pub(crate) struct Pf<K: Key + ?Sized, M: Medium> {
+    pool: Arc<Pool<M>>,
+    root: Off<TreeRoot>,
+    /// The most records that an array has here.
+    records_max: usize,
+    latches: Latches<[Word; block::LINE_WORDS], Beside>,
+    sides: Sides,
+    keys: Counter,
+    arrays: Counter,
+    array_words: Counter,
+    splits: Counter,
+    gate: Gate,
+    _key: PhantomData<fn(&K)>,
+}
+
+/// What a block is, beside its latch: the bits of a [`Known`].
+#[derive(Zeroable)]
+#[repr(transparent)]
+struct Beside(AtomicU64);
+
+/// What is known of a block without reading it.
+#[derive(Clone, Copy)]
+enum Known {
+    Inner { level: usize, capacity: usize },
+    Array(Number),
+}
+
+impl Known {
+    const ARRAY: u64 = 1 << 63;
+    const LARGE: u64 = 1 << 62;
+
+    fn bits(self) -> u64 {
+        match self {
+            Self::Inner { level, capacity } => (level as u64) << 32 | capacity as u64,
+            Self::Array(Number { unit, is_large }) => Self::ARRAY | if is_large { Self::LARGE } else { 0 } | u64::from(unit),
+        }
+    }
+
+    #[inline(always)]
+    fn of(bits: u64) -> Self {
+        if bits & Self::ARRAY != 0 {
+            Self::Array(Number { unit: bits as u32, is_large: bits & Self::LARGE != 0 })
+        } else {
+            Self::Inner { level: (bits >> 32) as usize, capacity: bits as u32 as usize }
+        }
+    }
+}
+
+/// An inner node, and the version at which it was found.
+#[derive(Clone, Copy)]
+struct Inner<'a> {
+    off: Off<Word>,
+    words: &'a [Word],
+    level: usize,
+    capacity: usize,
+    latch: &'a Latch,
+    version: u64,
+}
+
+/// An array, and the version at which it was found.
+#[derive(Clone, Copy)]
+struct Array<'a> {
+    off: Off<Word>,
+    words: &'a [Word],
+    number: Number,
+    side: Side<'a>,
+    latch: &'a Latch,
+    version: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Child<'a> {
+    Inner(Inner<'a>),
+    Array(Array<'a>),
+}
+
+/// A word of an inner node that leads to a child.
+#[derive(Clone, Copy)]
+struct Step {
+    /// Which word of the node.
+    at: usize,
+    digit: usize,
+    child: Off<Word>,
+}
+
+/// The way down to a key, as far as operations mostly need it.
+struct Way<'a> {
+    /// The node above the last, and how it leads there; none above the top.
+    above: Option<(Inner<'a>, Step)>,
+    /// The last inner node.
+    last: Inner<'a>,
+    /// How it leads on, and where; `None` if no child has the digit.
+    end: Option<(Step, Array<'a>)>,
+}
+
+/// The way down to a key: all nodes, each with how it leads on, and the array, unless there is no child where the key belongs.
+struct Trail<'a> {
+    nodes: Vec<(Inner<'a>, Option<Step>)>,
+    array: Option<Array<'a>>,
+}
+
+/// A record that was found.
+struct Found<'a> {
+    /// Its number in the array.
+    number: usize,
+    record: Record<'a>,
+    value: NonZeroU64,
+}
+
+/// Why an attempt has ended.
+enum Stop {
+    /// Somebody was faster.
+    Restart,
+    /// What was read counts, and says so.
+    Failed(Error),
+}
+
+impl From<Restart> for Stop {
+    fn from(_: Restart) -> Self {
+        Self::Restart
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl<'a> Inner<'a> {
+    /// The words of its children.
+    fn children(&self) -> &'a [Word] {
+        &self.words[1..=self.capacity]
+    }
+
+    /// What was concluded from the node, if it has not changed since it was found.
+    #[inline(always)]
+    #[track_caller]
+    fn validated<T>(&self, conclusion: Result<T, Error>) -> Result<T, Stop> {
+        self.latch.validate_unappended(self.version)?;
+        Ok(conclusion?)
+    }
+
+    /// The child of a digit.
+    #[inline(always)]
+    fn child(&self, digit: usize) -> Result<Option<Step>, Error> {
+        if self.capacity == block::DIGITS {
+            let word = self.words[1 + digit].get();
+            return match block::child_of(word) {
+                Some((found, child)) if found == digit => Ok(Some(Step { at: 1 + digit, digit, child })),
+                _ if word == 0 => Ok(None),
+                _ => Err(self.damage()),
+            };
+        }
+        let mut is_damaged = false;
+        for (at, word) in self.children().iter().enumerate() {
+            match block::child_of(word.get()) {
+                Some((found, child)) if found == digit => return Ok(Some(Step { at: 1 + at, digit, child })),
+                Some(_) => (),
+                None => is_damaged |= word.get() != 0,
+            }
+        }
+        if is_damaged { Err(self.damage()) } else { Ok(None) }
+    }
+
+    /// All children, in no order.
+    fn steps(&self) -> impl Iterator<Item = Result<Step, Error>> {
+        self.children().iter().enumerate().map(|(at, word)| (at, word.get())).filter(|(_, word)| *word != 0).map(|(at, word)| {
+            let found = block::child_of(word).filter(|(digit, _)| self.capacity < block::DIGITS || *digit == at);
+            let (digit, child) = found.ok_or_else(|| self.damage())?;
+            Ok(Step { at: 1 + at, digit, child })
+        })
+    }
+
+    /// Number of children.
+    fn count(&self) -> usize {
+        self.children().iter().filter(|word| word.get() != 0).count()
+    }
+
+    fn damage(&self) -> Error {
+        everleaf_pmem::Error::corrupt(self.off.bytes(), "a node with a word that does not lead to the child of a digit").into()
+    }
+}
+
+impl Array<'_> {
+    /// As [`Inner::validated`]; records that were appended meanwhile make no difference.
+    #[inline(always)]
+    #[track_caller]
+    fn validated<T>(&self, conclusion: Result<T, Error>) -> Result<T, Stop> {
+        self.latch.validate(self.version)?;
+        Ok(conclusion?)
+    }
+
+    fn damage(&self, what: &'static str) -> Error {
+        everleaf_pmem::Error::corrupt(self.off.bytes(), what).into()
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (set != 0).then(|| set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(lowest)
+    })
+}
+
+impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+    fn root(&self) -> &TreeRoot {
+        self.pool.get(self.root).expect("the root block was checked when the tree was opened")
+    }
+
+    /// The top.
+    #[inline(always)]
+    fn top(&self) -> Result<Inner<'_>, Stop> {
+        let link = self.root().top.get();
+        let top = Off::<Word>::from_link(link).map_err(|error| Stop::Failed(error.into()))?;
+        let place = self.latches.place(top.bytes()).map_err(|Restart| Stop::Failed(self.no_node(top)))?;
+        let is_still_top = || if self.root().top.get() == link { Ok(()) } else { Err(Stop::Restart) };
+        let Ok(version) = place.latch.read() else {
+            let is_dead = place.latch.is_dead();
+            is_still_top()?;
+            return Err(if is_dead { Stop::Failed(self.no_node(top)) } else { Stop::Restart });
+        };
+        let known = self.known(top, place, version);
+        place.latch.validate_unappended(version)?;
+        is_still_top()?;
+        match known? {
+            Child::Inner(top) => Ok(top),
+            Child::Array(_) => Err(Stop::Failed(self.no_node(top))),
+        }
+    }
+
+    /// What lies there, which was given a version when it was found.
+    #[inline(always)]
+    fn known<'a>(&'a self, off: Off<Word>, Place { latch, beside }: &'a Place<Beside>, version: u64) -> Result<Child<'a>, Error> {
+        let nowhere = || self.no_node(off);
+        match Known::of(beside.0.load(Relaxed)) {
+            Known::Inner { level, capacity } => {
+                let words = self.pool.words(off, Shape::Inner { level, capacity }.words()).ok_or_else(nowhere)?;
+                Ok(Child::Inner(Inner { off, words, level, capacity, latch, version }))
+            }
+            Known::Array(number) => {
+                let side = self.sides.get(number).ok_or_else(nowhere)?;
+                let words = self.pool.words(off, side.size()).ok_or_else(nowhere)?;
+                Ok(Child::Array(Array { off, words, number, side, latch, version }))
+            }
+        }
+    }
+
+    fn no_node(&self, off: Off<Word>) -> Error {
+        everleaf_pmem::Error::corrupt(off.bytes(), "a link that does not lead to a node").into()
+    }
+
+    /// The child that a step leads to.
+    #[inline(always)]
+    fn follow(&self, from: &Inner<'_>, Step { child: off, .. }: Step) -> Result<Child<'_>, Stop> {
+        let Ok(place) = self.latches.place(off.bytes()) else { return from.validated(Err(self.no_node(off))) };
+        let Ok(version) = place.latch.read_below(from.latch, from.version) else {
+            let is_dead = place.latch.is_dead();
+            from.latch.validate_unappended(from.version)?;
+            return Err(if is_dead { Stop::Failed(self.no_node(off)) } else { Stop::Restart });
+        };
+        let known = self.known(off, place, version);
+        // Else it may have been something else already when that was read.
+        from.latch.validate_unappended(from.version)?;
+        match known? {
+            Child::Inner(inner) if inner.level <= from.level => Err(Stop::Failed(self.no_node(off))),
+            child => Ok(child),
+        }
+    }
+
+    /// Goes down to where a key is, or belongs.
+    #[inline(always)]
+    fn walk(&self, key: &K) -> Result<Way<'_>, Stop> {
+        let mut last = self.top()?;
+        let mut above = None;
+        loop {
+            let Some(step) = last.validated(last.child(block::digit(key, last.level)))? else { return Ok(Way { above, last, end: None }) };
+            match self.follow(&last, step)? {
+                Child::Inner(inner) => (above, last) = (Some((last, step)), inner),
+                Child::Array(array) => return Ok(Way { above, last, end: Some((step, array)) }),
+            }
+        }
+    }
+
+    /// The same, with all nodes, down to one where it `stops`.
+    fn trail(&self, key: &K, stops: impl Fn(&Inner<'_>) -> bool) -> Result<Trail<'_>, Stop> {
+        let (mut node, mut nodes) = (self.top()?, Vec::with_capacity(8));
+        loop {
+            let step = if stops(&node) { None } else { node.validated(node.child(block::digit(key, node.level)))? };
+            nodes.push((node, step));
+            match step.map(|step| self.follow(&node, step)).transpose()? {
+                Some(Child::Inner(inner)) => node = inner,
+                Some(Child::Array(array)) => return Ok(Trail { nodes, array: Some(array) }),
+                None => return Ok(Trail { nodes, array: None }),
+            }
+        }
+    }
+
+    /// The record of a key in an array.
+    #[inline(always)]
+    fn find<'a>(&self, array: &Array<'a>, key: &K) -> Result<Option<Found<'a>>, Error> {
+        let meta = block::meta(key);
+        let live = array.side.live();
+        for number in bits(array.side.candidates(meta as u8, live)) {
+            let record = Record::at(array.words, array.side.position(number)).ok_or_else(|| array.damage(OVERLONG))?;
+            if record.is_of(&self.pool, meta, key)? {
+                let value = record.value().ok_or_else(|| array.damage("a record with a value of 0"))?;
+                return Ok(Some(Found { number, record, value }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A key of an array, which may have been removed.
+    fn sample(&self, array: &Array<'_>) -> Result<K::Owned, Error> {
+        if K::WHOLE {
+            return Ok(K::restore(array.side.head(), &[]));
+        }
+        let first = Record::at(array.words, 1).filter(|first| first.state::<K>().is_some());
+        Ok(first.ok_or_else(|| array.damage(DAMAGED))?.key::<K>())
+    }
+
+    #[inline(always)]
+    fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+        loop {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Restart) => schedule::spin(),
+            }
+        }
+    }
+
+    fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
+        self.retry(|| {
+            let way = self.walk(key)?;
+            let Some((step, array)) = &way.end else {
+                return if when.concerns(false) { self.add_array(&way, key, value) } else { Ok(None) };
+            };
+            if let Some(Found { record, value: old, .. }) = array.validated(self.find(array, key))? {
+                if when.concerns(true) {
+                    // As it was found: with the value that it had.
+                    let _lock = array.latch.lock_from(array.version)?;
+                    self.pool.store(record.slot(), value.get(), Release);
+                    self.pool.persist(record.slot());
+                }
+                return Ok(Some(old));
+            }
+            if !when.concerns(false) {
+                return Ok(None);
+            }
+            let sample = array.validated(self.sample(array))?;
+            if block::shared(sample.borrow(), key) <= way.last.level {
+                return self.add_above(key, value);
+            }
+            let (end, count) = array.side.end();
+            if count == array.side.room().min(self.records_max) || end + block::size(block::length(key)) > array.words.len() {
+                return self.make_room(&way.last, *step, array, key, value);
+            }
+            let appending = array.latch.append_from(array.version)?;
+            let meta = block::meta(key);
+            let end = block::append(&*self.pool, array.words, end, meta, key, value);
+            array.side.push(meta as u8, end, true);
+            drop(appending);
+            self.keys.add(1);
+            Ok(None)
+        })
+    }
+
+    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let taken = self.retry(|| {
+            let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
+            let Some(Found { number, record, value }) = array.validated(self.find(&array, key))? else { return Ok(None) };
+            // Readers find it till that is durable.
+            let _appending = array.latch.append_from(array.version)?;
+            record.kill(&*self.pool);
+            Ok(Some((value, array.side.remove(number))))
+        })?;
+        let Some((value, live)) = taken else { return Ok(None) };
+        self.keys.add(-1);
+        if live == 0 {
+            // It is harmless where it is, and damage is met again by who reads.
+            _ = self.drop_array(key);
+        }
+        Ok(Some(value))
+    }
+
+    /// See [`Gate::acknowledged`].
+    #[inline(always)]
+    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.gate.acknowledged(&self.pool, write)
+    }
+}
+
+const OVERLONG: &str = "a record that does not end in its array";
+const DAMAGED: &str = "a record that is not what was written";
+
+impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Pf<K, M> {
+    fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.retry(|| {
+            let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
+            Ok(array.validated(self.find(&array, key))?.map(|found| found.value))
+        })
+    }
+
+    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Absent))
+    }
+
+    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Always))
+    }
+
+    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Present))
+    }
+
+    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.take(key))
+    }
+
+    fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
+        let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| self.retry(|| self.gather(from, direction, entries));
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, |entry| *entry, visit))
+    }
+
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
+        self.acknowledged(|| self.load(entries, fill))
+    }
+
+    fn check(&self) -> Result<Stats, Error> {
+        self.check_all()
+    }
+
+    fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
+        self.visit_blocks(visit)
+    }
+
+    fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        self.acknowledged(|| self.relocate_arrays(from, leaves_max, is_leaving))
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.acknowledged(|| {
+            self.gate.close();
+            Ok(())
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            keys: self.keys.get(),
+            leaves: self.arrays.get(),
+            splits: self.splits.get(),
+            leaf_bytes: self.array_words.get() * size_of::<Word>() as u64,
+            depth: self.depth(),
+            ..Stats::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record;
+    use everleaf_pmem::{Hardware, PoolOptions};
+    use std::ops::ControlFlow;
+
+    fn pool() -> Arc<Pool<Hardware>> {
+        Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap()
+    }
+
+    /// Number of blocks, with the root block.
+    fn blocks<K: Key + ?Sized>(tree: &Pf<K, Hardware>) -> usize {
+        let mut blocks = 0;
+        tree.visit_blocks(&mut |_, _| {
+            blocks += 1;
+            Ok(())
+        })
+        .unwrap();
+        blocks
+    }
+
+    /// Every kind of node is copied to the next, and back again, and in the end nothing is left but the top.
+    #[test]
+    fn nodes_grow_and_shrink_and_go() {
+        let pool = pool();
+        let tree = Pf::<u64, _>::create(&pool, "tree", "pf", RECORDS).unwrap();
+        let keys: Vec<u64> = (0..4 * 256).map(|number| 0xabcd << 48 | (number % 4) << 40 | (number / 4)).collect();
+        let most = keys.iter().map(|key| {
+            assert_eq!(tree.insert(key, NonZeroU64::MIN).unwrap(), None);
+            tree.check().unwrap().depth
+        });
+        assert_eq!(most.max(), Some(4), "the top, the digit that differs in four ways, the last, the arrays");
+        for (left, key) in keys.iter().enumerate().rev() {
+            assert_eq!(tree.remove(key).unwrap(), Some(NonZeroU64::MIN));
+            assert_eq!(tree.check().unwrap().keys, left as u64);
+        }
+        assert_eq!((tree.stats().leaves, tree.stats().leaf_bytes, blocks(&tree)), (0, 0, 2));
+    }
+
+    #[test]
+    fn an_array_that_hangs_higher_takes_keys_that_have_less_in_common() {
+        let pool = pool();
+        let tree = Pf::<u64, _>::create(&pool, "tree", "pf-4", 4).unwrap();
+        let keys: [u64; 5] = [1, 2, 3, 4, 0x10_0000].map(|number| 0xaabb << 48 | number);
+        keys.iter().for_each(|key| assert_eq!(tree.insert(key, NonZeroU64::MIN).unwrap(), None));
+        assert_eq!((tree.stats().leaves, blocks(&tree)), (2, 5));
+        keys[2..].iter().for_each(|key| assert!(tree.remove(key).unwrap().is_some()));
+        assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3), "the node has gone with the array");
+        // In the middle of what the others have in common.
+        assert_eq!(tree.insert(&0xaa00_0000_0000_0000, NonZeroU64::MIN).unwrap(), None);
+        assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3));
+    }
+
+    /// Keys that begin each other, up to the longest.
+    #[test]
+    fn keys_of_all_lengths_are_in_order() {
+        let pool = pool();
+        let tree = Pf::<[u8], _>::create(&pool, "tree", "pf-4", 4).unwrap();
+        let mut keys: Vec<Vec<u8>> = [0, 1, 7, 8, 9, 63, 64, 65, 4000, record::KEY_SIZE_MAX - 1, record::KEY_SIZE_MAX]
+            .into_iter()
+            .flat_map(|size| [vec![0; size], vec![0xff; size], [vec![0xff; size.saturating_sub(1)], vec![7]].concat()])
+            .collect();
+        keys.sort();
+        keys.dedup();
+        for key in keys.iter().step_by(2).chain(keys.iter().skip(1).step_by(2)) {
+            let value = record::Record::create(&pool, key, &[]).unwrap().release().link();
+            assert_eq!(tree.insert(key, NonZeroU64::new(value).unwrap()).unwrap(), None);
+        }
+        assert_eq!(tree.check().unwrap().keys, keys.len() as u64);
+        let visited = |direction, from: Bound<&[u8]>| {
+            let mut visited = Vec::new();
+            let collect = &mut |key: &[u8], _| {
+                visited.push(key.to_vec());
+                ControlFlow::Continue(())
+            };
+            tree.scan(from, direction, collect).unwrap();
+            visited
+        };
+        for (number, key) in keys.iter().enumerate() {
+            assert_eq!(visited(Direction::Forward, Bound::Excluded(key)), keys[number + 1..]);
+            assert!(visited(Direction::Reverse, Bound::Excluded(key)).iter().rev().eq(&keys[..number]));
+        }
+        keys.iter().for_each(|key| assert!(tree.remove(key).unwrap().is_some()));
+        assert_eq!((tree.stats().keys, blocks(&tree)), (0, 2));
+    }
+}

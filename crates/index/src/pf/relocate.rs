@@ -1,0 +1,72 @@
+//! Putting blocks elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`): a copy, and the word that leads
+//! to it.
+
+use super::seek::Sought;
+use super::{Child, Pf, Stop};
+use crate::{Direction, Error, Key, Relocated};
+use everleaf_pmem::Medium;
+use std::borrow::Borrow;
+use std::ops::{Bound, RangeInclusive};
+
+impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+    /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
+    pub(super) fn relocate_arrays(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        Relocated::walk(from, leaves_max, |key| {
+            let from = Bound::Included(key.to_owned());
+            let first = self.retry(|| {
+                let Some(Sought { array, depth }) = self.seek(&from, Direction::Forward)? else { return Ok(None) };
+                Ok(Some((array.validated(self.sample(&array))?, depth)))
+            })?;
+            let Some((sample, depth)) = first else {
+                // There may be none at all, and yet a top.
+                return Ok((self.retry(|| self.relocate_one(key, 0, is_leaving))?, None));
+            };
+            let mut has_moved = false;
+            for number in self.retry(|| self.those_that_begin(sample.borrow()))? {
+                has_moved |= self.retry(|| self.relocate_one(sample.borrow(), number, is_leaving))?;
+            }
+            Ok((has_moved, self.key_behind(sample.borrow(), depth)))
+        })
+    }
+
+    /// Which blocks on the way of a key, the top being 0, have no other array before that of the key: with an array go the nodes that begin with it, and each
+    /// is met once.
+    fn those_that_begin(&self, key: &K) -> Result<RangeInclusive<usize>, Stop> {
+        let trail = self.trail(key, |_| false)?;
+        let mut first = 0;
+        for (number, (node, step)) in trail.nodes.iter().enumerate() {
+            if self.nearest_step(node, None, Direction::Forward)?.map(|lowest| lowest.at) != step.map(|step| step.at) {
+                first = number + 1;
+            }
+        }
+        Ok(first..=trail.nodes.len())
+    }
+
+    /// Moves a block on the way of a key, if it is to leave: whether it was.
+    fn relocate_one(&self, key: &K, number: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<bool, Stop> {
+        let trail = self.trail(key, |_| false)?;
+        let Some(above) = number.checked_sub(1) else {
+            let top = &trail.nodes[0].0;
+            let is_leaving = is_leaving(top.off.bytes());
+            if is_leaving {
+                self.replace_top(top, |built| built.copy(top.words))?;
+            }
+            return Ok(is_leaving);
+        };
+        let Some((node, Some(step))) = trail.nodes.get(above) else { return Ok(false) };
+        if !is_leaving(step.child.bytes()) {
+            return Ok(false);
+        }
+        match self.follow(node, *step)? {
+            Child::Inner(inner) => {
+                let lock = self.replace((inner.latch, inner.version), (node, *step), |built| built.copy(inner.words))?;
+                self.give_up_inner(&inner, lock);
+            }
+            Child::Array(array) => {
+                let lock = self.replace((array.latch, array.version), (node, *step), |built| built.copy(array.words))?;
+                self.give_up_array(&array, lock);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,200 @@
+//! Finding the array with which a scan begins, or goes on: the way down by digits, and back up where there is nothing more below.
+
+use super::block::{self, Record};
+use super::{Array, Child, DAMAGED, Inner, OVERLONG, Pf, Step, Stop, Trail, bits};
+use crate::selective::leaf::Entry;
+use crate::{Direction, Key};
+use everleaf_pmem::Medium;
+use std::borrow::Borrow;
+use std::ops::Bound;
+
+/// An array, and the number of digits that all of its keys begin with: those that lead to it.
+pub(super) struct Sought<'a> {
+    pub(super) array: Array<'a>,
+    pub(super) depth: usize,
+}
+
+/// A key that is where another one belongs, and the number of digits that both begin with.
+pub(super) struct Parted<K: Key + ?Sized> {
+    pub(super) sample: K::Owned,
+    pub(super) shared: usize,
+}
+
+impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+    /// Gathers the array with which a scan begins at a bound, or goes on; the bound behind it, if there may be more.
+    pub(super) fn gather(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
+        // Of an attempt before nothing is left.
+        entries.clear();
+        let Some(Sought { array, depth }) = self.seek(from, direction)? else { return Ok(None) };
+        let mut records = Vec::with_capacity(super::RECORDS);
+        let gathered = (|| {
+            for number in bits(array.side.live()) {
+                let record = Record::at(array.words, array.side.position(number)).ok_or_else(|| array.damage(OVERLONG))?;
+                let value = record.value().ok_or_else(|| array.damage(DAMAGED))?;
+                records.push((Entry { head: record.head::<K>(), value }, record));
+            }
+            // Of byte strings whoever scans has what they are in pinned.
+            records.sort_unstable_by(|(a, a_record), (b, b_record)| if K::WHOLE { a.head.cmp(&b.head) } else { a_record.order::<K>(*b_record) });
+            entries.extend(records.iter().map(|(entry, _)| *entry));
+            self.sample(&array)
+        })();
+        let next = self.bound_behind(array.validated(gathered)?.borrow(), depth, direction);
+        let place = |bound: &Bound<K::Owned>| match bound {
+            Bound::Included(key) => Some((key.clone(), direction == Direction::Reverse)),
+            Bound::Excluded(key) => Some((key.clone(), direction == Direction::Forward)),
+            Bound::Unbounded => None,
+        };
+        let goes_on = match (next.as_ref().and_then(place), place(from)) {
+            (Some(next), Some(from)) => {
+                if direction == Direction::Forward {
+                    next > from
+                } else {
+                    next < from
+                }
+            }
+            _ => true,
+        };
+        if goes_on { Ok(next) } else { array.validated(Err(array.damage("an array of keys that do not belong there"))) }
+    }
+
+    /// The bound behind all keys that begin with so many digits of `key`, if there may be others beyond.
+    pub(super) fn bound_behind(&self, key: &K, depth: usize, direction: Direction) -> Option<Bound<K::Owned>> {
+        match direction {
+            // The last digit ends it: there is this key only.
+            Direction::Forward if depth > block::length(key) => Some(Bound::Excluded(key.to_owned())),
+            Direction::Forward => block::behind(key, depth).map(Bound::Included),
+            Direction::Reverse => Some(block::prefix(key, depth)).filter(|low| *low.borrow() != *K::LOWEST).map(Bound::Excluded),
+        }
+    }
+
+    /// The first array, in a direction, that may have keys from a bound on; `None` if there is none.
+    pub(super) fn seek(&self, from: &Bound<K::Owned>, direction: Direction) -> Result<Option<Sought<'_>>, Stop> {
+        let (key, is_excluded) = match from {
+            Bound::Included(key) => (key.borrow(), false),
+            Bound::Excluded(key) => (key.borrow(), true),
+            Bound::Unbounded => {
+                let top = self.top()?;
+                return self.nearest(&top, None, direction);
+            }
+        };
+        // Whether all that has the digit of the key, too, is on the wrong side.
+        let is_beside = |node: &Inner<'_>| match direction {
+            Direction::Forward => block::digit(key, node.level) == 0,
+            Direction::Reverse => block::prefix(key, node.level + 1).borrow() == key,
+        };
+        let trail = self.trail(key, |node| is_excluded && is_beside(node))?;
+        let (last, _) = trail.nodes[trail.nodes.len() - 1];
+        let Parted { sample, shared } = self.part(&trail, key)?;
+        let beyond = match trail.array {
+            Some(array) if shared > last.level => return Ok(Some(Sought { array, depth: last.level + 1 })),
+            None if shared >= last.level => trail.nodes.len(),
+            // It differs within a prefix: all that is below there is on the one side of it, or on the other.
+            _ => {
+                let (node, step) = self.above(&trail, shared)?;
+                let (theirs, ours) = (block::digit::<K>(sample.borrow(), shared), block::digit(key, shared));
+                if if direction == Direction::Forward { theirs > ours } else { theirs < ours } {
+                    return self.edge(&node, step, direction).map(Some);
+                }
+                trail.nodes.partition_point(|(node, _)| node.level < shared)
+            }
+        };
+        // Up, to where there is more. None of the nodes may have changed since it was come by.
+        for (node, _) in trail.nodes[..beyond].iter().rev() {
+            if let Some(sought) = self.nearest(node, Some(block::digit(key, node.level)), direction)? {
+                return Ok(Some(sought));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How far a key goes with those that its digits lead to.
+    pub(super) fn part(&self, trail: &Trail<'_>, key: &K) -> Result<Parted<K>, Stop> {
+        let (last, _) = &trail.nodes[trail.nodes.len() - 1];
+        let sample = match &trail.array {
+            Some(array) => array.validated(self.sample(array))?,
+            // Below the top there need not be any; it has no prefix.
+            None if last.level == 0 => key.to_owned(),
+            None => self.sample_below(last)?,
+        };
+        Ok(Parted { shared: block::shared(sample.borrow(), key), sample })
+    }
+
+    /// The last node on the way of a key that is above a level at which it differs within a prefix, and how it leads on.
+    pub(super) fn above<'a>(&self, trail: &Trail<'a>, level: usize) -> Result<(Inner<'a>, Step), Stop> {
+        let below = trail.nodes.partition_point(|(node, _)| node.level < level);
+        match (below.checked_sub(1).map(|above| trail.nodes[above]), trail.nodes.get(below)) {
+            (Some((node, Some(step))), Some((next, _))) if next.level > level => Ok((node, step)),
+            _ => Err(Stop::Failed(trail.nodes[trail.nodes.len() - 1].0.damage())),
+        }
+    }
+
+    /// The nearest child of a node beyond a digit, or from the edge on.
+    pub(super) fn nearest_step(&self, node: &Inner<'_>, beyond: Option<usize>, direction: Direction) -> Result<Option<Step>, Stop> {
+        let is_nearer = |from: usize, to: usize| if direction == Direction::Forward { from < to } else { from > to };
+        let mut nearest: Option<Step> = None;
+        let searched = node.steps().try_for_each(|step| {
+            let step = step?;
+            if beyond.is_none_or(|beyond| is_nearer(beyond, step.digit)) && nearest.is_none_or(|nearest| is_nearer(step.digit, nearest.digit)) {
+                nearest = Some(step);
+            }
+            Ok(())
+        });
+        node.validated(searched)?;
+        Ok(nearest)
+    }
+
+    /// The nearest array below a node beyond a digit, or from the edge on.
+    fn nearest(&self, node: &Inner<'_>, beyond: Option<usize>, direction: Direction) -> Result<Option<Sought<'_>>, Stop> {
+        let step = self.nearest_step(node, beyond, direction)?;
+        step.map(|step| self.edge(node, step, direction)).transpose()
+    }
+
+    /// The outermost array that a step leads to.
+    fn edge(&self, node: &Inner<'_>, step: Step, direction: Direction) -> Result<Sought<'_>, Stop> {
+        let (mut level, mut child) = (node.level, self.follow(node, step)?);
+        loop {
+            match child {
+                Child::Array(array) => return Ok(Sought { array, depth: level + 1 }),
+                Child::Inner(inner) => {
+                    let Some(step) = self.nearest_step(&inner, None, direction)? else { return Err(Stop::Failed(inner.damage())) };
+                    (level, child) = (inner.level, self.follow(&inner, step)?);
+                }
+            }
+        }
+    }
+
+    /// A key below a node but the top.
+    pub(super) fn sample_below(&self, node: &Inner<'_>) -> Result<K::Owned, Stop> {
+        match self.nearest(node, None, Direction::Forward)? {
+            Some(Sought { array, .. }) => array.validated(self.sample(&array)),
+            None => Err(Stop::Failed(node.damage())),
+        }
+    }
+
+    /// Levels on the way to the first key, arrays included.
+    pub(super) fn depth(&self) -> u32 {
+        let count = || {
+            let mut node = self.top()?;
+            for depth in 1.. {
+                let step = node.steps().next().transpose();
+                let Some(step) = node.validated(step)? else { return Ok(depth) };
+                match self.follow(&node, step)? {
+                    Child::Inner(inner) => node = inner,
+                    Child::Array(_) => return Ok(depth + 1),
+                }
+            }
+            unreachable!("levels end")
+        };
+        self.retry(count).unwrap_or(0)
+    }
+
+    /// Where a walk over all arrays goes on behind one.
+    pub(super) fn key_behind(&self, key: &K, depth: usize) -> Option<K::Owned> {
+        match self.bound_behind(key, depth, Direction::Forward)? {
+            // Followed by the lowest byte, it is the next of all keys.
+            Bound::Excluded(key) => Some(K::restore(0, &[key.borrow().bytes(), &[0]].concat())),
+            Bound::Included(key) => Some(key),
+            Bound::Unbounded => None,
+        }
+    }
+}

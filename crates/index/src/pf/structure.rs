@@ -1,0 +1,376 @@
+//! Blocks that come and go: new ones are written, and made durable, before the one word that leads to them; see the head of the tree's module.
+
+use super::block::{self, Record, Shape};
+use super::seek::Parted;
+use super::{Array, Child, DAMAGED, Inner, Known, Pf, Step, Stop, Way, bits};
+use crate::latch::{Latch, Locked};
+use crate::{Error, Key};
+use everleaf_pmem::{Fresh, Medium, Off, Pool, Word};
+use std::borrow::Borrow;
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Blocks that nobody can reach yet.
+pub(super) struct Built<'p, M: Medium> {
+    pool: &'p Pool<M>,
+    records_max: usize,
+    blocks: Vec<Fresh<'p, [Word], M>>,
+    /// How many words of each are to be durable.
+    lengths: Vec<usize>,
+}
+
+impl<'p, M: Medium> Built<'p, M> {
+    pub(super) fn new(pool: &'p Pool<M>, records_max: usize) -> Self {
+        Self { pool, records_max, blocks: Vec::new(), lengths: Vec::new() }
+    }
+
+    fn add(&mut self, block: Fresh<'p, [Word], M>, length: usize) -> Off<Word> {
+        let off = Off::new(block.off().bytes());
+        self.blocks.push(block);
+        self.lengths.push(length);
+        off
+    }
+
+    /// A copy of a block.
+    pub(super) fn copy(&mut self, words: &[Word]) -> Result<Off<Word>, Error> {
+        let copy = self.pool.alloc_words(words.len())?;
+        copy.iter().zip(words).for_each(|(to, from)| self.pool.store(to, from.get(), Relaxed));
+        Ok(self.add(copy, words.len()))
+    }
+
+    /// An inner node of a level with such children.
+    pub(super) fn inner(&mut self, level: usize, capacity: usize, children: impl Iterator<Item = (usize, Off<Word>)>) -> Result<Off<Word>, Error> {
+        let shape = Shape::Inner { level, capacity };
+        let node = self.pool.alloc_words(shape.words())?;
+        self.pool.store(&node[0], shape.header(), Relaxed);
+        node[1..].iter().for_each(|word| self.pool.store(word, 0, Relaxed));
+        for (number, (digit, child)) in children.enumerate() {
+            let at = if capacity == block::DIGITS { digit } else { number };
+            self.pool.store(&node[1 + at], block::child_word(child, digit), Relaxed);
+        }
+        Ok(self.add(node, shape.words()))
+    }
+
+    /// An array of some entries, with room for as many more, up to the most that there may be.
+    pub(super) fn array<K: Key + ?Sized>(&mut self, entries: &[(K::Owned, NonZeroU64)]) -> Result<Off<Word>, Error> {
+        let room = words_of::<K>(entries) * (2 * entries.len()).min(self.records_max).max(entries.len()) / entries.len();
+        let array = self.pool.alloc_words((1 + room).next_multiple_of(block::LINE_WORDS).min(block::WORDS_MAX))?;
+        let length = block::write_array::<K, M>(self.pool, &array, entries);
+        Ok(self.add(array, length))
+    }
+
+    /// A tree of entries in ascending order, with a top of its own, or not: its outermost block. `fits` says
+    /// which may be in one array, and is told whether these are all of them.
+    pub(super) fn tree<K: Key + ?Sized>(
+        &mut self,
+        entries: &[(K::Owned, NonZeroU64)],
+        has_top: bool,
+        fits: impl Fn(&[(K::Owned, NonZeroU64)], bool) -> bool,
+    ) -> Result<Off<Word>, Error> {
+        // Which entries, and the block, the word and the digit that lead to what is made of them: from above, and without a call for each level.
+        let mut pending = vec![(entries, None::<(usize, usize, usize)>)];
+        let mut outermost = Off::NULL;
+        while let Some((entries, above)) = pending.pop() {
+            let is_top = has_top && above.is_none();
+            let off = if !is_top && (entries.len() == 1 || words_of::<K>(entries) < block::WORDS_MAX && fits(entries, above.is_none())) {
+                self.array::<K>(entries)?
+            } else {
+                let (first, last) = (entries[0].0.borrow(), entries[entries.len() - 1].0.borrow());
+                let level = if is_top { 0 } else { block::shared::<K>(first, last) };
+                let digit = |(key, _): &(K::Owned, NonZeroU64)| block::digit::<K>(key.borrow(), level);
+                let groups: Vec<_> = entries.chunk_by(|a, b| digit(a) == digit(b)).collect();
+                let capacity = if is_top { block::DIGITS } else { capacity_for(groups.len(), self.records_max) };
+                let off = self.inner(level, capacity, std::iter::empty())?;
+                let node = self.blocks.len() - 1;
+                // The last is the first to be taken: arrays are made in the order of their keys.
+                pending.extend(groups.into_iter().enumerate().rev().map(|(number, group)| {
+                    let digit = digit(&group[0]);
+                    (group, Some((node, 1 + if capacity == block::DIGITS { digit } else { number }, digit)))
+                }));
+                off
+            };
+            match above {
+                Some((node, at, digit)) => self.pool.store(&self.blocks[node][at], block::child_word(off, digit), Relaxed),
+                None => outermost = off,
+            }
+        }
+        Ok(outermost)
+    }
+}
+
+/// The smallest inner node with room for so many children. With their headers, all fill whole lines; the last has a word for each digit. In trees for
+/// exhaustive checking, whose arrays are small, they are full sooner.
+fn capacity_for(children: usize, records_max: usize) -> usize {
+    let capacities = if records_max < super::RECORDS { [3, 4, 15, block::DIGITS] } else { [7, 15, 47, block::DIGITS] };
+    capacities.into_iter().find(|capacity| children <= *capacity).expect("no more children than digits")
+}
+
+/// Words that the records of these entries take.
+fn words_of<K: Key + ?Sized>(entries: &[(K::Owned, NonZeroU64)]) -> usize {
+    entries.iter().map(|(key, _)| block::size(block::length::<K>(key.borrow()))).sum()
+}
+
+impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+    /// Builds blocks and makes them durable and known: the outermost. Nobody can reach them; from here on somebody will. Nothing has changed after an error.
+    fn make<'p>(&'p self, build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>) -> Result<Off<Word>, Error> {
+        let mut built = Built::new(&self.pool, self.records_max);
+        let outermost = build(&mut built)?;
+        self.publish(built)?;
+        Ok(outermost)
+    }
+
+    /// Makes what was built durable and known.
+    pub(super) fn publish(&self, built: Built<'_, M>) -> Result<(), Error> {
+        let pool = &*self.pool;
+        let flushed: Vec<_> = built.blocks.into_iter().zip(built.lengths).map(|(block, length)| block.flush_first(length * size_of::<Word>())).collect();
+        let durable = pool.fence_all(flushed);
+        let mut known = Vec::with_capacity(durable.len());
+        let learned = durable.iter().try_for_each(|block| {
+            let off = Off::new(block.off().bytes());
+            let (shape, words) = block::read(pool, off)?;
+            known.push((
+                off,
+                match shape {
+                    Shape::Inner { level, capacity } => Known::Inner { level, capacity },
+                    Shape::Array { .. } => Known::Array(self.learn(off, words)?.number),
+                },
+            ));
+            Ok(())
+        });
+        let places: Vec<u64> = durable.iter().map(|block| block.off().bytes()).collect();
+        if let Err(error) = learned.and_then(|()| self.latches.begin(&places)) {
+            known.into_iter().for_each(|(_, known)| {
+                if let Known::Array(number) = known {
+                    self.sides.give(number)
+                }
+            });
+            return Err(error);
+        }
+        durable.into_iter().for_each(|block| _ = block.release());
+        known.into_iter().try_for_each(|(off, known)| self.tell(off, known))
+    }
+
+    /// Has a new block led to by a word of a node, which is locked for that, durably.
+    fn put<'p>(&'p self, node: &Inner<'_>, (at, digit): (usize, usize), build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>) -> Result<(), Stop> {
+        let lock = node.latch.lock_from(node.version)?;
+        match self.make(build) {
+            Ok(off) => {
+                self.lead(node, at, block::child_word(off, digit));
+                Ok(())
+            }
+            Err(error) => {
+                lock.release_unchanged();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Sets a word of a locked node, durably.
+    #[track_caller]
+    fn lead(&self, node: &Inner<'_>, at: usize, word: u64) {
+        self.pool.store(&node.words[at], word, Release);
+        self.pool.persist(&node.words[at]);
+    }
+
+    /// Puts a new block in the place of a child of a node, whose lock comes back: it is to be given up.
+    pub(super) fn replace<'a, 'p>(
+        &'p self,
+        (latch, version): (&'a Latch, u64),
+        (node, step): (&Inner<'_>, Step),
+        build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>,
+    ) -> Result<Locked<'a>, Stop> {
+        let lock = latch.lock_from(version)?;
+        match self.put(node, (step.at, step.digit), build) {
+            Ok(()) => Ok(lock),
+            Err(stop) => {
+                lock.release_unchanged();
+                Err(stop)
+            }
+        }
+    }
+
+    /// Gives up a locked array that nothing leads to any more, durably.
+    pub(super) fn give_up_array(&self, array: &Array<'_>, lock: Locked<'_>) {
+        lock.release_obsolete();
+        self.arrays.add(-1);
+        self.array_words.add(-(array.words.len() as i64));
+        self.sides.give(array.number);
+        self.pool.retire(array.off, &self.pool.pin());
+    }
+
+    /// Gives up a locked node that nothing leads to any more, durably.
+    pub(super) fn give_up_inner(&self, inner: &Inner<'_>, lock: Locked<'_>) {
+        lock.release_obsolete();
+        self.pool.retire(inner.off, &self.pool.pin());
+    }
+
+    /// Adds a key of which no child has the digit.
+    #[cold]
+    pub(super) fn add_array(&self, way: &Way<'_>, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
+        let node = &way.last;
+        if node.level > 0 && block::shared(self.sample_below(node)?.borrow(), key) < node.level {
+            return self.add_above(key, value);
+        }
+        let digit = block::digit(key, node.level);
+        let entries = [(key.to_owned(), value)];
+        let vacant = node.children().iter().position(|word| word.get() == 0);
+        match if node.capacity == block::DIGITS { Some(digit) } else { vacant } {
+            Some(at) => self.put(node, (1 + at, digit), |built| built.array::<K>(&entries))?,
+            None => {
+                let Some((above, step)) = &way.above else { unreachable!("a top has a word for each digit") };
+                let lock = self.replace((node.latch, node.version), (above, *step), |built| {
+                    let array = built.array::<K>(&entries)?;
+                    self.resized(built, node, Some((digit, array)))
+                })?;
+                self.give_up_inner(node, lock);
+            }
+        }
+        self.keys.add(1);
+        Ok(None)
+    }
+
+    /// A copy of a locked node, with another child perhaps, that has the room that it needs.
+    fn resized(&self, built: &mut Built<'_, M>, node: &Inner<'_>, another: Option<(usize, Off<Word>)>) -> Result<Off<Word>, Error> {
+        let mut children = node.steps().map(|step| step.map(|step| (step.digit, step.child))).collect::<Result<Vec<_>, Error>>()?;
+        children.extend(another);
+        built.inner(node.level, capacity_for(children.len(), self.records_max), children.into_iter())
+    }
+
+    /// Adds a key that differs from those that its digits lead to within a prefix.
+    #[cold]
+    pub(super) fn add_above(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
+        let trail = self.trail(key, |_| false)?;
+        let Parted { sample, shared: level } = self.part(&trail, key)?;
+        let last = trail.nodes[trail.nodes.len() - 1].0.level;
+        if level > last || level == last && trail.array.is_none() {
+            // Not any more.
+            return Err(Stop::Restart);
+        }
+        let (node, step) = self.above(&trail, level)?;
+        self.put(&node, (step.at, step.digit), |built| {
+            let array = built.array::<K>(&[(key.to_owned(), value)])?;
+            let children = [(block::digit::<K>(sample.borrow(), level), step.child), (block::digit(key, level), array)];
+            built.inner(level, capacity_for(children.len(), self.records_max), children.into_iter())
+        })?;
+        self.keys.add(1);
+        Ok(None)
+    }
+
+    /// Adds a key to an array without room: a larger one takes its place, or several, below a node.
+    #[cold]
+    pub(super) fn make_room(&self, node: &Inner<'_>, step: Step, array: &Array<'_>, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
+        // One that has met the limit does not take its place for a few: others would have to soon.
+        let limit = if array.side.end().1 == self.records_max { self.records_max / 4 * 3 } else { self.records_max };
+        let mut is_divided = false;
+        let lock = self.replace((array.latch, array.version), (node, step), |built| {
+            let mut entries = vec![(key.to_owned(), value)];
+            for number in bits(array.side.live()) {
+                let record = Record::at(array.words, array.side.position(number)).filter(|record| record.state::<K>().is_some());
+                let record = record.ok_or_else(|| array.damage(DAMAGED))?;
+                entries.push((record.key::<K>(), record.value().ok_or_else(|| array.damage(DAMAGED))?));
+            }
+            entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+            let (first, last) = (entries[0].0.borrow(), entries[entries.len() - 1].0.borrow());
+            if block::shared::<K>(first, last) <= node.level || entries.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+                return Err(array.damage("an array of keys that do not belong there, or twice"));
+            }
+            let off = built.tree::<K>(&entries, false, |entries, is_all| entries.len() <= if is_all { limit } else { self.records_max })?;
+            is_divided = built.blocks.len() > 1;
+            Ok(off)
+        })?;
+        self.give_up_array(array, lock);
+        self.splits.add(i64::from(is_divided));
+        self.keys.add(1);
+        Ok(None)
+    }
+
+    /// Takes away the array of a key, if nothing in it counts: whether it was.
+    #[cold]
+    pub(super) fn drop_array(&self, key: &K) -> Result<bool, Error> {
+        let is_dropped = self.retry(|| {
+            let way = self.walk(key)?;
+            let Some((step, array)) = &way.end else { return Ok(false) };
+            if array.validated(Ok(array.side.live()))? != 0 {
+                return Ok(false);
+            }
+            let node = &way.last;
+            // It is waited for if somebody has it, so this comes before anything is locked.
+            let other = if way.above.is_some() && node.count() <= 2 {
+                let other = node.steps().find(|other| other.as_ref().is_ok_and(|other| other.at != step.at));
+                let other = node.validated(other.unwrap_or_else(|| Err(node.damage())))?;
+                Some((other, self.follow(node, other)?))
+            } else {
+                None
+            };
+            let lock = array.latch.lock_from(array.version)?;
+            match self.disown(&way, *step, other) {
+                Ok(()) => self.give_up_array(array, lock),
+                Err(stop) => {
+                    lock.release_unchanged();
+                    return Err(stop);
+                }
+            }
+            Ok(true)
+        })?;
+        if is_dropped {
+            // A node is harmless where it is, too.
+            _ = self.retry(|| self.shrink(key));
+        }
+        Ok(is_dropped)
+    }
+
+    /// Takes the word of a child, which is locked, out of the last node on its way, durably; and the node, if only one `other` is left.
+    fn disown(&self, way: &Way<'_>, step: Step, other: Option<(Step, Child<'_>)>) -> Result<(), Stop> {
+        let node = &way.last;
+        let lock = node.latch.lock_from(node.version)?;
+        let (Some((above, above_step)), Some((other, child))) = (&way.above, other) else {
+            self.lead(node, step.at, 0);
+            return Ok(());
+        };
+        let lifted = (|| {
+            // Who has found it where it was is to find out that it is elsewhere.
+            let _array = if let Child::Array(array) = child { Some(array.latch.lock_from(array.version)?) } else { None };
+            let _above = above.latch.lock_from(above.version)?;
+            self.lead(above, above_step.at, block::child_word(other.child, above_step.digit));
+            Ok(())
+        })();
+        match lifted {
+            Ok(()) => self.give_up_inner(node, lock),
+            Err(_) => lock.release_unchanged(),
+        }
+        lifted
+    }
+
+    /// Puts a smaller node in the place of the last on the way of a key, if it has become much too large.
+    fn shrink(&self, key: &K) -> Result<(), Stop> {
+        let way = self.walk(key)?;
+        let (Some((above, step)), node) = (&way.above, &way.last) else { return Ok(()) };
+        let count = node.count();
+        if capacity_for((count + count / 4 + 1).min(block::DIGITS), self.records_max) < node.capacity {
+            let lock = self.replace((node.latch, node.version), (above, *step), |built| self.resized(built, node, None))?;
+            self.give_up_inner(node, lock);
+        }
+        Ok(())
+    }
+
+    /// Puts a new block in the place of the top. It is latched till that is durable: a crash could take back what others would write below it before.
+    pub(super) fn replace_top<'p>(&'p self, top: &Inner<'_>, build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>) -> Result<(), Stop> {
+        let lock = top.latch.lock_from(top.version)?;
+        match self.make(build) {
+            Ok(off) => {
+                let new = self.latches.of(off.bytes()).and_then(Latch::try_lock).expect("nobody knows of a new node");
+                let slot = &self.root().top;
+                self.pool.store(slot, off.link(), Release);
+                self.pool.persist(slot);
+                // Nothing has changed in it.
+                new.release_unchanged();
+                self.give_up_inner(top, lock);
+                Ok(())
+            }
+            Err(error) => {
+                lock.release_unchanged();
+                Err(error.into())
+            }
+        }
+    }
+}
