@@ -47,11 +47,11 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let mut built = Built::new(pool, records_max);
         let top = built.inner(0, block::DIGITS, std::iter::empty())?;
         let root = pool.alloc::<TreeRoot>()?;
+        // Known before the root is linked: a crash in between leaves both blocks unreachable, which is free.
+        tree.publish(built)?;
         pool.store(&root.top, top.link(), Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
-        // Durable, and given up by a crash, before the root is linked: that leaves both unreachable, which is free.
-        tree.publish(built)?;
         tree.root = pool.link_root(name, kind_of::<K>(kind), pool.seal(root)).inspect_err(|_| pool.retire(top, &pool.pin()))?;
         Ok(tree)
     }

@@ -331,6 +331,8 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             // Who has found it where it was is to find out that it is elsewhere.
             let _array = if let Child::Array(array) = child { Some(array.latch.lock_from(array.version)?) } else { None };
             let _above = above.latch.lock_from(above.version)?;
+            // Before what is given up next is used again; in the worlds of the checker others fence before they come to do that.
+            // persist-equivalent(fence drop): as above.
             self.lead(above, above_step.at, block::child_word(other.child, above_step.digit));
             Ok(())
         })();
