@@ -16,8 +16,8 @@
 //! 2. a node but the top has two children or more; an array has a record or more, perhaps none that counts. So below each node there is a key to be read;
 //! 3. a node has no record of its prefix: whoever needs it reads a key below. So nothing of a node is to be changed when one is put above it, or taken away,
 //!    and the two steps of ART's persistent variants, with their half-done states, are one: the word that leads to it;
-//! 4. an array hangs below another node than before only under its latch: who has found it knows how many digits its keys have in common. What keys of a node
-//!    have in common does not hang on where it is;
+//! 4. an array hangs below a node of another level than before only under its latch: who has found it knows how many digits its keys have in common. What keys
+//!    of a node have in common does not hang on where it is;
 //! 5. a block changes only under its latch. That is free when all that was changed is durable, or it is only appended to, and who reads does not look there
 //!    yet: so what a reader has read between two equal versions cannot be taken back by a crash (durable linearizability).
 //!
@@ -309,8 +309,9 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             return Err(if is_dead { Stop::Failed(self.no_node(top)) } else { Stop::Restart });
         };
         let known = self.known(top, place, version);
-        place.latch.validate_unappended(version)?;
+        // In this order: it was the top with this version, and so is what is known of it.
         is_still_top()?;
+        place.latch.validate_unappended(version)?;
         match known? {
             Child::Inner(top) => Ok(top),
             Child::Array(_) => Err(Stop::Failed(self.no_node(top))),

@@ -364,8 +364,8 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
                 let slot = &self.root().top;
                 self.pool.store(slot, off.link(), Release);
                 self.pool.persist(slot);
-                // Nothing has changed in it.
-                new.release_unchanged();
+                // With another version than before: who has read that did so before it was the top, again perhaps.
+                drop(new);
                 self.give_up_inner(top, lock);
                 Ok(())
             }
