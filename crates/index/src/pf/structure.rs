@@ -324,6 +324,8 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let node = &way.last;
         let lock = node.latch.lock_from(node.version)?;
         let (Some((above, above_step)), Some((other, child))) = (&way.above, other) else {
+            // Before what is given up next is used again; in the worlds of the checker others fence before they come to do that.
+            // persist-equivalent(fence drop): as above.
             self.lead(node, step.at, 0);
             return Ok(());
         };
@@ -331,8 +333,6 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             // Who has found it where it was is to find out that it is elsewhere.
             let _array = if let Child::Array(array) = child { Some(array.latch.lock_from(array.version)?) } else { None };
             let _above = above.latch.lock_from(above.version)?;
-            // Before what is given up next is used again; in the worlds of the checker others fence before they come to do that.
-            // persist-equivalent(fence drop): as above.
             self.lead(above, above_step.at, block::child_word(other.child, above_step.digit));
             Ok(())
         })();
