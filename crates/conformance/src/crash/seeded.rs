@@ -199,8 +199,6 @@ pub fn seeds() -> Vec<Seed> {
             At("circ-192/bytes", CIRCULAR, "pm.|flush(&self.lines[line])", Flush, Drop)),
         seed("p18", "PFtree: a record counts whose key goes on in a line that is not durable", "Zhang et al.",
             At("pf-4/bytes", "pf/block.rs", "pm.|fence();", Fence, Drop)),
-        seed("p19", "PFtree: what lies behind a record, from a former life of the memory, is taken for one", "Zhang et al.",
-            At("pf-4/u64", "pf/block.rs", "pm.|store(behind, 0, Relaxed);", Store, Late)),
         seed("e1", "Ever: a new key beside an old value", "its design", At(EVER, "src/ever.rs", "leaf.|write(&self.pool, slot, Slot {", Store, Early)),
         seed("e2", "Ever: a leaf lives before its range begins", "its design",
             At(EVER, "ever/structure.rs", "right.number).|commit(&self.pool, word, 1);", Store, Early)),
