@@ -230,7 +230,7 @@ impl Budget {
             let split = cost(2 + node + 1 + 2 * slab, 2 + 2 * slab);
             return Self {
                 insert: appended.chain(grown).collect(),
-                insert_lines: if K::WHOLE { 3.0 } else { 5.0 },
+                insert_lines: if K::WHOLE { 2.0 } else { 2.5 },
                 update: vec![cost(1, 1)],
                 remove: vec![cost(1, 1)],
                 without_room: None,

@@ -268,7 +268,7 @@ impl<'a> Inner<'a> {
     }
 }
 
-impl Array<'_> {
+impl<'a> Array<'a> {
     /// As [`Inner::validated`]; records that were appended meanwhile make no difference.
     #[inline(always)]
     #[track_caller]
@@ -279,6 +279,25 @@ impl Array<'_> {
 
     fn damage(&self, what: &'static str) -> Error {
         everleaf_pmem::Error::corrupt(self.off.bytes(), what).into()
+    }
+
+    /// A record, by its number.
+    #[inline(always)]
+    fn record(&self, number: usize) -> Result<Record<'a>, Error> {
+        Record::at(self.words, self.side.position(number)).ok_or_else(|| self.damage("a record that does not end in its array"))
+    }
+
+    /// The value of a record.
+    #[inline(always)]
+    fn value(&self, record: Record<'a>) -> Result<NonZeroU64, Error> {
+        record.value().ok_or_else(|| self.damage("a record with a value of 0"))
+    }
+}
+
+impl<'a> Trail<'a> {
+    /// The last inner node.
+    fn last(&self) -> &Inner<'a> {
+        &self.nodes.last().expect("a way begins with the top").0
     }
 }
 
@@ -391,10 +410,9 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let meta = block::meta(key);
         let live = array.side.live();
         for number in bits(array.side.candidates(meta as u8, live)) {
-            let record = Record::at(array.words, array.side.position(number)).ok_or_else(|| array.damage(OVERLONG))?;
+            let record = array.record(number)?;
             if record.is_of(&self.pool, meta, key)? {
-                let value = record.value().ok_or_else(|| array.damage("a record with a value of 0"))?;
-                return Ok(Some(Found { number, record, value }));
+                return Ok(Some(Found { number, record, value: array.value(record)? }));
             }
         }
         Ok(None)
@@ -481,7 +499,6 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     }
 }
 
-const OVERLONG: &str = "a record that does not end in its array";
 const DAMAGED: &str = "a record that is not what was written";
 
 impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Pf<K, M> {

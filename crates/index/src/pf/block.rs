@@ -14,6 +14,7 @@
 
 use crate::{Error, Key};
 use everleaf_pmem::{LINE, Medium, Off, Pm, WORD, Word, crc32c, probe};
+use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -234,7 +235,7 @@ impl<'p> Record<'p> {
     /// Whether it counts; `None` if it does not say what was written.
     pub(super) fn state<K: Key + ?Sized>(self) -> Option<bool> {
         let key = self.key::<K>();
-        let meta = meta::<K>(std::borrow::Borrow::borrow(&key));
+        let meta = meta::<K>(key.borrow());
         match self.meta ^ meta {
             0 if self.value().is_some() => Some(true),
             difference if difference == LIVE ^ DEAD => Some(false),
@@ -300,7 +301,7 @@ pub(super) fn write_array<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word]
     pm.store(&array[0], Shape::Array { words: array.len() }.header(), Relaxed);
     let mut at = 1;
     for (key, value) in entries {
-        let key = std::borrow::Borrow::borrow(key);
+        let key = key.borrow();
         pm.store(&array[at], meta::<K>(key), Relaxed);
         at = prepare::<K, M>(pm, array, at, key, *value);
     }

@@ -1,11 +1,11 @@
 //! Creating, opening, filling and checking a tree. A crash leaves nothing to repair; opening reads all of the tree, because what DRAM has of it is made of
 //! that.
 
-use super::block::{self, Shape};
+use super::block::{self, Record, Shape};
 use super::seek::Sought;
 use super::side::{Number, Sides};
 use super::structure::Built;
-use super::{Known, Pf, TreeRoot};
+use super::{Known, Pf, TreeRoot, bits};
 use crate::counter::Counter;
 use crate::image::Gate;
 use crate::latch::{Latches, check_apart};
@@ -109,8 +109,9 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
                 let learned = self.learn(node.off, words)?;
                 self.tell(node.off, Known::Array(learned.number))?;
                 if let Some(trace) = recovery.trace {
-                    let live = block::records::<K>(words).flatten().filter(|(_, is_live, _)| *is_live);
-                    live.filter_map(|(_, _, record)| record.value()).try_for_each(trace)?;
+                    let side = self.sides.get(learned.number).expect("what was just made");
+                    // Their checksums are right: that has just been seen.
+                    bits(learned.live).filter_map(|number| Record::at(words, side.position(number))?.value()).try_for_each(trace)?;
                 }
                 Ok(Some(learned))
             }

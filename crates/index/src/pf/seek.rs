@@ -1,7 +1,7 @@
 //! Finding the array with which a scan begins, or goes on: the way down by digits, and back up where there is nothing more below.
 
-use super::block::{self, Record};
-use super::{Array, Child, DAMAGED, Inner, OVERLONG, Pf, Step, Stop, Trail, bits};
+use super::block;
+use super::{Array, Child, Inner, Pf, Step, Stop, Trail, bits};
 use crate::selective::leaf::Entry;
 use crate::{Direction, Key};
 use everleaf_pmem::Medium;
@@ -29,9 +29,8 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let mut records = Vec::with_capacity(super::RECORDS);
         let gathered = (|| {
             for number in bits(array.side.live()) {
-                let record = Record::at(array.words, array.side.position(number)).ok_or_else(|| array.damage(OVERLONG))?;
-                let value = record.value().ok_or_else(|| array.damage(DAMAGED))?;
-                records.push((Entry { head: record.head::<K>(), value }, record));
+                let record = array.record(number)?;
+                records.push((Entry { head: record.head::<K>(), value: array.value(record)? }, record));
             }
             // Of byte strings whoever scans has what they are in pinned.
             records.sort_unstable_by(|(a, a_record), (b, b_record)| if K::WHOLE { a.head.cmp(&b.head) } else { a_record.order::<K>(*b_record) });
@@ -83,7 +82,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             Direction::Reverse => block::prefix(key, node.level + 1).borrow() == key,
         };
         let trail = self.trail(key, |node| is_excluded && is_beside(node))?;
-        let (last, _) = trail.nodes[trail.nodes.len() - 1];
+        let last = trail.last();
         let Parted { sample, shared } = self.part(&trail, key)?;
         let beyond = match trail.array {
             Some(array) if shared > last.level => return Ok(Some(Sought { array, depth: last.level + 1 })),
@@ -109,7 +108,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// How far a key goes with those that its digits lead to.
     pub(super) fn part(&self, trail: &Trail<'_>, key: &K) -> Result<Parted<K>, Stop> {
-        let (last, _) = &trail.nodes[trail.nodes.len() - 1];
+        let last = trail.last();
         let sample = match &trail.array {
             Some(array) => array.validated(self.sample(array))?,
             // Below the top there need not be any; it has no prefix.
@@ -124,7 +123,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let below = trail.nodes.partition_point(|(node, _)| node.level < level);
         match (below.checked_sub(1).map(|above| trail.nodes[above]), trail.nodes.get(below)) {
             (Some((node, Some(step))), Some((next, _))) if next.level > level => Ok((node, step)),
-            _ => Err(Stop::Failed(trail.nodes[trail.nodes.len() - 1].0.damage())),
+            _ => Err(Stop::Failed(trail.last().damage())),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Blocks that come and go: new ones are written, and made durable, before the one word that leads to them; see the head of the tree's module.
 
-use super::block::{self, Record, Shape};
+use super::block::{self, Shape};
 use super::seek::Parted;
 use super::{Array, Child, DAMAGED, Inner, Known, Pf, Step, Stop, Way, bits};
 use crate::latch::{Latch, Locked};
@@ -241,7 +241,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     pub(super) fn add_above(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
         let trail = self.trail(key, |_| false)?;
         let Parted { sample, shared: level } = self.part(&trail, key)?;
-        let last = trail.nodes[trail.nodes.len() - 1].0.level;
+        let last = trail.last().level;
         if level > last || level == last && trail.array.is_none() {
             // Not any more.
             return Err(Stop::Restart);
@@ -265,9 +265,9 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let lock = self.replace((array.latch, array.version), (node, step), |built| {
             let mut entries = vec![(key.to_owned(), value)];
             for number in bits(array.side.live()) {
-                let record = Record::at(array.words, array.side.position(number)).filter(|record| record.state::<K>().is_some());
-                let record = record.ok_or_else(|| array.damage(DAMAGED))?;
-                entries.push((record.key::<K>(), record.value().ok_or_else(|| array.damage(DAMAGED))?));
+                let record = array.record(number)?;
+                record.state::<K>().ok_or_else(|| array.damage(DAMAGED))?;
+                entries.push((record.key::<K>(), array.value(record)?));
             }
             entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             let (first, last) = (entries[0].0.borrow(), entries[entries.len() - 1].0.borrow());
