@@ -341,6 +341,17 @@ impl<L, B: Zeroable> Latches<L, B> {
         self.places.get(leaf as usize / size_of::<L>()).ok_or(Restart)
     }
 
+    /// The same, and what there is for the leaves behind it, as far as it lies in the same piece of memory.
+    #[inline(always)]
+    pub(crate) fn rest_from(&self, leaf: u64) -> Result<&[Place<B>], Restart> {
+        self.places.rest_of_chunk(leaf as usize / size_of::<L>()).ok_or(Restart)
+    }
+
+    /// What there is for a leaf, all zeroes at first.
+    pub(crate) fn make(&self, leaf: u64) -> &Place<B> {
+        self.places.get_or_make(leaf as usize / size_of::<L>())
+    }
+
     /// Its latch.
     #[inline(always)]
     pub(crate) fn of(&self, leaf: u64) -> Result<&Latch, Restart> {
@@ -352,7 +363,7 @@ impl<L, B: Zeroable> Latches<L, B> {
     /// # Errors
     /// One of them is a leaf already: a pool whose list of free blocks is forged. With one latch for two, they would be waited for without an end.
     pub(crate) fn begin(&self, leaves: &[u64]) -> Result<(), Error> {
-        let latch = |leaf: u64| &self.places.get_or_make(leaf as usize / size_of::<L>()).latch;
+        let latch = |leaf: u64| &self.make(leaf).latch;
         match leaves.iter().position(|&leaf| !latch(leaf).revive()) {
             None => Ok(()),
             Some(at) => {

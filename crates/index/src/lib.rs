@@ -25,7 +25,7 @@ mod volatile;
 pub use counter::Counter;
 pub use error::Error;
 pub use key::{FenceBlock, Key, NewFence};
-pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, registry, small_variants, smallest};
+pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, node_sizes, registry, small_variants, smallest};
 pub use scan::AHEAD;
 
 use everleaf_pmem::htm::Statistics;

@@ -8,8 +8,9 @@
 //! array           all keys with the same first digits, up to a limit; key, value and what says that they count side by side
 //! ```
 //!
-//! The bytes are in [`block`], what DRAM has of an array in [`side`]. Latches are in DRAM ([`crate::latch`]), and whether a block is a node or an array, and
-//! where it has what, is beside them: of the largest nodes on its way, and of the array, a lookup reads one line each.
+//! The bytes are in [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else DRAM has of a block ([`side`]): what it
+//! is, and which records an array has where. So who has the word of a child asks for the child and for what is known of it at once: of the largest nodes on
+//! its way, and of the array, a lookup reads one line each.
 //!
 //! 1. all keys below a node begin with the same `level` digits, and have different ones next, each its child; those of an array have the digits of the node
 //!    above in common, and that which leads to it. Levels ascend on every way down, and never change;
@@ -54,22 +55,20 @@ mod structure;
 
 use crate::counter::Counter;
 use crate::image::Gate;
-use crate::latch::{Latch, Latches, Place, Restart};
+use crate::latch::{Latch, Place, Restart};
 use crate::scan::{scan_leaves, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
 use block::{Record, Shape};
-use bytemuck::Zeroable;
-use everleaf_pmem::schedule::atomic::AtomicU64;
 use everleaf_pmem::{Medium, Off, Pool, Word, resident, schedule};
-use side::{Number, Side, Sides};
+use side::{Beside, Known, Lines, Side};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Release;
 
 resident! {
     /// The root block of a tree.
@@ -80,56 +79,25 @@ resident! {
     }
 }
 
-/// The most records that an array may ever have.
+/// The most records of an array that may ever count.
 pub(crate) const RECORDS: usize = u64::BITS as usize;
+
+/// Lines of a block that are asked for before it is known what it is.
+const AHEAD: usize = 4;
 
 /// See the module documentation.
 pub(crate) struct Pf<K: Key + ?Sized, M: Medium> {
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
-    /// The most records that an array has here.
+    /// The most records of an array that count, here.
     records_max: usize,
-    latches: Latches<[Word; block::LINE_WORDS], Beside>,
-    sides: Sides,
+    lines: Lines,
     keys: Counter,
     arrays: Counter,
     array_words: Counter,
     splits: Counter,
     gate: Gate,
     _key: PhantomData<fn(&K)>,
-}
-
-/// What a block is, beside its latch: the bits of a [`Known`].
-#[derive(Zeroable)]
-#[repr(transparent)]
-struct Beside(AtomicU64);
-
-/// What is known of a block without reading it.
-#[derive(Clone, Copy)]
-enum Known {
-    Inner { level: usize, capacity: usize },
-    Array(Number),
-}
-
-impl Known {
-    const ARRAY: u64 = 1 << 63;
-    const LARGE: u64 = 1 << 62;
-
-    fn bits(self) -> u64 {
-        match self {
-            Self::Inner { level, capacity } => (level as u64) << 32 | capacity as u64,
-            Self::Array(Number { unit, is_large }) => Self::ARRAY | if is_large { Self::LARGE } else { 0 } | u64::from(unit),
-        }
-    }
-
-    #[inline(always)]
-    fn of(bits: u64) -> Self {
-        if bits & Self::ARRAY != 0 {
-            Self::Array(Number { unit: bits as u32, is_large: bits & Self::LARGE != 0 })
-        } else {
-            Self::Inner { level: (bits >> 32) as usize, capacity: bits as u32 as usize }
-        }
-    }
 }
 
 /// An inner node, and the version at which it was found.
@@ -148,7 +116,6 @@ struct Inner<'a> {
 struct Array<'a> {
     off: Off<Word>,
     words: &'a [Word],
-    number: Number,
     side: Side<'a>,
     latch: &'a Latch,
     version: u64,
@@ -187,8 +154,8 @@ struct Trail<'a> {
 
 /// A record that was found.
 struct Found<'a> {
-    /// Its number in the array.
-    number: usize,
+    /// The word of the array at which it begins.
+    at: usize,
     record: Record<'a>,
     value: NonZeroU64,
 }
@@ -258,6 +225,29 @@ impl<'a> Inner<'a> {
         })
     }
 
+    /// The nearest child beyond a digit, or from the edge on.
+    fn nearest(&self, beyond: Option<usize>, direction: Direction) -> Result<Option<Step>, Error> {
+        let digits = match (beyond, direction) {
+            (None, _) => 0..block::DIGITS,
+            (Some(digit), Direction::Forward) => digit + 1..block::DIGITS,
+            (Some(digit), Direction::Reverse) => 0..digit,
+        };
+        if self.capacity == block::DIGITS {
+            let leads = |digit: &usize| self.words[1 + digit].get() != 0;
+            let nearest = if direction == Direction::Forward { digits.into_iter().find(leads) } else { digits.into_iter().rev().find(leads) };
+            return Ok(nearest.map(|digit| self.child(digit)).transpose()?.flatten());
+        }
+        let mut nearest: Option<Step> = None;
+        for step in self.steps() {
+            let step = step?;
+            let is_nearer = |than: Step| if direction == Direction::Forward { step.digit < than.digit } else { step.digit > than.digit };
+            if digits.contains(&step.digit) && nearest.is_none_or(is_nearer) {
+                nearest = Some(step);
+            }
+        }
+        Ok(nearest)
+    }
+
     /// Number of children.
     fn count(&self) -> usize {
         self.children().iter().filter(|word| word.get() != 0).count()
@@ -281,10 +271,10 @@ impl<'a> Array<'a> {
         everleaf_pmem::Error::corrupt(self.off.bytes(), what).into()
     }
 
-    /// A record, by its number.
+    /// The record that begins at a word.
     #[inline(always)]
-    fn record(&self, number: usize) -> Result<Record<'a>, Error> {
-        Record::at(self.words, self.side.position(number)).ok_or_else(|| self.damage("a record that does not end in its array"))
+    fn record(&self, at: usize) -> Result<Record<'a>, Error> {
+        Record::at(self.words, at).ok_or_else(|| self.damage("a record that does not end in its array"))
     }
 
     /// The value of a record.
@@ -301,15 +291,6 @@ impl<'a> Trail<'a> {
     }
 }
 
-/// The numbers of the bits that are set.
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lowest = (set != 0).then(|| set.trailing_zeros() as usize)?;
-        set &= set - 1;
-        Some(lowest)
-    })
-}
-
 impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     fn root(&self) -> &TreeRoot {
         self.pool.get(self.root).expect("the root block was checked when the tree was opened")
@@ -320,17 +301,18 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     fn top(&self) -> Result<Inner<'_>, Stop> {
         let link = self.root().top.get();
         let top = Off::<Word>::from_link(link).map_err(|error| Stop::Failed(error.into()))?;
-        let place = self.latches.place(top.bytes()).map_err(|Restart| Stop::Failed(self.no_node(top)))?;
+        let places = self.lines.rest_from(top.bytes()).map_err(|Restart| Stop::Failed(self.no_node(top)))?;
+        let latch = &places[0].latch;
         let is_still_top = || if self.root().top.get() == link { Ok(()) } else { Err(Stop::Restart) };
-        let Ok(version) = place.latch.read() else {
-            let is_dead = place.latch.is_dead();
+        let Ok(version) = latch.read() else {
+            let is_dead = latch.is_dead();
             is_still_top()?;
             return Err(if is_dead { Stop::Failed(self.no_node(top)) } else { Stop::Restart });
         };
-        let known = self.known(top, place, version);
+        let known = self.known(top, places, version);
         // In this order: it was the top with this version, and so is what is known of it.
         is_still_top()?;
-        place.latch.validate_unappended(version)?;
+        latch.validate_unappended(version)?;
         match known? {
             Child::Inner(top) => Ok(top),
             Child::Array(_) => Err(Stop::Failed(self.no_node(top))),
@@ -339,17 +321,17 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// What lies there, which was given a version when it was found.
     #[inline(always)]
-    fn known<'a>(&'a self, off: Off<Word>, Place { latch, beside }: &'a Place<Beside>, version: u64) -> Result<Child<'a>, Error> {
+    fn known<'a>(&'a self, off: Off<Word>, places: &'a [Place<Beside>], version: u64) -> Result<Child<'a>, Error> {
         let nowhere = || self.no_node(off);
-        match Known::of(beside.0.load(Relaxed)) {
+        let Place { latch, beside } = &places[0];
+        match beside.known() {
             Known::Inner { level, capacity } => {
                 let words = self.pool.words(off, Shape::Inner { level, capacity }.words()).ok_or_else(nowhere)?;
                 Ok(Child::Inner(Inner { off, words, level, capacity, latch, version }))
             }
-            Known::Array(number) => {
-                let side = self.sides.get(number).ok_or_else(nowhere)?;
-                let words = self.pool.words(off, side.size()).ok_or_else(nowhere)?;
-                Ok(Child::Array(Array { off, words, number, side, latch, version }))
+            Known::Array { lines } => {
+                let words = self.pool.words(off, lines * block::LINE_WORDS).ok_or_else(nowhere)?;
+                Ok(Child::Array(Array { off, words, side: Side::of(&self.lines, off.bytes(), places, lines), latch, version }))
             }
         }
     }
@@ -361,13 +343,16 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     /// The child that a step leads to.
     #[inline(always)]
     fn follow(&self, from: &Inner<'_>, Step { child: off, .. }: Step) -> Result<Child<'_>, Stop> {
-        let Ok(place) = self.latches.place(off.bytes()) else { return from.validated(Err(self.no_node(off))) };
-        let Ok(version) = place.latch.read_below(from.latch, from.version) else {
-            let is_dead = place.latch.is_dead();
+        // An array of a few records is in these, or a small node.
+        self.pool.prefetch::<AHEAD>(off.bytes());
+        let Ok(places) = self.lines.rest_from(off.bytes()) else { return from.validated(Err(self.no_node(off))) };
+        let latch = &places[0].latch;
+        let Ok(version) = latch.read_below(from.latch, from.version) else {
+            let is_dead = latch.is_dead();
             from.latch.validate_unappended(from.version)?;
             return Err(if is_dead { Stop::Failed(self.no_node(off)) } else { Stop::Restart });
         };
-        let known = self.known(off, place, version);
+        let known = self.known(off, places, version);
         // Else it may have been something else already when that was read.
         from.latch.validate_unappended(from.version)?;
         match known? {
@@ -408,11 +393,10 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     #[inline(always)]
     fn find<'a>(&self, array: &Array<'a>, key: &K) -> Result<Option<Found<'a>>, Error> {
         let meta = block::meta(key);
-        let live = array.side.live();
-        for number in bits(array.side.candidates(meta as u8, live)) {
-            let record = array.record(number)?;
+        for at in array.side.candidates(meta as u8) {
+            let record = array.record(at)?;
             if record.is_of(&self.pool, meta, key)? {
-                return Ok(Some(Found { number, record, value: array.value(record)? }));
+                return Ok(Some(Found { at, record, value: array.value(record)? }));
             }
         }
         Ok(None)
@@ -420,9 +404,6 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// A key of an array, which may have been removed.
     fn sample(&self, array: &Array<'_>) -> Result<K::Owned, Error> {
-        if K::WHOLE {
-            return Ok(K::restore(array.side.head(), &[]));
-        }
         let first = Record::at(array.words, 1).filter(|first| first.state::<K>().is_some());
         Ok(first.ok_or_else(|| array.damage(DAMAGED))?.key::<K>())
     }
@@ -460,8 +441,9 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             if block::shared(sample.borrow(), key) <= way.last.level {
                 return self.add_above(key, value);
             }
-            let (end, count) = array.side.end();
-            if count == array.side.room().min(self.records_max) || end + block::size(block::length(key)) > array.words.len() {
+            let end = array.side.end();
+            let may_be_full = end > block::size(0) * self.records_max;
+            if end + block::size(block::length(key)) > array.words.len() || may_be_full && array.side.live().count() >= self.records_max {
                 return self.make_room(&way.last, *step, array, key, value);
             }
             let appending = array.latch.append_from(array.version)?;
@@ -477,15 +459,16 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let taken = self.retry(|| {
             let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
-            let Some(Found { number, record, value }) = array.validated(self.find(&array, key))? else { return Ok(None) };
+            let Some(Found { at, record, value }) = array.validated(self.find(&array, key))? else { return Ok(None) };
             // Readers find it till that is durable.
             let _appending = array.latch.append_from(array.version)?;
             record.kill(&*self.pool);
-            Ok(Some((value, array.side.remove(number))))
+            array.side.remove(at).ok_or_else(|| array.damage(DAMAGED))?;
+            Ok(Some((value, array.side.live().next().is_some())))
         })?;
-        let Some((value, live)) = taken else { return Ok(None) };
+        let Some((value, is_any_left)) = taken else { return Ok(None) };
         self.keys.add(-1);
-        if live == 0 {
+        if !is_any_left {
             // It is harmless where it is, and damage is met again by who reads.
             _ = self.drop_array(key);
         }
@@ -526,7 +509,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Pf<K, M> {
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
-        let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| self.retry(|| self.gather(from, direction, entries));
+        let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| self.retry(|| self.gather_arrays(from, direction, entries));
         scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, |entry| *entry, visit))
     }
 

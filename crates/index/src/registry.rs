@@ -120,7 +120,9 @@ pub trait Listed: Medium + Sized {
 mod lists {
     #[cfg(feature = "crash")]
     use super::small_variants;
-    use super::{Entry, Listed, instances, more_sizes};
+    use super::{Entry, Listed, instances};
+    #[cfg(any(not(fuzzing), feature = "count"))]
+    use super::{more_sizes, node_sizes};
     use everleaf_pmem::Hardware;
 
     macro_rules! listed {
@@ -139,12 +141,15 @@ mod lists {
         };
     }
 
-    // The product has all sizes. Elsewhere are those that there is something to learn from: papers compare sizes by what integers cost.
-    listed!(Hardware, integers: instances, more_sizes; strings: instances, more_sizes);
+    // The product has all sizes, but for those of nodes, of which papers compare what integers cost. Who looks for damage by chance needs none of them.
+    #[cfg(not(fuzzing))]
+    listed!(Hardware, integers: instances, more_sizes, node_sizes; strings: instances, more_sizes);
+    #[cfg(fuzzing)]
+    listed!(Hardware, integers: instances; strings: instances);
     #[cfg(feature = "crash")]
     listed!(everleaf_pmem::Crash, integers: instances, small_variants; strings: instances, small_variants);
     #[cfg(feature = "count")]
-    listed!(everleaf_pmem::Count<Hardware>, integers: instances, more_sizes; strings: instances);
+    listed!(everleaf_pmem::Count<Hardware>, integers: instances, more_sizes, node_sizes; strings: instances);
 }
 
 /// Every index.
@@ -252,6 +257,23 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, FpLeaf<8, 4, 0, 2>, FANOUT>("fp-packed", "FPTree with leaves of 512 B on NV-Tree's router"),
         packed::<K, M, LbLeaf<4, 1>, FANOUT>("lb-packed", "LB+-Tree with leaves of 256 B on NV-Tree's router"),
         packed::<K, M, WbLeaf<8, 2>, FANOUT>("wb-packed", "wB+-Tree with slot arrays in leaves of 512 B on NV-Tree's router"),
+        olc::<K, M, NvLeaf<8>, FANOUT>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
+    ];
+    // Without what Ever has lent them, for who compares with what papers measured. Strings have no shortcuts.
+    if K::WHOLE {
+        entries.extend([
+            plain::<K, M, IsleLeaf<7>, FANOUT>("isle-plain", "Isle-Tree with leaves of 512 B, searched from the root on"),
+            plain::<K, M, FpLeaf<8, 4, 0, 2>, FANOUT>("fp-plain", "FPTree with leaves of 512 B, searched from the root on"),
+            plain::<K, M, LbLeaf<4, 1>, FANOUT>("lb-plain", "LB+-Tree with leaves of 256 B, searched from the root on"),
+            plain::<K, M, WbLeaf<8, 2>, FANOUT>("wb-plain", "wB+-Tree with slot arrays in leaves of 512 B, searched from the root on"),
+        ]);
+    }
+    entries
+}
+
+/// Other sizes of the trees of which all nodes persist, and the same with sentinels. Compiled where this is called.
+pub fn node_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
+    vec![
         fair::<K, M, Fast<15>, 0>("fast-fair-1k", "FAST-FAIR with nodes of 1 KiB"),
         fair::<K, M, Fast<31>, 0>("fast-fair-2k", "FAST-FAIR with nodes of 2 KiB"),
         fair::<K, M, Fast<63>, 0>("fast-fair-4k", "FAST-FAIR with nodes of 4 KiB"),
@@ -266,18 +288,7 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Circular<15>, 15>("circ-s-1k", "Circ-Tree with sentinels and nodes of 1 KiB"),
         fair::<K, M, Circular<31>, 31>("circ-s-2k", "Circ-Tree with sentinels and nodes of 2 KiB"),
         fair::<K, M, Circular<63>, 63>("circ-s-4k", "Circ-Tree with sentinels and nodes of 4 KiB"),
-        olc::<K, M, NvLeaf<8>, FANOUT>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
-    ];
-    // Without what Ever has lent them, for who compares with what papers measured. Strings have no shortcuts.
-    if K::WHOLE {
-        entries.extend([
-            plain::<K, M, IsleLeaf<7>, FANOUT>("isle-plain", "Isle-Tree with leaves of 512 B, searched from the root on"),
-            plain::<K, M, FpLeaf<8, 4, 0, 2>, FANOUT>("fp-plain", "FPTree with leaves of 512 B, searched from the root on"),
-            plain::<K, M, LbLeaf<4, 1>, FANOUT>("lb-plain", "LB+-Tree with leaves of 256 B, searched from the root on"),
-            plain::<K, M, WbLeaf<8, 2>, FANOUT>("wb-plain", "wB+-Tree with slot arrays in leaves of 512 B, searched from the root on"),
-        ]);
-    }
-    entries
+    ]
 }
 
 /// Our own index.

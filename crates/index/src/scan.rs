@@ -1,4 +1,4 @@
-//! Scans: leaf by leaf, each read undisturbed as a whole, found through the router by its fences.
+//! Scans: leaf by leaf, each found through the router by its fences, and read while nothing of it is put elsewhere.
 
 use crate::record::Record;
 use crate::selective::leaf::Entry;

@@ -43,6 +43,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Whether this build calls schedulers.
 pub const IS_BUILT_IN: bool = cfg!(debug_assertions);
@@ -104,6 +105,9 @@ pub trait Scheduler {
     }
 }
 
+/// Number of threads under a scheduler: where there is none, nobody asks for himself.
+static SCHEDULED: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
     static IS_SCHEDULED: Cell<bool> = const { Cell::new(false) };
     static SCHEDULER: RefCell<Option<Arc<dyn Scheduler>>> = const { RefCell::new(None) };
@@ -124,6 +128,7 @@ pub fn enter(scheduler: Arc<dyn Scheduler>) -> Scheduled {
     BUFFER.set(scheduler.buffer());
     let before = SCHEDULER.replace(Some(scheduler));
     assert!(before.is_none(), "a thread has one scheduler");
+    SCHEDULED.fetch_add(1, Ordering::Relaxed);
     IS_SCHEDULED.set(true);
     Scheduled(())
 }
@@ -131,6 +136,7 @@ pub fn enter(scheduler: Arc<dyn Scheduler>) -> Scheduled {
 impl Drop for Scheduled {
     fn drop(&mut self) {
         IS_SCHEDULED.set(false);
+        SCHEDULED.fetch_sub(1, Ordering::Relaxed);
         // The end of a thread is seen only by who waits for it, in the system.
         if let Some(buffer) = BUFFER.take() {
             buffer.drain();
@@ -154,7 +160,13 @@ pub fn at_once<T>(act: impl FnOnce() -> T) -> T {
 /// Whether this thread is under a scheduler.
 #[inline(always)]
 pub fn is_scheduled() -> bool {
-    IS_BUILT_IN && IS_SCHEDULED.get()
+    IS_BUILT_IN && SCHEDULED.load(Ordering::Relaxed) > 0 && is_this_scheduled()
+}
+
+// What is asked for at each access to memory is compiled once, and not in each place: that made a third of the indexes' code.
+#[inline(never)]
+fn is_this_scheduled() -> bool {
+    IS_SCHEDULED.get()
 }
 
 /// Tells the scheduler, if there is one, what comes next.
@@ -215,13 +227,11 @@ pub fn is_in_transaction() -> bool {
 }
 
 /// What `act` says with the buffer of the thread, if its stores are held back.
-#[inline(always)]
 pub(crate) fn with_buffer<T>(act: impl FnOnce(&Buffer) -> T) -> Option<T> {
     if is_scheduled() { BUFFER.with_borrow(|buffer| buffer.as_ref().map(act)) } else { None }
 }
 
 /// What this thread has stored at `address` and nobody else sees yet.
-#[inline(always)]
 pub(crate) fn held_back(address: usize) -> Option<u64> {
     with_buffer(|buffer| buffer.held_back(address)).flatten()
 }
@@ -230,10 +240,16 @@ pub(crate) fn held_back(address: usize) -> Option<u64> {
 #[inline(always)]
 pub fn drain() {
     if is_scheduled() {
-        let buffer = BUFFER.with_borrow(Option::clone);
-        if let Some(buffer) = buffer {
-            buffer.drain();
-        }
+        drain_mine();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn drain_mine() {
+    let buffer = BUFFER.with_borrow(Option::clone);
+    if let Some(buffer) = buffer {
+        buffer.drain();
     }
 }
 
@@ -241,14 +257,21 @@ pub fn drain() {
 #[inline(always)]
 #[track_caller]
 pub fn slips(slip: Slip) -> bool {
+    is_scheduled() && is_left_out(slip)
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn is_left_out(slip: Slip) -> bool {
     let at = Location::caller();
-    is_scheduled() && SCHEDULER.with_borrow(|scheduler| scheduler.as_ref().is_some_and(|scheduler| scheduler.slips(slip, at)))
+    SCHEDULER.with_borrow(|scheduler| scheduler.as_ref().is_some_and(|scheduler| scheduler.slips(slip, at)))
 }
 
 /// A store of another kind comes next, which goes past the buffer, but on a processor comes after all that the thread has done to the pool.
 #[inline(always)]
 pub(crate) fn let_the_pool_catch_up() {
-    if with_buffer(Buffer::holds_up_the_pool) == Some(true) {
+    if is_scheduled() && with_buffer(Buffer::holds_up_the_pool) == Some(true) {
         drain();
     }
 }

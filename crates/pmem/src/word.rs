@@ -20,6 +20,13 @@ impl Word {
     #[inline(always)]
     #[track_caller]
     pub fn load(&self, order: Ordering) -> u64 {
+        if schedule::is_scheduled() { self.load_scheduled(order) } else { self.0.load(order) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn load_scheduled(&self, order: Ordering) -> u64 {
         let address = std::ptr::from_ref(self).addr();
         schedule::before(Step::Load(address));
         schedule::held_back(address).unwrap_or_else(|| self.0.load(order))

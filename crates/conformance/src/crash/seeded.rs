@@ -312,7 +312,7 @@ fn unlocked_early(index: &str, site: Site) -> (Option<bool>, u64, String) {
 }
 
 fn by_threads(index: &str, options: threads::Options) -> (Option<bool>, u64, String) {
-    let options = threads::Options { schedules: 20_000, seed: 0x5eed, crash_every: 1, ..options };
+    let options = threads::Options { schedules: 20_000, seed: 0x5eed, crash_every: 1, shrinks: false, ..options };
     let report = threads::run(threads::Index::<u64>::named(index), options, |_| {});
     let rule = report.violation.as_ref().map(|violation| violation.broken.rule);
     (Some(rule.is_some()), report.counts.checked, rule.unwrap_or_default().to_owned())

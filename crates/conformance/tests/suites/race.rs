@@ -10,7 +10,7 @@ fn every<K: Class + ?Sized>() {
         for (own_keys, shared_keys) in [(6, 2), (600, 50)] {
             let options = match cfg!(miri) {
                 true => Options { threads: 2, operations: 60, own_keys: own_keys.min(20), shared_keys: 2, seed: 0x5eed },
-                false => Options { threads: 4, operations: 10_000, own_keys, shared_keys, seed: 0x5eed },
+                false => Options { threads: 4, operations: if K::WHOLE { 8000 } else { 4000 }, own_keys, shared_keys, seed: 0x5eed },
             };
             race(&entry, options);
         }

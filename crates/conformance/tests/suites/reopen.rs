@@ -8,7 +8,7 @@ fn every<K: Class + ?Sized>() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     for entry in registry::<K, _>().iter().filter(|entry| entry.persistent) {
         let path = folder.path().join(format!("{}.pool", entry.name));
-        reopen(entry, &path, if entry.name == "isle" { 100_000 } else { 20_000 });
+        reopen(entry, &path, if entry.name == "isle" { 50_000 } else { 5_000 });
         std::fs::remove_file(path).expect("the pool just made");
     }
 }

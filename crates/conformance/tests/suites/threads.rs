@@ -184,6 +184,18 @@ fn indexes_that_are_made_under_the_scheduler_are_whole() {
     }
 }
 
+/// A scan that had seen a key in the first line of an array, and read the lines behind it when the key had been removed and was there again, visited it twice.
+#[test]
+fn a_key_that_comes_back_is_scanned_once() {
+    let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
+        0 if random.random() => Operation::Remove(1),
+        0 => Operation::Insert(1, payload),
+        _ => Operation::Scan(if random.random() { Direction::Forward } else { Direction::Reverse }),
+    };
+    let target = || Narrowed { target: Index::<u64>::named("pf-4"), world: "one below split", draw };
+    run(target(), Options { schedules: 4000, seed: 0x5eed, crash_every: 0, ..Options::default() }, |_| {}).assert_clean();
+}
+
 /// Lookups and changes of values only: what goes wrong here is not the shape of a leaf.
 fn values() -> Narrowed<Index<u64>> {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| {

@@ -6,7 +6,7 @@
 //! inner    `size` words of children, 0 = none, in any order; of the largest kind the word of a digit is the one of its number
 //! child    link of the child, its check bits changed by the digit that leads to it: one word is all there is to store
 //! array    `size` words in all; records one behind the other; a word of 0 behind the last, unless the array ends there
-//! record   meta | value | key, padded with zeroes to a word
+//! record   meta | value | key, padded with zeroes to words, one at least
 //! meta     bits 0-31 CRC-32C of length and key, 32-48 length of the key in bytes, 49-63 whether it counts: two patterns of which no byte is alike
 //! ```
 //!
@@ -23,8 +23,10 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 pub(super) const LINE_WORDS: usize = LINE / WORD;
 /// Digits that there are: the size of the largest inner node.
 pub(super) const DIGITS: usize = 257;
-/// Largest array in words. A record of the longest key takes half of it.
+/// Largest array in words, which has one record.
 pub(super) const WORDS_MAX: usize = (1 << SIZE_BITS) - LINE_WORDS;
+/// The largest array of several records. Who searches one reads a word in DRAM for each line.
+pub(super) const SHARED_WORDS_MAX: usize = 64 * LINE_WORDS;
 
 const LEVEL_BITS: u32 = 17;
 const SIZE_BITS: u32 = 14;
@@ -149,7 +151,7 @@ fn meta_of(bytes: &[u8]) -> u64 {
 /// Size in words of a record of such a key.
 #[inline(always)]
 pub(super) fn size(length: usize) -> usize {
-    RECORD + length.div_ceil(WORD)
+    RECORD + length.div_ceil(WORD).max(1)
 }
 
 /// A record in an array. Its meta word was read once: memory that is used again meanwhile may hold anything.
@@ -207,11 +209,8 @@ impl<'p> Record<'p> {
 
     /// [`Key::head`] of its key.
     pub(super) fn head<K: Key + ?Sized>(self) -> u64 {
-        match self.words.get(RECORD) {
-            None => 0,
-            Some(word) if K::WHOLE => word.get(),
-            Some(word) => word.get().swap_bytes(),
-        }
+        let word = self.words[RECORD].get();
+        if K::WHOLE { word } else { word.swap_bytes() }
     }
 
     pub(super) fn key<K: Key + ?Sized>(self) -> K::Owned {
@@ -268,7 +267,7 @@ pub(super) fn records<'p, K: Key + ?Sized>(array: &'p [Word]) -> impl Iterator<I
 pub(super) fn prepare<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], at: usize, key: &K, value: NonZeroU64) -> usize {
     let end = at + size(length(key));
     pm.store(&array[at + 1], value.get(), Relaxed);
-    if K::WHOLE {
+    if K::WHOLE || key.bytes().is_empty() {
         pm.store(&array[at + RECORD], key.head(0), Relaxed);
     } else {
         pm.fill(&array[at + RECORD..end], key.bytes());

@@ -3,15 +3,15 @@
 
 use super::block::{self, Record, Shape};
 use super::seek::Sought;
-use super::side::{Number, Sides};
+use super::side::{Lines, Side};
 use super::structure::Built;
-use super::{Known, Pf, TreeRoot, bits};
+use super::{DAMAGED, Pf, TreeRoot};
 use crate::counter::Counter;
 use crate::image::Gate;
-use crate::latch::{Latches, check_apart};
+use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::{Direction, Error, Key, OrderedIndex, Stats};
-use everleaf_pmem::{Medium, Off, Pool, Word};
+use everleaf_pmem::{LINE, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -27,14 +27,24 @@ struct Node {
     above: Option<(usize, usize)>,
 }
 
-/// An array of which all is known.
-pub(super) struct Learned<K: Key + ?Sized> {
-    pub(super) number: Number,
-    live: u64,
+/// A record of an array: the word at which it begins, whether it counts, and itself.
+type Located<'p> = (usize, bool, Record<'p>);
+
+/// What the keys of an array have in common.
+struct Common<K: Key + ?Sized> {
     /// The key of the first record.
     sample: K::Owned,
     /// Digits that all keys begin with, or one more where there is one key only, at least.
     shared: usize,
+}
+
+impl<K: Key + ?Sized> Common<K> {
+    /// Of the records of an array, which has one at least.
+    fn of(records: &[Located<'_>]) -> Self {
+        let sample = records[0].2.key::<K>();
+        let shared = records.iter().map(|(_, _, record)| block::shared::<K>(sample.borrow(), record.key::<K>().borrow())).min();
+        Self { shared: shared.expect("of the first record"), sample }
+    }
 }
 
 impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
@@ -58,13 +68,11 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// A tree that has no blocks yet.
     fn new(pool: &Arc<Pool<M>>, records_max: usize) -> Self {
-        assert!(records_max <= super::RECORDS, "a bit for each record");
         Self {
             records_max,
             pool: pool.clone(),
             root: Off::NULL,
-            latches: Latches::new(),
-            sides: Sides::new(),
+            lines: Lines::new(),
             keys: Counter::default(),
             arrays: Counter::default(),
             array_words: Counter::default(),
@@ -89,63 +97,63 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             reach.mark(tree.root, size_of::<TreeRoot>())?;
             blocks.clone().try_for_each(|(off, size)| reach.mark(Off::<Word>::new(off), size))?;
         }
-        tree.latches.begin(&blocks.map(|(off, _)| off).collect::<Vec<_>>())?;
-        let learned = in_shares(&nodes, recovery.threads, |share| share.iter().map(|node| tree.recover(node, recovery)).collect::<Result<Vec<_>, Error>>())?;
-        let learned: Vec<_> = learned.into_iter().flatten().collect();
-        check_prefixes(&nodes, &learned)?;
-        tree.keys.add(learned.iter().flatten().map(|learned| i64::from(learned.live.count_ones())).sum());
+        tree.lines.begin(&blocks.map(|(off, _)| off).collect::<Vec<_>>())?;
+        let common = in_shares(&nodes, recovery.threads, |share| share.iter().map(|node| tree.recover(node, recovery)).collect::<Result<Vec<_>, Error>>())?;
+        check_prefixes(&nodes, &common.into_iter().flatten().collect::<Vec<_>>())?;
         Ok(tree)
     }
 
-    /// Has a block known; of an array, what was learned.
-    fn recover(&self, node: &Node, recovery: &Recovery<'_, M>) -> Result<Option<Learned<K>>, Error> {
+    /// Has a block known; of an array, what its keys have in common.
+    fn recover(&self, node: &Node, recovery: &Recovery<'_, M>) -> Result<Option<Common<K>>, Error> {
         match node.shape {
             Shape::Inner { level, capacity } => {
-                self.tell(node.off, Known::Inner { level, capacity })?;
+                self.tell_inner(node.off, level, capacity);
                 Ok(None)
             }
             Shape::Array { .. } => {
                 let (_, words) = block::read(&self.pool, node.off)?;
-                let learned = self.learn(node.off, words)?;
-                self.tell(node.off, Known::Array(learned.number))?;
+                let records = self.records_of(node.off, words)?;
+                self.tell_array(node.off, words, &records)?;
+                self.arrays.add(1);
+                self.array_words.add(words.len() as i64);
+                let live = || records.iter().filter(|(_, is_live, _)| *is_live);
+                self.keys.add(live().count() as i64);
                 if let Some(trace) = recovery.trace {
-                    let side = self.sides.get(learned.number).expect("what was just made");
-                    // Their checksums are right: that has just been seen.
-                    bits(learned.live).filter_map(|number| Record::at(words, side.position(number))?.value()).try_for_each(trace)?;
+                    live().filter_map(|(_, _, record)| record.value()).try_for_each(trace)?;
                 }
-                Ok(Some(learned))
+                Ok(Some(Common::of(&records)))
             }
         }
     }
 
-    /// Makes what there is in DRAM for an array.
-    pub(super) fn learn(&self, off: Off<Word>, words: &[Word]) -> Result<Learned<K>, Error> {
+    /// The records of an array, one at least.
+    pub(super) fn records_of<'p>(&self, off: Off<Word>, words: &'p [Word]) -> Result<Vec<Located<'p>>, Error> {
         let damaged = |what| everleaf_pmem::Error::corrupt(off.bytes(), what);
-        let records: Option<Vec<_>> = block::records::<K>(words).collect();
-        let records = records.ok_or_else(|| damaged("a record that is not what was written"))?;
-        let Some(&(_, _, first)) = records.first().filter(|_| records.len() <= self.records_max) else {
+        let records: Vec<_> = block::records::<K>(words).collect::<Option<_>>().ok_or_else(|| damaged(DAMAGED))?;
+        let live = records.iter().filter(|(_, is_live, _)| *is_live).count();
+        if records.is_empty() || live > self.records_max {
             return Err(damaged("an array with no record, or too many").into());
-        };
-        let ends = || records.iter().skip(1).map(|(at, ..)| *at).chain([records.last().map_or(1, |(at, _, last)| at + last.words())]);
-        let used = ends().last().expect("of the last record") - 1;
-        let (number, side) = self.sides.take((records.len() * (words.len() - 1) / used).clamp(records.len(), self.records_max));
-        side.begin(words.len(), first.head::<K>());
-        for ((_, is_live, record), end) in records.iter().zip(ends()) {
-            side.push(record.fingerprint(), end, *is_live);
         }
-        let sample = first.key::<K>();
-        let shared = records.iter().map(|(_, _, record)| block::shared::<K>(sample.borrow(), record.key::<K>().borrow())).min();
-        Ok(Learned { number, live: side.live(), shared: shared.expect("of the first record"), sample })
+        Ok(records)
     }
 
-    /// Has a block known to who finds it, and counted.
-    pub(super) fn tell(&self, off: Off<Word>, known: Known) -> Result<(), Error> {
-        let place = self.latches.place(off.bytes()).map_err(|_| self.no_node(off))?;
-        place.beside.0.store(known.bits(), Relaxed);
-        if let Known::Array(number) = known {
-            self.arrays.add(1);
-            self.array_words.add(self.sides.get(number).map_or(0, |side| side.size() as i64));
+    /// Has an inner node known to who finds it.
+    pub(super) fn tell_inner(&self, off: Off<Word>, level: usize, capacity: usize) {
+        self.lines.make(off.bytes()).beside.begin_inner(level, capacity);
+    }
+
+    /// Has an array known to who finds it.
+    ///
+    /// # Errors
+    /// A line of it is the first of another block: a pool whose list of free blocks is forged.
+    pub(super) fn tell_array(&self, off: Off<Word>, words: &[Word], records: &[Located<'_>]) -> Result<(), Error> {
+        let is_block = |line: usize| self.lines.of(off.bytes() + (line * LINE) as u64).is_ok_and(|latch| !latch.is_dead());
+        let lines = words.len() / block::LINE_WORDS;
+        if (1..lines).any(is_block) {
+            return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an array that the allocator has put over another block").into());
         }
+        let side = Side::begin(&self.lines, off.bytes(), lines);
+        records.iter().for_each(|(at, is_live, record)| side.push(record.fingerprint(), at + record.words(), *is_live));
         Ok(())
     }
 
@@ -197,10 +205,9 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
                 continue;
             };
             let words = block::read(&self.pool, node.off)?.1;
-            let learned = self.learn(node.off, words)?;
-            self.sides.give(learned.number);
+            let records = self.records_of(node.off, words)?;
             let mut found = Vec::new();
-            for (_, _, record) in block::records::<K>(words).flatten().filter(|(_, is_live, _)| *is_live) {
+            for (_, _, record) in records.iter().filter(|(_, is_live, _)| *is_live) {
                 let (key, mut linked) = (record.key::<K>(), K::Owned::default());
                 if let Some(value) = record.value() {
                     K::read(&self.pool, record.head::<K>(), value, &mut linked)?;
@@ -215,7 +222,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             if found.windows(2).any(|pair| pair[0] == pair[1]) {
                 return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array with the same key twice").into());
             }
-            checked.push(Some(learned));
+            checked.push(Some(Common::<K>::of(&records)));
         }
         check_prefixes(&nodes, &checked)?;
         let stats = self.stats();
@@ -227,12 +234,12 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// Takes away arrays of which nothing counts, which crashes leave, and who was in a hurry; whether there are no others.
     fn drop_all(&self) -> Result<bool, Error> {
-        while let Some((live, sample)) = self.retry(|| {
+        while let Some((is_any_live, sample)) = self.retry(|| {
             let Some(Sought { array, .. }) = self.seek(&Bound::Unbounded, Direction::Forward)? else { return Ok(None) };
-            let live = array.side.live();
-            Ok(Some((live, array.validated(self.sample(&array))?)))
+            let is_any_live = array.side.live().next().is_some();
+            Ok(Some((is_any_live, array.validated(self.sample(&array))?)))
         })? {
-            if live != 0 || !self.drop_array(sample.borrow())? {
+            if is_any_live || !self.drop_array(sample.borrow())? {
                 return Ok(false);
             }
         }
@@ -272,15 +279,15 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 }
 
 /// Checks that all keys below a node begin alike, and go on with the digits that lead to them.
-fn check_prefixes<K: Key + ?Sized>(nodes: &[Node], learned: &[Option<Learned<K>>]) -> Result<(), Error> {
+fn check_prefixes<K: Key + ?Sized>(nodes: &[Node], common: &[Option<Common<K>>]) -> Result<(), Error> {
     // A key below each node, from the lowest on.
-    let mut samples: Vec<Option<&K::Owned>> = learned.iter().map(|learned| learned.as_ref().map(|learned| &learned.sample)).collect();
+    let mut samples: Vec<Option<&K::Owned>> = common.iter().map(|common| common.as_ref().map(|common| &common.sample)).collect();
     for (number, node) in nodes.iter().enumerate().rev() {
         let Some((above, digit)) = node.above else { continue };
         let Shape::Inner { level, .. } = nodes[above].shape else { unreachable!("arrays have no children") };
         let sample = samples[number].expect("a node has children, and an array records");
         let is_alike = samples[above].is_none_or(|other| block::shared::<K>(sample.borrow(), other.borrow()) >= level);
-        let goes_on = learned[number].as_ref().is_none_or(|learned| learned.shared > level);
+        let goes_on = common[number].as_ref().is_none_or(|common| common.shared > level);
         if !is_alike || !goes_on || block::digit::<K>(sample.borrow(), level) != digit {
             return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "a node with keys that do not belong there").into());
         }

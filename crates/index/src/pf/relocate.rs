@@ -1,7 +1,6 @@
 //! Putting blocks elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`): a copy, and the word that leads
 //! to it.
 
-use super::seek::Sought;
 use super::{Child, Pf, Stop};
 use crate::{Direction, Error, Key, Relocated};
 use everleaf_pmem::Medium;
@@ -14,8 +13,8 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         Relocated::walk(from, leaves_max, |key| {
             let from = Bound::Included(key.to_owned());
             let first = self.retry(|| {
-                let Some(Sought { array, depth }) = self.seek(&from, Direction::Forward)? else { return Ok(None) };
-                Ok(Some((array.validated(self.sample(&array))?, depth)))
+                let Some(sought) = self.seek(&from, Direction::Forward)? else { return Ok(None) };
+                Ok(Some((sought.array.validated(self.sample(&sought.array))?, sought.depth())))
             })?;
             let Some((sample, depth)) = first else {
                 // There may be none at all, and yet a top.

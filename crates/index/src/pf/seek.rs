@@ -1,18 +1,30 @@
-//! Finding the array with which a scan begins, or goes on: the way down by digits, and back up where there is nothing more below.
+//! Finding the array with which a scan begins, or goes on: the way down by digits, and back up where there is nothing more below. And gathering what scans
+//! visit.
 
-use super::block;
-use super::{Array, Child, Inner, Pf, Step, Stop, Trail, bits};
+use super::block::{self, Record};
+use super::{AHEAD, Array, Child, Inner, Pf, Step, Stop, Trail};
 use crate::selective::leaf::Entry;
 use crate::{Direction, Key};
-use everleaf_pmem::Medium;
+use everleaf_pmem::{Medium, probe};
 use std::borrow::Borrow;
 use std::ops::Bound;
 
-/// An array, and the number of digits that all of its keys begin with: those that lead to it.
+/// An array, and what leads to it.
 pub(super) struct Sought<'a> {
     pub(super) array: Array<'a>,
-    pub(super) depth: usize,
+    pub(super) node: Inner<'a>,
+    pub(super) step: Step,
 }
+
+impl Sought<'_> {
+    /// Number of digits that all of its keys begin with: those that lead to it.
+    pub(super) fn depth(&self) -> usize {
+        self.node.level + 1
+    }
+}
+
+/// A scan gathers arrays of one node until it has so many entries.
+const ENOUGH: usize = 16;
 
 /// A key that is where another one belongs, and the number of digits that both begin with.
 pub(super) struct Parted<K: Key + ?Sized> {
@@ -21,23 +33,24 @@ pub(super) struct Parted<K: Key + ?Sized> {
 }
 
 impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
-    /// Gathers the array with which a scan begins at a bound, or goes on; the bound behind it, if there may be more.
-    pub(super) fn gather(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
+    /// Gathers the array with which a scan begins at a bound, or goes on, and some beside it, in ascending order; the bound behind them, if there may be more.
+    pub(super) fn gather_arrays(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
         // Of an attempt before nothing is left.
         entries.clear();
-        let Some(Sought { array, depth }) = self.seek(from, direction)? else { return Ok(None) };
+        let Some(mut last) = self.seek(from, direction)? else { return Ok(None) };
         let mut records = Vec::with_capacity(super::RECORDS);
-        let gathered = (|| {
-            for number in bits(array.side.live()) {
-                let record = array.record(number)?;
-                records.push((Entry { head: record.head::<K>(), value: array.value(record)? }, record));
-            }
-            // Of byte strings whoever scans has what they are in pinned.
-            records.sort_unstable_by(|(a, a_record), (b, b_record)| if K::WHOLE { a.head.cmp(&b.head) } else { a_record.order::<K>(*b_record) });
-            entries.extend(records.iter().map(|(entry, _)| *entry));
-            self.sample(&array)
-        })();
-        let next = self.bound_behind(array.validated(gathered)?.borrow(), depth, direction);
+        self.read_array(&last.array, direction, &mut records, entries)?;
+        // What was gathered stays, whatever comes between: the scan goes on behind it.
+        while entries.len() < ENOUGH {
+            let Ok(Some(beside)) = self.beside(&last, direction) else { break };
+            let Ok(()) = self.read_array(&beside.array, direction, &mut records, entries) else { break };
+            last = beside;
+        }
+        if direction == Direction::Reverse {
+            entries.reverse();
+        }
+        let sample = last.array.validated(self.sample(&last.array))?;
+        let next = self.bound_behind(sample.borrow(), last.depth(), direction);
         let place = |bound: &Bound<K::Owned>| match bound {
             Bound::Included(key) => Some((key.clone(), direction == Direction::Reverse)),
             Bound::Excluded(key) => Some((key.clone(), direction == Direction::Forward)),
@@ -53,7 +66,39 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             }
             _ => true,
         };
-        if goes_on { Ok(next) } else { array.validated(Err(array.damage("an array of keys that do not belong there"))) }
+        if goes_on { Ok(next) } else { last.array.validated(Err(last.array.damage("an array of keys that do not belong there"))) }
+    }
+
+    /// Adds the entries of an array in the order of a scan; none, if that comes to nothing.
+    fn read_array<'a>(&self, array: &Array<'a>, direction: Direction, records: &mut Vec<(Entry, Record<'a>)>, entries: &mut Vec<Entry>) -> Result<(), Stop> {
+        records.clear();
+        let read = array.side.live().try_for_each(|at| {
+            let record = array.record(at)?;
+            records.push((Entry { head: record.head::<K>(), value: array.value(record)? }, record));
+            Ok(())
+        });
+        array.validated(read)?;
+        // Of byte strings whoever scans has what they are in pinned.
+        records.sort_unstable_by(|(a, a_record), (b, b_record)| if K::WHOLE { a.head.cmp(&b.head) } else { a_record.order::<K>(*b_record) });
+        let sorted = records.iter().map(|(entry, _)| entry);
+        if direction == Direction::Forward {
+            entries.extend(sorted)
+        } else {
+            entries.extend(sorted.rev())
+        }
+        Ok(())
+    }
+
+    /// The array beside one, if it is below the same node. The one behind it is asked for.
+    fn beside<'a>(&'a self, sought: &Sought<'a>, direction: Direction) -> Result<Option<Sought<'a>>, Stop> {
+        let node = sought.node;
+        let Some(step) = self.nearest_step(&node, Some(sought.step.digit), direction)? else { return Ok(None) };
+        let Child::Array(array) = self.follow(&node, step)? else { return Ok(None) };
+        if let Some(Step { child, .. }) = self.nearest_step(&node, Some(step.digit), direction)? {
+            self.pool.prefetch::<AHEAD>(child.bytes());
+            self.lines.rest_from(child.bytes()).into_iter().for_each(|places| probe::prefetch_one(places, 0));
+        }
+        Ok(Some(Sought { array, node, step }))
     }
 
     /// The bound behind all keys that begin with so many digits of `key`, if there may be others beyond.
@@ -85,7 +130,10 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let last = trail.last();
         let Parted { sample, shared } = self.part(&trail, key)?;
         let beyond = match trail.array {
-            Some(array) if shared > last.level => return Ok(Some(Sought { array, depth: last.level + 1 })),
+            Some(array) if shared > last.level => {
+                let (node, Some(step)) = trail.nodes[trail.nodes.len() - 1] else { unreachable!("a way leads to its array") };
+                return Ok(Some(Sought { array, node, step }));
+            }
             None if shared >= last.level => trail.nodes.len(),
             // It differs within a prefix: all that is below there is on the one side of it, or on the other.
             _ => {
@@ -129,34 +177,24 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// The nearest child of a node beyond a digit, or from the edge on.
     pub(super) fn nearest_step(&self, node: &Inner<'_>, beyond: Option<usize>, direction: Direction) -> Result<Option<Step>, Stop> {
-        let is_nearer = |from: usize, to: usize| if direction == Direction::Forward { from < to } else { from > to };
-        let mut nearest: Option<Step> = None;
-        let searched = node.steps().try_for_each(|step| {
-            let step = step?;
-            if beyond.is_none_or(|beyond| is_nearer(beyond, step.digit)) && nearest.is_none_or(|nearest| is_nearer(step.digit, nearest.digit)) {
-                nearest = Some(step);
-            }
-            Ok(())
-        });
-        node.validated(searched)?;
-        Ok(nearest)
+        node.validated(node.nearest(beyond, direction))
     }
 
     /// The nearest array below a node beyond a digit, or from the edge on.
-    fn nearest(&self, node: &Inner<'_>, beyond: Option<usize>, direction: Direction) -> Result<Option<Sought<'_>>, Stop> {
+    fn nearest<'a>(&'a self, node: &Inner<'a>, beyond: Option<usize>, direction: Direction) -> Result<Option<Sought<'a>>, Stop> {
         let step = self.nearest_step(node, beyond, direction)?;
         step.map(|step| self.edge(node, step, direction)).transpose()
     }
 
     /// The outermost array that a step leads to.
-    fn edge(&self, node: &Inner<'_>, step: Step, direction: Direction) -> Result<Sought<'_>, Stop> {
-        let (mut level, mut child) = (node.level, self.follow(node, step)?);
+    fn edge<'a>(&'a self, node: &Inner<'a>, step: Step, direction: Direction) -> Result<Sought<'a>, Stop> {
+        let (mut node, mut step) = (*node, step);
         loop {
-            match child {
-                Child::Array(array) => return Ok(Sought { array, depth: level + 1 }),
+            match self.follow(&node, step)? {
+                Child::Array(array) => return Ok(Sought { array, node, step }),
                 Child::Inner(inner) => {
-                    let Some(step) = self.nearest_step(&inner, None, direction)? else { return Err(Stop::Failed(inner.damage())) };
-                    (level, child) = (inner.level, self.follow(&inner, step)?);
+                    let Some(outermost) = self.nearest_step(&inner, None, direction)? else { return Err(Stop::Failed(inner.damage())) };
+                    (node, step) = (inner, outermost);
                 }
             }
         }

@@ -1,188 +1,192 @@
-//! What there is in DRAM for an array of records: where each of them begins, a byte of its meta word, and which of them count. It is made anew from the array.
+//! What DRAM has of a tree's blocks, in a word beside each latch: what a block is, and of an array which records there are. A latch belongs to a line, and
+//! that of a block to its first; so each line of an array has a word to tell which records begin there, and no other memory is needed. All of it is made anew
+//! from the pool.
 //!
 //! ```text
-//! small  | live | end and count | head | size | 1 word of fingerprints  | 2 words of positions  |    8 records
-//! large  | live | end and count | head | size | 8 words of fingerprints | 16 words of positions |   64 records
+//! inner node           0-31 its children | 32-62 level | 63 clear
+//! line of an array     0-23 a byte of the meta words of up to three records, by which they are searched for | 24-32 the words of the line at which they begin
+//!                      | 33-35 whether they count | 36-37 their number
+//! the first line, too  38-51 the word behind the last record | 52-62 size of the array in lines | 63 set
 //! ```
+//!
+//! A record has three words at least, so no more than three begin in a line. Readers see a record by the bit that says that it counts, which is stored with
+//! all else that they need of it, when it is durable.
 
-use crate::arena::Arena;
-use everleaf_pmem::schedule::{self, atomic::AtomicU64};
-use parking_lot::Mutex;
+use super::block::{LINE_WORDS, WORDS_MAX};
+use crate::latch::{Latches, Place, Restart};
+use bytemuck::Zeroable;
+use everleaf_pmem::schedule::atomic::AtomicU64;
+use everleaf_pmem::{LINE, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
-const LIVE: usize = 0;
-/// Where the next record goes, in words, and the number of records above.
-const END: usize = 1;
-/// The head of the first record.
-const HEAD: usize = 2;
-/// Size of the array in words.
-const SIZE: usize = 3;
-const FINGERPRINTS: usize = 4;
+/// Latches of all lines of a pool.
+pub(super) type Lines = Latches<[Word; LINE_WORDS], Beside>;
 
-/// Words of a unit.
-const UNIT: usize = 8;
-/// Units of a large one.
-const LARGE: usize = 4;
-/// Records of a small one.
-const FEW: usize = 8;
-const COUNT_SHIFT: u32 = 32;
+/// The word beside a latch.
+#[derive(Zeroable)]
+#[repr(transparent)]
+pub(super) struct Beside(AtomicU64);
 
-/// The lowest bit of each byte.
-const ONES: u64 = u64::MAX / 0xff;
-
-/// One of them.
+/// What is known of a block without reading it.
 #[derive(Clone, Copy)]
-pub(super) struct Side<'a>(&'a [AtomicU64]);
+pub(super) enum Known {
+    /// An inner node: its level, and the number of children that it has room for.
+    Inner { level: usize, capacity: usize },
+    /// An array of so many lines.
+    Array { lines: usize },
+}
 
-impl Side<'_> {
-    /// The most records that there is room for.
-    #[inline(always)]
-    pub(super) fn room(self) -> usize {
-        if self.0.len() == UNIT { FEW } else { u64::BITS as usize }
-    }
+/// Records that begin in a line, at most.
+const FEW: usize = 3;
+/// The lowest bit of the byte of each.
+const ONES: u64 = 0x1_0101;
+const STARTS: usize = 24;
+const START_BITS: usize = 3;
+const LIVE: usize = 33;
+const BEGUN: usize = 36;
+const END: usize = 38;
+const LINES: usize = 52;
+const ARRAY: u64 = 1 << 63;
 
-    /// Size of the array in words.
-    #[inline(always)]
-    pub(super) fn size(self) -> usize {
-        self.0[SIZE].load(Relaxed) as usize
-    }
+const _: () = assert!(WORDS_MAX < 1 << (LINES - END) && WORDS_MAX / LINE_WORDS < 1 << (63 - LINES), "the largest array, and its end, can be told");
 
-    /// Those that count, by their bits.
-    #[inline(always)]
-    pub(super) fn live(self) -> u64 {
-        self.0[LIVE].load(Acquire)
-    }
+/// So many bits of a word, from one on.
+#[inline(always)]
+fn field(word: u64, from: usize, bits: usize) -> usize {
+    (word >> from & ((1 << bits) - 1)) as usize
+}
 
-    /// Where the next record goes, and how many there are.
+impl Beside {
+    /// What the block is whose first line this is of.
     #[inline(always)]
-    pub(super) fn end(self) -> (usize, usize) {
-        let end = self.0[END].load(Relaxed);
-        (end as u32 as usize, (end >> COUNT_SHIFT) as usize)
-    }
-
-    /// The head of the first record.
-    #[inline(always)]
-    pub(super) fn head(self) -> u64 {
-        self.0[HEAD].load(Relaxed)
-    }
-
-    /// The word at which a record begins.
-    #[inline(always)]
-    pub(super) fn position(self, record: usize) -> usize {
-        let word = self.0[FINGERPRINTS + self.room() / 8 + record / 4].load(Relaxed);
-        usize::from((word >> (record % 4 * 16)) as u16)
-    }
-
-    /// Those of the live ones that have this fingerprint, by their bits.
-    #[inline(always)]
-    pub(super) fn candidates(self, fingerprint: u8, live: u64) -> u64 {
-        let pattern = ONES * u64::from(fingerprint);
-        let mut candidates = 0;
-        for (at, word) in self.0[FINGERPRINTS..].iter().take((u64::BITS - live.leading_zeros()).div_ceil(8) as usize).enumerate() {
-            let different = word.load(Relaxed) ^ pattern;
-            // The highest bit of each byte that is 0, and then one bit for each of them.
-            let equal = !(((different & !(ONES << 7)) + !(ONES << 7)) | different) & ONES << 7;
-            candidates |= ((equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * at);
+    pub(super) fn known(&self) -> Known {
+        let word = self.0.load(Acquire);
+        if word & ARRAY != 0 {
+            Known::Array { lines: field(word, LINES, 63 - LINES) }
+        } else {
+            Known::Inner { level: field(word, 32, 31), capacity: field(word, 0, 32) }
         }
-        candidates & live
     }
 
-    /// Begins anew, for an array of so many words whose first record has this head.
-    pub(super) fn begin(self, size: usize, head: u64) {
-        // Who sees any of this sees that the array before is no more.
+    /// Has it known that an inner node begins here.
+    pub(super) fn begin_inner(&self, level: usize, capacity: usize) {
+        // Who sees this sees that what was there before is no more.
         fence(Release);
-        self.0.iter().for_each(|word| word.store(0, Relaxed));
-        self.0[SIZE].store(size as u64, Relaxed);
-        self.0[HEAD].store(head, Relaxed);
-        self.0[END].store(1, Relaxed);
+        self.0.store((level as u64) << 32 | capacity as u64, Relaxed);
+    }
+}
+
+/// What there is of an array.
+#[derive(Clone, Copy)]
+pub(super) struct Side<'a> {
+    all: &'a Lines,
+    /// Where the array lies.
+    off: u64,
+    /// What there is of its first lines, or of all, and behind it.
+    first: &'a [Place<Beside>],
+    lines: usize,
+}
+
+impl<'a> Side<'a> {
+    /// Of the array that begins where `first` does.
+    #[inline(always)]
+    pub(super) fn of(all: &'a Lines, off: u64, first: &'a [Place<Beside>], lines: usize) -> Self {
+        Self { all, off, first, lines }
+    }
+
+    /// Of a new array, which has no records yet.
+    pub(super) fn begin(all: &'a Lines, off: u64, lines: usize) -> Self {
+        (0..lines).for_each(|line| _ = all.make(off + (line * LINE) as u64));
+        let side = Self::of(all, off, all.rest_from(off).expect("what was just made"), lines);
+        fence(Release);
+        (0..lines).for_each(|line| side.line(line).store(0, Relaxed));
+        side.line(0).store(ARRAY | (lines as u64) << LINES | 1 << END, Relaxed);
+        side
+    }
+
+    #[inline(always)]
+    fn line(self, line: usize) -> &'a AtomicU64 {
+        let place = self.first.get(line).unwrap_or_else(|| self.line_beyond(line));
+        &place.beside.0
+    }
+
+    /// Of a line that lies in another piece of memory.
+    #[cold]
+    fn line_beyond(self, line: usize) -> &'a Place<Beside> {
+        self.all.place(self.off + (line * LINE) as u64).unwrap_or_else(|Restart| panic!("line {line} of {} in an array was not made", self.lines))
+    }
+
+    /// The word behind the last record, where the next one goes.
+    #[inline(always)]
+    pub(super) fn end(self) -> usize {
+        field(self.line(0).load(Relaxed), END, LINES - END)
+    }
+
+    /// The words at which records begin that count, in ascending order, of those that `choose` finds in a line. None that comes meanwhile: who removes a key
+    /// and inserts it again would have it met twice.
+    #[inline(always)]
+    fn select(self, choose: impl Fn(u64) -> u64) -> impl Iterator<Item = usize> {
+        let mut word = self.line(0).load(Acquire);
+        let end = field(word, END, LINES - END);
+        let chosen = move |word| choose(word) & field(word, LIVE, FEW) as u64;
+        let (mut line, mut left) = (0, chosen(word));
+        std::iter::from_fn(move || {
+            while left == 0 {
+                line += 1;
+                if line * LINE_WORDS >= end || line >= self.lines {
+                    return None;
+                }
+                word = self.line(line).load(Acquire);
+                left = chosen(word);
+            }
+            let record = left.trailing_zeros() as usize;
+            left &= left - 1;
+            Some(line * LINE_WORDS + field(word, STARTS + record * START_BITS, START_BITS)).filter(|at| *at < end)
+        })
+    }
+
+    /// The words at which records begin that count.
+    #[inline(always)]
+    pub(super) fn live(self) -> impl Iterator<Item = usize> {
+        self.select(|_| u64::MAX)
+    }
+
+    /// The same, of those alone that have this byte.
+    #[inline(always)]
+    pub(super) fn candidates(self, fingerprint: u8) -> impl Iterator<Item = usize> {
+        let pattern = ONES * u64::from(fingerprint);
+        self.select(move |word| {
+            let different = (word ^ pattern) & (ONES * 0xff);
+            // The highest bit of each byte that is 0, and then one bit for each of them.
+            let equal = !(((different & (ONES * 0x7f)) + ONES * 0x7f) | different) & ONES << 7;
+            (equal >> 7 | equal >> 14 | equal >> 21) & ((1 << FEW) - 1)
+        })
     }
 
     /// Adds a record behind the last one, up to the word `end`.
     #[inline(always)]
     pub(super) fn push(self, fingerprint: u8, end: usize, is_live: bool) {
-        let (start, count) = self.end();
-        let put = |word: usize, shift: usize, bits: u64| {
-            let word = &self.0[FINGERPRINTS + word];
-            word.store(word.load(Relaxed) | bits << shift, Relaxed);
-        };
-        put(count / 8, count % 8 * 8, fingerprint.into());
-        put(self.room() / 8 + count / 4, count % 4 * 16, start as u64);
-        self.0[END].store(end as u64 | (count as u64 + 1) << COUNT_SHIFT, Relaxed);
-        // Readers see the bit only with all else.
-        self.0[LIVE].store(self.0[LIVE].load(Relaxed) | u64::from(is_live) << count, Release);
+        let at = self.end();
+        let line = self.line(at / LINE_WORDS);
+        let word = line.load(Relaxed);
+        let record = field(word, BEGUN, END - BEGUN);
+        let start = ((at % LINE_WORDS) as u64) << (STARTS + record * START_BITS);
+        let told = u64::from(fingerprint) << (8 * record) | start | u64::from(is_live) << (LIVE + record);
+        line.store((word + (1 << BEGUN)) | told, Release);
+        let first = self.line(0);
+        first.store(first.load(Relaxed) + (((end - at) as u64) << END), Release);
     }
 
-    /// Has a record count no longer; what is left.
+    /// Has the record at a word count no longer; `None` if there is none.
     #[inline(always)]
-    pub(super) fn remove(self, record: usize) -> u64 {
-        let live = self.0[LIVE].load(Relaxed) & !(1 << record);
-        self.0[LIVE].store(live, Release);
-        live
-    }
-}
-
-/// Which of all: what is kept beside the latch of an array.
-#[derive(Clone, Copy)]
-pub(super) struct Number {
-    pub(super) unit: u32,
-    pub(super) is_large: bool,
-}
-
-#[derive(Default)]
-struct Free {
-    /// The first unit that was never used.
-    next: usize,
-    small: Vec<u32>,
-    large: Vec<u32>,
-}
-
-/// All of a tree.
-pub(super) struct Sides {
-    units: Arena<[AtomicU64; UNIT], 64>,
-    free: Mutex<Free>,
-}
-
-impl Sides {
-    pub(super) fn new() -> Self {
-        Self { units: Arena::new(), free: Mutex::default() }
-    }
-
-    /// One that may be out of date.
-    #[inline(always)]
-    pub(super) fn get(&self, Number { unit, is_large }: Number) -> Option<Side<'_>> {
-        let units = self.units.rest_of_chunk(unit as usize)?.get(..if is_large { LARGE } else { 1 })?;
-        Some(Side(units.as_flattened()))
-    }
-
-    /// One for an array of up to `records`.
-    pub(super) fn take(&self, records: usize) -> (Number, Side<'_>) {
-        let is_large = records > FEW;
-        let unit = {
-            let mut free = schedule::lock(&self.free);
-            let Free { next, small, large } = &mut *free;
-            match if is_large { large.pop() } else { small.pop() } {
-                Some(unit) => unit,
-                None => {
-                    let count = if is_large { LARGE } else { 1 };
-                    while self.units.left_in_chunk(*next) < count {
-                        small.push(*next as u32);
-                        *next += 1;
-                    }
-                    *next += count;
-                    u32::try_from(*next - count).expect("units for all the arrays that a pool has room for")
-                }
-            }
-        };
-        self.units.get_or_make(unit as usize);
-        let number = Number { unit, is_large };
-        (number, self.get(number).expect("what was just made"))
-    }
-
-    /// Gives one back whose array is no more.
-    pub(super) fn give(&self, Number { unit, is_large }: Number) {
-        let mut free = schedule::lock(&self.free);
-        if is_large { free.large.push(unit) } else { free.small.push(unit) }
+    pub(super) fn remove(self, at: usize) -> Option<()> {
+        let line = self.line(at / LINE_WORDS);
+        let word = line.load(Relaxed);
+        let begins = |record: &usize| field(word, LIVE + record, 1) == 1 && field(word, STARTS + record * START_BITS, START_BITS) == at % LINE_WORDS;
+        let record = (0..FEW).find(begins)?;
+        line.store(word & !(1 << (LIVE + record)), Release);
+        Some(())
     }
 }
 
@@ -191,33 +195,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_found_by_their_fingerprints() {
-        let sides = Sides::new();
-        for (records, units) in [(8, 1), (64, 4), (64, 4)] {
-            let (number, side) = sides.take(records);
-            assert_eq!((side.room(), side.0.len()), (records, units * UNIT));
-            side.begin(4096, 7);
-            (0..records).for_each(|record| side.push((record % 5) as u8, 1 + 3 * (record + 1), record % 3 > 0));
-            assert_eq!((side.size(), side.head(), side.end()), (4096, 7, (1 + 3 * records, records)));
-            for fingerprint in 0..6 {
-                let found = side.candidates(fingerprint, side.live());
-                let expected = (0..records).filter(|record| record % 5 == usize::from(fingerprint) && record % 3 > 0);
-                assert_eq!(found, expected.map(|record| 1 << record).sum::<u64>());
+    fn records_are_found_by_their_bytes() {
+        let all = Lines::new();
+        // Where memory of its own begins, and across.
+        for (at, lines) in [(64, 1), (70, 2), (64, 25), (180, 25), (10, WORDS_MAX / LINE_WORDS)] {
+            let off = (at * LINE) as u64;
+            all.make(off + (lines * LINE) as u64 - 1).beside.0.store(u64::MAX, Relaxed);
+            let side = Side::begin(&all, off, lines);
+            assert!(matches!(all.place(off).unwrap().beside.known(), Known::Array { lines: told } if told == lines));
+            // Of all sizes, as many as there is room for.
+            let mut records = Vec::new();
+            let mut at = 1;
+            while at + 3 + records.len() % 5 <= lines * LINE_WORDS {
+                let record = (at, [0, 0x81, 2, 3, 0x84][records.len() % 5], records.len() % 3 != 1);
+                at += 3 + records.len() % 5;
+                side.push(record.1, at, record.2);
+                records.push(record);
+                assert_eq!(side.end(), at);
             }
-            assert!((0..records).all(|record| side.position(record) == 1 + 3 * record));
-            assert_eq!(side.remove(1) & 2, 0);
-            sides.give(number);
+            let expected = |fingerprint: Option<u8>| {
+                let is_expected = move |&&(_, of, is_live): &&(usize, u8, bool)| is_live && fingerprint.is_none_or(|fingerprint| fingerprint == of);
+                records.iter().filter(is_expected).map(|(at, ..)| *at).collect::<Vec<_>>()
+            };
+            assert_eq!(side.live().collect::<Vec<_>>(), expected(None));
+            for fingerprint in 0..=u8::MAX {
+                assert_eq!(side.candidates(fingerprint).collect::<Vec<_>>(), expected(Some(fingerprint)));
+            }
+            let live = expected(None);
+            for (number, at) in live.iter().enumerate() {
+                assert!(side.remove(*at).is_some() && side.remove(*at).is_none());
+                assert_eq!(side.live().collect::<Vec<_>>(), live[number + 1..]);
+            }
         }
-        assert_eq!(schedule::lock(&sides.free).large.len(), 1, "the second large one was the first again");
     }
 
     #[test]
-    fn a_byte_is_not_taken_for_its_neighbour() {
-        let sides = Sides::new();
-        let (_, side) = sides.take(8);
-        side.begin(64, 0);
-        [1, 0, 0x80, 0x81, 0xff, 0x7f, 0, 1].into_iter().for_each(|fingerprint| side.push(fingerprint, 1, true));
-        let found = [0, 1, 0x7f, 0x80, 0xff].map(|fingerprint| side.candidates(fingerprint, side.live()));
-        assert_eq!(found, [0b0100_0010, 0b1000_0001, 0b10_0000, 0b100, 0b1_0000]);
+    fn a_node_is_told_from_an_array() {
+        let beside = Beside::zeroed();
+        beside.begin_inner(65_536, 257);
+        assert!(matches!(beside.known(), Known::Inner { level: 65_536, capacity: 257 }));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::block::{self, Shape};
 use super::seek::Parted;
-use super::{Array, Child, DAMAGED, Inner, Known, Pf, Step, Stop, Way, bits};
+use super::{Array, Child, DAMAGED, Inner, Pf, Step, Stop, Way};
 use crate::latch::{Latch, Locked};
 use crate::{Error, Key};
 use everleaf_pmem::{Fresh, Medium, Off, Pool, Word};
@@ -53,8 +53,7 @@ impl<'p, M: Medium> Built<'p, M> {
 
     /// An array of some entries, with room for as many more, up to the most that there may be.
     pub(super) fn array<K: Key + ?Sized>(&mut self, entries: &[(K::Owned, NonZeroU64)]) -> Result<Off<Word>, Error> {
-        let room = words_of::<K>(entries) * (2 * entries.len()).min(self.records_max).max(entries.len()) / entries.len();
-        let array = self.pool.alloc_words((1 + room).next_multiple_of(block::LINE_WORDS).min(block::WORDS_MAX))?;
+        let array = self.pool.alloc_words(room_for::<K>(entries, self.records_max))?;
         let length = block::write_array::<K, M>(self.pool, &array, entries);
         Ok(self.add(array, length))
     }
@@ -72,7 +71,7 @@ impl<'p, M: Medium> Built<'p, M> {
         let mut outermost = Off::NULL;
         while let Some((entries, above)) = pending.pop() {
             let is_top = has_top && above.is_none();
-            let off = if !is_top && (entries.len() == 1 || words_of::<K>(entries) < block::WORDS_MAX && fits(entries, above.is_none())) {
+            let off = if !is_top && (entries.len() == 1 || words_of::<K>(entries) < block::SHARED_WORDS_MAX && fits(entries, above.is_none())) {
                 self.array::<K>(entries)?
             } else {
                 let (first, last) = (entries[0].0.borrow(), entries[entries.len() - 1].0.borrow());
@@ -105,6 +104,14 @@ fn capacity_for(children: usize, records_max: usize) -> usize {
     capacities.into_iter().find(|capacity| children <= *capacity).expect("no more children than digits")
 }
 
+/// Size in words of an array of these entries, with room for as many more, up to the most that there may be.
+fn room_for<K: Key + ?Sized>(entries: &[(K::Owned, NonZeroU64)], records_max: usize) -> usize {
+    let whole_lines = |records: usize| (1 + records).next_multiple_of(block::LINE_WORDS);
+    let records = words_of::<K>(entries);
+    let with_more = whole_lines(records * (2 * entries.len()).min(records_max).max(entries.len()) / entries.len());
+    with_more.min(block::SHARED_WORDS_MAX).max(whole_lines(records))
+}
+
 /// Words that the records of these entries take.
 fn words_of<K: Key + ?Sized>(entries: &[(K::Owned, NonZeroU64)]) -> usize {
     entries.iter().map(|(key, _)| block::size(block::length::<K>(key.borrow()))).sum()
@@ -124,30 +131,29 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let pool = &*self.pool;
         let flushed: Vec<_> = built.blocks.into_iter().zip(built.lengths).map(|(block, length)| block.flush_first(length * size_of::<Word>())).collect();
         let durable = pool.fence_all(flushed);
-        let mut known = Vec::with_capacity(durable.len());
-        let learned = durable.iter().try_for_each(|block| {
-            let off = Off::new(block.off().bytes());
+        let offs: Vec<u64> = durable.iter().map(|block| block.off().bytes()).collect();
+        self.lines.begin(&offs)?;
+        let (mut arrays, mut array_words) = (0, 0);
+        let told = offs.iter().try_for_each(|off| {
+            let off = Off::new(*off);
             let (shape, words) = block::read(pool, off)?;
-            known.push((
-                off,
-                match shape {
-                    Shape::Inner { level, capacity } => Known::Inner { level, capacity },
-                    Shape::Array { .. } => Known::Array(self.learn(off, words)?.number),
-                },
-            ));
+            match shape {
+                Shape::Inner { level, capacity } => self.tell_inner(off, level, capacity),
+                Shape::Array { .. } => {
+                    self.tell_array(off, words, &self.records_of(off, words)?)?;
+                    (arrays, array_words) = (arrays + 1, array_words + words.len() as i64);
+                }
+            }
             Ok(())
         });
-        let places: Vec<u64> = durable.iter().map(|block| block.off().bytes()).collect();
-        if let Err(error) = learned.and_then(|()| self.latches.begin(&places)) {
-            known.into_iter().for_each(|(_, known)| {
-                if let Known::Array(number) = known {
-                    self.sides.give(number)
-                }
-            });
+        if let Err(error) = told {
+            offs.iter().flat_map(|off| self.lines.of(*off)).for_each(Latch::give_up);
             return Err(error);
         }
+        self.arrays.add(arrays);
+        self.array_words.add(array_words);
         durable.into_iter().for_each(|block| _ = block.release());
-        known.into_iter().try_for_each(|(off, known)| self.tell(off, known))
+        Ok(())
     }
 
     /// Has a new block led to by a word of a node, which is locked for that, durably.
@@ -194,7 +200,6 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         lock.release_obsolete();
         self.arrays.add(-1);
         self.array_words.add(-(array.words.len() as i64));
-        self.sides.give(array.number);
         self.pool.retire(array.off, &self.pool.pin());
     }
 
@@ -259,13 +264,11 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     /// Adds a key to an array without room: a larger one takes its place, or several, below a node.
     #[cold]
     pub(super) fn make_room(&self, node: &Inner<'_>, step: Step, array: &Array<'_>, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
-        // One that has met the limit does not take its place for a few: others would have to soon.
-        let limit = if array.side.end().1 == self.records_max { self.records_max / 4 * 3 } else { self.records_max };
         let mut is_divided = false;
         let lock = self.replace((array.latch, array.version), (node, step), |built| {
             let mut entries = vec![(key.to_owned(), value)];
-            for number in bits(array.side.live()) {
-                let record = array.record(number)?;
+            for at in array.side.live() {
+                let record = array.record(at)?;
                 record.state::<K>().ok_or_else(|| array.damage(DAMAGED))?;
                 entries.push((record.key::<K>(), array.value(record)?));
             }
@@ -274,7 +277,11 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             if block::shared::<K>(first, last) <= node.level || entries.windows(2).any(|pair| pair[0].0 == pair[1].0) {
                 return Err(array.damage("an array of keys that do not belong there, or twice"));
             }
-            let off = built.tree::<K>(&entries, false, |entries, is_all| entries.len() <= if is_all { limit } else { self.records_max })?;
+            // One that is no larger does not take its place for a few: others would have to soon.
+            let is_larger = room_for::<K>(&entries, self.records_max) > array.words.len();
+            let has_room = |entries: &[_]| entries.len() <= self.records_max / 4 * 3 && words_of::<K>(entries) <= array.words.len() / 4 * 3;
+            let off =
+                built.tree::<K>(&entries, false, |entries, is_all| if is_all && !is_larger { has_room(entries) } else { entries.len() <= self.records_max })?;
             is_divided = built.blocks.len() > 1;
             Ok(off)
         })?;
@@ -290,7 +297,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let is_dropped = self.retry(|| {
             let way = self.walk(key)?;
             let Some((step, array)) = &way.end else { return Ok(false) };
-            if array.validated(Ok(array.side.live()))? != 0 {
+            if array.validated(Ok(array.side.live().next().is_some()))? {
                 return Ok(false);
             }
             let node = &way.last;
@@ -360,7 +367,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let lock = top.latch.lock_from(top.version)?;
         match self.make(build) {
             Ok(off) => {
-                let new = self.latches.of(off.bytes()).and_then(Latch::try_lock).expect("nobody knows of a new node");
+                let new = self.lines.of(off.bytes()).and_then(Latch::try_lock).expect("nobody knows of a new node");
                 let slot = &self.root().top;
                 self.pool.store(slot, off.link(), Release);
                 self.pool.persist(slot);

@@ -1,7 +1,7 @@
 //! Atomic words in DRAM for structures that threads share without a lock. They are those of the standard library, but a [`Scheduler`](super::Scheduler) is
 //! asked before each access, and may hold stores back.
 
-use super::{Step, before, drain, held_back, with_buffer};
+use super::{Step, before, drain, held_back, is_scheduled, with_buffer};
 use bytemuck::Zeroable;
 use std::sync::atomic::{self, Ordering};
 
@@ -26,17 +26,25 @@ macro_rules! atomic {
             }
 
             /// Brings the word up to date with what has left the store buffers.
-            #[inline(always)]
             fn settle(&self) {
                 if let Some(value) = with_buffer(|buffer| buffer.settle(self.address())).flatten() {
                     self.0.store(value as $value, Ordering::Release);
                 }
             }
 
-            /// Loads the word.
-            #[inline(always)]
+            /// What precedes an exchange under a scheduler.
+            #[cold]
+            #[inline(never)]
             #[track_caller]
-            pub fn load(&self, order: Ordering) -> $value {
+            fn prepare(&self, value: u64) {
+                before(Step::Exchange(self.address(), value));
+                self.settle();
+            }
+
+            #[cold]
+            #[inline(never)]
+            #[track_caller]
+            fn load_scheduled(&self, order: Ordering) -> $value {
                 before(Step::Load(self.address()));
                 if let Some(own) = held_back(self.address()) {
                     return own as $value;
@@ -45,16 +53,30 @@ macro_rules! atomic {
                 self.0.load(order)
             }
 
-            /// Stores a value. The word stays where it is from then on: what holds the store back knows it by its address. See [`Self::set`].
-            #[inline(always)]
+            #[cold]
+            #[inline(never)]
             #[track_caller]
-            pub fn store(&self, value: $value, order: Ordering) {
+            fn store_scheduled(&self, value: $value, order: Ordering) {
                 before(Step::Store(self.address(), u64::from(value)));
                 if with_buffer(|buffer| buffer.store(self.address(), u64::from(value))).is_none() {
                     self.0.store(value, order);
                 } else if order == Ordering::SeqCst {
                     drain();
                 }
+            }
+
+            /// Loads the word.
+            #[inline(always)]
+            #[track_caller]
+            pub fn load(&self, order: Ordering) -> $value {
+                if is_scheduled() { self.load_scheduled(order) } else { self.0.load(order) }
+            }
+
+            /// Stores a value. The word stays where it is from then on: what holds the store back knows it by its address. See [`Self::set`].
+            #[inline(always)]
+            #[track_caller]
+            pub fn store(&self, value: $value, order: Ordering) {
+                if is_scheduled() { self.store_scheduled(value, order) } else { self.0.store(value, order) }
             }
 
             /// Stores a value in a word that nobody else has yet, and that may be moved to its place afterwards.
@@ -66,8 +88,9 @@ macro_rules! atomic {
             #[inline(always)]
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
-                before(Step::Exchange(self.address(), u64::from(value)));
-                self.settle();
+                if is_scheduled() {
+                    self.prepare(u64::from(value));
+                }
                 self.0.swap(value, order)
             }
 
@@ -78,8 +101,9 @@ macro_rules! atomic {
             #[inline(always)]
             #[track_caller]
             pub fn compare_exchange(&self, current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value> {
-                before(Step::Exchange(self.address(), u64::from(new)));
-                self.settle();
+                if is_scheduled() {
+                    self.prepare(u64::from(new));
+                }
                 self.0.compare_exchange(current, new, success, failure)
             }
         }
@@ -91,8 +115,11 @@ macro_rules! atomic {
 macro_rules! forget {
     ($name:ident) => {
         impl Drop for $name {
+            #[inline(always)]
             fn drop(&mut self) {
-                with_buffer(|buffer| buffer.forget(self.address()));
+                if is_scheduled() {
+                    with_buffer(|buffer| buffer.forget(self.address()));
+                }
             }
         }
     };
@@ -110,8 +137,9 @@ impl AtomicU64 {
     #[inline(always)]
     #[track_caller]
     pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
-        before(Step::Exchange(self.address(), bits));
-        self.settle();
+        if is_scheduled() {
+            self.prepare(bits);
+        }
         self.0.fetch_or(bits, order)
     }
 
@@ -119,8 +147,9 @@ impl AtomicU64 {
     #[inline(always)]
     #[track_caller]
     pub fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
-        before(Step::Exchange(self.address(), bits));
-        self.settle();
+        if is_scheduled() {
+            self.prepare(bits);
+        }
         self.0.fetch_and(bits, order)
     }
 
@@ -128,8 +157,9 @@ impl AtomicU64 {
     #[inline(always)]
     #[track_caller]
     pub fn fetch_add(&self, summand: u64, order: Ordering) -> u64 {
-        before(Step::Exchange(self.address(), summand));
-        self.settle();
+        if is_scheduled() {
+            self.prepare(summand);
+        }
         self.0.fetch_add(summand, order)
     }
 }
