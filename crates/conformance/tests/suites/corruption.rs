@@ -7,7 +7,7 @@ use everleaf_index::registry;
 fn every<K: Class + ?Sized>() {
     for entry in registry::<K, _>().into_iter().filter(|entry| entry.persistent) {
         let name = entry.name;
-        let outcomes = corruption(entry, 150, 1500);
+        let outcomes = corruption(entry, 150, 1000);
         println!("{name}, {} keys: {outcomes}", K::NAME);
         // Where a bitmap, a count, or a value of 0 says which entries there are, another one may take some away, and nothing else tells. In wB+-Tree a slot
         // array tells, but for as long as its bit says that it counts.
