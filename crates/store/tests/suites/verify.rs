@@ -196,7 +196,16 @@ fn every_flipped_byte_of_a_closed_pool_is_noticed_or_harmless() {
 
 #[test]
 fn every_flipped_byte_of_a_killed_pool_is_noticed_or_harmless() {
-    for (seed, index) in (5..).zip(["ever-64", "isle-128", "fp-192", "wb-128", "wb-bitmap-128", "nv-128", "fast-fair-128", "circ-192", "pf-4"]) {
+    flip_each_of_killed(5, &["ever-64", "isle-128", "fp-192", "wb-128", "wb-bitmap-128", "nv-128"]);
+}
+
+#[test]
+fn every_flipped_byte_of_a_killed_pool_whose_nodes_persist_is_noticed_or_harmless() {
+    flip_each_of_killed(11, &["fast-fair-128", "circ-192", "pf-4"]);
+}
+
+fn flip_each_of_killed(seed: u64, indexes: &[&str]) {
+    for (seed, index) in (seed..).zip(indexes) {
         let fates = flip_each(index, seed, End::Killed, 64, 0);
         assert!(fates[&Fate::RefusedAtOpen] + fates[&Fate::NamedByVerify] > fates[&Fate::Harmless] / 2);
     }
