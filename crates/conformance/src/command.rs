@@ -371,9 +371,7 @@ fn seeded(names: &[String]) -> Result<bool, String> {
     println!("| seed | mistake | stands for | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
     let mut sown = Vec::new();
     let chosen = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
-    // Nobody reads the violations.
-    let options = Options { shrinks: false, ..Options::default() };
-    sow(&options, &chosen, &mut |next| {
+    sow(&Options::default(), &chosen, &mut |next| {
         println!("{next}");
         sown.push(next);
     });

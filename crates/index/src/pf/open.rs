@@ -11,7 +11,7 @@ use crate::image::Gate;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::{Direction, Error, Key, OrderedIndex, Stats};
-use everleaf_pmem::{LINE, Medium, Off, Pool, Word};
+use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -29,6 +29,9 @@ struct Node {
 
 /// A record of an array: the word at which it begins, whether it counts, and itself.
 type Located<'p> = (usize, bool, Record<'p>);
+
+/// The words of an array, and its records.
+type Told<'p> = (&'p [Word], Vec<Located<'p>>);
 
 /// What the keys of an array have in common.
 struct Common<K: Key + ?Sized> {
@@ -103,31 +106,20 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         Ok(tree)
     }
 
-    /// Has a block known; of an array, what its keys have in common.
+    /// Has a block known, and what counts in it counted; of an array, what its keys have in common.
     fn recover(&self, node: &Node, recovery: &Recovery<'_, M>) -> Result<Option<Common<K>>, Error> {
-        match node.shape {
-            Shape::Inner { level, capacity } => {
-                self.tell_inner(node.off, level, capacity);
-                Ok(None)
-            }
-            Shape::Array { .. } => {
-                let (_, words) = block::read(&self.pool, node.off)?;
-                let records = self.records_of(node.off, words)?;
-                self.tell_array(node.off, words, &records)?;
-                self.arrays.add(1);
-                self.array_words.add(words.len() as i64);
-                let live = || records.iter().filter(|(_, is_live, _)| *is_live);
-                self.keys.add(live().count() as i64);
-                if let Some(trace) = recovery.trace {
-                    live().filter_map(|(_, _, record)| record.value()).try_for_each(trace)?;
-                }
-                Ok(Some(Common::of(&records)))
-            }
+        let Some((words, records)) = self.tell(node.off)? else { return Ok(None) };
+        self.count_array(words.len());
+        let live = || records.iter().filter(|(_, is_live, _)| *is_live);
+        self.keys.add(live().count() as i64);
+        if let Some(trace) = recovery.trace {
+            live().filter_map(|(_, _, record)| record.value()).try_for_each(trace)?;
         }
+        Ok(Some(Common::of(&records)))
     }
 
     /// The records of an array, one at least.
-    pub(super) fn records_of<'p>(&self, off: Off<Word>, words: &'p [Word]) -> Result<Vec<Located<'p>>, Error> {
+    fn records_of<'p>(&self, off: Off<Word>, words: &'p [Word]) -> Result<Vec<Located<'p>>, Error> {
         let damaged = |what| everleaf_pmem::Error::corrupt(off.bytes(), what);
         let records: Vec<_> = block::records::<K>(words).collect::<Option<_>>().ok_or_else(|| damaged(DAMAGED))?;
         let live = records.iter().filter(|(_, is_live, _)| *is_live).count();
@@ -137,24 +129,27 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         Ok(records)
     }
 
-    /// Has an inner node known to who finds it.
-    pub(super) fn tell_inner(&self, off: Off<Word>, level: usize, capacity: usize) {
-        self.lines.make(off.bytes()).beside.begin_inner(level, capacity);
-    }
-
-    /// Has an array known to who finds it.
+    /// Has a block known to who finds it; of an array, its words and its records.
     ///
     /// # Errors
-    /// A line of it is the first of another block: a pool whose list of free blocks is forged.
-    pub(super) fn tell_array(&self, off: Off<Word>, words: &[Word], records: &[Located<'_>]) -> Result<(), Error> {
-        let is_block = |line: usize| self.lines.of(off.bytes() + (line * LINE) as u64).is_ok_and(|latch| !latch.is_dead());
-        let lines = words.len() / block::LINE_WORDS;
-        if (1..lines).any(is_block) {
-            return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an array that the allocator has put over another block").into());
+    /// Damage; a line of an array is the first of another block: a pool whose list of free blocks is forged.
+    pub(super) fn tell(&self, off: Off<Word>) -> Result<Option<Told<'_>>, Error> {
+        let (shape, words) = block::read(&self.pool, off)?;
+        if let Shape::Inner { level, capacity } = shape {
+            self.lines.make(off.bytes()).beside.begin_inner(level, capacity);
+            return Ok(None);
         }
-        let side = Side::begin(&self.lines, off.bytes(), lines);
+        let records = self.records_of(off, words)?;
+        let side = Side::begin(&self.lines, off.bytes(), words.len() / block::LINE_WORDS);
+        let side = side.ok_or_else(|| everleaf_pmem::Error::corrupt(off.bytes(), "an array that the allocator has put over another block"))?;
         records.iter().for_each(|(at, is_live, record)| side.push(record.fingerprint(), at + record.words(), *is_live));
-        Ok(())
+        Ok(Some((words, records)))
+    }
+
+    /// Counts an array of so many words.
+    pub(super) fn count_array(&self, words: usize) {
+        self.arrays.add(1);
+        self.array_words.add(words as i64);
     }
 
     /// All blocks, each behind that which leads to it, while nobody writes.

@@ -95,14 +95,18 @@ impl<'a> Side<'a> {
         Self { all, off, first, lines }
     }
 
-    /// Of a new array, which has no records yet.
-    pub(super) fn begin(all: &'a Lines, off: u64, lines: usize) -> Self {
-        (0..lines).for_each(|line| _ = all.make(off + (line * LINE) as u64));
+    /// Of a new array, which has no records yet; `None` if another block begins within it.
+    pub(super) fn begin(all: &'a Lines, off: u64, lines: usize) -> Option<Self> {
+        // All of them are made.
+        let within = (0..lines).map(|line| all.make(off + (line * LINE) as u64)).skip(1);
+        if within.filter(|place| !place.latch.is_dead()).count() > 0 {
+            return None;
+        }
         let side = Self::of(all, off, all.rest_from(off).expect("what was just made"), lines);
         fence(Release);
         (0..lines).for_each(|line| side.line(line).store(0, Relaxed));
         side.line(0).store(ARRAY | (lines as u64) << LINES | 1 << END, Relaxed);
-        side
+        Some(side)
     }
 
     #[inline(always)]
@@ -201,7 +205,7 @@ mod tests {
         for (at, lines) in [(64, 1), (70, 2), (64, 25), (180, 25), (10, WORDS_MAX / LINE_WORDS)] {
             let off = (at * LINE) as u64;
             all.make(off + (lines * LINE) as u64 - 1).beside.0.store(u64::MAX, Relaxed);
-            let side = Side::begin(&all, off, lines);
+            let side = Side::begin(&all, off, lines).unwrap();
             assert!(matches!(all.place(off).unwrap().beside.known(), Known::Array { lines: told } if told == lines));
             // Of all sizes, as many as there is room for.
             let mut records = Vec::new();

@@ -133,25 +133,9 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let durable = pool.fence_all(flushed);
         let offs: Vec<u64> = durable.iter().map(|block| block.off().bytes()).collect();
         self.lines.begin(&offs)?;
-        let (mut arrays, mut array_words) = (0, 0);
-        let told = offs.iter().try_for_each(|off| {
-            let off = Off::new(*off);
-            let (shape, words) = block::read(pool, off)?;
-            match shape {
-                Shape::Inner { level, capacity } => self.tell_inner(off, level, capacity),
-                Shape::Array { .. } => {
-                    self.tell_array(off, words, &self.records_of(off, words)?)?;
-                    (arrays, array_words) = (arrays + 1, array_words + words.len() as i64);
-                }
-            }
-            Ok(())
-        });
-        if let Err(error) = told {
-            offs.iter().flat_map(|off| self.lines.of(*off)).for_each(Latch::give_up);
-            return Err(error);
-        }
-        self.arrays.add(arrays);
-        self.array_words.add(array_words);
+        let sizes = offs.iter().map(|off| Ok(self.tell(Off::new(*off))?.map(|(words, _)| words.len()))).collect::<Result<Vec<_>, Error>>();
+        let sizes = sizes.inspect_err(|_| offs.iter().flat_map(|off| self.lines.of(*off)).for_each(Latch::give_up))?;
+        sizes.into_iter().flatten().for_each(|words| self.count_array(words));
         durable.into_iter().for_each(|block| _ = block.release());
         Ok(())
     }
@@ -279,9 +263,11 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             }
             // One that is no larger does not take its place for a few: others would have to soon.
             let is_larger = room_for::<K>(&entries, self.records_max) > array.words.len();
-            let has_room = |entries: &[_]| entries.len() <= self.records_max / 4 * 3 && words_of::<K>(entries) <= array.words.len() / 4 * 3;
-            let off =
-                built.tree::<K>(&entries, false, |entries, is_all| if is_all && !is_larger { has_room(entries) } else { entries.len() <= self.records_max })?;
+            let (all_max, words_max) = if is_larger { (self.records_max, usize::MAX) } else { (self.records_max / 4 * 3, array.words.len() / 4 * 3) };
+            let off = built.tree::<K>(&entries, false, |entries, is_all| match is_all {
+                true => entries.len() <= all_max && words_of::<K>(entries) <= words_max,
+                false => entries.len() <= self.records_max,
+            })?;
             is_divided = built.blocks.len() > 1;
             Ok(off)
         })?;

@@ -32,7 +32,15 @@ macro_rules! atomic {
                 }
             }
 
-            /// What precedes an exchange under a scheduler.
+            /// What precedes an exchange.
+            #[inline(always)]
+            #[track_caller]
+            fn before_exchange(&self, value: u64) {
+                if is_scheduled() {
+                    self.prepare(value);
+                }
+            }
+
             #[cold]
             #[inline(never)]
             #[track_caller]
@@ -88,9 +96,7 @@ macro_rules! atomic {
             #[inline(always)]
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
-                if is_scheduled() {
-                    self.prepare(u64::from(value));
-                }
+                self.before_exchange(u64::from(value));
                 self.0.swap(value, order)
             }
 
@@ -101,9 +107,7 @@ macro_rules! atomic {
             #[inline(always)]
             #[track_caller]
             pub fn compare_exchange(&self, current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value> {
-                if is_scheduled() {
-                    self.prepare(u64::from(new));
-                }
+                self.before_exchange(u64::from(new));
                 self.0.compare_exchange(current, new, success, failure)
             }
         }
@@ -137,9 +141,7 @@ impl AtomicU64 {
     #[inline(always)]
     #[track_caller]
     pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
-        if is_scheduled() {
-            self.prepare(bits);
-        }
+        self.before_exchange(bits);
         self.0.fetch_or(bits, order)
     }
 
@@ -147,9 +149,7 @@ impl AtomicU64 {
     #[inline(always)]
     #[track_caller]
     pub fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
-        if is_scheduled() {
-            self.prepare(bits);
-        }
+        self.before_exchange(bits);
         self.0.fetch_and(bits, order)
     }
 
@@ -157,9 +157,7 @@ impl AtomicU64 {
     #[inline(always)]
     #[track_caller]
     pub fn fetch_add(&self, summand: u64, order: Ordering) -> u64 {
-        if is_scheduled() {
-            self.prepare(summand);
-        }
+        self.before_exchange(summand);
         self.0.fetch_add(summand, order)
     }
 }
