@@ -467,7 +467,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K
                     },
                 }
             })?;
-            Ok(bound_behind::<K>(direction, || low, || high))
+            Ok(bound_behind::<K>(direction, || low, || high).into())
         };
         scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, |entry| *entry, visit))
     }

@@ -179,6 +179,13 @@ impl<'p> Record<'p> {
         pm.prefetch::<PREFETCH_LINES>(link);
     }
 
+    /// Asks for what [`Record::head`] reads. A hint.
+    #[inline(always)]
+    pub(crate) fn prefetch_head<M: Medium>(pm: &Pm<M>, link: u64, skip: usize) {
+        pm.prefetch::<1>(link);
+        pm.prefetch::<1>(link + HEADER_SIZE + skip as u64);
+    }
+
     /// Length of the key in bytes.
     pub fn key_size(&self) -> usize {
         sizes(self.shape).0

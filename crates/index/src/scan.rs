@@ -6,26 +6,41 @@ use crate::selective::router::{Fences, Target};
 use crate::{Direction, Error, Key, Visit};
 use everleaf_pmem::{Medium, Pool};
 use std::borrow::Borrow;
+use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
-/// Number of records that are under way in a scan, where keys are in records.
-pub const AHEAD: usize = 24;
+/// Number of records that are under way in a scan, where keys are in records. More would be asked for in vain where a scan ends, and none the sooner.
+pub const AHEAD: usize = 8;
 /// Entries of a leaf that there is room for from the beginning.
 const ENTRIES: usize = 64;
 /// Steps of a binary search whose records are asked for at once, whichever way it goes.
 const STEPS_AHEAD: usize = 3;
 
+/// What is known of a leaf that was read, besides its entries.
+pub(crate) struct Behind<K: Key + ?Sized> {
+    /// The [`next_bound`] behind it.
+    pub next: Option<Bound<K::Owned>>,
+    /// The value of the key with which the scan begins, if that was found, so that it need not be searched for by order.
+    pub sought: Option<NonZeroU64>,
+}
+
+impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for Behind<K> {
+    fn from(next: Option<Bound<K::Owned>>) -> Self {
+        Self { next, sought: None }
+    }
+}
+
 /// Visits the entries from a bound on: `visit` gets some of a leaf, in order, how many of them it is to visit, and room for a key. It is called twice for a
 /// leaf, and asks for the record that is [`AHEAD`] behind each that it visits. `read` gathers the leaf with which a scan begins at a bound, or goes on: what
-/// stands for its entries, ascending, and the [`next_bound`] behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the one that was read
-/// last, if it can tell: another hint.
+/// stands for its entries, ascending, and says what is behind it, and where it is to begin. `ask` asks for the first [`AHEAD`] records of the leaf behind the
+/// one that was read last, if it can tell: another hint.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     pool: &Pool<M>,
     from: Bound<&K>,
     direction: Direction,
     entry: impl Fn(&T) -> Entry,
-    mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<Option<Bound<K::Owned>>, Error>,
+    mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<Behind<K>, Error>,
     ask: impl Fn(),
     mut visit: impl FnMut(&[T], usize, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
 ) -> Result<(), Error> {
@@ -35,7 +50,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     loop {
         // Records that the leaf links stay readable while the guard lives.
         let _guard = (!K::WHOLE).then(|| pool.pin());
-        let next = read(&from, &mut entries)?;
+        let Behind { next, sought } = read(&from, &mut entries)?;
         if direction == Direction::Reverse {
             entries.reverse();
         }
@@ -45,9 +60,15 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             }
         };
         // In order, all that is beyond the bound is behind all that is not; in all leaves but the first it is everything, unless they have changed.
-        let (mut start, mut end) = (0, entries.len());
         let is_sought = is_first && from != Bound::Unbounded;
-        let mut middle = if is_sought { end / 2 } else { 0 };
+        let known = sought.filter(|_| is_sought).and_then(|value| {
+            let has = |one: &&T| entry(one).value == value;
+            let at = entries.iter().position(|one| has(&one))?;
+            // There is one, but for damage, which must not have a scan go on where it was.
+            Some(if matches!(from, Bound::Excluded(_)) { at + entries[at..].iter().take_while(has).count() } else { at })
+        });
+        let (mut start, mut end) = known.map_or((0, entries.len()), |start| (start, start));
+        let mut middle = if is_sought { start + (end - start) / 2 } else { 0 };
         let mut steps = 0;
         while start < end {
             if is_sought && !K::WHOLE && steps % STEPS_AHEAD == 0 {

@@ -332,7 +332,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
                 Ok(fences)
             });
             match attempt {
-                Ok(fences) => return Ok(next_bound(fences, direction)),
+                Ok(fences) => return Ok(next_bound(fences, direction).into()),
                 Err(Restart) => schedule::spin(),
             }
         };

@@ -2,10 +2,11 @@
 
 use super::Ever;
 use super::directory::{Descriptors, handle};
+use super::leaf::Place;
 use crate::latch::Restart;
 use crate::record::Record;
-use crate::scan::{AHEAD, next_bound, scan_leaves, scan_target};
-use crate::selective::leaf::{self, Placed};
+use crate::scan::{AHEAD, Behind, next_bound, scan_leaves, scan_target};
+use crate::selective::leaf::{self, Placed, each};
 use crate::selective::router::{Route, Router, Target};
 use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::Wide;
@@ -71,9 +72,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let mut sorted = Vec::new();
         let read = |from: &Bound<K::Owned>, found: &mut Vec<T>| loop {
             match self.read_leaf(scan_target(from, direction), next.take(), direction, &mut sorted, found) {
-                Ok((bound, beside)) => {
+                Ok((behind, beside)) => {
                     next.set(beside);
-                    return bound;
+                    return behind;
                 }
                 Err(Restart) => schedule::spin(),
             }
@@ -86,7 +87,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         scan_leaves(&self.pool, from, direction, T::entry, read, ask, visit)
     }
 
-    /// Reads a whole leaf in the order of its keys; the [`next_bound`] behind it, and the way to the one beside it.
+    /// Reads a whole leaf in the order of its keys; what is behind it, and the way to the one beside it.
     #[expect(clippy::type_complexity, reason = "an attempt, and what it has found")]
     fn read_leaf<T: Gathered>(
         &self,
@@ -95,7 +96,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         direction: Direction,
         sorted: &mut Vec<Placed>,
         found: &mut Vec<T>,
-    ) -> Result<(Result<Option<Bound<K::Owned>>, Error>, Option<Route>), Restart> {
+    ) -> Result<(Result<Behind<K>, Error>, Option<Route>), Restart> {
         let is_first = start.is_none();
         let route = match (start, target) {
             (Some(route), _) => route,
@@ -104,14 +105,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         let (leaf, descriptor) = self.leaf(route.leaf)?;
         let next = self.router.beside(&route, direction);
-        // Most scans go on. Two leaves behind the one that is read are asked for.
+        // Most scans go on.
         if is_first {
             self.prefetch(&route);
-            next.iter().for_each(|next| self.prefetch(next));
         }
-        if let Some(after) = next.as_ref().and_then(|next| self.router.beside(next, direction)) {
-            self.prefetch(&after);
-        }
+        next.iter().for_each(|next| self.prefetch(next));
         let version = descriptor.latch().read();
         let Ok(version) = version else {
             // Not on a way that was out of date when the latch was looked at.
@@ -119,9 +117,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             return Err(self.wake(route.leaf));
         };
         found.clear();
+        let wide = Wide::get();
         // Integers are in the leaf, and sorted sooner than an order is read.
         let (orders, number) = (&self.known.orders, Descriptors::number(handle(route.leaf)));
         let order = if K::WHOLE { None } else { orders.at(number, version) };
+        // By its hash: what is in order is searched by reading records. One that is damaged is met there.
+        let sought = match target {
+            Target::At(key) if is_first && !K::WHOLE => descriptor.find(wide, &self.pool, leaf, key, Place::of::<LINES>(key.token())).ok().flatten(),
+            _ => None,
+        };
         let bound = match order {
             Some(order) => {
                 found.extend(order.slots().filter_map(|slot| Some(T::of(slot, leaf.value(slot)?))));
@@ -129,7 +133,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
             None => {
                 let fences = self.router.fences(&route)?;
-                let outcome = self.sort(leaf, descriptor.occupied::<LINES>(Wide::get()), &fences, sorted);
+                let outcome = self.sort(leaf, descriptor.occupied::<LINES>(wide), &fences, sorted);
                 if !K::WHOLE && outcome.is_ok() && descriptor.latch().validate_idle(version).is_ok() {
                     orders.leave(number, version, sorted.iter().map(|placed| placed.slot));
                 }
@@ -138,15 +142,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         };
         descriptor.latch().validate(version)?;
-        Ok((bound, next))
+        Ok((bound.map(|next| Behind { next, sought: sought.map(|(_, value)| value) }), next))
     }
 
-    /// Asks for the records with which a scan of a leaf begins, if somebody has left its order and nobody is at it.
+    /// Asks for the records with which a scan of a leaf begins, if nobody is at it; or for what its records are sorted by, if nobody has left their order.
     fn prefetch_records(&self, route: &Route, direction: Direction) {
         if let Ok((leaf, descriptor)) = self.leaf(route.leaf)
             && let Ok(version) = descriptor.latch().try_read()
-            && let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version)
         {
+            let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version) else {
+                let slots = each(descriptor.occupied::<LINES>(Wide::get()));
+                return slots.filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), 0));
+            };
             let mut slots = order.slots();
             for _ in 0..AHEAD {
                 let slot = if direction == Direction::Forward { slots.next() } else { slots.next_back() };

@@ -28,7 +28,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let skip = fences.high.as_ref().map_or(0, |high| fences.low.borrow().shared(high.borrow()));
         if !K::WHOLE {
             // The keys are in the records: all are asked for at once.
-            each(slots).filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch(&self.pool, value.get()));
+            each(slots).filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), skip));
         }
         let (mut found, mut heads, mut count) = ([Placed { entry: leaf::Entry { head: 0, value: NonZeroU64::MIN }, slot: 0 }; RANKED], [0; RANKED], 0);
         for slot in each(slots) {

@@ -36,7 +36,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 }
                 start = Some(route);
             }
-            Ok(next)
+            Ok(next.into())
         };
         scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, |entry| *entry, visit))
     }
