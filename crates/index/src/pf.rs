@@ -56,7 +56,7 @@ mod structure;
 use crate::counter::Counter;
 use crate::image::Gate;
 use crate::latch::{Latch, Place, Restart};
-use crate::scan::{Behind, scan_leaves, with_key};
+use crate::scan::{LeafRead, scan_leaves, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
@@ -509,7 +509,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Pf<K, M> {
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
-        let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| self.retry(|| self.gather_arrays(from, direction, entries)).map(Behind::from);
+        let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| self.retry(|| self.gather_arrays(from, direction, entries)).map(LeafRead::from);
         scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, |entry| *entry, visit))
     }
 

@@ -183,7 +183,7 @@ impl<'p> Record<'p> {
     #[inline(always)]
     pub(crate) fn prefetch_head<M: Medium>(pm: &Pm<M>, link: u64, skip: usize) {
         pm.prefetch::<1>(link);
-        pm.prefetch::<1>(link + HEADER_SIZE + skip as u64);
+        pm.prefetch::<1>(link.wrapping_add(HEADER_SIZE + skip as u64));
     }
 
     /// Length of the key in bytes.
@@ -397,6 +397,7 @@ mod tests {
             }
             assert!(Record::copy_plain(&pool, off.link(), 0, &mut both).is_none(), "committed too late");
             assert!(Record::copy_plain(&pool, off.link() ^ 1 << 50, 1, &mut both).is_none(), "no link");
+            Record::prefetch_head(&pool, u64::MAX, key_size);
             for (word, bit) in record.words.iter().flat_map(|word| [(word, 1), (word, 1 << 63)]) {
                 let was = word.get();
                 pool.store(word, was ^ bit, Ordering::Relaxed);

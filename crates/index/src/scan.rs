@@ -9,22 +9,22 @@ use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
-/// Number of records that are under way in a scan, where keys are in records. More would be asked for in vain where a scan ends, and none the sooner.
+/// Number of records that are under way in a scan, where keys are in records. More are asked for in vain where a scan ends.
 pub const AHEAD: usize = 8;
 /// Entries of a leaf that there is room for from the beginning.
 const ENTRIES: usize = 64;
 /// Steps of a binary search whose records are asked for at once, whichever way it goes.
 const STEPS_AHEAD: usize = 3;
 
-/// What is known of a leaf that was read, besides its entries.
-pub(crate) struct Behind<K: Key + ?Sized> {
+/// What a scan learns of a leaf, besides its entries.
+pub(crate) struct LeafRead<K: Key + ?Sized> {
     /// The [`next_bound`] behind it.
     pub next: Option<Bound<K::Owned>>,
-    /// The value of the key with which the scan begins, if that was found, so that it need not be searched for by order.
+    /// The value of the key at the bound from which the scan goes on, if it was found there: the search for where to begin begins with it.
     pub sought: Option<NonZeroU64>,
 }
 
-impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for Behind<K> {
+impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for LeafRead<K> {
     fn from(next: Option<Bound<K::Owned>>) -> Self {
         Self { next, sought: None }
     }
@@ -32,7 +32,7 @@ impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for Behind<K> {
 
 /// Visits the entries from a bound on: `visit` gets some of a leaf, in order, how many of them it is to visit, and room for a key. It is called twice for a
 /// leaf, and asks for the record that is [`AHEAD`] behind each that it visits. `read` gathers the leaf with which a scan begins at a bound, or goes on: what
-/// stands for its entries, ascending, and says what is behind it, and where it is to begin. `ask` asks for the first [`AHEAD`] records of the leaf behind the
+/// stands for its entries, ascending, and says what is behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the
 /// one that was read last, if it can tell: another hint.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
@@ -40,7 +40,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     from: Bound<&K>,
     direction: Direction,
     entry: impl Fn(&T) -> Entry,
-    mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<Behind<K>, Error>,
+    mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<LeafRead<K>, Error>,
     ask: impl Fn(),
     mut visit: impl FnMut(&[T], usize, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
 ) -> Result<(), Error> {
@@ -50,7 +50,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     loop {
         // Records that the leaf links stay readable while the guard lives.
         let _guard = (!K::WHOLE).then(|| pool.pin());
-        let Behind { next, sought } = read(&from, &mut entries)?;
+        let LeafRead { next, sought } = read(&from, &mut entries)?;
         if direction == Direction::Reverse {
             entries.reverse();
         }
@@ -61,17 +61,17 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
         };
         // In order, all that is beyond the bound is behind all that is not; in all leaves but the first it is everything, unless they have changed.
         let is_sought = is_first && from != Bound::Unbounded;
-        let known = sought.filter(|_| is_sought).and_then(|value| {
-            let has = |one: &&T| entry(one).value == value;
-            let at = entries.iter().position(|one| has(&one))?;
-            // There is one, but for damage, which must not have a scan go on where it was.
-            Some(if matches!(from, Bound::Excluded(_)) { at + entries[at..].iter().take_while(has).count() } else { at })
-        });
-        let (mut start, mut end) = known.map_or((0, entries.len()), |start| (start, start));
-        let mut middle = if is_sought { start + (end - start) / 2 } else { 0 };
+        let known = sought.and_then(|value| entries.iter().position(|one| entry(one).value == value));
+        let (mut start, mut end) = (known.unwrap_or(0), entries.len());
+        let mut middle = match known {
+            // It is the first, or the next one is.
+            Some(at) => (at + usize::from(matches!(from, Bound::Excluded(_)))).min(end - 1),
+            None if is_sought => end / 2,
+            None => 0,
+        };
         let mut steps = 0;
         while start < end {
-            if is_sought && !K::WHOLE && steps % STEPS_AHEAD == 0 {
+            if is_sought && known.is_none() && !K::WHOLE && steps % STEPS_AHEAD == 0 {
                 each_middle(start, end, STEPS_AHEAD, &prefetch);
             }
             let Entry { head, value } = entry(&entries[middle]);

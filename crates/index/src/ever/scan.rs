@@ -5,8 +5,8 @@ use super::directory::{Descriptors, handle};
 use super::leaf::Place;
 use crate::latch::Restart;
 use crate::record::Record;
-use crate::scan::{AHEAD, Behind, next_bound, scan_leaves, scan_target};
-use crate::selective::leaf::{self, Placed, each};
+use crate::scan::{AHEAD, LeafRead, next_bound, scan_leaves, scan_target};
+use crate::selective::leaf::{self, Placed};
 use crate::selective::router::{Route, Router, Target};
 use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::Wide;
@@ -72,9 +72,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let mut sorted = Vec::new();
         let read = |from: &Bound<K::Owned>, found: &mut Vec<T>| loop {
             match self.read_leaf(scan_target(from, direction), next.take(), direction, &mut sorted, found) {
-                Ok((behind, beside)) => {
+                Ok((leaf, beside)) => {
                     next.set(beside);
-                    return behind;
+                    return leaf;
                 }
                 Err(Restart) => schedule::spin(),
             }
@@ -87,7 +87,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         scan_leaves(&self.pool, from, direction, T::entry, read, ask, visit)
     }
 
-    /// Reads a whole leaf in the order of its keys; what is behind it, and the way to the one beside it.
+    /// Reads a whole leaf in the order of its keys; what a scan learns of it, and the way to the one beside it.
     #[expect(clippy::type_complexity, reason = "an attempt, and what it has found")]
     fn read_leaf<T: Gathered>(
         &self,
@@ -96,7 +96,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         direction: Direction,
         sorted: &mut Vec<Placed>,
         found: &mut Vec<T>,
-    ) -> Result<(Result<Behind<K>, Error>, Option<Route>), Restart> {
+    ) -> Result<(Result<LeafRead<K>, Error>, Option<Route>), Restart> {
         let is_first = start.is_none();
         let route = match (start, target) {
             (Some(route), _) => route,
@@ -110,6 +110,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             self.prefetch(&route);
         }
         next.iter().for_each(|next| self.prefetch(next));
+        // A leaf of integers is done sooner than the next one comes.
+        if K::WHOLE
+            && let Some(after) = next.as_ref().and_then(|next| self.router.beside(next, direction))
+        {
+            self.prefetch(&after);
+        }
         let version = descriptor.latch().read();
         let Ok(version) = version else {
             // Not on a way that was out of date when the latch was looked at.
@@ -121,11 +127,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Integers are in the leaf, and sorted sooner than an order is read.
         let (orders, number) = (&self.known.orders, Descriptors::number(handle(route.leaf)));
         let order = if K::WHOLE { None } else { orders.at(number, version) };
-        // By its hash: what is in order is searched by reading records. One that is damaged is met there.
-        let sought = match target {
-            Target::At(key) if is_first && !K::WHOLE => descriptor.find(wide, &self.pool, leaf, key, Place::of::<LINES>(key.token())).ok().flatten(),
-            _ => None,
-        };
         let bound = match order {
             Some(order) => {
                 found.extend(order.slots().filter_map(|slot| Some(T::of(slot, leaf.value(slot)?))));
@@ -141,19 +142,23 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 outcome.map(|()| next_bound(fences, direction))
             }
         };
+        // By its hash. What is damaged is met in the search by order.
+        let sought = match target {
+            Target::At(key) | Target::Below(key) if is_first && !K::WHOLE => {
+                descriptor.find(wide, &self.pool, leaf, key, Place::of::<LINES>(key.token())).ok().flatten()
+            }
+            _ => None,
+        };
         descriptor.latch().validate(version)?;
-        Ok((bound.map(|next| Behind { next, sought: sought.map(|(_, value)| value) }), next))
+        Ok((bound.map(|next| LeafRead { next, sought: sought.map(|(_, value)| value) }), next))
     }
 
-    /// Asks for the records with which a scan of a leaf begins, if nobody is at it; or for what its records are sorted by, if nobody has left their order.
+    /// Asks for the records with which a scan of a leaf begins, if somebody has left its order and nobody is at it.
     fn prefetch_records(&self, route: &Route, direction: Direction) {
         if let Ok((leaf, descriptor)) = self.leaf(route.leaf)
             && let Ok(version) = descriptor.latch().try_read()
+            && let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version)
         {
-            let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version) else {
-                let slots = each(descriptor.occupied::<LINES>(Wide::get()));
-                return slots.filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), 0));
-            };
             let mut slots = order.slots();
             for _ in 0..AHEAD {
                 let slot = if direction == Direction::Forward { slots.next() } else { slots.next_back() };
@@ -169,6 +174,54 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             probe::prefetch_lines(leaf);
             if !K::WHOLE {
                 self.known.orders.prefetch(Descriptors::number(handle(route.leaf)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OrderedIndex;
+    use crate::record::Version;
+    use everleaf_pmem::{Hardware, Pool, PoolOptions};
+    use std::collections::BTreeMap;
+
+    /// Of keys that are there and others, in leaves of whose order nobody knows, and again when it is known.
+    #[test]
+    fn a_scan_begins_where_its_bound_is() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
+        let index = Ever::<[u8], Hardware, 14, 68, 112>::create(&pool, "index", "ever").unwrap();
+        let key = |number: u32| number.to_be_bytes();
+        let count = if cfg!(miri) { 70 } else { 1_000 };
+        let mut model = BTreeMap::new();
+        for number in (0..count).map(|at| at * 619 % count * 2 + 1) {
+            let link = pool.seal(Record::write(&pool, &key(number), b"", Version::default()).unwrap()).release().link();
+            let value = NonZeroU64::new(link).unwrap();
+            assert_eq!(index.insert(&key(number), value).unwrap(), None);
+            model.insert(key(number), value);
+        }
+        let first = |direction, from: Bound<&[u8]>| {
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
+            index.scan(from, direction, &mut |key, _| {
+                keys.push(<[u8; 4]>::try_from(key).unwrap());
+                if keys.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            index.scan_values(from, direction, &mut |links, count| {
+                values.extend_from_slice(&links[..count.min(3 - values.len())]);
+                if values.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            Ok::<_, Error>((keys, values))
+        };
+        for _ in 0..2 {
+            for bound in (0..=count * 2).map(key) {
+                for from in [Bound::Included(bound), Bound::Excluded(bound)] {
+                    let ascending = model.range((from, Bound::Unbounded)).take(3).map(|(key, value)| (*key, *value)).unzip();
+                    let descending = model.range((Bound::Unbounded, from)).rev().take(3).map(|(key, value)| (*key, *value)).unzip();
+                    let from = from.as_ref().map(|key| &key[..]);
+                    assert_eq!(first(Direction::Forward, from).unwrap(), ascending, "{from:?}");
+                    assert_eq!(first(Direction::Reverse, from).unwrap(), descending, "{from:?}");
+                }
             }
         }
     }
