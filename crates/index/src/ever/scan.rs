@@ -6,7 +6,7 @@ use super::leaf::Place;
 use crate::latch::Restart;
 use crate::record::Record;
 use crate::scan::{AHEAD, LeafRead, next_bound, scan_leaves, scan_target};
-use crate::selective::leaf::{self, Placed};
+use crate::selective::leaf::{self, Placed, each};
 use crate::selective::router::{Route, Router, Target};
 use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::Wide;
@@ -153,12 +153,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok((bound.map(|next| LeafRead { next, sought: sought.map(|(_, value)| value) }), next))
     }
 
-    /// Asks for the records with which a scan of a leaf begins, if somebody has left its order and nobody is at it.
+    /// Asks for the records with which a scan of a leaf begins, if nobody is at it; or for the beginnings of all, if nobody has left their order.
     fn prefetch_records(&self, route: &Route, direction: Direction) {
-        if let Ok((leaf, descriptor)) = self.leaf(route.leaf)
+        if !K::WHOLE
+            && let Ok((leaf, descriptor)) = self.leaf(route.leaf)
             && let Ok(version) = descriptor.latch().try_read()
-            && let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version)
         {
+            let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version) else {
+                let slots = each(descriptor.occupied::<LINES>(Wide::get()));
+                return slots.filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), 0));
+            };
             let mut slots = order.slots();
             for _ in 0..AHEAD {
                 let slot = if direction == Direction::Forward { slots.next() } else { slots.next_back() };
