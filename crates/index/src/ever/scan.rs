@@ -6,7 +6,7 @@ use super::leaf::Place;
 use crate::latch::Restart;
 use crate::record::Record;
 use crate::scan::{AHEAD, LeafRead, next_bound, scan_leaves, scan_target};
-use crate::selective::leaf::{self, Placed, each};
+use crate::selective::leaf::{self, Placed};
 use crate::selective::router::{Route, Router, Target};
 use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::Wide;
@@ -145,12 +145,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // By its hash. What is damaged is met in the search by order.
         let sought = match target {
             Target::At(key) | Target::Below(key) if is_first && !K::WHOLE => {
-                descriptor.find(wide, &self.pool, leaf, key, Place::of::<LINES>(key.token())).ok().flatten()
+                descriptor.find(wide, &self.pool, leaf, key, Place::of::<LINES>(key.token())).ok().flatten().map(|(_, value)| value)
             }
             _ => None,
         };
         descriptor.latch().validate(version)?;
-        Ok((bound.map(|next| LeafRead { next, sought: sought.map(|(_, value)| value) }), next))
+        Ok((bound.map(|next| LeafRead { next, sought }), next))
     }
 
     /// Asks for the records with which a scan of a leaf begins, if nobody is at it; or for the beginnings of all, if nobody has left their order.
@@ -160,8 +160,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             && let Ok(version) = descriptor.latch().try_read()
         {
             let Some(order) = self.known.orders.at(Descriptors::number(handle(route.leaf)), version) else {
-                let slots = each(descriptor.occupied::<LINES>(Wide::get()));
-                return slots.filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), 0));
+                return self.prefetch_heads(leaf, descriptor.occupied::<LINES>(Wide::get()), 0);
             };
             let mut slots = order.slots();
             for _ in 0..AHEAD {

@@ -23,12 +23,18 @@ struct Halves<K: Key + ?Sized> {
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
+    /// Asks for what slots of a leaf are sorted by, where keys are in records, from byte `skip` on. A hint.
+    #[inline(always)]
+    pub(super) fn prefetch_heads(&self, leaf: &Leaf<LINES>, slots: u64, skip: usize) {
+        each(slots).filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), skip));
+    }
+
     /// Puts slots of a leaf of this range in the order of their keys.
     pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, fences: &Fences<K>, placed: &mut Vec<Placed>) -> Result<(), Error> {
         let skip = fences.high.as_ref().map_or(0, |high| fences.low.borrow().shared(high.borrow()));
         if !K::WHOLE {
             // The keys are in the records: all are asked for at once.
-            each(slots).filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), skip));
+            self.prefetch_heads(leaf, slots, skip);
         }
         let (mut found, mut heads, mut count) = ([Placed { entry: leaf::Entry { head: 0, value: NonZeroU64::MIN }, slot: 0 }; RANKED], [0; RANKED], 0);
         for slot in each(slots) {
