@@ -121,7 +121,7 @@ struct Known {
     descriptors: Descriptors,
     /// Number of keys in leaves that have been read.
     keys: Counter,
-    /// What scans have found out.
+    /// In which order keys in records are.
     orders: Orders,
 }
 
@@ -181,6 +181,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         let (leaf, descriptor) = self.leaf(way.leaf)?;
         probe::prefetch(leaf.home(place));
+        if writes && !K::WHOLE {
+            self.known.orders.prefetch_head(way.leaf, place.home());
+        }
         let version = if writes { descriptor.latch().read_idle() } else { descriptor.latch().read() };
         way.validate()?;
         let version = version.map_err(|Restart| self.wake(way.leaf))?;
@@ -293,12 +296,21 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 let _appending = descriptor.latch().append_from(version)?;
                 leaf.write(&self.pool, slot, Slot { token: place.token, value });
                 self.pool.persist(leaf.line(slot));
-                descriptor.set(slot, place.fingerprint_at(slot));
+                self.show(reached.way.leaf, descriptor, slot, key, place);
                 self.known.keys.add(1);
             }
             _ => descriptor.latch().validate(version)?,
         }
         Ok(Ok(old))
+    }
+
+    /// Lets a key count that has been written to a slot of a leaf to which nobody else writes.
+    #[inline(always)]
+    fn show(&self, number: Number, descriptor: &Descriptor, slot: usize, key: &K, place: Place) {
+        if !K::WHOLE {
+            self.known.orders.add(number, slot, key);
+        }
+        descriptor.set(slot, place.fingerprint_at(slot));
     }
 
     /// Stores another value, or none, in a slot of a leaf that nobody has changed since `version`, durably: step 1 of an update. The latch.

@@ -51,6 +51,7 @@ use std::num::NonZeroU64;
 /// A write that has a slot, and a leaf that nobody else writes to.
 struct Staged<'a, K: ?Sized, const LINES: usize> {
     key: &'a K,
+    number: Number,
     leaf: &'a Leaf<LINES>,
     descriptor: &'a Descriptor,
     slot: usize,
@@ -231,7 +232,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             holder.unwrap_or(&mut hold).latch_later();
         }
         staged.held.add(route.leaf);
-        staged.writes.push(Staged { key, leaf, descriptor, slot, place, deed, hold });
+        if !K::WHOLE && matches!(deed, Deed::Add(_)) {
+            self.known.orders.prefetch_head(route.leaf, slot);
+        }
+        staged.writes.push(Staged { key, number: route.leaf, leaf, descriptor, slot, place, deed, hold });
         Ok(old)
     }
 
@@ -266,10 +270,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             Fencing::Callers => store(writes),
         }
         let (mut added, mut sparse) = (0, Vec::new());
-        for Staged { key, descriptor, slot, place, deed, .. } in &*writes {
+        for Staged { key, number, descriptor, slot, place, deed, .. } in &*writes {
             match deed {
                 Deed::Add(_) => {
-                    descriptor.set(*slot, place.fingerprint_at(*slot));
+                    self.show(*number, descriptor, *slot, *key, *place);
                     added += 1;
                 }
                 Deed::Set(_) => {}

@@ -74,6 +74,12 @@ impl Place {
         Self { token, home: (scaled >> 32) as usize, fingerprint }
     }
 
+    /// The first slot of the line in which the key is most often found.
+    #[inline(always)]
+    pub(super) fn home(self) -> usize {
+        self.home * SLOTS
+    }
+
     /// The fingerprint of the key, if that slot holds it.
     #[inline(always)]
     pub(super) fn fingerprint_at(self, slot: usize) -> u8 {
@@ -150,16 +156,18 @@ impl<const LINES: usize> Leaf<LINES> {
         let mut words = [[0; 2]; SLOTS_MAX];
         // Of each line how many slots are filled; whether one more fits decides few branches the other way.
         let mut filled = [0; LINES];
-        let mut put = |slot: usize, entry: &Slot, place: Place| {
-            words[slot] = [entry.token, entry.value.get()];
+        let mut slots = [0; SLOTS_MAX];
+        let mut put = |slot: usize, number: usize, place: Place| {
+            words[slot] = [entries[number].token, entries[number].value.get()];
             fingerprints.0[slot] = place.fingerprint_at(slot);
+            slots[number] = slot as u8;
         };
         let (mut away, mut away_count) = ([0; SLOTS_MAX], 0);
         for (number, entry) in entries.iter().enumerate() {
             let place = Place::of::<LINES>(entry.token);
             let count = &mut filled[place.home];
             if *count < SLOTS {
-                put(place.home * SLOTS + *count, entry, place);
+                put(place.home * SLOTS + *count, number, place);
                 *count += 1;
             } else {
                 away[away_count] = number;
@@ -167,9 +175,9 @@ impl<const LINES: usize> Leaf<LINES> {
             }
         }
         let mut line = 0;
-        for entry in away[..away_count].iter().map(|number| &entries[*number]) {
+        for &number in &away[..away_count] {
             line += filled[line..].iter().position(|count| *count < SLOTS).expect("no more entries than slots");
-            put(line * SLOTS + filled[line], entry, Place::of::<LINES>(entry.token));
+            put(line * SLOTS + filled[line], number, Place::of::<LINES>(entries[number].token));
             filled[line] += 1;
         }
         let mut written = 0;
@@ -185,7 +193,7 @@ impl<const LINES: usize> Leaf<LINES> {
                 pm.store(&to[VALUE], *value, Relaxed);
             }
         }
-        Built { fingerprints, written }
+        Built { fingerprints, slots, written }
     }
 }
 
@@ -193,6 +201,8 @@ impl<const LINES: usize> Leaf<LINES> {
 pub(super) struct Built {
     /// The fingerprints of what will count.
     pub(super) fingerprints: Fingerprints,
+    /// The slot of each entry.
+    pub(super) slots: [u8; SLOTS_MAX],
     /// A bit for each slot in a line that was written.
     pub(super) written: u64,
 }

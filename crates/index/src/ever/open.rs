@@ -69,7 +69,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn begin(&self, leaf: Number) -> Result<&Descriptor, Error> {
         let descriptor = self.known.descriptors.get_or_make(handle(leaf));
         match descriptor.latch().revive() {
-            true => Ok(descriptor),
+            true => {
+                self.known.orders.forget(leaf);
+                Ok(descriptor)
+            }
             false => Err(everleaf_pmem::Error::corrupt(self.root.bytes(), "an index that takes a leaf for dead which is not").into()),
         }
     }
@@ -196,6 +199,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     return Err(corrupt(off, "a leaf with the same key twice"));
                 }
                 previous = Some(key);
+            }
+            let by_heads = if K::WHOLE { None } else { self.sort_by_heads(number, leaf, occupied) };
+            if by_heads.is_some_and(|sorted| !sorted.slots().eq(placed.iter().map(|placed| placed.slot))) {
+                return Err(corrupt(off, "a leaf whose heads are in another order than its keys"));
             }
             keys += u64::from(occupied.count_ones());
         }

@@ -73,7 +73,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let Some(to) = directory.take_staying() else { return Ok(None) };
         // Step 1.
         let entries: Vec<Slot> = each(descriptor.occupied::<LINES>(Wide::get())).filter_map(|slot| leaf.read(slot)).collect();
-        let fingerprints = self.write(to, &entries);
+        let fingerprints = self.write(to, &entries).fingerprints;
         self.pool.fence();
         self.begin(to.number)?.fill(&fingerprints);
         // Step 2.

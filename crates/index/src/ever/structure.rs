@@ -1,7 +1,8 @@
 //! Splits and merges. See `ever.rs` for the protocol, whose steps the comments count.
 
 use super::directory::{Dead, Directory, Number};
-use super::leaf::{Built, Descriptor, Fingerprints, Leaf, Place, Slot};
+use super::leaf::{Built, Descriptor, Leaf, Place, SLOTS_MAX, Slot};
+use super::order::{ByHeads, Frame};
 use super::{Ever, Reached};
 use crate::latch::{Appending, Locked, Restart};
 use crate::record::Record;
@@ -20,6 +21,16 @@ struct Halves<K: Key + ?Sized> {
     separator: K::Owned,
     /// A bit for each of their slots.
     moved: u64,
+    /// Where keys are in records.
+    heads: Option<Heads>,
+}
+
+/// The heads of the halves of a leaf, by the slots of the whole, and their frames.
+struct Heads {
+    by_slot: [u32; SLOTS_MAX],
+    right: Frame,
+    /// None if the lower half keeps what the whole has.
+    left: Option<Frame>,
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
@@ -31,7 +42,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Puts slots of a leaf of this range in the order of their keys.
     pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, fences: &Fences<K>, placed: &mut Vec<Placed>) -> Result<(), Error> {
-        let skip = fences.high.as_ref().map_or(0, |high| fences.low.borrow().shared(high.borrow()));
+        let skip = fences.skip();
         if !K::WHOLE {
             // The keys are in the records: all are asked for at once.
             self.prefetch_heads(leaf, slots, skip);
@@ -54,15 +65,36 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// Chooses where to split a full leaf that nobody else writes to. Where keys are added at the end of all, the leaf is left full.
-    fn halve(&self, key: &K, leaf: &Leaf<LINES>, occupied: u64) -> Result<Halves<K>, Error> {
+    fn halve(&self, key: &K, number: Number, leaf: &Leaf<LINES>, occupied: u64) -> Result<Halves<K>, Error> {
         let damaged = |what| Error::from(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what));
         let fences = self.router.fences_of(key);
         let mut placed = Vec::with_capacity(Leaf::<LINES>::CAPACITY);
-        self.sort(leaf, occupied, &fences, &mut placed)?;
+        // No record is read, then, but those beside the separator.
+        let orders = &self.known.orders;
+        let sorted = if K::WHOLE { None } else { orders.by_heads(number, occupied).filter(ByHeads::tell_apart) };
+        let frame = match &sorted {
+            Some(sorted) => {
+                placed.extend(
+                    sorted.slots().filter_map(|(head, slot)| Some(Placed { entry: leaf::Entry { head: head.into(), value: leaf.value(slot)? }, slot })),
+                );
+                orders.frame(number)
+            }
+            None => {
+                self.sort(leaf, occupied, &fences, &mut placed)?;
+                None
+            }
+        };
         if placed.len() != Leaf::<LINES>::CAPACITY {
             return Err(damaged("a full leaf with fewer values than entries"));
         }
-        let key_of = |at: usize| leaf::read::<K, M>(&self.pool, &placed[at].entry);
+        let key_of = |at: usize| {
+            let key = leaf::read::<K, M>(&self.pool, &placed[at].entry)?;
+            // The others are where they belong, whatever has become of their records.
+            match frame.is_some_and(|frame| u64::from(frame.head_of(key.borrow())) != placed[at].entry.head) {
+                true => Err(damaged("a leaf with a record of which the key has changed")),
+                false => Ok(key),
+            }
+        };
         let last = key_of(placed.len() - 1)?;
         let (at, separator) = if fences.high.is_none() && *key > *last.borrow() {
             (placed.len(), K::separator(last.borrow(), key))
@@ -70,10 +102,30 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             let half = placed.len() / 2;
             (half, K::separator(key_of(half - 1)?.borrow(), key_of(half)?.borrow()))
         };
-        if separator <= fences.low || fences.high.is_some_and(|high| separator >= high) {
+        if separator <= fences.low || fences.high.as_ref().is_some_and(|high| separator >= *high) {
             return Err(damaged("a leaf with keys beyond its range"));
         }
-        Ok(Halves { low: fences.low, separator, moved: placed[at..].iter().map(|placed| 1 << placed.slot).sum() })
+        let heads = if K::WHOLE { None } else { Some(self.heads_of(frame, &fences, separator.borrow(), &placed, at)?) };
+        Ok(Halves { low: fences.low, separator, moved: placed[at..].iter().map(|placed| 1 << placed.slot).sum(), heads })
+    }
+
+    /// The heads of the halves of a leaf, the upper of which begins with entry `at`: those that it was sorted by, if they had a frame, or new ones, for which
+    /// all keys are read.
+    fn heads_of(&self, frame: Option<Frame>, fences: &Fences<K>, separator: &K, placed: &[Placed], at: usize) -> Result<Heads, Error> {
+        let mut by_slot = [0; SLOTS_MAX];
+        if let Some(right) = frame {
+            placed.iter().for_each(|placed| by_slot[placed.slot] = placed.entry.head as u32);
+            return Ok(Heads { by_slot, right, left: None });
+        }
+        let left = Frame::new(fences.low.borrow(), Some(separator));
+        let right = Frame::new(separator, fences.high.as_ref().map(Borrow::borrow));
+        let (lower, upper) = placed.split_at(at);
+        for (frame, half) in [(left, lower), (right, upper)] {
+            for Placed { entry, slot } in half {
+                by_slot[*slot] = frame.head(K::rehead(&self.pool, frame.skip(), entry.head, entry.value)?);
+            }
+        }
+        Ok(Heads { by_slot, right, left: Some(left) })
     }
 
     /// Splits a full leaf, and inserts the key if it belongs to the new one. If not, the insert is to be tried again.
@@ -98,19 +150,24 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Divides a leaf that nobody else writes to. Whether the key went to the new one.
     fn divide(&self, key: &K, value: NonZeroU64, reached: &Reached<'_, LINES>, appending: Appending<'_>) -> Result<bool, Error> {
         let Reached { way, leaf, descriptor, .. } = reached;
-        let Halves { low, separator, moved } = self.halve(key, leaf, descriptor.occupied::<LINES>(Wide::get()))?;
+        let occupied = descriptor.occupied::<LINES>(Wide::get());
+        let Halves { low, separator, moved, heads } = self.halve(key, way.leaf, leaf, occupied)?;
         let goes_right = *key >= *separator.borrow();
         let mut upper: Vec<Slot> = each(moved).filter_map(|slot| leaf.read(slot)).collect();
         upper.extend(goes_right.then(|| Slot { token: key.token(), value }));
         let (word, fence) = separator.borrow().fence(&self.pool)?;
         let right = self.directory.take(&self.pool, &self.root().first)?;
         // Step 1.
-        let fingerprints = self.write(right, &upper);
+        let built = self.write(right, &upper);
         let fence = self.pool.fence_all(fence.map(|fence| fence.flush()));
         // The last that can fail; from here on the low fence is linked.
         let new = self.begin(right.number)?;
         fence.map(Durable::release);
-        new.fill(&fingerprints);
+        new.fill(&built.fingerprints);
+        if let Some(Heads { by_slot, right: frame, .. }) = &heads {
+            let moved = each(moved).map(|slot| by_slot[slot]).chain(goes_right.then(|| frame.head_of(key)));
+            self.known.orders.set(right.number, *frame, built.slots.iter().map(|slot| usize::from(*slot)).zip(moved));
+        }
         // Step 2.
         self.directory.entry(&self.pool, right.number).commit(&self.pool, word, 1);
         // Step 3.
@@ -118,6 +175,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let lock = appending.lock();
         self.router.split(way.leaf, way.leaf, low.borrow(), separator.borrow(), right.number);
         descriptor.clear(moved);
+        if let Some(Heads { by_slot, left: Some(frame), .. }) = &heads {
+            self.known.orders.set(way.leaf, *frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
+        }
         // Step 4.
         let _appending = lock.append();
         if !K::WHOLE {
@@ -130,13 +190,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// Writes a dead leaf. The caller fences.
-    pub(super) fn write(&self, Dead { number, is_known }: Dead, entries: &[Slot]) -> Fingerprints {
+    pub(super) fn write(&self, Dead { number, is_known }: Dead, entries: &[Slot]) -> Built {
         let leaf = Directory::<LINES, LEAVES>::leaf(&self.pool, number).expect("a leaf that was taken");
-        let Built { fingerprints, written } = leaf.build(&self.pool, entries, is_known);
-        for line in leaf.lines_of(written) {
+        let built = leaf.build(&self.pool, entries, is_known);
+        for line in leaf.lines_of(built.written) {
             self.pool.flush(line);
         }
-        fingerprints
+        built
     }
 
     /// What is known of the leaf that [`Ever::merge`] would merge that of a route with; `None` if it has no neighbour under its node of the router, which a
@@ -190,7 +250,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn join(&self, [left, right]: [Number; 2]) -> Option<()> {
         let wide = Wide::get();
         let [(from, moved), (into, descriptor)] = [self.leaf(left).ok()?, self.leaf(right).ok()?];
-        let moved = moved.occupied::<LINES>(wide);
+        let (number, moved) = (right, moved.occupied::<LINES>(wide));
         let counts = [moved, descriptor.occupied::<LINES>(wide)].map(|slots| slots.count_ones() as usize);
         if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::MERGED) {
             return None;
@@ -225,6 +285,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         for (slot, fingerprint) in fingerprints {
             descriptor.set(slot, fingerprint);
         }
+        // They are of a range that began further up.
+        self.known.orders.forget(number);
         Some(())
     }
 }

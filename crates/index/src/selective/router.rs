@@ -87,6 +87,13 @@ pub struct Fences<K: Key + ?Sized> {
     pub high: Option<K::Owned>,
 }
 
+impl<K: Key + ?Sized> Fences<K> {
+    /// Number of leading bytes that all keys of the range share.
+    pub(crate) fn skip(&self) -> usize {
+        self.high.as_ref().map_or(0, |high| self.low.borrow().shared(high.borrow()))
+    }
+}
+
 /// Makes a router over leaves in ascending order of their lows. The first low is the lowest key that there is.
 pub type Build<K, R> = fn(&[(<K as ToOwned>::Owned, u64)]) -> R;
 
