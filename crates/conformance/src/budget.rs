@@ -240,6 +240,24 @@ impl Budget {
                 merge: cost(2 + node + 1 + slab, 2 + 2 + slab),
             };
         }
+        if entry.name.starts_with("roart") {
+            // The record of an integer, then a word in an array: a fence for each. Or both with all of a new array, or of several below a node of at most 33
+            // lines, and the word that leads there. Each block may take a slab.
+            let (record, node) = (if K::WHOLE { 1 } else { 0 }, 33);
+            let array = (1 + entry.leaf_capacity as u64).div_ceil(8);
+            let with_slabs = |lines: u64, fences: u64, slabs: u64| (0..=slabs).map(move |slabs| cost(lines + slabs, fences + slabs));
+            let written = (1..=array).flat_map(|lines| with_slabs(record + lines + 1, 2, record + 1));
+            return Self {
+                insert: with_slabs(record + 1, record + 1, record).chain(written).collect(),
+                insert_lines: if K::WHOLE { 4.0 } else { 3.0 },
+                update: with_slabs(record + 1, record + 1, record).collect(),
+                remove: vec![cost(1, 1)],
+                without_room: None,
+                cheapest_split: vec![cost(record + 2, 2)],
+                split: cost(record + 2 * array + node + 1 + 3, 2 + 3),
+                merge: cost(1 + node + 1 + 1, 1 + 2 + 1),
+            };
+        }
         panic!("no budget for {}", entry.name);
     }
 }

@@ -5,16 +5,19 @@
 //! ```text
 //! root block: top -> inner node of level 0, of the largest kind
 //! inner node      tells its keys apart by one digit: child words, one for each digit that there is
-//! array           all keys with the same first digits, up to a limit; key, value and what says that they count side by side
+//! array           all keys with the same first digits, up to a limit: PFtree's with key, value and what says that they count side by side, ROART's with words
+//!                 that lead to records
 //! ```
 //!
-//! The bytes are in [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else DRAM has of a block ([`side`]): what it
-//! is, and which records an array has where. So who has the word of a child asks for the child and for what is known of it at once: of the largest nodes on
-//! its way, and of the array, a lookup reads one line each.
+//! The two trees are this one with another [`form`] of arrays; what follows is of PFtree's, and holds of ROART's but for what is said there. The bytes are in
+//! [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else DRAM has of a block ([`side`]): what it is, and which
+//! records an array has where. So who has the word of a child asks for the child and for what is known of it at once: of the largest nodes on its way, and of
+//! PFtree's array, a lookup reads one line each.
 //!
 //! 1. all keys below a node begin with the same `level` digits, and have different ones next, each its child; those of an array have the digits of the node
 //!    above in common, and that which leads to it. Levels ascend on every way down, and never change;
-//! 2. a node but the top has two children or more; an array has a record or more, perhaps none that counts. So below each node there is a key to be read;
+//! 2. a node but the top has two children or more; an array has a record or more, of PFtree's perhaps none that counts. So below each node there is a key to be
+//!    read;
 //! 3. a node has no record of its prefix: whoever needs it reads a key below. So nothing of a node is to be changed when one is put above it, or taken away,
 //!    and the two steps of ART's persistent variants, with their half-done states, are one: the word that leads to it;
 //! 4. an array hangs below a node of another level than before only under its latch: who has found it knows how many digits its keys have in common. What keys
@@ -47,6 +50,7 @@
 //! of generations, because they are beside the pool and not in it. Arrays double up to the limit, the paper's are of one size.
 
 mod block;
+mod form;
 mod open;
 mod relocate;
 mod seek;
@@ -60,15 +64,16 @@ use crate::scan::{LeafRead, scan_leaves, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
-use block::{Record, Shape};
-use everleaf_pmem::{Medium, Off, Pool, Word, resident, schedule};
+use block::Shape;
+use everleaf_pmem::{Durable, Medium, Off, Pool, Word, resident, schedule};
+use form::Brought;
+pub(crate) use form::{Direct, Form, Pointers};
 use side::{Beside, Known, Lines, Side};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
 
 resident! {
     /// The root block of a tree.
@@ -86,7 +91,7 @@ pub(crate) const RECORDS: usize = u64::BITS as usize;
 const AHEAD: usize = 4;
 
 /// See the module documentation.
-pub(crate) struct Pf<K: Key + ?Sized, M: Medium> {
+pub(crate) struct Pf<K: Key + ?Sized, M: Medium, F: Form> {
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
     /// The most records of an array that count, here.
@@ -97,7 +102,7 @@ pub(crate) struct Pf<K: Key + ?Sized, M: Medium> {
     array_words: Counter,
     splits: Counter,
     gate: Gate,
-    _key: PhantomData<fn(&K)>,
+    _of: PhantomData<fn(&K, F)>,
 }
 
 /// An inner node, and the version at which it was found.
@@ -113,7 +118,7 @@ struct Inner<'a> {
 
 /// An array, and the version at which it was found.
 #[derive(Clone, Copy)]
-struct Array<'a> {
+pub(crate) struct Array<'a> {
     off: Off<Word>,
     words: &'a [Word],
     side: Side<'a>,
@@ -153,10 +158,11 @@ struct Trail<'a> {
 }
 
 /// A record that was found.
-struct Found<'a> {
-    /// The word of the array at which it begins.
+pub(crate) struct Found {
+    /// The word of the array at which it begins, or that leads to it.
     at: usize,
-    record: Record<'a>,
+    /// What the array has for the value.
+    payload: NonZeroU64,
     value: NonZeroU64,
 }
 
@@ -270,18 +276,6 @@ impl<'a> Array<'a> {
     fn damage(&self, what: &'static str) -> Error {
         everleaf_pmem::Error::corrupt(self.off.bytes(), what).into()
     }
-
-    /// The record that begins at a word.
-    #[inline(always)]
-    fn record(&self, at: usize) -> Result<Record<'a>, Error> {
-        Record::at(self.words, at).ok_or_else(|| self.damage("a record that does not end in its array"))
-    }
-
-    /// The value of a record.
-    #[inline(always)]
-    fn value(&self, record: Record<'a>) -> Result<NonZeroU64, Error> {
-        record.value().ok_or_else(|| self.damage("a record with a value of 0"))
-    }
 }
 
 impl<'a> Trail<'a> {
@@ -291,7 +285,7 @@ impl<'a> Trail<'a> {
     }
 }
 
-impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     fn root(&self) -> &TreeRoot {
         self.pool.get(self.root).expect("the root block was checked when the tree was opened")
     }
@@ -389,25 +383,6 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         }
     }
 
-    /// The record of a key in an array.
-    #[inline(always)]
-    fn find<'a>(&self, array: &Array<'a>, key: &K) -> Result<Option<Found<'a>>, Error> {
-        let meta = block::meta(key);
-        for at in array.side.candidates(meta as u8) {
-            let record = array.record(at)?;
-            if record.is_of(&self.pool, meta, key)? {
-                return Ok(Some(Found { at, record, value: array.value(record)? }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// A key of an array, which may have been removed.
-    fn sample(&self, array: &Array<'_>) -> Result<K::Owned, Error> {
-        let first = Record::at(array.words, 1).filter(|first| first.state::<K>().is_some());
-        Ok(first.ok_or_else(|| array.damage(DAMAGED))?.key::<K>())
-    }
-
     #[inline(always)]
     fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
         loop {
@@ -425,46 +400,74 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             let Some((step, array)) = &way.end else {
                 return if when.concerns(false) { self.add_array(&way, key, value) } else { Ok(None) };
             };
-            if let Some(Found { record, value: old, .. }) = array.validated(self.find(array, key))? {
+            if let Some(Found { at, payload, value: old }) = array.validated(F::find(&self.pool, array, key))? {
                 if when.concerns(true) {
                     // As it was found: with the value that it had.
-                    let _lock = array.latch.lock_from(array.version)?;
-                    self.pool.store(record.slot(), value.get(), Release);
-                    self.pool.persist(record.slot());
+                    self.substitute(array, at, key, payload, value)?;
                 }
                 return Ok(Some(old));
             }
             if !when.concerns(false) {
                 return Ok(None);
             }
-            let sample = array.validated(self.sample(array))?;
+            let sample = array.validated(F::sample::<K, M>(&self.pool, array))?;
             if block::shared(sample.borrow(), key) <= way.last.level {
                 return self.add_above(key, value);
             }
-            let end = array.side.end();
-            let may_be_full = end > block::size(0) * self.records_max;
-            if end + block::size(block::length(key)) > array.words.len() || may_be_full && array.side.live().count() >= self.records_max {
-                return self.make_room(&way.last, *step, array, key, value);
-            }
+            // Not in vain, if somebody is just appending.
+            array.latch.validate_idle(array.version)?;
+            let Brought { payload, block } = F::bring(&self.pool, key, value)?;
+            let Some(at) = F::room(array, key, self.records_max) else {
+                self.make_room(&way.last, *step, array, key, Brought { payload, block })?;
+                return Ok(None);
+            };
+            let block = block.map(|block| self.pool.seal(block));
             let appending = array.latch.append_from(array.version)?;
-            let meta = block::meta(key);
-            let end = block::append(&*self.pool, array.words, end, meta, key, value);
-            array.side.push(meta as u8, end, true);
+            F::append(&*self.pool, array, at, key, payload);
             drop(appending);
+            block.map(Durable::release);
             self.keys.add(1);
             Ok(None)
         })
     }
 
+    /// Has a record another value, durably, if its array has not changed since it was found.
+    #[inline(always)]
+    fn substitute(&self, array: &Array<'_>, at: usize, key: &K, old: NonZeroU64, value: NonZeroU64) -> Result<(), Stop> {
+        array.latch.validate_idle(array.version)?;
+        let Brought { payload, block } = F::bring(&self.pool, key, value)?;
+        let block = block.map(|block| self.pool.seal(block));
+        let _lock = array.latch.lock_from(array.version)?;
+        F::replace(&*self.pool, array, at, key, payload);
+        block.map(Durable::release);
+        F::retire::<K, M>(&self.pool, old);
+        Ok(())
+    }
+
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let taken = self.retry(|| {
             let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
-            let Some(Found { at, record, value }) = array.validated(self.find(&array, key))? else { return Ok(None) };
-            // Readers find it till that is durable.
-            let _appending = array.latch.append_from(array.version)?;
-            record.kill(&*self.pool);
-            array.side.remove(at).ok_or_else(|| array.damage(DAMAGED))?;
-            Ok(Some((value, array.side.live().next().is_some())))
+            let Some(Found { at, payload, value }) = array.validated(F::find(&self.pool, &array, key))? else { return Ok(None) };
+            if F::KEEPS_KEYS {
+                // Readers find it till that is durable.
+                let _appending = array.latch.append_from(array.version)?;
+                F::kill(&*self.pool, &array, at)?;
+                return Ok(Some((value, F::live(array.side).next().is_some())));
+            }
+            if F::live(array.side).nth(1).is_none() {
+                // The array goes with it, by the same word.
+                let is_last = |array: &Array<'_>| Ok(F::find(&self.pool, array, key)?.filter(|_| F::live(array.side).nth(1).is_none()));
+                let Found { payload, value, .. } = self.try_drop(key, is_last)?.ok_or(Stop::Restart)?;
+                F::retire::<K, M>(&self.pool, payload);
+                // A node is harmless where it is.
+                _ = self.shrink(key);
+                return Ok(Some((value, true)));
+            }
+            // Who reads what it leads to must find out that it is another's by now.
+            let _lock = array.latch.lock_from(array.version)?;
+            F::kill(&*self.pool, &array, at)?;
+            F::retire::<K, M>(&self.pool, payload);
+            Ok(Some((value, true)))
         })?;
         let Some((value, is_any_left)) = taken else { return Ok(None) };
         self.keys.add(-1);
@@ -484,11 +487,11 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
 const DAMAGED: &str = "a record that is not what was written";
 
-impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Pf<K, M> {
+impl<K: Key + ?Sized, M: Medium, F: Form> OrderedIndex<K> for Pf<K, M, F> {
     fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         self.retry(|| {
             let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
-            Ok(array.validated(self.find(&array, key))?.map(|found| found.value))
+            Ok(array.validated(F::find(&self.pool, &array, key))?.map(|found| found.value))
         })
     }
 
@@ -560,7 +563,7 @@ mod tests {
     }
 
     /// Number of blocks, with the root block.
-    fn blocks<K: Key + ?Sized>(tree: &Pf<K, Hardware>) -> usize {
+    fn blocks<K: Key + ?Sized, F: Form>(tree: &Pf<K, Hardware, F>) -> usize {
         let mut blocks = 0;
         tree.visit_blocks(&mut |_, _| {
             blocks += 1;
@@ -573,40 +576,58 @@ mod tests {
     /// Every kind of node is copied to the next, and back again, and in the end nothing is left but the top.
     #[test]
     fn nodes_grow_and_shrink_and_go() {
+        grow_and_shrink::<Direct>(0);
+        grow_and_shrink::<Pointers>(1);
+    }
+
+    /// There are so many blocks for each record beside the nodes and arrays.
+    fn grow_and_shrink<F: Form>(blocks_each: usize) {
         let pool = pool();
-        let tree = Pf::<u64, _>::create(&pool, "tree", "pf", RECORDS).unwrap();
+        let tree = Pf::<u64, _, F>::create(&pool, "tree", "pf", RECORDS).unwrap();
         let keys: Vec<u64> = (0..4 * 256).map(|number| 0xabcd << 48 | (number % 4) << 40 | (number / 4)).collect();
         let most = keys.iter().map(|key| {
             assert_eq!(tree.insert(key, NonZeroU64::MIN).unwrap(), None);
             tree.check().unwrap().depth
         });
         assert_eq!(most.max(), Some(4), "the top, the digit that differs in four ways, the last, the arrays");
+        let all = blocks(&tree);
         for (left, key) in keys.iter().enumerate().rev() {
             assert_eq!(tree.remove(key).unwrap(), Some(NonZeroU64::MIN));
             assert_eq!(tree.check().unwrap().keys, left as u64);
         }
         assert_eq!((tree.stats().leaves, tree.stats().leaf_bytes, blocks(&tree)), (0, 0, 2));
+        assert_eq!(all, 1 + 1 + 1 + 4 + keys.len() * (1 + blocks_each), "the root block and three levels of nodes, and an array for each key");
     }
 
     #[test]
     fn an_array_that_hangs_higher_takes_keys_that_have_less_in_common() {
+        hang_higher::<Direct>(0);
+        hang_higher::<Pointers>(1);
+    }
+
+    fn hang_higher<F: Form>(blocks_each: usize) {
         let pool = pool();
-        let tree = Pf::<u64, _>::create(&pool, "tree", "pf-4", 4).unwrap();
+        let tree = Pf::<u64, _, F>::create(&pool, "tree", "pf-4", 4).unwrap();
         let keys: [u64; 5] = [1, 2, 3, 4, 0x10_0000].map(|number| 0xaabb << 48 | number);
         keys.iter().for_each(|key| assert_eq!(tree.insert(key, NonZeroU64::MIN).unwrap(), None));
-        assert_eq!((tree.stats().leaves, blocks(&tree)), (2, 5));
+        assert_eq!((tree.stats().leaves, blocks(&tree)), (2, 5 + 5 * blocks_each));
         keys[2..].iter().for_each(|key| assert!(tree.remove(key).unwrap().is_some()));
-        assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3), "the node has gone with the array");
+        assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3 + 2 * blocks_each), "the node has gone with the array");
         // In the middle of what the others have in common.
         assert_eq!(tree.insert(&0xaa00_0000_0000_0000, NonZeroU64::MIN).unwrap(), None);
-        assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3));
+        assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3 + 3 * blocks_each));
     }
 
     /// Keys that begin each other, up to the longest.
     #[test]
     fn keys_of_all_lengths_are_in_order() {
+        order_all_lengths::<Direct>();
+        order_all_lengths::<Pointers>();
+    }
+
+    fn order_all_lengths<F: Form>() {
         let pool = pool();
-        let tree = Pf::<[u8], _>::create(&pool, "tree", "pf-4", 4).unwrap();
+        let tree = Pf::<[u8], _, F>::create(&pool, "tree", "pf-4", 4).unwrap();
         let mut keys: Vec<Vec<u8>> = [0, 1, 7, 8, 9, 63, 64, 65, 4000, record::KEY_SIZE_MAX - 1, record::KEY_SIZE_MAX]
             .into_iter()
             .flat_map(|size| [vec![0; size], vec![0xff; size], [vec![0xff; size.saturating_sub(1)], vec![7]].concat()])

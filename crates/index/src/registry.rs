@@ -197,8 +197,10 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Fast<7>, 0>("fast-fair", "FAST-FAIR with nodes of 512 B"),
         fair::<K, M, Circular<2>, 0>("circ-192", "Circ-Tree with nodes of 192 B: for exhaustive checking"),
         fair::<K, M, Circular<7>, 0>("circ", "Circ-Tree with nodes of 512 B"),
-        pf("pf-4", "PFtree with arrays of up to 4 records: for exhaustive checking", 4),
-        pf("pf", "PFtree with arrays of up to 64 records", pf::RECORDS),
+        pf::<K, M, pf::Direct>("pf-4", "PFtree with arrays of up to 4 records: for exhaustive checking", 4),
+        pf::<K, M, pf::Direct>("pf", "PFtree with arrays of up to 64 records", pf::RECORDS),
+        pf::<K, M, pf::Pointers>("roart-4", "ROART with arrays of up to 4 words: for exhaustive checking", 4),
+        pf::<K, M, pf::Pointers>("roart", "ROART with arrays of up to 64 words", pf::RECORDS),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -316,14 +318,14 @@ fn fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize>(name: &'sta
 }
 
 /// The radix tree.
-fn pf<K: Key + ?Sized, M: Medium>(name: &'static str, summary: &'static str, records_max: usize) -> Entry<K, M> {
+fn pf<K: Key + ?Sized, M: Medium, F: pf::Form>(name: &'static str, summary: &'static str, records_max: usize) -> Entry<K, M> {
     Entry {
         name,
         summary,
         persistent: true,
         leaf_capacity: records_max,
-        creator: |entry, pool, root| Ok(Box::new(Pf::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Pf::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
+        creator: |entry, pool, root| Ok(Box::new(Pf::<K, M, F>::create(pool, root, entry.name, entry.leaf_capacity)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Pf::<K, M, F>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
     }
 }
 

@@ -90,13 +90,17 @@ fn byte_strings() {
     );
 }
 
+fn is_radix(name: &str) -> bool {
+    name.starts_with("pf") || name.starts_with("roart")
+}
+
 /// Where leaves merge, there are no more of them than before, however many were divided.
 #[test]
 fn divisions_are_counted_apart_from_merges() {
     const KEYS: u64 = if cfg!(miri) { 500 } else { 5_000 };
     let value = NonZeroU64::MIN;
     // Arrays of the radix tree come without a division, too.
-    for entry in registry::<u64, Hardware>().into_iter().filter(|entry| !entry.name.starts_with("pf")) {
+    for entry in registry::<u64, Hardware>().into_iter().filter(|entry| !is_radix(entry.name)) {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
         let index = entry.create(&pool, "t").unwrap();
         let mut splits = 0;
@@ -180,7 +184,7 @@ fn a_queue_does_not_leave_its_leaves_behind() {
         assert_eq!(stats.keys, LENGTH);
         let times = match entry.name {
             // Keys without a gap between them get an array each, once more of them begin alike than an array has room for.
-            name if name.starts_with("pf") => entry.leaf_capacity as u64 / 2,
+            name if is_radix(name) => entry.leaf_capacity as u64 / 2,
             // The packed router keeps a leaf under each of its nodes until there are many of them.
             name if name.starts_with("nv") || name.ends_with("packed") => 3,
             _ => 1,

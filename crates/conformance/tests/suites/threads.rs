@@ -29,9 +29,17 @@ fn threads_crash_on_every_index_of_byte_strings() {
 
 #[test]
 fn threads_crash_on_the_store() {
-    for (index, schedules) in
-        [("ever-64", 100), ("isle-128", 60), ("lb-2x128", 30), ("fp-192", 30), ("nv-128", 30), ("wb-128", 30), ("fast-fair-128", 30), ("pf-4", 10)]
-    {
+    for (index, schedules) in [
+        ("ever-64", 100),
+        ("isle-128", 60),
+        ("lb-2x128", 30),
+        ("fp-192", 30),
+        ("nv-128", 30),
+        ("wb-128", 30),
+        ("fast-fair-128", 30),
+        ("pf-4", 10),
+        ("roart-4", 10),
+    ] {
         run(Store { index }, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }
 }

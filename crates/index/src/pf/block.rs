@@ -156,7 +156,7 @@ pub(super) fn size(length: usize) -> usize {
 
 /// A record in an array. Its meta word was read once: memory that is used again meanwhile may hold anything.
 #[derive(Clone, Copy)]
-pub(super) struct Record<'p> {
+pub(crate) struct Record<'p> {
     meta: u64,
     words: &'p [Word],
 }
@@ -168,16 +168,6 @@ impl<'p> Record<'p> {
         let meta = array.get(at)?.get();
         let length = (meta & IDENTITY) >> LENGTH_SHIFT;
         Some(Self { meta, words: array.get(at..at + size(length as usize))? })
-    }
-
-    /// The byte by which it is searched for.
-    pub(super) fn fingerprint(self) -> u8 {
-        self.meta as u8
-    }
-
-    /// Size in words.
-    pub(super) fn words(self) -> usize {
-        self.words.len()
     }
 
     fn length(self) -> usize {
@@ -196,15 +186,9 @@ impl<'p> Record<'p> {
         self.value().map_or(Ok(true), |value| Ok(key.compare(pm, 0, key.head(0), value)?.is_eq()))
     }
 
-    /// The word of its value.
-    #[inline(always)]
-    pub(super) fn slot(self) -> &'p Word {
-        &self.words[1]
-    }
-
     #[inline(always)]
     pub(super) fn value(self) -> Option<NonZeroU64> {
-        NonZeroU64::new(self.slot().get())
+        NonZeroU64::new(value_word(self.words, 0).get())
     }
 
     /// [`Key::head`] of its key.
@@ -276,6 +260,12 @@ pub(super) fn prepare<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], at
         pm.store(behind, 0, Relaxed);
     }
     end
+}
+
+/// The word of the value of the record that begins at a word of an array.
+#[inline(always)]
+pub(super) fn value_word(array: &[Word], at: usize) -> &Word {
+    &array[at + 1]
 }
 
 /// Adds a record durably, where the last one ends; where this one does.

@@ -1,7 +1,8 @@
 //! Creating, opening, filling and checking a tree. A crash leaves nothing to repair; opening reads all of the tree, because what DRAM has of it is made of
 //! that.
 
-use super::block::{self, Record, Shape};
+use super::block::{self, Shape};
+use super::form::{Form, Located};
 use super::seek::Sought;
 use super::side::{Lines, Side};
 use super::structure::Built;
@@ -27,11 +28,8 @@ struct Node {
     above: Option<(usize, usize)>,
 }
 
-/// A record of an array: the word at which it begins, whether it counts, and itself.
-type Located<'p> = (usize, bool, Record<'p>);
-
 /// The words of an array, and its records.
-type Told<'p> = (&'p [Word], Vec<Located<'p>>);
+type Told<'p, K> = (&'p [Word], Vec<Located<K>>);
 
 /// What the keys of an array have in common.
 struct Common<K: Key + ?Sized> {
@@ -43,14 +41,14 @@ struct Common<K: Key + ?Sized> {
 
 impl<K: Key + ?Sized> Common<K> {
     /// Of the records of an array, which has one at least.
-    fn of(records: &[Located<'_>]) -> Self {
-        let sample = records[0].2.key::<K>();
-        let shared = records.iter().map(|(_, _, record)| block::shared::<K>(sample.borrow(), record.key::<K>().borrow())).min();
+    fn of(records: &[Located<K>]) -> Self {
+        let sample = records[0].key.clone();
+        let shared = records.iter().map(|record| block::shared::<K>(sample.borrow(), record.key.borrow())).min();
         Self { shared: shared.expect("of the first record"), sample }
     }
 }
 
-impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     /// Creates an empty tree and links it as a root of the pool.
     ///
     /// # Errors
@@ -81,7 +79,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             array_words: Counter::default(),
             splits: Counter::default(),
             gate: Gate::default(),
-            _key: PhantomData,
+            _of: PhantomData,
         }
     }
 
@@ -100,30 +98,40 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             reach.mark(tree.root, size_of::<TreeRoot>())?;
             blocks.clone().try_for_each(|(off, size)| reach.mark(Off::<Word>::new(off), size))?;
         }
-        tree.lines.begin(&blocks.map(|(off, _)| off).collect::<Vec<_>>())?;
-        let common = in_shares(&nodes, recovery.threads, |share| share.iter().map(|node| tree.recover(node, recovery)).collect::<Result<Vec<_>, Error>>())?;
+        tree.lines.begin(&blocks.clone().map(|(off, _)| off).collect::<Vec<_>>())?;
+        let shares = in_shares(&nodes, recovery.threads, |share| {
+            let mut records = Vec::new();
+            Ok::<_, Error>((share.iter().map(|node| tree.recover(node, recovery, &mut records)).collect::<Result<Vec<_>, Error>>()?, records))
+        })?;
+        let (common, records): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         check_prefixes(&nodes, &common.into_iter().flatten().collect::<Vec<_>>())?;
+        if F::block_size::<K>().is_some() {
+            check_apart(blocks.chain(records.into_iter().flatten()).collect())?;
+        }
         Ok(tree)
     }
 
-    /// Has a block known, and what counts in it counted; of an array, what its keys have in common.
-    fn recover(&self, node: &Node, recovery: &Recovery<'_, M>) -> Result<Option<Common<K>>, Error> {
+    /// Has a block known, and what counts in it counted; of an array, what its keys have in common. Adds the blocks of its records, if they have any.
+    fn recover(&self, node: &Node, recovery: &Recovery<'_, M>, blocks: &mut Vec<(u64, usize)>) -> Result<Option<Common<K>>, Error> {
         let Some((words, records)) = self.tell(node.off)? else { return Ok(None) };
         self.count_array(words.len());
-        let live = || records.iter().filter(|(_, is_live, _)| *is_live);
-        self.keys.add(live().count() as i64);
-        if let Some(trace) = recovery.trace {
-            live().filter_map(|(_, _, record)| record.value()).try_for_each(trace)?;
+        for payload in records.iter().filter_map(|record| record.payload) {
+            self.keys.add(1);
+            if let (Some(block), Some(size)) = (F::block_of::<K>(payload), F::block_size::<K>()) {
+                recovery.reach.map_or(Ok(()), |reach| reach.mark(block, size))?;
+                blocks.push((block.bytes(), size));
+            }
+            let value = F::value::<K, M>(&self.pool, payload)?;
+            recovery.trace.map_or(Ok(()), |trace| trace(value))?;
         }
         Ok(Some(Common::of(&records)))
     }
 
     /// The records of an array, one at least.
-    fn records_of<'p>(&self, off: Off<Word>, words: &'p [Word]) -> Result<Vec<Located<'p>>, Error> {
+    fn records_of(&self, off: Off<Word>, words: &[Word]) -> Result<Vec<Located<K>>, Error> {
         let damaged = |what| everleaf_pmem::Error::corrupt(off.bytes(), what);
-        let records: Vec<_> = block::records::<K>(words).collect::<Option<_>>().ok_or_else(|| damaged(DAMAGED))?;
-        let live = records.iter().filter(|(_, is_live, _)| *is_live).count();
-        if records.is_empty() || live > self.records_max {
+        let records = F::records::<K, M>(&self.pool, words).ok_or_else(|| damaged(DAMAGED))?;
+        if records.is_empty() || records.iter().filter(|record| record.payload.is_some()).count() > self.records_max {
             return Err(damaged("an array with no record, or too many").into());
         }
         Ok(records)
@@ -133,7 +141,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     ///
     /// # Errors
     /// Damage; a line of an array is the first of another block: a pool whose list of free blocks is forged.
-    pub(super) fn tell(&self, off: Off<Word>) -> Result<Option<Told<'_>>, Error> {
+    pub(super) fn tell(&self, off: Off<Word>) -> Result<Option<Told<'_, K>>, Error> {
         let (shape, words) = block::read(&self.pool, off)?;
         if let Shape::Inner { level, capacity } = shape {
             self.lines.make(off.bytes()).beside.begin_inner(level, capacity);
@@ -142,7 +150,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let records = self.records_of(off, words)?;
         let side = Side::begin(&self.lines, off.bytes(), words.len() / block::LINE_WORDS);
         let side = side.ok_or_else(|| everleaf_pmem::Error::corrupt(off.bytes(), "an array that the allocator has put over another block"))?;
-        records.iter().for_each(|(at, is_live, record)| side.push(record.fingerprint(), at + record.words(), *is_live));
+        records.iter().for_each(|record| F::tell(side, record));
         Ok(Some((words, records)))
     }
 
@@ -188,7 +196,14 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<TreeRoot>())?;
-        self.survey()?.iter().try_for_each(|node| visit(node.off.bytes(), node.shape.words() * size_of::<Word>()))
+        for Node { off, shape, .. } in self.survey()? {
+            visit(off.bytes(), shape.words() * size_of::<Word>())?;
+            if let (Some(size), Shape::Array { .. }) = (F::block_size::<K>(), shape) {
+                let records = self.records_of(off, block::read(&self.pool, off)?.1)?;
+                records.iter().filter_map(|record| F::block_of::<K>(record.payload?)).try_for_each(|block| visit(block.bytes(), size))?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn check_all(&self) -> Result<Stats, Error> {
@@ -202,15 +217,18 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             let words = block::read(&self.pool, node.off)?.1;
             let records = self.records_of(node.off, words)?;
             let mut found = Vec::new();
-            for (_, _, record) in records.iter().filter(|(_, is_live, _)| *is_live) {
-                let (key, mut linked) = (record.key::<K>(), K::Owned::default());
-                if let Some(value) = record.value() {
-                    K::read(&self.pool, record.head::<K>(), value, &mut linked)?;
-                }
-                if key != linked {
+            for Located { key, payload, .. } in &records {
+                let Some(payload) = payload else { continue };
+                let mut linked = K::Owned::default();
+                K::read(&self.pool, (*key).borrow().head(0), F::value::<K, M>(&self.pool, *payload)?, &mut linked)?;
+                if *key != linked {
                     return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "a record whose key is not that of its value").into());
                 }
                 found.push(key);
+            }
+            let side = Side::of(&self.lines, node.off.bytes(), self.lines.rest_from(node.off.bytes()).unwrap_or(&[]), words.len() / block::LINE_WORDS);
+            if !F::live(side).eq(records.iter().filter(|record| record.payload.is_some()).map(|record| record.at)) {
+                return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array of which other records are known than it has").into());
             }
             (keys, arrays) = (keys + found.len() as u64, arrays + 1);
             found.sort_unstable();
@@ -231,8 +249,8 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     fn drop_all(&self) -> Result<bool, Error> {
         while let Some((is_any_live, sample)) = self.retry(|| {
             let Some(Sought { array, .. }) = self.seek(&Bound::Unbounded, Direction::Forward)? else { return Ok(None) };
-            let is_any_live = array.side.live().next().is_some();
-            Ok(Some((is_any_live, array.validated(self.sample(&array))?)))
+            let is_any_live = F::live(array.side).next().is_some();
+            Ok(Some((is_any_live, array.validated(F::sample::<K, M>(&self.pool, &array))?)))
         })? {
             if is_any_live || !self.drop_array(sample.borrow())? {
                 return Ok(false);
@@ -247,7 +265,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         if !self.drop_all()? {
             return Err(not_empty());
         }
-        let entries: Vec<_> = entries.collect();
+        let mut entries: Vec<_> = entries.collect();
         if let Some(at) = entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
             return Err(Error::Unsorted { position: at as u64 + 1 });
         }
@@ -257,7 +275,10 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         let filled = ((self.records_max as f64 * fill) as usize).clamp(1, self.records_max);
         // Before anything is latched: that may take its time.
         let mut loaded = Built::new(&self.pool, self.records_max);
-        let off = loaded.tree::<K>(&entries, true, |entries, _| entries.len() <= filled)?;
+        for (key, payload) in &mut entries {
+            *payload = loaded.take(F::bring(&self.pool, (*key).borrow(), *payload)?);
+        }
+        let off = loaded.tree::<K, F>(&entries, true, |entries, _| entries.len() <= filled)?;
         self.retry(|| {
             let top = self.top()?;
             self.replace_top(&top, |built| {

@@ -1,20 +1,21 @@
 //! Putting blocks elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`): a copy, and the word that leads
 //! to it.
 
+use super::form::Form;
 use super::{Child, Pf, Stop};
 use crate::{Direction, Error, Key, Relocated};
 use everleaf_pmem::Medium;
 use std::borrow::Borrow;
 use std::ops::{Bound, RangeInclusive};
 
-impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
     pub(super) fn relocate_arrays(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
         Relocated::walk(from, leaves_max, |key| {
             let from = Bound::Included(key.to_owned());
             let first = self.retry(|| {
                 let Some(sought) = self.seek(&from, Direction::Forward)? else { return Ok(None) };
-                Ok(Some((sought.array.validated(self.sample(&sought.array))?, sought.depth())))
+                Ok(Some((sought.array.validated(F::sample::<K, M>(&self.pool, &sought.array))?, sought.depth())))
             })?;
             let Some((sample, depth)) = first else {
                 // There may be none at all, and yet a top.
@@ -23,6 +24,11 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             let mut has_moved = false;
             for number in self.retry(|| self.those_that_begin(sample.borrow()))? {
                 has_moved |= self.retry(|| self.relocate_one(sample.borrow(), number, is_leaving))?;
+            }
+            let mut next = F::block_size::<K>().map(|_| 0);
+            while let Some(from) = next {
+                next = self.retry(|| self.relocate_record(sample.borrow(), from, is_leaving))?;
+                has_moved |= next.is_some();
             }
             Ok((has_moved, self.key_behind(sample.borrow(), depth)))
         })
@@ -39,6 +45,21 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             }
         }
         Ok(first..=trail.nodes.len())
+    }
+
+    /// Moves the first record that is to leave, from a word of the array of a key on: the word behind, if there was one.
+    fn relocate_record(&self, key: &K, from: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<usize>, Stop> {
+        let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
+        for at in F::live(array.side).filter(|at| *at >= from) {
+            let payload = array.validated(F::payload::<K>(&array, at))?;
+            if F::block_of::<K>(payload).is_some_and(|block| is_leaving(block.bytes())) {
+                let (key, _) = array.validated(F::entry::<K, M>(&self.pool, &array, at))?;
+                let value = array.validated(F::value::<K, M>(&self.pool, payload))?;
+                self.substitute(&array, at, key.borrow(), payload, value)?;
+                return Ok(Some(at + 1));
+            }
+        }
+        Ok(None)
     }
 
     /// Moves a block on the way of a key, if it is to leave: whether it was.

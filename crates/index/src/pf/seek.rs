@@ -1,7 +1,8 @@
 //! Finding the array with which a scan begins, or goes on: the way down by digits, and back up where there is nothing more below. And gathering what scans
 //! visit.
 
-use super::block::{self, Record};
+use super::block;
+use super::form::Form;
 use super::{AHEAD, Array, Child, Inner, Pf, Step, Stop, Trail};
 use crate::selective::leaf::Entry;
 use crate::{Direction, Key};
@@ -32,24 +33,24 @@ pub(super) struct Parted<K: Key + ?Sized> {
     pub(super) shared: usize,
 }
 
-impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     /// Gathers the array with which a scan begins at a bound, or goes on, and some beside it, in ascending order; the bound behind them, if there may be more.
     pub(super) fn gather_arrays(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
         // Of an attempt before nothing is left.
         entries.clear();
         let Some(mut last) = self.seek(from, direction)? else { return Ok(None) };
         let mut records = Vec::with_capacity(super::RECORDS);
-        self.read_array(&last.array, direction, &mut records, entries)?;
+        self.read_array(&last, direction, &mut records, entries)?;
         // What was gathered stays, whatever comes between: the scan goes on behind it.
         while entries.len() < ENOUGH {
             let Ok(Some(beside)) = self.beside(&last, direction) else { break };
-            let Ok(()) = self.read_array(&beside.array, direction, &mut records, entries) else { break };
+            let Ok(()) = self.read_array(&beside, direction, &mut records, entries) else { break };
             last = beside;
         }
         if direction == Direction::Reverse {
             entries.reverse();
         }
-        let sample = last.array.validated(self.sample(&last.array))?;
+        let sample = last.array.validated(F::sample::<K, M>(&self.pool, &last.array))?;
         let next = self.bound_behind(sample.borrow(), last.depth(), direction);
         let place = |bound: &Bound<K::Owned>| match bound {
             Bound::Included(key) => Some((key.clone(), direction == Direction::Reverse)),
@@ -70,17 +71,18 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     }
 
     /// Adds the entries of an array in the order of a scan; none, if that comes to nothing.
-    fn read_array<'a>(&self, array: &Array<'a>, direction: Direction, records: &mut Vec<(Entry, Record<'a>)>, entries: &mut Vec<Entry>) -> Result<(), Stop> {
+    fn read_array<'a>(&self, sought: &Sought<'a>, direction: Direction, records: &mut Vec<F::Gathered<'a>>, entries: &mut Vec<Entry>) -> Result<(), Stop> {
+        let (array, skip) = (&sought.array, sought.depth());
         records.clear();
-        let read = array.side.live().try_for_each(|at| {
-            let record = array.record(at)?;
-            records.push((Entry { head: record.head::<K>(), value: array.value(record)? }, record));
+        F::live(array.side).for_each(|at| F::ask::<K, M>(&self.pool, array, at, skip));
+        let read = F::live(array.side).try_for_each(|at| {
+            records.push(F::gather::<K, M>(&self.pool, array, at, skip)?);
             Ok(())
         });
         array.validated(read)?;
         // Of byte strings whoever scans has what they are in pinned.
-        records.sort_unstable_by(|(a, a_record), (b, b_record)| if K::WHOLE { a.head.cmp(&b.head) } else { a_record.order::<K>(*b_record) });
-        let sorted = records.iter().map(|(entry, _)| entry);
+        F::sort::<K, M>(&self.pool, records)?;
+        let sorted = records.iter().map(F::gathered);
         if direction == Direction::Forward {
             entries.extend(sorted)
         } else {
@@ -158,7 +160,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     pub(super) fn part(&self, trail: &Trail<'_>, key: &K) -> Result<Parted<K>, Stop> {
         let last = trail.last();
         let sample = match &trail.array {
-            Some(array) => array.validated(self.sample(array))?,
+            Some(array) => array.validated(F::sample::<K, M>(&self.pool, array))?,
             // Below the top there need not be any; it has no prefix.
             None if last.level == 0 => key.to_owned(),
             None => self.sample_below(last)?,
@@ -203,7 +205,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     /// A key below a node but the top.
     pub(super) fn sample_below(&self, node: &Inner<'_>) -> Result<K::Owned, Stop> {
         match self.nearest(node, None, Direction::Forward)? {
-            Some(Sought { array, .. }) => array.validated(self.sample(&array)),
+            Some(Sought { array, .. }) => array.validated(F::sample::<K, M>(&self.pool, &array)),
             None => Err(Stop::Failed(node.damage())),
         }
     }

@@ -21,12 +21,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
 /// Latches of all lines of a pool.
-pub(super) type Lines = Latches<[Word; LINE_WORDS], Beside>;
+pub(crate) type Lines = Latches<[Word; LINE_WORDS], Beside>;
 
 /// The word beside a latch.
 #[derive(Zeroable)]
 #[repr(transparent)]
-pub(super) struct Beside(AtomicU64);
+pub(crate) struct Beside(AtomicU64);
 
 /// What is known of a block without reading it.
 #[derive(Clone, Copy)]
@@ -79,7 +79,7 @@ impl Beside {
 
 /// What there is of an array.
 #[derive(Clone, Copy)]
-pub(super) struct Side<'a> {
+pub(crate) struct Side<'a> {
     all: &'a Lines,
     /// Where the array lies.
     off: u64,
@@ -194,6 +194,50 @@ impl<'a> Side<'a> {
     }
 }
 
+/// Of an array of words, a line has this word instead: a bit for each of its words, whether what it leads to counts. Of the first line, what it has of the
+/// array is as above.
+const MARKS: u64 = (1 << LINE_WORDS) - 1;
+
+impl Side<'_> {
+    /// The words that are marked, in ascending order.
+    #[inline(always)]
+    pub(super) fn marked(self) -> impl Iterator<Item = usize> {
+        self.words(|word| word & MARKS)
+    }
+
+    /// The first word behind the header that is not.
+    #[inline(always)]
+    pub(super) fn unmarked(self) -> Option<usize> {
+        self.words(|word| !word & MARKS).find(|at| *at > 0)
+    }
+
+    /// The words of the bits that `choose` finds in what there is of a line.
+    #[inline(always)]
+    fn words(self, choose: impl Fn(u64) -> u64) -> impl Iterator<Item = usize> {
+        let (mut line, mut left) = (0, choose(self.line(0).load(Acquire)));
+        std::iter::from_fn(move || {
+            while left == 0 {
+                line += 1;
+                if line >= self.lines {
+                    return None;
+                }
+                left = choose(self.line(line).load(Acquire));
+            }
+            let word = left.trailing_zeros() as usize;
+            left &= left - 1;
+            Some(line * LINE_WORDS + word)
+        })
+    }
+
+    /// Marks a word, or no longer.
+    #[inline(always)]
+    pub(super) fn mark(self, at: usize, is_marked: bool) {
+        let (line, bit) = (self.line(at / LINE_WORDS), 1 << (at % LINE_WORDS));
+        let word = line.load(Relaxed);
+        line.store(if is_marked { word | bit } else { word & !bit }, Release);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +275,22 @@ mod tests {
                 assert_eq!(side.live().collect::<Vec<_>>(), live[number + 1..]);
             }
         }
+    }
+
+    #[test]
+    fn words_are_marked_one_by_one() {
+        let all = Lines::new();
+        let (off, lines) = (63 * LINE as u64, 9);
+        let side = Side::begin(&all, off, lines).unwrap();
+        for at in 1..lines * LINE_WORDS {
+            assert_eq!(side.unmarked(), Some(at));
+            side.mark(at, true);
+            assert!(side.marked().eq(1..=at));
+        }
+        assert_eq!(side.unmarked(), None);
+        (1..lines * LINE_WORDS).step_by(3).for_each(|at| side.mark(at, false));
+        assert!(side.marked().eq((1..lines * LINE_WORDS).filter(|at| at % 3 != 1)) && side.unmarked() == Some(1));
+        assert!(matches!(all.place(off).unwrap().beside.known(), Known::Array { lines: 9 }));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Blocks that come and go: new ones are written, and made durable, before the one word that leads to them; see the head of the tree's module.
 
 use super::block::{self, Shape};
+use super::form::{Brought, Form};
 use super::seek::Parted;
-use super::{Array, Child, DAMAGED, Inner, Pf, Step, Stop, Way};
+use super::{Array, Child, Inner, Pf, Step, Stop, Way};
 use crate::latch::{Latch, Locked};
 use crate::{Error, Key};
 use everleaf_pmem::{Fresh, Medium, Off, Pool, Word};
@@ -17,11 +18,19 @@ pub(super) struct Built<'p, M: Medium> {
     blocks: Vec<Fresh<'p, [Word], M>>,
     /// How many words of each are to be durable.
     lengths: Vec<usize>,
+    /// The blocks of records that arrays lead to.
+    records: Vec<Fresh<'p, [Word], M>>,
 }
 
 impl<'p, M: Medium> Built<'p, M> {
     pub(super) fn new(pool: &'p Pool<M>, records_max: usize) -> Self {
-        Self { pool, records_max, blocks: Vec::new(), lengths: Vec::new() }
+        Self { pool, records_max, blocks: Vec::new(), lengths: Vec::new(), records: Vec::new() }
+    }
+
+    /// Takes the block of a record in, if it has one: what an array is to have.
+    pub(super) fn take(&mut self, Brought { payload, block }: Brought<'p, M>) -> NonZeroU64 {
+        self.records.extend(block);
+        payload
     }
 
     fn add(&mut self, block: Fresh<'p, [Word], M>, length: usize) -> Off<Word> {
@@ -52,15 +61,15 @@ impl<'p, M: Medium> Built<'p, M> {
     }
 
     /// An array of some entries, with room for as many more, up to the most that there may be.
-    pub(super) fn array<K: Key + ?Sized>(&mut self, entries: &[(K::Owned, NonZeroU64)]) -> Result<Off<Word>, Error> {
-        let array = self.pool.alloc_words(room_for::<K>(entries, self.records_max))?;
-        let length = block::write_array::<K, M>(self.pool, &array, entries);
+    pub(super) fn array<K: Key + ?Sized, F: Form>(&mut self, entries: &[(K::Owned, NonZeroU64)]) -> Result<Off<Word>, Error> {
+        let array = self.pool.alloc_words(room_for::<K, F>(entries, self.records_max))?;
+        let length = F::write::<K, M>(self.pool, &array, entries);
         Ok(self.add(array, length))
     }
 
     /// A tree of entries in ascending order, with a top of its own, or not: its outermost block. `fits` says
     /// which may be in one array, and is told whether these are all of them.
-    pub(super) fn tree<K: Key + ?Sized>(
+    pub(super) fn tree<K: Key + ?Sized, F: Form>(
         &mut self,
         entries: &[(K::Owned, NonZeroU64)],
         has_top: bool,
@@ -71,8 +80,8 @@ impl<'p, M: Medium> Built<'p, M> {
         let mut outermost = Off::NULL;
         while let Some((entries, above)) = pending.pop() {
             let is_top = has_top && above.is_none();
-            let off = if !is_top && (entries.len() == 1 || words_of::<K>(entries) < block::SHARED_WORDS_MAX && fits(entries, above.is_none())) {
-                self.array::<K>(entries)?
+            let off = if !is_top && (entries.len() == 1 || F::words_of::<K>(entries) < block::SHARED_WORDS_MAX && fits(entries, above.is_none())) {
+                self.array::<K, F>(entries)?
             } else {
                 let (first, last) = (entries[0].0.borrow(), entries[entries.len() - 1].0.borrow());
                 let level = if is_top { 0 } else { block::shared::<K>(first, last) };
@@ -105,19 +114,14 @@ fn capacity_for(children: usize, records_max: usize) -> usize {
 }
 
 /// Size in words of an array of these entries, with room for as many more, up to the most that there may be.
-fn room_for<K: Key + ?Sized>(entries: &[(K::Owned, NonZeroU64)], records_max: usize) -> usize {
+fn room_for<K: Key + ?Sized, F: Form>(entries: &[(K::Owned, NonZeroU64)], records_max: usize) -> usize {
     let whole_lines = |records: usize| (1 + records).next_multiple_of(block::LINE_WORDS);
-    let records = words_of::<K>(entries);
+    let records = F::words_of::<K>(entries);
     let with_more = whole_lines(records * (2 * entries.len()).min(records_max).max(entries.len()) / entries.len());
     with_more.min(block::SHARED_WORDS_MAX).max(whole_lines(records))
 }
 
-/// Words that the records of these entries take.
-fn words_of<K: Key + ?Sized>(entries: &[(K::Owned, NonZeroU64)]) -> usize {
-    entries.iter().map(|(key, _)| block::size(block::length::<K>(key.borrow()))).sum()
-}
-
-impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
+impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     /// Builds blocks and makes them durable and known: the outermost. Nobody can reach them; from here on somebody will. Nothing has changed after an error.
     fn make<'p>(&'p self, build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>) -> Result<Off<Word>, Error> {
         let mut built = Built::new(&self.pool, self.records_max);
@@ -130,13 +134,14 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     pub(super) fn publish(&self, built: Built<'_, M>) -> Result<(), Error> {
         let pool = &*self.pool;
         let flushed: Vec<_> = built.blocks.into_iter().zip(built.lengths).map(|(block, length)| block.flush_first(length * size_of::<Word>())).collect();
-        let durable = pool.fence_all(flushed);
+        let records: Vec<_> = built.records.into_iter().map(Fresh::flush).collect();
+        let (durable, records) = pool.fence_all((flushed, records));
         let offs: Vec<u64> = durable.iter().map(|block| block.off().bytes()).collect();
         self.lines.begin(&offs)?;
         let sizes = offs.iter().map(|off| Ok(self.tell(Off::new(*off))?.map(|(words, _)| words.len()))).collect::<Result<Vec<_>, Error>>();
         let sizes = sizes.inspect_err(|_| offs.iter().flat_map(|off| self.lines.of(*off)).for_each(Latch::give_up))?;
         sizes.into_iter().flatten().for_each(|words| self.count_array(words));
-        durable.into_iter().for_each(|block| _ = block.release());
+        durable.into_iter().chain(records).for_each(|block| _ = block.release());
         Ok(())
     }
 
@@ -195,20 +200,24 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// Adds a key of which no child has the digit.
     #[cold]
-    pub(super) fn add_array(&self, way: &Way<'_>, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
+    pub(super) fn add_array<'p>(&'p self, way: &Way<'_>, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
         let node = &way.last;
         if node.level > 0 && block::shared(self.sample_below(node)?.borrow(), key) < node.level {
             return self.add_above(key, value);
         }
         let digit = block::digit(key, node.level);
-        let entries = [(key.to_owned(), value)];
+        let brought = F::bring(&self.pool, key, value)?;
+        let array = |built: &mut Built<'p, M>| {
+            let payload = built.take(brought);
+            built.array::<K, F>(&[(key.to_owned(), payload)])
+        };
         let vacant = node.children().iter().position(|word| word.get() == 0);
         match if node.capacity == block::DIGITS { Some(digit) } else { vacant } {
-            Some(at) => self.put(node, (1 + at, digit), |built| built.array::<K>(&entries))?,
+            Some(at) => self.put(node, (1 + at, digit), array)?,
             None => {
                 let Some((above, step)) = &way.above else { unreachable!("a top has a word for each digit") };
                 let lock = self.replace((node.latch, node.version), (above, *step), |built| {
-                    let array = built.array::<K>(&entries)?;
+                    let array = array(built)?;
                     self.resized(built, node, Some((digit, array)))
                 })?;
                 self.give_up_inner(node, lock);
@@ -236,8 +245,10 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
             return Err(Stop::Restart);
         }
         let (node, step) = self.above(&trail, level)?;
+        let brought = F::bring(&self.pool, key, value)?;
         self.put(&node, (step.at, step.digit), |built| {
-            let array = built.array::<K>(&[(key.to_owned(), value)])?;
+            let payload = built.take(brought);
+            let array = built.array::<K, F>(&[(key.to_owned(), payload)])?;
             let children = [(block::digit::<K>(sample.borrow(), level), step.child), (block::digit(key, level), array)];
             built.inner(level, capacity_for(children.len(), self.records_max), children.into_iter())
         })?;
@@ -247,14 +258,12 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
 
     /// Adds a key to an array without room: a larger one takes its place, or several, below a node.
     #[cold]
-    pub(super) fn make_room(&self, node: &Inner<'_>, step: Step, array: &Array<'_>, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
+    pub(super) fn make_room<'p>(&'p self, node: &Inner<'_>, step: Step, array: &Array<'_>, key: &K, brought: Brought<'p, M>) -> Result<(), Stop> {
         let mut is_divided = false;
         let lock = self.replace((array.latch, array.version), (node, step), |built| {
-            let mut entries = vec![(key.to_owned(), value)];
-            for at in array.side.live() {
-                let record = array.record(at)?;
-                record.state::<K>().ok_or_else(|| array.damage(DAMAGED))?;
-                entries.push((record.key::<K>(), array.value(record)?));
+            let mut entries = vec![(key.to_owned(), built.take(brought))];
+            for at in F::live(array.side) {
+                entries.push(F::entry::<K, M>(&self.pool, array, at)?);
             }
             entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             let (first, last) = (entries[0].0.borrow(), entries[entries.len() - 1].0.borrow());
@@ -262,10 +271,10 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
                 return Err(array.damage("an array of keys that do not belong there, or twice"));
             }
             // One that is no larger does not take its place for a few: others would have to soon.
-            let is_larger = room_for::<K>(&entries, self.records_max) > array.words.len();
+            let is_larger = room_for::<K, F>(&entries, self.records_max) > array.words.len();
             let (all_max, words_max) = if is_larger { (self.records_max, usize::MAX) } else { (self.records_max / 4 * 3, array.words.len() / 4 * 3) };
-            let off = built.tree::<K>(&entries, false, |entries, is_all| match is_all {
-                true => entries.len() <= all_max && words_of::<K>(entries) <= words_max,
+            let off = built.tree::<K, F>(&entries, false, |entries, is_all| match is_all {
+                true => entries.len() <= all_max && F::words_of::<K>(entries) <= words_max,
                 false => entries.len() <= self.records_max,
             })?;
             is_divided = built.blocks.len() > 1;
@@ -274,37 +283,14 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         self.give_up_array(array, lock);
         self.splits.add(i64::from(is_divided));
         self.keys.add(1);
-        Ok(None)
+        Ok(())
     }
 
     /// Takes away the array of a key, if nothing in it counts: whether it was.
     #[cold]
     pub(super) fn drop_array(&self, key: &K) -> Result<bool, Error> {
-        let is_dropped = self.retry(|| {
-            let way = self.walk(key)?;
-            let Some((step, array)) = &way.end else { return Ok(false) };
-            if array.validated(Ok(array.side.live().next().is_some()))? {
-                return Ok(false);
-            }
-            let node = &way.last;
-            // It is waited for if somebody has it, so this comes before anything is locked.
-            let other = if way.above.is_some() && node.count() <= 2 {
-                let other = node.steps().find(|other| other.as_ref().is_ok_and(|other| other.at != step.at));
-                let other = node.validated(other.unwrap_or_else(|| Err(node.damage())))?;
-                Some((other, self.follow(node, other)?))
-            } else {
-                None
-            };
-            let lock = array.latch.lock_from(array.version)?;
-            match self.disown(&way, *step, other) {
-                Ok(()) => self.give_up_array(array, lock),
-                Err(stop) => {
-                    lock.release_unchanged();
-                    return Err(stop);
-                }
-            }
-            Ok(true)
-        })?;
+        let is_empty = |array: &Array<'_>| Ok(F::live(array.side).next().is_none().then_some(()));
+        let is_dropped = self.retry(|| self.try_drop(key, is_empty))?.is_some();
         if is_dropped {
             // A node is harmless where it is, too.
             _ = self.retry(|| self.shrink(key));
@@ -312,13 +298,38 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
         Ok(is_dropped)
     }
 
+    /// Takes away the array of a key, with all that counts in it, if `why` says so: what it has said.
+    pub(super) fn try_drop<T>(&self, key: &K, why: impl Fn(&Array<'_>) -> Result<Option<T>, Error>) -> Result<Option<T>, Stop> {
+        let way = self.walk(key)?;
+        let Some((step, array)) = &way.end else { return Ok(None) };
+        let Some(why) = array.validated(why(array))? else { return Ok(None) };
+        let node = &way.last;
+        // It is waited for if somebody has it, so this comes before anything is locked.
+        let other = if way.above.is_some() && node.count() <= 2 {
+            let other = node.steps().find(|other| other.as_ref().is_ok_and(|other| other.at != step.at));
+            let other = node.validated(other.unwrap_or_else(|| Err(node.damage())))?;
+            Some((other, self.follow(node, other)?))
+        } else {
+            None
+        };
+        let lock = array.latch.lock_from(array.version)?;
+        match self.disown(&way, *step, other) {
+            Ok(()) => self.give_up_array(array, lock),
+            Err(stop) => {
+                lock.release_unchanged();
+                return Err(stop);
+            }
+        }
+        Ok(Some(why))
+    }
+
     /// Takes the word of a child, which is locked, out of the last node on its way, durably; and the node, if only one `other` is left.
     fn disown(&self, way: &Way<'_>, step: Step, other: Option<(Step, Child<'_>)>) -> Result<(), Stop> {
         let node = &way.last;
         let lock = node.latch.lock_from(node.version)?;
         let (Some((above, above_step)), Some((other, child))) = (&way.above, other) else {
-            // Before what is given up next is used again; in the worlds of the checker others fence before they come to do that.
-            // persist-equivalent(fence drop): as above.
+            // Before what is given up next is used again. (Of PFtree, where all that counts was taken away before, no world of the checker comes to do that
+            // without another fence.)
             self.lead(node, step.at, 0);
             return Ok(());
         };
@@ -337,7 +348,7 @@ impl<K: Key + ?Sized, M: Medium> Pf<K, M> {
     }
 
     /// Puts a smaller node in the place of the last on the way of a key, if it has become much too large.
-    fn shrink(&self, key: &K) -> Result<(), Stop> {
+    pub(super) fn shrink(&self, key: &K) -> Result<(), Stop> {
         let way = self.walk(key)?;
         let (Some((above, step)), node) = (&way.above, &way.last) else { return Ok(()) };
         let count = node.count();

@@ -295,7 +295,7 @@ fn sentinels(Scale(n): Scale) -> Vec<Experiment> {
 
 /// PFtree's study: caches that are in the power-fail domain, several threads.
 fn pftree(Scale(n): Scale) -> Vec<Experiment> {
-    let all = ["pf", "fast-fair"];
+    let all = ["pf", "roart", "fast-fair"];
     let case = |workload| {
         let shared = parameters(n / 2, 0, Measure::Time);
         Case { workload, parameters: Parameters { threads: 2, domain: Domain::Eadr.name().into(), ..shared } }
@@ -321,6 +321,13 @@ fn pftree(Scale(n): Scale) -> Vec<Experiment> {
             &all,
             mixes.into(),
             Some((Shape::Bars, "workload", metric::MEAN)),
+        ),
+        experiment(
+            "pftree-reopen",
+            "Opening radix trees after a crash",
+            &["pf", "roart"],
+            vec![Case { workload: workload("reopen", Some(RANDOM), Vec::new()), parameters: parameters(2 * n, 0, Measure::Recovery) }],
+            Some((Shape::Bars, "system", metric::RECOVERY)),
         ),
     ]
 }

@@ -168,29 +168,56 @@ pub(super) fn led_tail(evidence: &Evidence<'_>) -> Option<Judgement> {
     led_by_sentinels(evidence, "sentinels-tail", "mixed", metric::SEARCH_P99, [(0.831, 0.831), (0.87, 0.87)])
 }
 
-/// How many times as long as PFtree's operations those of FAST-FAIR take: alone by their phase, among others by their workload.
-fn radix_gains(evidence: &Evidence<'_>, alone: &[&'static str], mixed: &[&'static str], wanted: Wanted) -> Option<Judgement> {
+/// How many times as long as PFtree's operations those of others take: alone by their phase, among others by their workload.
+fn radix_gains(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'static str], mixed: &[&'static str]) -> Option<Judgement> {
     let alone = alone.iter().map(|phase| (*phase, ["pftree-micro", "micro", *phase, metric::MEAN]));
     let mixed = mixed.iter().map(|workload| (*workload, ["pftree-mixes", *workload, "run", metric::MEAN]));
-    let part = |(name, what)| Some(Part::ratio(format!("{name}: fast-fair"), "pf", evidence.ratio(what, "fast-fair", "pf")?, wanted));
-    Some(Judgement::of(&alone.chain(mixed).map(part).collect::<Option<Vec<_>>>()?))
+    let all: Vec<_> = alone.chain(mixed).collect();
+    // Older files have the first rival alone.
+    let rivals = rivals.iter().filter(|(rival, _)| *rival == FIRST_RIVAL || evidence.is_planned("pftree-micro", rival));
+    let part =
+        |(rival, wanted): &(&str, Wanted), (name, what)| Some(Part::ratio(format!("{name}: {rival}"), "pf", evidence.ratio(what, rival, "pf")?, *wanted));
+    let parts = rivals.flat_map(|rival| all.iter().map(|compared| part(rival, *compared)));
+    Some(Judgement::of(&parts.collect::<Option<Vec<_>>>()?))
 }
 
-pub(super) fn faster_than_b_trees(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let wanted = Wanted::ratio(1.1, 7.0, TIME_TOLERANCE);
-    radix_gains(evidence, &["insert", "search", "scan", "update", "delete"], &["50 % inserts", "5 % inserts"], wanted)
+const FIRST_RIVAL: &str = "fast-fair";
+
+pub(super) fn faster_than_others(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let rivals = [(FIRST_RIVAL, Wanted::ratio(1.1, 7.0, TIME_TOLERANCE)), ("roart", Wanted::ratio(1.2, 1.2, TIME_TOLERANCE))];
+    radix_gains(evidence, &rivals, &["insert", "search", "scan", "update", "delete"], &["50 % inserts", "5 % inserts"])
+}
+
+pub(super) fn searches_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let rivals = [(FIRST_RIVAL, Wanted::ratio(1.1, 7.0, TIME_TOLERANCE)), ("roart", Wanted::ratio(2.708 / 2.118, 2.708 / 2.118, TIME_TOLERANCE))];
+    radix_gains(evidence, &rivals, &["search"], &[])
+}
+
+pub(super) fn inserts_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
+    radix_gains(evidence, &[(FIRST_RIVAL, Wanted::ratio(1.1, 7.0, TIME_TOLERANCE)), ("roart", Wanted::ABOVE)], &["insert"], &[])
 }
 
 pub(super) fn other_operations(evidence: &Evidence<'_>) -> Option<Judgement> {
-    radix_gains(evidence, &["update", "delete", "scan"], &[], Wanted::ABOVE)
+    radix_gains(evidence, &[(FIRST_RIVAL, Wanted::ABOVE), ("roart", Wanted::ABOVE)], &["update", "delete", "scan"], &[])
+}
+
+pub(super) fn all_steps_from_roart(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let of = |phase, least| radix_part(evidence, phase, Wanted::between(least, f64::INFINITY));
+    Some(Judgement::of(&[of("search", 1.15)?, of("delete", 1.11)?, of("insert", 1.0)?, of("update", 1.0)?, of("scan", 1.0)?]))
+}
+
+/// How many times as long as PFtree's operations those of ROART take, by phase.
+fn radix_part(evidence: &Evidence<'_>, phase: &str, wanted: Wanted) -> Option<Part> {
+    Some(Part::ratio(phase, "pf", evidence.ratio(["pftree-micro", "micro", phase, metric::MEAN], "roart", "pf")?, wanted))
 }
 
 pub(super) fn inserts_among_lookups(evidence: &Evidence<'_>) -> Option<Judgement> {
-    radix_gains(evidence, &["insert"], &["50 % inserts"], Wanted::ABOVE)
+    radix_gains(evidence, &[(FIRST_RIVAL, Wanted::ABOVE), ("roart", Wanted::ABOVE)], &["insert"], &["50 % inserts"])
 }
 
 pub(super) fn lookups_among_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
-    radix_gains(evidence, &["search"], &["5 % inserts"], Wanted::ratio(1.2, 7.0, TIME_TOLERANCE))
+    let wanted = Wanted::ratio(1.2, 7.0, TIME_TOLERANCE);
+    radix_gains(evidence, &[(FIRST_RIVAL, wanted), ("roart", wanted)], &["search"], &["5 % inserts"])
 }
 
 pub(super) fn flushed_store(evidence: &Evidence<'_>) -> Option<Judgement> {
