@@ -121,8 +121,18 @@ struct Known {
     descriptors: Descriptors,
     /// Number of keys in leaves that have been read.
     keys: Counter,
-    /// In which order keys in records are.
+    /// Orders of leaves, and heads of their keys, where those are in records.
     orders: Orders,
+}
+
+/// What a leaf is come to for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Read,
+    /// To change what is there, or take it away.
+    Change,
+    /// To add a key, perhaps.
+    Add,
 }
 
 /// A leaf, and the version at which the router knew it.
@@ -171,20 +181,20 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok((leaf, self.known.descriptors.get(handle(number))))
     }
 
-    /// Finds the leaf of a key, for a reader or a writer, at a version at which the router knew it. `start` is a way there that was found before, if it has not
+    /// Finds the leaf of a key, at a version at which the router knew it. `start` is a way there that was found before, if it has not
     /// been used up.
     #[inline(always)]
-    fn reach(&self, wide: Option<Wide>, key: &K, place: Place, writes: bool, start: &mut Option<Route>) -> Result<Reached<'_, LINES>, Restart> {
+    fn reach(&self, wide: Option<Wide>, key: &K, place: Place, purpose: Purpose, start: &mut Option<Route>) -> Result<Reached<'_, LINES>, Restart> {
         let way = match start.take() {
             Some(route) => self.router.along(&route),
             None => self.router.seek(wide, key)?,
         };
         let (leaf, descriptor) = self.leaf(way.leaf)?;
         probe::prefetch(leaf.home(place));
-        if writes && !K::WHOLE {
+        if purpose == Purpose::Add && !K::WHOLE {
             self.known.orders.prefetch_head(way.leaf, place.home());
         }
-        let version = if writes { descriptor.latch().read_idle() } else { descriptor.latch().read() };
+        let version = if purpose == Purpose::Read { descriptor.latch().read() } else { descriptor.latch().read_idle() };
         way.validate()?;
         let version = version.map_err(|Restart| self.wake(way.leaf))?;
         Ok(Reached { way, leaf, descriptor, version })
@@ -230,7 +240,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     #[inline(always)]
     fn try_look_up(&self, wide: Option<Wide>, key: &K, place: Place, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let Reached { leaf, descriptor, version, .. } = self.reach(wide, key, place, false, start)?;
+        let Reached { leaf, descriptor, version, .. } = self.reach(wide, key, place, Purpose::Read, start)?;
         let found = descriptor.find(wide, &self.pool, leaf, key, place);
         descriptor.latch().validate(version)?;
         Ok(found.map(|found| found.map(|(_, value)| value)))
@@ -277,7 +287,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         when: When,
         start: &mut Option<Route>,
     ) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let reached = self.reach(wide, key, place, true, start)?;
+        let purpose = if when == When::Present { Purpose::Change } else { Purpose::Add };
+        let reached = self.reach(wide, key, place, purpose, start)?;
         let Reached { leaf, descriptor, version, .. } = reached;
         let found = match descriptor.find(wide, &self.pool, leaf, key, place) {
             Ok(found) => found,
@@ -343,7 +354,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     #[inline(always)]
     fn try_take(&self, wide: Option<Wide>, key: &K, place: Place, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let Reached { way, leaf, descriptor, version } = self.reach(wide, key, place, true, start)?;
+        let Reached { way, leaf, descriptor, version } = self.reach(wide, key, place, Purpose::Change, start)?;
         let (slot, old) = match descriptor.find(wide, &self.pool, leaf, key, place) {
             Ok(Some(found)) => found,
             absent => {

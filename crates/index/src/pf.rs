@@ -414,7 +414,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             if block::shared(sample.borrow(), key) <= way.last.level {
                 return self.add_above(key, value);
             }
-            // Not in vain, if somebody is just appending.
+            // While somebody appends no record is written that would only be thrown away.
             array.latch.validate_idle(array.version)?;
             let Brought { payload, block } = F::bring(&self.pool, key, value)?;
             let Some(at) = F::room(array, key, self.records_max) else {

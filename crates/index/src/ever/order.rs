@@ -1,4 +1,4 @@
-//! What DRAM knows of the order of a leaf's keys, where they are in records. To sort a leaf by those is to read all of them, which is most of what a scan costs.
+//! What DRAM knows of the order of a leaf's keys, where they are in records. To sort a leaf by those is to read all of them: most of what a scan costs.
 //!
 //! ```text
 //! line 0        version of the latch, 0 = none yet, or being written | numbers of slots + 1 in the order of their keys, a byte each, 0 behind the last
@@ -12,9 +12,9 @@
 //!
 //! A *head* is 32 bits of the key in a slot that counts: the eight bytes behind those that all keys of the range share, less the base, which is what the low
 //! fence has there, and shifted as far as the range takes. So of two heads that differ the lower one is of the lower key, and the leaf is sorted without a look
-//! at a record; if two are equal, their keys are read. Whoever adds a key stores its head before its fingerprint; to replace a value changes none. What readers
-//! take for heads are, then, if the version of the latch is the same behind: those of a slot change when it is vacant, and a frame when the leaf is latched,
-//! or when there is none yet and nobody adds.
+//! at a record; if two are equal, their keys are read. Whoever adds a key stores its head before its fingerprint; to replace a value changes none.
+//! Readers take heads for right if the version of the latch is the same behind: the head of a slot that counts does not change, and a frame is replaced under
+//! the latch alone. (A first frame is also left by who holds the right to append; readers look at heads only if they have seen a frame, which is stored last.)
 //!
 //! A leaf begins without a frame, and has one when it is divided, or when a scan has had to read its keys. The halves keep that of the whole, and no key is
 //! read, until heads tell too little: then both get frames of their own.
@@ -81,15 +81,16 @@ impl ByHeads {
         self.words[..self.count].iter().map(|word| ((word >> 8) as u32, (word & 0xff) as usize))
     }
 
-    /// Whether no two heads are equal.
+    /// A bit for each slot whose head another one has, too.
     #[inline(always)]
-    pub(super) fn differ(&self) -> bool {
-        self.words[..self.count].windows(2).all(|pair| pair[0] >> 8 != pair[1] >> 8)
+    pub(super) fn ties(&self) -> u64 {
+        let equal = self.words[..self.count].windows(2).filter(|pair| pair[0] >> 8 == pair[1] >> 8);
+        equal.fold(0, |ties, pair| ties | 1 << (pair[0] & 0xff) | 1 << (pair[1] & 0xff))
     }
 
     /// Whether they differ, and by so much that they will when keys are added between them, too.
     pub(super) fn tell_apart(&self) -> bool {
-        self.differ() && self.count > 0 && self.words[self.count - 1] - self.words[0] >= APART << 8
+        self.ties() == 0 && self.count > 0 && self.words[self.count - 1] - self.words[0] >= APART << 8
     }
 }
 
@@ -324,7 +325,9 @@ mod tests {
             expected.sort();
             assert!(sorted.slots().eq(expected), "{heads:?}");
             let differ = heads[..keys.len()].windows(2).all(|pair| pair[0] < pair[1]);
-            assert!(sorted.differ() == differ && (differ || !sorted.tell_apart()));
+            let tied = |at: usize| heads[..keys.len()].iter().filter(|head| **head == heads[at]).count() > 1;
+            assert_eq!(sorted.ties(), (0..keys.len()).filter(|at| tied(*at)).fold(0, |ties, at| ties | 1 << slot(at)));
+            assert!(differ || !sorted.tell_apart());
             told[usize::from(differ)] += 1;
             let kept = orders.frame(leaf(7)).unwrap();
             assert!((0..keys.len()).all(|at| kept.head_of(&keys[at][..]) == heads[at]));

@@ -95,12 +95,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 false => Ok(key),
             }
         };
-        let last = key_of(placed.len() - 1)?;
-        let (at, separator) = if fences.high.is_none() && *key > *last.borrow() {
-            (placed.len(), K::separator(last.borrow(), key))
-        } else {
-            let half = placed.len() / 2;
-            (half, K::separator(key_of(half - 1)?.borrow(), key_of(half)?.borrow()))
+        // Of the last leaf alone.
+        let last = if fences.high.is_none() { Some(key_of(placed.len() - 1)?) } else { None };
+        let (at, separator) = match last.filter(|last| *key > *last.borrow()) {
+            Some(last) => (placed.len(), K::separator(last.borrow(), key)),
+            None => {
+                let half = placed.len() / 2;
+                (half, K::separator(key_of(half - 1)?.borrow(), key_of(half)?.borrow()))
+            }
         };
         if separator <= fences.low || fences.high.as_ref().is_some_and(|high| separator >= *high) {
             return Err(damaged("a leaf with keys beyond its range"));

@@ -92,8 +92,8 @@ pub(crate) trait Form: Send + Sync + 'static {
     /// Has a record count no longer, durably.
     fn kill<M: Medium>(pm: &Pm<M>, array: &Array<'_>, at: usize) -> Result<(), Error>;
 
-    /// Asks for what [`Form::gather`] reads outside of the array. A hint.
-    fn ask<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, at: usize, skip: usize);
+    /// Asks for what [`Form::gather`] reads outside of the array, for all records. A hint.
+    fn ask<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, skip: usize);
 
     /// What a scan needs of a record that counts, whose key has `skip` bytes in common with the others.
     fn gather<'a, K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'a>, at: usize, skip: usize) -> Result<Self::Gathered<'a>, Error>;
@@ -229,7 +229,7 @@ impl Form for Direct {
     }
 
     #[inline(always)]
-    fn ask<K: Key + ?Sized, M: Medium>(_: &Pm<M>, _: &Array<'_>, _: usize, _: usize) {}
+    fn ask<K: Key + ?Sized, M: Medium>(_: &Pm<M>, _: &Array<'_>, _: usize) {}
 
     #[inline(always)]
     fn gather<'a, K: Key + ?Sized, M: Medium>(_: &Pm<M>, array: &Array<'a>, at: usize, _: usize) -> Result<(Entry, Record<'a>), Error> {
@@ -418,10 +418,12 @@ impl Form for Pointers {
     }
 
     #[inline(always)]
-    fn ask<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, at: usize, skip: usize) {
-        match array.words.get(at).map_or(0, |word| word.get() & ADDRESS) {
-            record if K::WHOLE => pm.prefetch::<1>(record),
-            record => record::Record::prefetch_head(pm, record, skip),
+    fn ask<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, skip: usize) {
+        for word in array.side.marked().filter_map(|at| array.words.get(at)) {
+            match word.get() & ADDRESS {
+                record if K::WHOLE => pm.prefetch::<1>(record),
+                record => record::Record::prefetch_head(pm, record, skip),
+            }
         }
     }
 

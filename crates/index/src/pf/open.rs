@@ -4,7 +4,7 @@
 use super::block::{self, Shape};
 use super::form::{Form, Located};
 use super::seek::Sought;
-use super::side::{Lines, Side};
+use super::side::{Known, Lines, Side};
 use super::structure::Built;
 use super::{DAMAGED, Pf, TreeRoot};
 use crate::counter::Counter;
@@ -106,7 +106,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         let (common, records): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         check_prefixes(&nodes, &common.into_iter().flatten().collect::<Vec<_>>())?;
         if F::block_size::<K>().is_some() {
-            check_apart(blocks.chain(records.into_iter().flatten()).collect())?;
+            check_apart(blocks.chain(records.into_iter().flatten()).chain([(tree.root.bytes(), size_of::<TreeRoot>())]).collect())?;
         }
         Ok(tree)
     }
@@ -226,8 +226,11 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 }
                 found.push(key);
             }
-            let side = Side::of(&self.lines, node.off.bytes(), self.lines.rest_from(node.off.bytes()).unwrap_or(&[]), words.len() / block::LINE_WORDS);
-            if !F::live(side).eq(records.iter().filter(|record| record.payload.is_some()).map(|record| record.at)) {
+            let (off, lines) = (node.off.bytes(), words.len() / block::LINE_WORDS);
+            // Else it is not known at all.
+            let known = self.lines.rest_from(off).ok().filter(|places| matches!(places[0].beside.known(), Known::Array { lines: known } if known == lines));
+            let known = known.map(|places| F::live(Side::of(&self.lines, off, places, lines)));
+            if !known.is_some_and(|known| known.eq(records.iter().filter(|record| record.payload.is_some()).map(|record| record.at))) {
                 return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array of which other records are known than it has").into());
             }
             (keys, arrays) = (keys + found.len() as u64, arrays + 1);

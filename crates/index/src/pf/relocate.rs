@@ -47,7 +47,8 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(first..=trail.nodes.len())
     }
 
-    /// Moves the first record that is to leave, from a word of the array of a key on: the word behind, if there was one.
+    /// Moves the first record that is to leave, from a word of the array of a key on: the word behind, if there was one. If the array is divided meanwhile,
+    /// some records wait for the next time.
     fn relocate_record(&self, key: &K, from: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<usize>, Stop> {
         let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
         for at in F::live(array.side).filter(|at| *at >= from) {

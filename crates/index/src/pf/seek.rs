@@ -74,7 +74,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     fn read_array<'a>(&self, sought: &Sought<'a>, direction: Direction, records: &mut Vec<F::Gathered<'a>>, entries: &mut Vec<Entry>) -> Result<(), Stop> {
         let (array, skip) = (&sought.array, sought.depth());
         records.clear();
-        F::live(array.side).for_each(|at| F::ask::<K, M>(&self.pool, array, at, skip));
+        F::ask::<K, M>(&self.pool, array, skip);
         let read = F::live(array.side).try_for_each(|at| {
             records.push(F::gather::<K, M>(&self.pool, array, at, skip)?);
             Ok(())

@@ -328,8 +328,8 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         let node = &way.last;
         let lock = node.latch.lock_from(node.version)?;
         let (Some((above, above_step)), Some((other, child))) = (&way.above, other) else {
-            // Before what is given up next is used again. (Of PFtree, where all that counts was taken away before, no world of the checker comes to do that
-            // without another fence.)
+            // Durable before the array is given up, whose memory may be used again. Of PFtree no world of the checker needs this fence: all records had been
+            // taken away before, and another one comes before the memory is used. Of ROART it is what acknowledges the removal.
             self.lead(node, step.at, 0);
             return Ok(());
         };
