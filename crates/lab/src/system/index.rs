@@ -66,8 +66,10 @@ fn is_about_transactions(name: &str) -> bool {
 }
 
 /// Whether an index of this name leaves behind what the next opening begins with. Ever has no need to for integers: it serves before it has read its leaves.
+/// Trees of which every node persists are read as they are.
 fn leaves_image<K: Class + ?Sized>(name: &str) -> bool {
-    !(K::WHOLE && (name == "ever" || name.starts_with("ever-")))
+    let is_one_of = |families: &[&str]| families.iter().any(|family| name.strip_prefix(family).is_some_and(|size| size.is_empty() || size.starts_with('-')));
+    !(K::WHOLE && is_one_of(&["ever"]) || is_one_of(&["fast-fair", "circ", "pf", "roart"]))
 }
 
 impl Class for u64 {
