@@ -194,9 +194,10 @@ mod tests {
         for (paper, ids, experiments) in [
             ("nv", ["D21", "D22", "D23"].as_slice(), ["nv-counts"].as_slice()),
             ("nv", &["D24"], &["nv-reopen"]),
-            // By a range of one metric; by nothing but the layout; not at all, with systems that are missing, and by nature.
+            // By a range of one metric; by nothing but the layout; by one experiment of its paper; not at all, by nature and for want of a machine.
             ("all", &["A4", "B3"], &["isle-counts"]),
-            ("all", &["D1", "D30", "E14"], &[]),
+            ("all", &["E14"], &["pftree-reopen"]),
+            ("all", &["D1", "D30", "E15"], &[]),
         ] {
             let (found, claims) = of(paper, ids).unwrap();
             assert!(found == experiments && claims == ids, "{ids:?}: {found:?}, {claims:?}");
