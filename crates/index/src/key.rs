@@ -27,6 +27,11 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
     /// Number of leading bytes in which two keys agree; every key between them has those bytes too.
     fn shared(&self, other: &Self) -> usize;
 
+    /// Number of leading bytes that all keys from this one up to `high` have; none where there is no end.
+    fn shared_up_to(&self, high: Option<&Self>) -> usize {
+        high.map_or(0, |high| self.shared(high))
+    }
+
     /// Compares `self` with the key of an entry, given that both begin with the same `skip` bytes.
     ///
     /// # Errors

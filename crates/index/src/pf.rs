@@ -416,11 +416,12 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             }
             // While somebody appends no record is written that would only be thrown away.
             array.latch.validate_idle(array.version)?;
-            let Brought { payload, block } = F::bring(&self.pool, key, value)?;
+            let brought = F::bring(&self.pool, key, value)?;
             let Some(at) = F::room(array, key, self.records_max) else {
-                self.make_room(&way.last, *step, array, key, Brought { payload, block })?;
+                self.make_room(&way.last, *step, array, key, brought)?;
                 return Ok(None);
             };
+            let Brought { payload, block } = brought;
             let block = block.map(|block| self.pool.seal(block));
             let appending = array.latch.append_from(array.version)?;
             F::append(&*self.pool, array, at, key, payload);

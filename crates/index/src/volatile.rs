@@ -224,7 +224,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
             return Err(everleaf_pmem::Error::corrupt(record, "a record whose key lies beyond the range of its leaf").into());
         }
         let lower_skip = low.borrow().shared(separator.borrow());
-        let upper_skip = high.as_ref().map_or(0, |high| separator.borrow().shared(high.borrow()));
+        let upper_skip = separator.borrow().shared_up_to(high.as_ref().map(Borrow::borrow));
         // A damaged record is found out here, before anything has changed.
         let lower = self.rehead(skip, lower_skip, lower)?;
         let upper = self.rehead(skip, upper_skip, upper)?;
@@ -262,7 +262,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         }
         let [Fences { low, .. }, Fences { high, .. }] = pair.fences();
         let high: Option<&K> = high.as_ref().map(Borrow::borrow);
-        let skip = high.map_or(0, |high| low.borrow().shared(high));
+        let skip = low.borrow().shared_up_to(high);
         let entries = [left, right].map(|leaf| self.rehead(leaf.skip(), skip, &leaf.entries()));
         let [Ok(mut entries), Ok(upper)] = entries else {
             // A damaged record: leave both as they are, a read will report it.

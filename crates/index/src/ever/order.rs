@@ -108,7 +108,7 @@ pub(super) struct Frame {
 impl Frame {
     /// That of a range.
     pub(super) fn new<K: Key + ?Sized>(low: &K, high: Option<&K>) -> Self {
-        let skip = high.map_or(0, |high| low.shared(high));
+        let skip = low.shared_up_to(high);
         let base = low.head(skip);
         let span = high.map_or(u64::MAX, |high| high.head(skip)).wrapping_sub(base);
         Self { base, skip, shift: (u64::BITS - span.leading_zeros()).saturating_sub(u32::BITS) }
@@ -200,12 +200,7 @@ impl Orders {
         Some(ByHeads { words, count })
     }
 
-    /// The heads of a leaf have a frame.
-    pub(super) fn is_framed(&self, leaf: Number) -> bool {
-        self.0.get(place(leaf)).is_some_and(|order| order.shape.load(Relaxed) != 0)
-    }
-
-    /// The frame of a leaf that nobody else writes to.
+    /// The frame of a leaf. Which one it is counts if nobody else writes to the leaf.
     pub(super) fn frame(&self, leaf: Number) -> Option<Frame> {
         self.0.get(place(leaf))?.frame()
     }
@@ -317,7 +312,7 @@ mod tests {
             let keys = &keys[..keys.len().min(SLOTS_MAX)];
             let slot = |at: usize| (at * 5 + round) % SLOTS_MAX;
             let slots = (0..keys.len()).fold(0, |slots, at| slots | 1 << slot(at));
-            assert!(orders.by_heads(leaf(7), slots).is_none() && !orders.is_framed(leaf(7)), "nobody has framed them");
+            assert!(orders.by_heads(leaf(7), slots).is_none() && orders.frame(leaf(7)).is_none(), "nobody has framed them");
             orders.set(leaf(7), frame, (0..keys.len() / 2).map(|at| (slot(at), heads[at])));
             (keys.len() / 2..keys.len()).for_each(|at| orders.add(leaf(7), slot(at), &keys[at][..]));
             let sorted = orders.by_heads(leaf(7), slots).unwrap();

@@ -186,7 +186,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if descriptor.latch().validate_idle(version).is_ok() {
             orders.leave(number, version, &Sorted::of(sorted.iter().map(|placed| placed.slot)));
         }
-        if !orders.is_framed(number)
+        if orders.frame(number).is_none()
             && let Ok(appending) = descriptor.latch().append_from(version)
         {
             let frame = Frame::new(fences.low.borrow(), fences.high.as_ref().map(Borrow::borrow));

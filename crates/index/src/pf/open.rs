@@ -4,9 +4,9 @@
 use super::block::{self, Shape};
 use super::form::{Form, Located};
 use super::seek::Sought;
-use super::side::{Known, Lines, Side};
+use super::side::{Lines, Side};
 use super::structure::Built;
-use super::{DAMAGED, Pf, TreeRoot};
+use super::{Child, DAMAGED, Pf, TreeRoot};
 use crate::counter::Counter;
 use crate::image::Gate;
 use crate::latch::check_apart;
@@ -226,11 +226,13 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 }
                 found.push(key);
             }
-            let (off, lines) = (node.off.bytes(), words.len() / block::LINE_WORDS);
-            // Else it is not known at all.
-            let known = self.lines.rest_from(off).ok().filter(|places| matches!(places[0].beside.known(), Known::Array { lines: known } if known == lines));
-            let known = known.map(|places| F::live(Side::of(&self.lines, off, places, lines)));
-            if !known.is_some_and(|known| known.eq(records.iter().filter(|record| record.payload.is_some()).map(|record| record.at))) {
+            // While nobody writes, no version is looked at.
+            let places = self.lines.rest_from(node.off.bytes()).ok();
+            let Some(Child::Array(known)) = places.map(|places| self.known(node.off, places, 0)).transpose()? else {
+                return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array that is not known to be one").into());
+            };
+            let live = records.iter().filter(|record| record.payload.is_some()).map(|record| record.at);
+            if known.words.len() != words.len() || !F::live(known.side).eq(live) {
                 return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array of which other records are known than it has").into());
             }
             (keys, arrays) = (keys + found.len() as u64, arrays + 1);

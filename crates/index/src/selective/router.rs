@@ -90,7 +90,7 @@ pub struct Fences<K: Key + ?Sized> {
 impl<K: Key + ?Sized> Fences<K> {
     /// Number of leading bytes that all keys of the range share.
     pub(crate) fn skip(&self) -> usize {
-        self.high.as_ref().map_or(0, |high| self.low.borrow().shared(high.borrow()))
+        self.low.borrow().shared_up_to(self.high.as_ref().map(Borrow::borrow))
     }
 }
 

@@ -202,13 +202,12 @@ pub(super) fn other_operations(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 pub(super) fn all_steps_from_roart(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let of = |phase, least| radix_part(evidence, phase, Wanted::between(least, f64::INFINITY));
-    Some(Judgement::of(&[of("search", 1.15)?, of("delete", 1.11)?, of("insert", 1.0)?, of("update", 1.0)?, of("scan", 1.0)?]))
-}
-
-/// How many times as long as PFtree's operations those of ROART take, by phase.
-fn radix_part(evidence: &Evidence<'_>, phase: &str, wanted: Wanted) -> Option<Part> {
-    Some(Part::ratio(phase, "pf", evidence.ratio(["pftree-micro", "micro", phase, metric::MEAN], "roart", "pf")?, wanted))
+    let part = |(phase, least)| {
+        let ratio = evidence.ratio(["pftree-micro", "micro", phase, metric::MEAN], "roart", "pf")?;
+        Some(Part::ratio(phase, "pf", ratio, Wanted::between(least, f64::INFINITY)))
+    };
+    let least = [("search", 1.15), ("delete", 1.11), ("insert", 1.0), ("update", 1.0), ("scan", 1.0)];
+    Some(Judgement::of(&least.into_iter().map(part).collect::<Option<Vec<_>>>()?))
 }
 
 pub(super) fn inserts_among_lookups(evidence: &Evidence<'_>) -> Option<Judgement> {

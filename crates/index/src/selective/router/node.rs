@@ -286,7 +286,7 @@ impl<K: Key + ?Sized> Separators<K> {
     pub(super) fn fill<const FANOUT: usize>(&self, node: &Node<FANOUT>, level: u8, entries: &[Entry<K>], high: Option<&K>) {
         let low: &K = entries[0].0.borrow();
         // Lows ascend, so what the first and the last one share is shared by all.
-        let fenced = high.map_or(0, |high| low.shared(high));
+        let fenced = low.shared_up_to(high);
         let shared = if let [_, first, .., last] = entries { first.0.borrow().shared(last.0.borrow()) } else { fenced };
         let exposed = shared >= fenced + EXPOSED_GAIN;
         let shape = Shape { count: entries.len(), level, skip: if exposed { shared } else { fenced }, exposed, bounded: high.is_some() };

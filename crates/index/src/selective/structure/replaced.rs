@@ -189,7 +189,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Ok(None);
         }
         [left, right].into_iter().try_for_each(|leaf| self.examine(leaf))?;
-        let skip = left.skip().min(right.skip()).min(high.map_or(0, |high| low.shared(high)));
+        let skip = left.skip().min(right.skip()).min(low.shared_up_to(high));
         let mut entries = Vec::with_capacity(L::CAPACITY);
         for leaf in [left, right] {
             let start = entries.len();
