@@ -23,9 +23,6 @@ pub(crate) struct PoolArguments {
     /// Open the pool even if a failure of the machine may have torn it, to save what can be saved
     #[arg(long)]
     pub(crate) accept_dirty_shutdown: bool,
-    /// Put what the pool grows by on pages of 2 MiB, if it lies on a tmpfs: faster, but growing takes longer
-    #[arg(long)]
-    pub(crate) huge_pages: bool,
     /// Size that the pool has at once, with memory behind all of it, so that nobody waits for growth or for pages that are touched first; opening takes longer
     #[arg(long, default_value = "0", value_name = "BYTES")]
     pub(crate) prefault: ByteSize,
@@ -74,8 +71,8 @@ impl PoolArguments {
 
     /// How to create a store in a new pool.
     pub(crate) fn store_options(&self) -> Options {
-        let Self { size_max, domain, accept_dirty_shutdown, huge_pages, prefault, .. } = *self;
-        Options { size_max: size_max.0, domain, accept_dirty_shutdown, huge_pages, prefault: prefault.0, ..Options::default() }
+        let Self { size_max, domain, accept_dirty_shutdown, prefault, .. } = *self;
+        Options { size_max: size_max.0, domain, accept_dirty_shutdown, prefault: prefault.0, ..Options::default() }
     }
 
     /// How to open or create the pool.

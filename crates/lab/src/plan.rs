@@ -244,9 +244,9 @@ pub enum KeyKind {
 pub enum Memory {
     /// Memory without a file; systems that need one take the directory for temporary files.
     Anonymous,
-    /// Files in this directory.
+    /// Files in this directory, on pages as the file system makes them unasked.
     Directory(std::path::PathBuf),
-    /// Files in this directory, on pages of 2 MiB where it is one of a tmpfs; those that know of none ignore it.
+    /// Files in this directory, those of pools on pages of 2 MiB where it is one of a tmpfs, as they are unless somebody objects.
     HugePages(std::path::PathBuf),
 }
 
