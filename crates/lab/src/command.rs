@@ -132,7 +132,7 @@ pub struct Work {
     /// Put pools into files of this directory instead of memory without a file
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
-    /// Leave their pages as small as a tmpfs makes them, 4 KiB, where Everleaf asks for 2 MiB; servers and other engines have what they have
+    /// Leave pages of pools as small as a tmpfs makes them, 4 KiB, where they are of 2 MiB otherwise; other engines have what they have
     #[arg(long, requires = "directory")]
     small_pages: bool,
     /// Have memory found for all keys before the first is inserted, in pools; other engines have what they have
@@ -307,7 +307,7 @@ impl Work {
         if self.write_latency.iter().any(|added| *added > 0) && !measures.iter().any(|measure| measure.is_slowed()) {
             return Err(Error::Usage("--write-latency changes nothing that is counted; leave it out, or measure time, latency or recovery".into()));
         }
-        let memory = self.directory.clone().map_or(Memory::Anonymous, if self.small_pages { Memory::Directory } else { Memory::HugePages });
+        let memory = self.directory.clone().map_or(Memory::Anonymous, if self.small_pages { Memory::SmallPages } else { Memory::Directory });
         let mut cases = Vec::new();
         for (measure, name) in measures.iter().flat_map(|measure| self.workload.iter().map(move |name| (*measure, name))) {
             let (key, value_bytes) = if all_take_strings { workload::records(name) } else { workload::INTEGERS };

@@ -171,7 +171,7 @@ pub(crate) struct Place(Option<tempfile::TempDir>);
 impl Place {
     pub(crate) fn new(memory: &Memory, needs_file: bool) -> Result<Self, Error> {
         let parent = match memory {
-            Memory::Directory(path) | Memory::HugePages(path) => path.clone(),
+            Memory::Directory(path) | Memory::SmallPages(path) => path.clone(),
             Memory::Anonymous if needs_file => memory_directory(),
             Memory::Anonymous => return Ok(Self(None)),
         };

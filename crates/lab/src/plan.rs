@@ -244,16 +244,16 @@ pub enum KeyKind {
 pub enum Memory {
     /// Memory without a file; systems that need one take the directory for temporary files.
     Anonymous,
-    /// Files in this directory, on pages as the file system makes them unasked.
+    /// Files in this directory.
     Directory(std::path::PathBuf),
-    /// Files in this directory, those of pools on pages of 2 MiB where it is one of a tmpfs, as they are unless somebody objects.
-    HugePages(std::path::PathBuf),
+    /// Files in this directory, those of pools on pages as the file system makes them unasked, not of 2 MiB.
+    SmallPages(std::path::PathBuf),
 }
 
 impl Memory {
-    /// Whether files are to lie on pages of 2 MiB.
+    /// Whether pools are to lie on pages of 2 MiB, where that can be had.
     pub(crate) fn has_huge_pages(&self) -> bool {
-        matches!(self, Self::HugePages(_))
+        !matches!(self, Self::SmallPages(_))
     }
 
     /// Where files lie, for people; `None` without any.
@@ -261,7 +261,7 @@ impl Memory {
         match self {
             Self::Anonymous => None,
             Self::Directory(path) => Some(format!("files in {}", path.display())),
-            Self::HugePages(path) => Some(format!("files in {} on huge pages", path.display())),
+            Self::SmallPages(path) => Some(format!("files in {} on small pages", path.display())),
         }
     }
 }

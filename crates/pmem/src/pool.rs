@@ -51,7 +51,8 @@ pub struct PoolOptions {
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
     /// Puts what the pool grows by on pages of 2 MiB, where the file lies on a tmpfs and the system can (Linux 6.1): accesses miss the TLB less, and growth
-    /// takes less time. What the pool has already stays as it is, and what was put on them stays there, whoever opens it. Default true; false is for measuring.
+    /// takes less time. What the pool has already stays as it is, but for its last 2 MiB, and what was put on them stays there, whoever opens it. Default true;
+    /// false is for measuring.
     /// Persistent memory, a tmpfs that is mounted so, and memory of the process are on them in any case.
     pub huge_pages: bool,
     /// Size in bytes that the pool is to have at least, no more than it may grow to, with memory behind all of it: until more is needed, nobody waits for
@@ -603,6 +604,10 @@ fn open<M: Medium>(
             Err(error) if !options.accept_dirty_shutdown => return Err(error),
             survival => flaws.extend(survival.err()),
         }
+    }
+    // What was taken by who died as the pool grew has holes, and is no part of it.
+    if backing.is_in_memory() {
+        backing.trim(found.size as usize);
     }
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     let survives = domain.is_some_and(Domain::survives_power_failure);

@@ -349,7 +349,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         let workload = crate::workload::find(name).expect("a workload of its study");
         [1, 2].map(|threads| {
             let key = KeyKind::Bytes(24);
-            let memory = Memory::HugePages(memory_directory());
+            let memory = Memory::Directory(memory_directory());
             Case { workload: workload.clone(), parameters: Parameters { key, value_bytes: 100, threads, memory, ..parameters(n / 40, 0, Measure::Time) } }
         })
     });
