@@ -469,7 +469,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K
             })?;
             Ok(bound_behind::<K>(direction, || low, || high).into())
         };
-        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, |entry| *entry, visit))
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, |_| {}, with_key(&self.pool, |entry| *entry, visit))
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {

@@ -514,7 +514,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> OrderedIndex<K> for Pf<K, M, F> {
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
         let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| self.retry(|| self.gather_arrays(from, direction, entries)).map(LeafRead::from);
-        scan_leaves(&self.pool, from, direction, |entry| *entry, read, || {}, with_key(&self.pool, |entry| *entry, visit))
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, |_| {}, with_key(&self.pool, |entry| *entry, visit))
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {

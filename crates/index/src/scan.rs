@@ -1,4 +1,4 @@
-//! Scans: leaf by leaf, each found through the router by its fences, and read while nothing of it is put elsewhere.
+//! Scans: leaf by leaf, each found through the router by its fences, or beside the one before, and read while nothing of it is put elsewhere.
 
 use crate::record::Record;
 use crate::selective::leaf::Entry;
@@ -16,24 +16,43 @@ const ENTRIES: usize = 64;
 /// Steps of a binary search whose records are asked for at once, whichever way it goes.
 const STEPS_AHEAD: usize = 3;
 
+/// What is behind a leaf, as a scan goes.
+pub(crate) enum Behind<K: Key + ?Sized> {
+    /// Nothing.
+    End,
+    /// What is beyond the [`next_bound`].
+    From(Bound<K::Owned>),
+    /// A leaf to which whoever reads knows the way. If that is out of date when he takes it, the scan goes on behind the key that it has visited last, which is
+    /// in a record: the fence between the two need not be looked up, which is a string far from everything else.
+    Known,
+}
+
+impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for Behind<K> {
+    fn from(next: Option<Bound<K::Owned>>) -> Self {
+        next.map_or(Self::End, Self::From)
+    }
+}
+
 /// What a scan learns of a leaf, besides its entries.
 pub(crate) struct LeafRead<K: Key + ?Sized> {
-    /// The [`next_bound`] behind it.
-    pub next: Option<Bound<K::Owned>>,
+    /// Whether it lies beside the leaf that was read before, and neither has got another range since: then all of it is beyond what was visited, and no key is
+    /// asked, which might be damaged.
+    pub is_beside: bool,
+    pub behind: Behind<K>,
     /// The value of the key at the bound from which the scan goes on, if it was found there: the search for where to begin begins with it.
     pub sought: Option<NonZeroU64>,
 }
 
 impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for LeafRead<K> {
     fn from(next: Option<Bound<K::Owned>>) -> Self {
-        Self { next, sought: None }
+        Self { is_beside: false, behind: next.into(), sought: None }
     }
 }
 
-/// Visits the entries from a bound on: `visit` gets some of a leaf, in order, how many of them it is to visit, and room for a key. It is called twice for a
-/// leaf, and asks for the record that is [`AHEAD`] behind each that it visits. `read` gathers the leaf with which a scan begins at a bound, or goes on: what
-/// stands for its entries, ascending, and says what is behind it. `ask` asks for the first [`AHEAD`] records of the leaf behind the
-/// one that was read last, if it can tell: another hint.
+/// Visits the entries from a bound on: `visit` gets some of a leaf, in order, how many of them it is to visit, and room for a key. It is called three times for
+/// a leaf, and asks for the record that is [`AHEAD`] behind each that it visits. `read` gathers the leaf with which a scan begins at a bound, or goes on: what
+/// stands for its entries, ascending, and says what is behind it. `ask` is told when this many entries are left before the leaf behind the one that was read
+/// last, or fewer: twice [`AHEAD`], to ask for that leaf; and [`AHEAD`], to ask for its first records. Where a scan ends sooner, nothing was asked for in vain.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     pool: &Pool<M>,
@@ -41,7 +60,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     direction: Direction,
     entry: impl Fn(&T) -> Entry,
     mut read: impl FnMut(&Bound<K::Owned>, &mut Vec<T>) -> Result<LeafRead<K>, Error>,
-    ask: impl Fn(),
+    ask: impl Fn(usize),
     mut visit: impl FnMut(&[T], usize, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
 ) -> Result<(), Error> {
     let mut from: Bound<K::Owned> = from.map(K::to_owned);
@@ -50,7 +69,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     loop {
         // Records that the leaf links stay readable while the guard lives.
         let _guard = (!K::WHOLE).then(|| pool.pin());
-        let LeafRead { next, sought } = read(&from, &mut entries)?;
+        let LeafRead { is_beside, behind, sought } = read(&from, &mut entries)?;
         if direction == Direction::Reverse {
             entries.reverse();
         }
@@ -59,10 +78,10 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
                 Record::prefetch(pool, entry(found).value.get());
             }
         };
-        // In order, all that is beyond the bound is behind all that is not; in all leaves but the first it is everything, unless they have changed.
+        // In order, all that is beyond the bound is behind all that is not.
         let is_sought = is_first && from != Bound::Unbounded;
         let known = sought.and_then(|value| entries.iter().position(|one| entry(one).value == value));
-        let (mut start, mut end) = (known.unwrap_or(0), entries.len());
+        let (mut start, mut end) = (known.unwrap_or(0), if is_beside { 0 } else { entries.len() });
         let mut middle = match known {
             // It is the first, or the next one is.
             Some(at) => (at + usize::from(matches!(from, Bound::Excluded(_)))).min(end - 1),
@@ -85,19 +104,33 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             steps += 1;
         }
         (start..start + AHEAD).for_each(prefetch);
-        let found = &entries[start..];
-        let (before, last) = found.split_at(found.len().saturating_sub(AHEAD));
-        if visit(found, before.len(), &mut key)?.is_break() {
+        let mut found = &entries[start..];
+        for left in [2 * AHEAD, AHEAD] {
+            let (before, rest) = found.split_at(found.len().saturating_sub(left));
+            if visit(found, before.len(), &mut key)?.is_break() {
+                return Ok(());
+            }
+            ask(left);
+            found = rest;
+        }
+        if visit(found, found.len(), &mut key)?.is_break() {
             return Ok(());
         }
-        ask();
-        if visit(last, last.len(), &mut key)?.is_break() {
-            return Ok(());
+        match behind {
+            Behind::End => return Ok(()),
+            Behind::From(bound) => from = bound,
+            Behind::Known => {
+                // Without any the scan is still where it was.
+                if let Some(Entry { head, value }) = entries[start..].last().map(&entry) {
+                    K::read(pool, head, value, &mut key)?;
+                    from = Bound::Excluded(match from {
+                        Bound::Included(before) | Bound::Excluded(before) => std::mem::replace(&mut key, before),
+                        Bound::Unbounded => std::mem::take(&mut key),
+                    });
+                }
+            }
         }
-        match next {
-            Some(bound) => (from, is_first) = (bound, false),
-            None => return Ok(()),
-        }
+        is_first = false;
     }
 }
 

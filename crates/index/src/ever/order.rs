@@ -157,6 +157,16 @@ impl Orders {
         (order.version.load(Relaxed) == version).then(|| Sorted { bytes: bytemuck::cast(words.map(u64::to_le)), count })
     }
 
+    /// Whether somebody has left the order of a leaf at this version.
+    pub(super) fn is_at(&self, leaf: Number, version: u64) -> bool {
+        self.0.get(place(leaf)).is_some_and(|order| order.version.load(Relaxed) == version)
+    }
+
+    /// Asks for the order of a leaf. A hint.
+    pub(super) fn prefetch_order(&self, leaf: Number) {
+        self.0.get(place(leaf)).into_iter().for_each(probe::prefetch);
+    }
+
     /// Asks for what is known of a leaf. A hint.
     pub(super) fn prefetch(&self, leaf: Number) {
         self.0.get(place(leaf)).into_iter().for_each(probe::prefetch_lines);

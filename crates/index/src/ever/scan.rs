@@ -6,7 +6,7 @@ use super::leaf::{Descriptor, Leaf, Place};
 use super::order::{Frame, Sorted};
 use crate::latch::Restart;
 use crate::record::Record;
-use crate::scan::{AHEAD, LeafRead, next_bound, scan_leaves, scan_target};
+use crate::scan::{AHEAD, Behind, LeafRead, scan_leaves, scan_target};
 use crate::selective::leaf::{self, Placed};
 use crate::selective::router::{Fences, Route, Router, Target};
 use crate::{Direction, Error, Key};
@@ -72,18 +72,23 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // The way to the next leaf, while it is under the same node, and that has not changed.
         let next = Cell::new(None);
         let mut sorted = Vec::new();
-        let read = |from: &Bound<K::Owned>, found: &mut Vec<T>| loop {
-            match self.read_leaf(scan_target(from, direction), next.take(), direction, &mut sorted, found) {
-                Ok((leaf, beside)) => {
-                    next.set(beside);
-                    return leaf;
+        let read = |from: &Bound<K::Owned>, found: &mut Vec<T>| {
+            let mut start = next.take();
+            loop {
+                match self.read_leaf(scan_target(from, direction), start, direction, &mut sorted, found) {
+                    Ok((leaf, beside)) => {
+                        next.set(beside);
+                        return leaf;
+                    }
+                    Err(Restart) => schedule::spin(),
                 }
-                Err(Restart) => schedule::spin(),
+                // The leaf may have changed, and the way not: a leaf is given up after its node has changed.
+                start = start.filter(|route| self.router.validate(route).is_ok());
             }
         };
-        let ask = || {
+        let ask = |left| {
             let beside = next.take();
-            beside.iter().for_each(|next| self.prefetch_records(next, direction));
+            beside.iter().for_each(|next| if left > AHEAD { self.prefetch_leaf(next) } else { self.prefetch_records(next, direction) });
             next.set(beside);
         };
         scan_leaves(&self.pool, from, direction, T::entry, read, ask, visit)
@@ -111,12 +116,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if is_first {
             self.prefetch(&route);
         }
-        next.iter().for_each(|next| self.prefetch(next));
-        // A leaf of integers is done sooner than the next one comes.
-        if K::WHOLE
-            && let Some(after) = next.as_ref().and_then(|next| self.router.beside(next, direction))
-        {
-            self.prefetch(&after);
+        if let Some(next) = &next {
+            if K::WHOLE {
+                // A leaf of integers is done sooner than the next one comes.
+                self.prefetch(next);
+                self.router.beside(next, direction).iter().for_each(|after| self.prefetch(after));
+            } else if let Ok((_, descriptor)) = self.leaf(next.leaf) {
+                // The rest when the scan comes closer.
+                probe::prefetch(descriptor);
+                self.known.orders.prefetch_order(next.leaf);
+            }
         }
         let version = descriptor.latch().read();
         let Ok(version) = version else {
@@ -128,10 +137,21 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let wide = Wide::get();
         // Integers are in the leaf, and sorted sooner than an order is read.
         let order = if K::WHOLE { None } else { self.order_of(&route, leaf, descriptor, version) };
-        let bound = match order {
+        // By its hash. What is damaged is met in the search by order.
+        let sought = match target {
+            Target::At(key) | Target::Below(key) if is_first && !K::WHOLE => Some((key, Place::of::<LINES>(key.token()))),
+            _ => None,
+        };
+        let outcome = match order {
             Some(order) => {
                 found.extend(order.slots().filter_map(|slot| Some(T::of(slot, leaf.value(slot)?))));
-                Ok(self.router.bound_behind(&route, direction)?)
+                // All the first records at once, rather than that of the key before the others.
+                if let (Target::At(_), Some((_, place))) = (target, sought)
+                    && let Some(slot) = descriptor.likely::<LINES>(wide, place)
+                {
+                    self.prefetch_in_order(leaf, &order, direction, |before| before != slot);
+                }
+                Ok(())
             }
             None => {
                 let fences = self.router.fences(&route)?;
@@ -140,18 +160,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     self.teach(route.leaf, descriptor, version, &fences, sorted);
                 }
                 T::take(sorted, found);
-                outcome.map(|()| next_bound(fences, direction))
+                outcome
             }
         };
-        // By its hash. What is damaged is met in the search by order.
-        let sought = match target {
-            Target::At(key) | Target::Below(key) if is_first && !K::WHOLE => {
-                descriptor.find(wide, &self.pool, leaf, key, Place::of::<LINES>(key.token())).ok().flatten().map(|(_, value)| value)
-            }
-            _ => None,
+        let behind = match next {
+            Some(_) => Behind::Known,
+            None => self.router.bound_behind(&route, direction)?.into(),
         };
+        self.router.validate(&route)?;
+        let sought = sought.and_then(|(key, place)| descriptor.find(wide, &self.pool, leaf, key, place).ok()?).map(|(_, value)| value);
         descriptor.latch().validate(version)?;
-        Ok((bound.map(|next| LeafRead { next, sought }), next))
+        Ok((outcome.map(|()| LeafRead { is_beside: !is_first, behind, sought }), next))
     }
 
     /// The slots of a leaf in the order of its keys, which are in records, if that can be told without a look at those.
@@ -195,6 +214,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
+    /// Asks for a leaf that a scan comes to, and for heads of its keys if its order is not known.
+    fn prefetch_leaf(&self, route: &Route) {
+        if !K::WHOLE
+            && let Ok((leaf, descriptor)) = self.leaf(route.leaf)
+        {
+            probe::prefetch_lines(leaf);
+            if descriptor.latch().try_read().is_ok_and(|version| !self.known.orders.is_at(route.leaf, version)) {
+                self.known.orders.prefetch(route.leaf);
+            }
+        }
+    }
+
     /// Asks for the records with which a scan of a leaf begins, if nobody is at it; or for the beginnings of all, if their order cannot be told.
     fn prefetch_records(&self, route: &Route, direction: Direction) {
         if !K::WHOLE
@@ -204,11 +235,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             let Some(order) = self.order_of(route, leaf, descriptor, version) else {
                 return self.prefetch_heads(leaf, descriptor.occupied::<LINES>(Wide::get()), 0);
             };
-            let mut slots = order.slots();
-            for _ in 0..AHEAD {
-                let slot = if direction == Direction::Forward { slots.next() } else { slots.next_back() };
-                slot.and_then(|slot| leaf.value(slot)).iter().for_each(|value| Record::prefetch(&self.pool, value.get()));
-            }
+            self.prefetch_in_order(leaf, &order, direction, |_| false);
+        }
+    }
+
+    /// Asks for the first records of a leaf, behind those slots that come before.
+    #[inline(always)]
+    fn prefetch_in_order(&self, leaf: &Leaf<LINES>, order: &Sorted, direction: Direction, is_before: impl Fn(usize) -> bool) {
+        let ask = |slot| leaf.value(slot).iter().for_each(|value| Record::prefetch(&self.pool, value.get()));
+        match direction {
+            Direction::Forward => order.slots().skip_while(|slot| is_before(*slot)).take(AHEAD).for_each(ask),
+            Direction::Reverse => order.slots().rev().skip_while(|slot| is_before(*slot)).take(AHEAD).for_each(ask),
         }
     }
 
@@ -269,6 +306,72 @@ mod tests {
                     assert_eq!(first(Direction::Reverse, from).unwrap(), descending, "{from:?}");
                 }
             }
+        }
+    }
+
+    /// From a bound behind all keys of a leaf, which is divided before the next one is read.
+    #[test]
+    fn a_scan_whose_way_is_lost_keeps_to_its_bound() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 32 << 20, ..PoolOptions::default() }).unwrap();
+        let index = Ever::<[u8], Hardware, 14, 68, 112>::create(&pool, "index", "ever").unwrap();
+        let put = |key: &[u8]| {
+            let link = pool.seal(Record::write(&pool, key, b"", Version::default()).unwrap()).release().link();
+            index.insert(key, NonZeroU64::new(link).unwrap()).unwrap();
+        };
+        let key = |number: u32| number.to_be_bytes();
+        let count = if cfg!(miri) { 100 } else { 1_000 };
+        (0..count).for_each(|number| put(&key(2 * number)));
+        let mut lost = 0;
+        for direction in [Direction::Forward, Direction::Reverse] {
+            for number in (0..2 * count).skip(1).step_by(2) {
+                let (bound, mut is_added, mut visited) = (key(number), false, Vec::new());
+                let visit = &mut |links: &[NonZeroU64], to_visit: usize| {
+                    if links.is_empty() && !is_added {
+                        is_added = true;
+                        lost += 1;
+                        // Not beyond the bound, and so many that leaves are divided.
+                        let before = if direction == Direction::Forward { key(number - 1) } else { bound };
+                        (0..60).for_each(|more| put(&[&before[..], &[more]].concat()));
+                    }
+                    for link in &links[..to_visit] {
+                        let mut found = Vec::new();
+                        Record::read(&pool, link.get()).unwrap().copy_key(&mut found);
+                        visited.push(found);
+                    }
+                    if visited.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                };
+                index.scan_values(Bound::Excluded(&bound[..]), direction, visit).unwrap();
+                let is_beyond = |found: &Vec<u8>| if direction == Direction::Forward { found[..] > bound[..] } else { found[..] < bound[..] };
+                assert!(visited.iter().all(is_beyond), "{direction:?} from {bound:?}: {visited:?}");
+            }
+        }
+        assert!(lost > 0 || cfg!(miri));
+    }
+
+    /// Sorted behind all others of its leaf, it is above all of the next one.
+    #[test]
+    fn a_damaged_key_hides_no_leaf() {
+        type Index = Ever<[u8], Hardware, 14, 68, 112>;
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 32 << 20, ..PoolOptions::default() }).unwrap();
+        let count: u32 = if cfg!(miri) { 200 } else { 1_000 };
+        let put = |index: &Index, key: [u8; 4], in_record: [u8; 4]| {
+            let link = pool.seal(Record::write(&pool, &in_record, b"", Version::default()).unwrap()).release().link();
+            index.upsert(&key, NonZeroU64::new(link).unwrap()).unwrap();
+        };
+        let index = Index::create(&pool, "index", "ever").unwrap();
+        (0..count).map(u32::to_be_bytes).for_each(|key| put(&index, key, key));
+        index.close().unwrap();
+        drop(index);
+        let index = Index::open(&pool, "index", "ever", &Recovery { reach: None, trace: None, threads: 1 }).unwrap();
+        put(&index, (count / 3).to_be_bytes(), [0xff; 4]);
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut found = 0;
+            let visit = &mut |_: &[u8], _| {
+                found += 1;
+                ControlFlow::Continue(())
+            };
+            index.scan(Bound::Unbounded, direction, visit).unwrap();
+            assert_eq!(found, count, "{direction:?}");
         }
     }
 

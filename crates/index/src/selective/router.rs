@@ -69,7 +69,7 @@ impl Way<'_> {
 }
 
 /// A [`Way`] that is kept.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Route {
     /// The leaf.
     pub leaf: u64,
