@@ -86,10 +86,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 start = start.filter(|route| self.router.validate(route).is_ok());
             }
         };
-        let ask = |left| {
-            let beside = next.take();
-            beside.iter().for_each(|next| if left > AHEAD { self.prefetch_leaf(next) } else { self.prefetch_records(next, direction) });
-            next.set(beside);
+        let ask = |left| match next.get() {
+            Some(next) if left > AHEAD => self.prefetch_leaf(&next),
+            Some(next) => self.prefetch_records(&next, direction),
+            None => {}
         };
         scan_leaves(&self.pool, from, direction, T::entry, read, ask, visit)
     }
