@@ -52,8 +52,7 @@ pub struct PoolOptions {
     pub accept_dirty_shutdown: bool,
     /// Puts what the pool grows by on pages of 2 MiB, where the file lies on a tmpfs and the system can (Linux 6.1): accesses miss the TLB less, and growth
     /// takes less time. What the pool has already stays as it is, but for its last 2 MiB, and what was put on them stays there, whoever opens it. Default true;
-    /// false is for measuring.
-    /// Persistent memory, a tmpfs that is mounted so, and memory of the process are on them in any case.
+    /// false is for measuring. Persistent memory, a tmpfs that is mounted so, and memory of the process are on them in any case.
     pub huge_pages: bool,
     /// Size in bytes that the pool is to have at least, no more than it may grow to, with memory behind all of it: until more is needed, nobody waits for
     /// growth, nor for the system to find and clear a page that is touched first. To create or open the pool takes longer for it, some 2 microseconds for each

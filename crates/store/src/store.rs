@@ -37,8 +37,6 @@ pub struct Options {
     pub domain: Option<Domain>,
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
-    /// Puts what the pool grows by on pages of 2 MiB, where the file lies on a tmpfs: see [`PoolOptions::huge_pages`]. Default true.
-    pub huge_pages: bool,
     /// Size in bytes that the pool is to have at least, with memory behind all of it: see [`PoolOptions::prefault`]. Default 0.
     pub prefault: usize,
     /// Number of threads that rebuild the store after a crash. Default: one per processor.
@@ -54,8 +52,8 @@ pub struct Options {
 impl Options {
     /// Those of them that are the pool's.
     pub fn pool(&self) -> PoolOptions {
-        let Self { size_max, domain, accept_dirty_shutdown, huge_pages, prefault, .. } = *self;
-        PoolOptions { size_max, domain, accept_dirty_shutdown, huge_pages, prefault, ..PoolOptions::default() }
+        let Self { size_max, domain, accept_dirty_shutdown, prefault, .. } = *self;
+        PoolOptions { size_max, domain, accept_dirty_shutdown, prefault, ..PoolOptions::default() }
     }
 }
 
@@ -69,7 +67,6 @@ impl Default for Options {
             size_max: 1 << 40,
             domain: None,
             accept_dirty_shutdown: false,
-            huge_pages: true,
             prefault: 0,
             recovery_threads: *PROCESSORS,
             keeps_house: false,

@@ -164,10 +164,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         };
         let behind = match next {
-            Some(_) => Behind::Known,
+            Some(_) => {
+                self.router.validate(&route)?;
+                Behind::Known
+            }
             None => self.router.bound_behind(&route, direction)?.into(),
         };
-        self.router.validate(&route)?;
         let sought = sought.and_then(|(key, place)| descriptor.find(wide, &self.pool, leaf, key, place).ok()?).map(|(_, value)| value);
         descriptor.latch().validate(version)?;
         Ok((outcome.map(|()| LeafRead { is_beside: !is_first, behind, sought }), next))
@@ -270,17 +272,24 @@ mod tests {
     use everleaf_pmem::{Hardware, Pool, PoolOptions};
     use std::collections::BTreeMap;
 
+    type Index = Ever<[u8], Hardware, 14, 68, 112>;
+
+    /// What an index has of a record of this key.
+    fn written(pool: &Pool<Hardware>, key: &[u8]) -> NonZeroU64 {
+        let record = pool.seal(Record::write(pool, key, b"", Version::default()).unwrap());
+        NonZeroU64::new(record.release().link()).unwrap()
+    }
+
     /// Of keys that are there and others, in leaves of whose order nobody knows, and again when it is known.
     #[test]
     fn a_scan_begins_where_its_bound_is() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
-        let index = Ever::<[u8], Hardware, 14, 68, 112>::create(&pool, "index", "ever").unwrap();
+        let index = Index::create(&pool, "index", "ever").unwrap();
         let key = |number: u32| number.to_be_bytes();
         let count = if cfg!(miri) { 70 } else { 1_000 };
         let mut model = BTreeMap::new();
         for number in (0..count).map(|at| at * 619 % count * 2 + 1) {
-            let link = pool.seal(Record::write(&pool, &key(number), b"", Version::default()).unwrap()).release().link();
-            let value = NonZeroU64::new(link).unwrap();
+            let value = written(&pool, &key(number));
             assert_eq!(index.insert(&key(number), value).unwrap(), None);
             model.insert(key(number), value);
         }
@@ -313,11 +322,8 @@ mod tests {
     #[test]
     fn a_scan_whose_way_is_lost_keeps_to_its_bound() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 32 << 20, ..PoolOptions::default() }).unwrap();
-        let index = Ever::<[u8], Hardware, 14, 68, 112>::create(&pool, "index", "ever").unwrap();
-        let put = |key: &[u8]| {
-            let link = pool.seal(Record::write(&pool, key, b"", Version::default()).unwrap()).release().link();
-            index.insert(key, NonZeroU64::new(link).unwrap()).unwrap();
-        };
+        let index = Index::create(&pool, "index", "ever").unwrap();
+        let put = |key: &[u8]| _ = index.insert(key, written(&pool, key)).unwrap();
         let key = |number: u32| number.to_be_bytes();
         let count = if cfg!(miri) { 100 } else { 1_000 };
         (0..count).for_each(|number| put(&key(2 * number)));
@@ -351,13 +357,9 @@ mod tests {
     /// Sorted behind all others of its leaf, it is above all of the next one.
     #[test]
     fn a_damaged_key_hides_no_leaf() {
-        type Index = Ever<[u8], Hardware, 14, 68, 112>;
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 32 << 20, ..PoolOptions::default() }).unwrap();
         let count: u32 = if cfg!(miri) { 200 } else { 1_000 };
-        let put = |index: &Index, key: [u8; 4], in_record: [u8; 4]| {
-            let link = pool.seal(Record::write(&pool, &in_record, b"", Version::default()).unwrap()).release().link();
-            index.upsert(&key, NonZeroU64::new(link).unwrap()).unwrap();
-        };
+        let put = |index: &Index, key: [u8; 4], in_record: [u8; 4]| _ = index.upsert(&key, written(&pool, &in_record)).unwrap();
         let index = Index::create(&pool, "index", "ever").unwrap();
         (0..count).map(u32::to_be_bytes).for_each(|key| put(&index, key, key));
         index.close().unwrap();
@@ -378,7 +380,6 @@ mod tests {
     /// By heads, and by keys where heads are none or equal; while leaves are divided, merged and opened again.
     #[test]
     fn leaves_are_in_order_however_much_heads_tell() {
-        type Index = Ever<[u8], Hardware, 14, 68, 112>;
         let count: u64 = if cfg!(miri) { 200 } else { 4_000 };
         let mixed = |number: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         type Family<'a> = (&'a str, &'a dyn Fn(u64) -> Vec<u8>);
@@ -395,8 +396,7 @@ mod tests {
             let mut model = BTreeMap::new();
             let put = |index: &Index, model: &mut BTreeMap<Vec<u8>, NonZeroU64>, number| {
                 let key = key(number);
-                let link = pool.seal(Record::write(&pool, &key, b"", Version::default()).unwrap()).release().link();
-                let value = NonZeroU64::new(link).unwrap();
+                let value = written(&pool, &key);
                 assert_eq!(index.upsert(&key, value).unwrap(), model.insert(key, value), "{name}");
             };
             let expect = |index: &Index, model: &BTreeMap<Vec<u8>, NonZeroU64>| {

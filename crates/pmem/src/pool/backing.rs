@@ -91,9 +91,12 @@ impl Backing {
         let no_space = || Error::NoSpace { wanted, size, size_max };
         let room = size_max.saturating_sub(size) & !(slab_size - 1);
         let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(no_space)?;
-        let sensible = |step: usize| step.max(least).min(room) & !(slab_size - 1);
-        let Self::File(mapping) = self else { return Ok(size + sensible(step)) };
-        let mut step = sensible(if mapping.has_huge_pages() { step.min(STEP_MIN) } else { step });
+        let step = match self {
+            Self::File(mapping) if mapping.has_huge_pages() => step.min(STEP_MIN),
+            _ => step,
+        };
+        let mut step = step.max(least).min(room) & !(slab_size - 1);
+        let Self::File(mapping) = self else { return Ok(size + step) };
         loop {
             match mapping.allocate(size, size + step) {
                 Ok(()) => return Ok(size + step),
