@@ -9,8 +9,8 @@
 //!                 that lead to records
 //! ```
 //!
-//! The two trees are this one with another [`form`] of arrays; what follows is of PFtree's, and holds of ROART's but for what is said there. The bytes are in
-//! [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else DRAM has of a block ([`side`]): what it is, and which
+//! The two trees are this one with another [`form`] of arrays; what follows is of PFtree's, and holds of ROART's but for what is said there. With arrays of one
+//! record it is P-ART, see below. The bytes are in [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else DRAM has of a block ([`side`]): what it is, and which
 //! records an array has where. So who has the word of a child asks for the child and for what is known of it at once: of the largest nodes on its way, and of
 //! PFtree's array, a lookup reads one line each.
 //!
@@ -42,6 +42,13 @@
 //! So each ends with one word that is stored and persisted while the blocks that it takes away are latched; a crash before it leaves what was there, and blocks
 //! that nobody reaches, which is free memory. A crash in an append leaves words behind the last record; the next append writes over them, and a new end behind.
 //! Recovery has nothing to repair: it walks the tree and makes what is in DRAM.
+//!
+//! # A leaf for each key
+//!
+//! P-ART (S. K. Lee, J. Mohan, S. Kashyap, T. Kim and V. Chidambaram, "RECIPE: Converting Concurrent DRAM Indexes to Persistent-Memory Indexes", SOSP 2019) is
+//! the adaptive radix tree as it was, persisted in the order of its stores; a child is a leaf of one key. Here that is an array of one record: another key
+//! takes none of its room, but a node over both, below which the array stays as it is; and it goes when its key does, by the word above, as ROART's last
+//! record does with its array. So no record is there that does not count.
 //!
 //! # Departures from the paper
 //!
@@ -411,7 +418,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 return Ok(None);
             }
             let sample = array.validated(F::sample::<K, M>(&self.pool, array))?;
-            if block::shared(sample.borrow(), key) <= way.last.level {
+            if self.records_max == 1 || block::shared(sample.borrow(), key) <= way.last.level {
                 return self.add_above(key, value);
             }
             // While somebody appends no record is written that would only be thrown away.
@@ -449,7 +456,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         let taken = self.retry(|| {
             let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
             let Some(Found { at, payload, value }) = array.validated(F::find(&self.pool, &array, key))? else { return Ok(None) };
-            if F::KEEPS_KEYS {
+            if !self.drops_last() {
                 // Readers find it till that is durable.
                 let _appending = array.latch.append_from(array.version)?;
                 F::kill(&*self.pool, &array, at)?;
@@ -477,6 +484,11 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             _ = self.drop_array(key);
         }
         Ok(Some(value))
+    }
+
+    /// Whether an array goes with its last record, so that all of its records count.
+    fn drops_last(&self) -> bool {
+        !F::KEEPS_KEYS || self.records_max == 1
     }
 
     /// See [`Gate::acknowledged`].
@@ -577,14 +589,15 @@ mod tests {
     /// Every kind of node is copied to the next, and back again, and in the end nothing is left but the top.
     #[test]
     fn nodes_grow_and_shrink_and_go() {
-        grow_and_shrink::<Direct>(0);
-        grow_and_shrink::<Pointers>(1);
+        grow_and_shrink::<Direct>(RECORDS, 0);
+        grow_and_shrink::<Direct>(1, 0);
+        grow_and_shrink::<Pointers>(RECORDS, 1);
     }
 
     /// There are so many blocks for each record beside the nodes and arrays.
-    fn grow_and_shrink<F: Form>(blocks_each: usize) {
+    fn grow_and_shrink<F: Form>(records_max: usize, blocks_each: usize) {
         let pool = pool();
-        let tree = Pf::<u64, _, F>::create(&pool, "tree", "pf", RECORDS).unwrap();
+        let tree = Pf::<u64, _, F>::create(&pool, "tree", "pf", records_max).unwrap();
         let keys: Vec<u64> = (0..4 * 256).map(|number| 0xabcd << 48 | (number % 4) << 40 | (number / 4)).collect();
         let most = keys.iter().map(|key| {
             assert_eq!(tree.insert(key, NonZeroU64::MIN).unwrap(), None);
@@ -619,16 +632,38 @@ mod tests {
         assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3 + 3 * blocks_each));
     }
 
+    #[test]
+    fn a_key_beside_another_takes_a_node_and_a_leaf_and_leaves_the_other_where_it_is() {
+        let pool = pool();
+        let tree = Pf::<u64, _, Direct>::create(&pool, "tree", "p-art", 1).unwrap();
+        let keys: [u64; 4] = [1, 2, 0x10_0000, 3].map(|number| 0xaabb << 48 | number);
+        // The root block, the top; then in turn a leaf, a leaf and a node, the same a level higher, a leaf.
+        for (key, expected) in keys.iter().zip([3, 5, 7, 8]) {
+            let leaves = || tree.retry(|| Ok(tree.walk(&keys[0])?.end.map(|(step, _)| step.child.bytes()))).unwrap();
+            let before = leaves();
+            assert_eq!(tree.insert(key, NonZeroU64::MIN).unwrap(), None);
+            assert!(before.is_none_or(|leaf| leaves() == Some(leaf)), "the first leaf is a copy");
+            tree.check().unwrap();
+            assert_eq!(blocks(&tree), expected);
+        }
+        for (key, expected) in keys.iter().zip([7, 5, 3, 2]) {
+            assert_eq!(tree.remove(key).unwrap(), Some(NonZeroU64::MIN));
+            tree.check().unwrap();
+            assert_eq!(blocks(&tree), expected);
+        }
+    }
+
     /// Keys that begin each other, up to the longest.
     #[test]
     fn keys_of_all_lengths_are_in_order() {
-        order_all_lengths::<Direct>();
-        order_all_lengths::<Pointers>();
+        order_all_lengths::<Direct>(4);
+        order_all_lengths::<Direct>(1);
+        order_all_lengths::<Pointers>(4);
     }
 
-    fn order_all_lengths<F: Form>() {
+    fn order_all_lengths<F: Form>(records_max: usize) {
         let pool = pool();
-        let tree = Pf::<[u8], _, F>::create(&pool, "tree", "pf-4", 4).unwrap();
+        let tree = Pf::<[u8], _, F>::create(&pool, "tree", "pf-4", records_max).unwrap();
         let mut keys: Vec<Vec<u8>> = [0, 1, 7, 8, 9, 63, 64, 65, 4000, record::KEY_SIZE_MAX - 1, record::KEY_SIZE_MAX]
             .into_iter()
             .flat_map(|size| [vec![0; size], vec![0xff; size], [vec![0xff; size.saturating_sub(1)], vec![7]].concat()])

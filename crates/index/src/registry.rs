@@ -199,6 +199,7 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Circular<7>, 0>("circ", "Circ-Tree with nodes of 512 B"),
         pf::<K, M, pf::Direct>("pf-4", "PFtree with arrays of up to 4 records: for exhaustive checking", 4),
         pf::<K, M, pf::Direct>("pf", "PFtree with arrays of up to 64 records", pf::RECORDS),
+        pf::<K, M, pf::Direct>("p-art", "P-ART: a leaf for each key", 1),
         pf::<K, M, pf::Pointers>("roart-4", "ROART with arrays of up to 4 words: for exhaustive checking", 4),
         pf::<K, M, pf::Pointers>("roart", "ROART with arrays of up to 64 words", pf::RECORDS),
         Entry {

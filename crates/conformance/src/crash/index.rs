@@ -15,6 +15,7 @@ use std::sync::Arc;
 /// An index of the registry.
 pub struct Index<K: Class + ?Sized> {
     entry: Entry<K, Crash>,
+    capacity: usize,
     /// How many keys long random runs speak of.
     keys: u32,
     /// Whether there are leaves, which can be put elsewhere, and to which several writes can be made that share a fence. The list makes one after the other: a
@@ -60,8 +61,8 @@ impl fmt::Display for IndexChange {
 impl<K: Class + ?Sized> Index<K> {
     /// The index of an entry of the registry.
     pub fn new(entry: Entry<K, Crash>) -> Self {
-        let has_leaves = entry.name != "list";
-        Self { keys: entry.leaf_capacity as u32 * 16 + 40, has_leaves, entry }
+        let (has_leaves, capacity) = (entry.name != "list", capacity_of(&entry));
+        Self { keys: capacity as u32 * 16 + 40, has_leaves, capacity, entry }
     }
 
     /// What a bulk load of `count` keys makes.
@@ -95,7 +96,7 @@ impl<K: Class + ?Sized> World for Index<K> {
     }
 
     fn starts(&self) -> Vec<Start<IndexChange>> {
-        let capacity = self.entry.leaf_capacity;
+        let capacity = self.capacity;
         let mut starts = starts(capacity);
         // Extents are Ever's; those of large leaves have too many of them for this.
         if self.entry.name.starts_with("ever") && capacity <= 8 {
@@ -137,7 +138,7 @@ impl<K: Class + ?Sized> World for Index<K> {
             // What was not there at first is loaded, and then left to the follow-up.
             Some(content) if start.changes.is_empty() => match content.is_empty() {
                 // So many that Ever's smallest leaves fill two extents, and begin a third.
-                true => vec![IndexChange::Load(self.entry.leaf_capacity as u32 * 6 + 1)],
+                true => vec![IndexChange::Load(self.capacity as u32 * 6 + 1)],
                 false => Vec::new(),
             },
             Some(content) => {
@@ -162,7 +163,7 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn random(&self, step: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
         let Some(content) = content else { return IndexChange::Create };
         if content.is_empty() && choice.random() {
-            return IndexChange::Load(choice.random_range(1..(self.entry.leaf_capacity as u32 * 3).min(LOADED_MAX)));
+            return IndexChange::Load(choice.random_range(1..(self.capacity as u32 * 3).min(LOADED_MAX)));
         }
         let key = choice.random_range(0..self.keys);
         if self.has_leaves && choice.random_ratio(1, 32) {
@@ -177,7 +178,7 @@ impl<K: Class + ?Sized> World for Index<K> {
     /// Fills a leaf until it splits, updates, and empties it again until it merges.
     fn follow_up(&self, start: &Start<IndexChange>, content: &Option<Model<K>>) -> Vec<IndexChange> {
         let first = start.keys[1];
-        let new: Vec<u32> = (1..=self.entry.leaf_capacity as u32 + 1).map(|step| first + step % 5 + step / 5 * 10).collect();
+        let new: Vec<u32> = (1..=self.capacity as u32 + 1).map(|step| first + step % 5 + step / 5 * 10).collect();
         let mut changes: Vec<Change> = new.iter().map(|key| Put(*key, payload(*key))).collect();
         changes.push(Put(first, payload(first) + 2));
         changes.extend(new.iter().map(|key| Delete(*key)));
@@ -282,6 +283,12 @@ impl<K: Class + ?Sized> World for Index<K> {
 
 /// The payload of everything in a start with equal payloads.
 const EQUAL: u64 = 8;
+
+/// Entries of a leaf, as worlds have them: where each has a leaf of its own, of those that are neighbours.
+pub(crate) fn capacity_of<K: Class + ?Sized>(entry: &Entry<K, Crash>) -> usize {
+    const NEIGHBOURS: usize = 4;
+    if entry.leaf_capacity == 1 { NEIGHBOURS } else { entry.leaf_capacity }
+}
 
 /// Every start, for leaves of `capacity` entries. The keys that make it are multiples of 10; those of the operations are some of them, and some between.
 pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {

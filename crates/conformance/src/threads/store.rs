@@ -319,7 +319,7 @@ impl Target for Store {
             opening: Vec::new(),
             focus: focus.to_vec(),
         };
-        let capacity = Index::<[u8]>::named(self.index).entry.leaf_capacity;
+        let capacity = Index::<[u8]>::named(self.index).capacity();
         // Batches fill it, and what they have written is not durable yet when others divide it.
         let filling = world("a leaf with two free slots", capacity + 2, capacity - 2, false, &[0, capacity - 2, capacity - 1, capacity, capacity + 1]);
         vec![world("empty", 8, 0, false, &[]), world("one leaf", 8, 4, true, &[]), world("two leaves", 8, 8, false, &[]), filling]

@@ -1,7 +1,7 @@
 //! What can be under test: something in a pool that behaves like a row of registers.
 
 use super::history::{Operation, Returned};
-use crate::crash::index::{IndexChange, starts};
+use crate::crash::index::{IndexChange, capacity_of, starts};
 use crate::crash::world::Start;
 use crate::{Broken, Change, Class, Subject};
 use everleaf_index::{Direction, Entry, Write, registry};
@@ -184,9 +184,13 @@ impl<K: Class + ?Sized> Index<K> {
         Self::all().into_iter().find(|index| index.entry.name == name).expect("an index of the registry")
     }
 
+    pub(super) fn capacity(&self) -> usize {
+        capacity_of(&self.entry)
+    }
+
     /// Some leaves: full ones, which the next insertion splits, and half full ones, which removals merge.
     fn leaves(&self, name: &'static str, count: u32, is_full: &dyn Fn(u32) -> bool) -> Start<IndexChange> {
-        let half = self.entry.leaf_capacity as u32 / 2;
+        let half = self.capacity() as u32 / 2;
         let keys = 1..=count * half;
         // Ascending, each split leaves half a leaf behind.
         let mut changes: Vec<Change> = keys.clone().map(|number| Change::Put(number * 10, u64::from(number))).collect();
@@ -196,7 +200,7 @@ impl<K: Class + ?Sized> Index<K> {
 
     /// Nodes of the router that the next split of a leaf splits, one above the other. A router of four children that is made anew has three in each node.
     fn full_nodes(&self, name: &'static str, nodes: u32) -> Scene {
-        let half = self.entry.leaf_capacity as u32 / 2;
+        let half = self.capacity() as u32 / 2;
         let in_the_middle_of = |node: u32| (3 * node + 1) * half + 1;
         let opening = (0..nodes).map(|node| Change::Put(in_the_middle_of(node) * 10 + 5, u64::from(node) + 1)).collect();
         Scene::new(self.leaves(name, 3 * nodes, &|_| true), opening)
@@ -204,7 +208,7 @@ impl<K: Class + ?Sized> Index<K> {
 
     /// Nodes of the router that the next merger of leaves merges with their neighbours, until the root has one child and goes.
     fn sparse_nodes(&self, name: &'static str, nodes: u32) -> Scene {
-        let half = self.entry.leaf_capacity as u32 / 2;
+        let half = self.capacity() as u32 / 2;
         let keys = 1..=3 * nodes * half;
         let changes = keys.map(|number| IndexChange::Key(Change::Put(number * 10, u64::from(number)))).collect();
         // Of three leaves that are half full, the first two become one, half full again.
@@ -216,7 +220,7 @@ impl<K: Class + ?Sized> Index<K> {
     /// Leaves, three to a node of a router of four children, of which one is a removal away from being merged, with all that follows from it; each full one is
     /// an insertion away from being split. The calls are those, and reads of what is there.
     fn brink(&self, name: &'static str, leaves: &[Fill], removed: u32) -> Scene {
-        let (half, count) = (self.entry.leaf_capacity as u32 / 2, leaves.len() as u32);
+        let (half, count) = (self.capacity() as u32 / 2, leaves.len() as u32);
         let numbers = |leaf: u32| leaf * half + 1..=(leaf + 1) * half;
         let with = |fill: Fill| (0..count).filter(move |leaf| leaves[*leaf as usize] == fill);
         // Ascending, each split leaves half a leaf behind; the last leaf has one more. That goes, unless the leaf is to be full: removals take room in some.
@@ -245,7 +249,7 @@ impl<K: Class + ?Sized> Index<K> {
         // The first node is full already: of its four leaves, the next split of the third splits it. Who looks in its other half, or in the next node, sees it.
         let [removed, there, absent, _, split] = again.focus[..] else { unreachable!("two leaves are full") };
         again.opening.push(Change::Put(absent, 1));
-        again.focus = vec![removed, there, split, (6 * self.entry.leaf_capacity as u32 / 2 + 1) * 10];
+        again.focus = vec![removed, there, split, (6 * self.capacity() as u32 / 2 + 1) * 10];
         vec![
             self.brink("a root that goes", &sparse, 1),
             self.brink("two nodes that merge", &[sparse, [Half; 6]].concat()[..9], 1),
@@ -262,7 +266,7 @@ impl<K: Class + ?Sized> Index<K> {
     /// Parents of a packed router, which begin with two leaves each and have room for four. All but the first are full. So is a leaf of the second, whose split
     /// makes the router build its nodes anew; the last leaf, whose split adds a parent; and one of the first parent, which has room.
     fn full_parents(&self, name: &'static str) -> Scene {
-        let half = self.entry.leaf_capacity as u32 / 2;
+        let half = self.capacity() as u32 / 2;
         let mut scene = self.brink(name, &[Fill::Full; 6], 5);
         let (first, last) = (|leaf: u32| (leaf * half + 1) * 10, |leaf: u32| (leaf + 1) * half * 10);
         // Above all others in its leaf, of which each half of the parts gets a half.
@@ -281,7 +285,7 @@ impl<K: Class + ?Sized> Index<K> {
     /// each, makes the router build its nodes anew. Then the first array is in use again, with other leaves under its parents, two of which the calls read.
     fn two_rebuilds(&self, name: &'static str) -> Scene {
         use Fill::{Full, Gone, Half, One};
-        let half = self.entry.leaf_capacity as u32 / 2;
+        let half = self.capacity() as u32 / 2;
         let leaves = [One, Full, Full, One, Half, Half, Half, Gone, Half, Gone];
         let (first, last) = (|leaf: u32| (leaf * half + 1) * 10, |leaf: u32| (leaf + 1) * half * 10);
         Scene { focus: vec![last(0), first(2), last(3), first(5)], ..self.brink(name, &leaves, 0) }
@@ -290,7 +294,7 @@ impl<K: Class + ?Sized> Index<K> {
     /// Nothing, and enough keys for a bulk load that fills a node of four children, and for the last of its leaves to be split. The calls are the load, of all
     /// keys up to the first of the focus, and those that split that leaf.
     fn much_to_load(&self, name: &'static str) -> Scene {
-        let (full, loaded) = (self.entry.leaf_capacity as u32, (self.entry.leaf_capacity as u32 * 3 / 4).max(1));
+        let (full, loaded) = (self.capacity() as u32, (self.capacity() as u32 * 3 / 4).max(1));
         let keys = |numbers: std::ops::RangeInclusive<u32>| numbers.map(|number| number * 10 + 1).collect::<Vec<_>>();
         let start = Start::new(name, Vec::new(), [11, 21, 31, 41]);
         let (others, focus) = (keys(1..=4 * loaded - 1), keys(4 * loaded..=3 * loaded + full + 2));
@@ -317,19 +321,19 @@ impl<K: Class + ?Sized> Target for Index<K> {
 
     fn weight(&self) -> u64 {
         // The worlds grow with the leaves, and so does what a check of one reads.
-        (self.entry.leaf_capacity as u64).pow(2).div_ceil(16)
+        (self.capacity() as u64).pow(2).div_ceil(16)
     }
 
     fn memory(&self) -> usize {
-        if self.entry.leaf_capacity > 4 { 2 << 20 } else { 256 << 10 }
+        if self.capacity() > 4 { 2 << 20 } else { 256 << 10 }
     }
 
     /// The starts of the crash suites, and more for small leaves; between any two keys there is room for one more.
     fn worlds(&self) -> Vec<World> {
-        let mut starts = starts(self.entry.leaf_capacity);
+        let mut starts = starts(self.capacity());
         starts.retain(|start| !start.equal_payloads && !start.changes.is_empty());
         let mut scenes: Vec<Scene> = starts.into_iter().map(Scene::from).collect();
-        if self.entry.leaf_capacity <= 8 {
+        if self.capacity() <= 8 {
             scenes.extend([self.leaves("full leaves", 12, &|_| true), self.leaves("mixed leaves", 12, &|leaf| leaf.is_multiple_of(3))].map(Scene::from));
             scenes.extend([
                 self.full_nodes("full nodes", 4),

@@ -131,8 +131,9 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     fn records_of(&self, off: Off<Word>, words: &[Word]) -> Result<Vec<Located<K>>, Error> {
         let damaged = |what| everleaf_pmem::Error::corrupt(off.bytes(), what);
         let records = F::records::<K, M>(&self.pool, words).ok_or_else(|| damaged(DAMAGED))?;
-        if records.is_empty() || records.iter().filter(|record| record.payload.is_some()).count() > self.records_max {
-            return Err(damaged("an array with no record, or too many").into());
+        let live = records.iter().filter(|record| record.payload.is_some()).count();
+        if records.is_empty() || live > self.records_max || live < records.len() && self.drops_last() {
+            return Err(damaged("an array with no record, or too many, or one that does not count where all do").into());
         }
         Ok(records)
     }

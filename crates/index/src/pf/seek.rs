@@ -91,16 +91,14 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(())
     }
 
-    /// The array beside one, if it is below the same node. The one behind it is asked for.
+    /// The array beside one, if it is below the same node. What is behind it there is asked for.
     fn beside<'a>(&'a self, sought: &Sought<'a>, direction: Direction) -> Result<Option<Sought<'a>>, Stop> {
-        let node = sought.node;
-        let Some(step) = self.nearest_step(&node, Some(sought.step.digit), direction)? else { return Ok(None) };
-        let Child::Array(array) = self.follow(&node, step)? else { return Ok(None) };
-        if let Some(Step { child, .. }) = self.nearest_step(&node, Some(step.digit), direction)? {
+        let Some(beside) = self.nearest(&sought.node, Some(sought.step.digit), direction)? else { return Ok(None) };
+        if let Some(Step { child, .. }) = self.nearest_step(&beside.node, Some(beside.step.digit), direction)? {
             self.pool.prefetch::<AHEAD>(child.bytes());
             self.lines.rest_from(child.bytes()).into_iter().for_each(|places| probe::prefetch_one(places, 0));
         }
-        Ok(Some(Sought { array, node, step }))
+        Ok(Some(beside))
     }
 
     /// The bound behind all keys that begin with so many digits of `key`, if there may be others beyond.

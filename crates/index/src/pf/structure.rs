@@ -109,7 +109,7 @@ impl<'p, M: Medium> Built<'p, M> {
 /// The smallest inner node with room for so many children. With their headers, all fill whole lines; the last has a word for each digit. In trees for
 /// exhaustive checking, whose arrays are small, they are full sooner.
 fn capacity_for(children: usize, records_max: usize) -> usize {
-    let capacities = if records_max < super::RECORDS { [3, 4, 15, block::DIGITS] } else { [7, 15, 47, block::DIGITS] };
+    let capacities = if (2..super::RECORDS).contains(&records_max) { [3, 4, 15, block::DIGITS] } else { [7, 15, 47, block::DIGITS] };
     capacities.into_iter().find(|capacity| children <= *capacity).expect("no more children than digits")
 }
 
@@ -234,24 +234,35 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         built.inner(node.level, capacity_for(children.len(), self.records_max), children.into_iter())
     }
 
-    /// Adds a key that differs from those that its digits lead to within a prefix.
+    /// Adds a key that differs from those that its digits lead to within a prefix; or from the only one of an array that may have no other.
     #[cold]
     pub(super) fn add_above(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
         let trail = self.trail(key, |_| false)?;
         let Parted { sample, shared: level } = self.part(&trail, key)?;
         let last = trail.last().level;
-        if level > last || level == last && trail.array.is_none() {
+        let alone = trail.array.filter(|_| level > last && self.records_max == 1 && sample.borrow() != key);
+        let (node, step) = match (&alone, trail.nodes[trail.nodes.len() - 1]) {
+            (Some(_), (node, Some(step))) => (node, step),
             // Not any more.
-            return Err(Stop::Restart);
-        }
-        let (node, step) = self.above(&trail, level)?;
+            _ if level > last || level == last && trail.array.is_none() => return Err(Stop::Restart),
+            _ => self.above(&trail, level)?,
+        };
         let brought = F::bring(&self.pool, key, value)?;
-        self.put(&node, (step.at, step.digit), |built| {
+        // Who has found it where it was is to find out that it is elsewhere.
+        let lock = alone.map(|array| array.latch.lock_from(array.version)).transpose()?;
+        let put = self.put(&node, (step.at, step.digit), |built| {
             let payload = built.take(brought);
             let array = built.array::<K, F>(&[(key.to_owned(), payload)])?;
             let children = [(block::digit::<K>(sample.borrow(), level), step.child), (block::digit(key, level), array)];
             built.inner(level, capacity_for(children.len(), self.records_max), children.into_iter())
-        })?;
+        });
+        match (put, lock) {
+            (Err(stop), Some(lock)) => {
+                lock.release_unchanged();
+                return Err(stop);
+            }
+            (put, _) => put?,
+        }
         self.keys.add(1);
         Ok(None)
     }
