@@ -73,7 +73,7 @@ mod structure;
 use crate::batch::{Fencing, at_once};
 use crate::counter::Counter;
 use crate::image::Gate;
-use crate::latch::{Locked, Restart};
+use crate::latch::{Change, Locked, Restart};
 use crate::scan::with_key;
 use crate::selective::When;
 use crate::selective::leaf::Placed;
@@ -191,8 +191,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         let (leaf, descriptor) = self.leaf(way.leaf)?;
         probe::prefetch(leaf.home(place));
-        if purpose == Purpose::Add && !K::WHOLE {
-            self.known.orders.prefetch_head(way.leaf, place.home());
+        if !K::WHOLE {
+            match purpose {
+                Purpose::Add => self.known.orders.prefetch_head(way.leaf, place.home()),
+                Purpose::Change => self.known.orders.prefetch_order(way.leaf),
+                Purpose::Read => {}
+            }
         }
         let version = if purpose == Purpose::Read { descriptor.latch().read() } else { descriptor.latch().read_idle() };
         way.validate()?;
@@ -299,15 +303,22 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         let old = found.map(|(_, old)| old);
         match found {
-            Some((slot, _)) if when != When::Absent => drop(self.replace(leaf, descriptor, version, slot, Some(value))?),
+            Some((slot, _)) if when != When::Absent => {
+                let lock = self.replace(leaf, descriptor, version, slot, Some(value))?;
+                self.keep(reached.way.leaf, || lock.change());
+            }
             None if when != When::Present => {
                 let Some(slot) = descriptor.room::<LINES>(wide, place, 0) else {
                     return self.split(key, value, reached);
                 };
-                let _appending = descriptor.latch().append_from(version)?;
+                if !K::WHOLE {
+                    // Where it belongs among the others is not asked for before, as most keys of some callers are there.
+                    self.known.orders.prefetch(reached.way.leaf);
+                }
+                let appending = descriptor.latch().append_from(version)?;
                 leaf.write(&self.pool, slot, Slot { token: place.token, value });
                 self.pool.persist(leaf.line(slot));
-                self.show(reached.way.leaf, descriptor, slot, key, place);
+                self.show(reached.way.leaf, descriptor, || appending.change(), slot, key, place);
                 self.known.keys.add(1);
             }
             _ => descriptor.latch().validate(version)?,
@@ -317,11 +328,28 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Lets a key count that has been written to a slot of a leaf to which nobody else writes.
     #[inline(always)]
-    fn show(&self, number: Number, descriptor: &Descriptor, slot: usize, key: &K, place: Place) {
+    fn show(&self, number: Number, descriptor: &Descriptor, change: impl FnOnce() -> Change, slot: usize, key: &K, place: Place) {
         if !K::WHOLE {
-            self.known.orders.add(number, slot, key);
+            self.known.orders.add(number, change(), slot, key);
         }
         descriptor.set(slot, place.fingerprint_at(slot));
+    }
+
+    /// Lets a key count no longer whose value has been made 0, in a leaf that is latched.
+    #[inline(always)]
+    fn hide(&self, number: Number, descriptor: &Descriptor, change: impl FnOnce() -> Change, slot: usize) {
+        if !K::WHOLE {
+            self.known.orders.remove(number, change(), slot);
+        }
+        descriptor.set(slot, 0);
+    }
+
+    /// Notes that a change of a leaf, which is latched, is one of a value alone.
+    #[inline(always)]
+    fn keep(&self, number: Number, change: impl FnOnce() -> Change) {
+        if !K::WHOLE {
+            self.known.orders.carry(number, change());
+        }
     }
 
     /// Stores another value, or none, in a slot of a leaf that nobody has changed since `version`, durably: step 1 of an update. The latch.
@@ -370,7 +398,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // It is looked at behind the fence.
         beside.into_iter().for_each(probe::prefetch);
         let lock = self.replace(leaf, descriptor, version, slot, None)?;
-        descriptor.set(slot, 0);
+        self.hide(way.leaf, descriptor, || lock.change(), slot);
         drop(lock);
         self.known.keys.add(-1);
         // Most attempts are not worth it, and need not latch anything to learn that.

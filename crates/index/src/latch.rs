@@ -46,6 +46,12 @@ fn raised(version: u64) -> u64 {
     (version + VERSION) & !LOCKED
 }
 
+/// The version after an append.
+#[inline(always)]
+fn appended(version: u64) -> u64 {
+    (version + APPEND) & !LOCKED
+}
+
 impl Latch {
     /// One that has begun.
     pub(crate) fn new() -> Self {
@@ -221,6 +227,15 @@ impl Latch {
     }
 }
 
+/// From which version to which one a latch goes when what holds it is dropped: for who keeps something else that is of a version. It holds no longer if that is
+/// made another right instead, or let go of unchanged, when somebody else will come to the same version.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) from: u64,
+    /// Nobody reads this version before.
+    pub(crate) to: u64,
+}
+
 /// The lock, held. Dropping it raises the version.
 pub(crate) struct Locked<'a> {
     latch: &'a Latch,
@@ -232,6 +247,12 @@ impl<'a> Locked<'a> {
     #[inline(always)]
     fn is_held(&self) -> bool {
         !schedule::IS_BUILT_IN || self.version & LOCKED == 0
+    }
+
+    /// Where dropping it leads.
+    #[inline(always)]
+    pub(crate) fn change(&self) -> Change {
+        Change { from: self.version, to: raised(self.version) }
     }
 
     /// Lets readers in, who see that something was changed, and goes on to append.
@@ -283,6 +304,12 @@ impl<'a> Appending<'a> {
         !schedule::IS_BUILT_IN || self.version & APPENDING == 0
     }
 
+    /// Where dropping it leads.
+    #[inline(always)]
+    pub(crate) fn change(&self) -> Change {
+        Change { from: self.version, to: appended(self.version) }
+    }
+
     /// Lets go of what nothing was appended to.
     pub(crate) fn release_unchanged(self) {
         if self.is_held() {
@@ -311,7 +338,7 @@ impl Drop for Appending<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.is_held() {
-            self.latch.0.store((self.version + APPEND) & !LOCKED, Ordering::Release);
+            self.latch.0.store(appended(self.version), Ordering::Release);
         }
     }
 }
@@ -428,6 +455,27 @@ mod tests {
         assert!(latch.validate(before).is_err() && latch.validate(during).is_ok() && latch.try_lock().is_err());
         drop(appending);
         assert!(latch.validate(during).is_ok() && latch.lock_from(during).is_err() && latch.try_lock().is_ok());
+    }
+
+    #[test]
+    fn what_is_held_says_where_it_leads() {
+        let latch = Latch::new();
+        let mut versions = vec![latch.read().unwrap()];
+        let appending = latch.append_from(versions[0]).unwrap();
+        let mut changes = vec![appending.change()];
+        drop(appending);
+        versions.push(latch.read_idle().unwrap());
+        let lock = latch.append_from(versions[1]).unwrap().lock();
+        changes.push(lock.change());
+        drop(lock);
+        versions.push(latch.read_idle().unwrap());
+        let appending = latch.try_lock().unwrap().append();
+        let between = appending.change().from;
+        changes.push(Change { from: versions[2], ..appending.change() });
+        drop(appending);
+        versions.push(latch.read_idle().unwrap());
+        assert!(versions[2] < between && between < versions[3]);
+        assert!(versions.windows(2).map(|pair| (pair[0], pair[1])).eq(changes.iter().map(|change| (change.from, change.to))));
     }
 
     #[test]

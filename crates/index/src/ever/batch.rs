@@ -40,7 +40,7 @@ use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};
 use super::{Ever, Reached, When};
 use crate::batch::{APPROACHED_MAX, Fencing, STAGED_MAX};
-use crate::latch::{Appending, Locked, Restart};
+use crate::latch::{Appending, Change, Locked, Restart};
 use crate::selective::router::{GROUP, Route, Router, Target};
 use crate::selective::structure::is_getting_sparse;
 use crate::{Error, Key, Write};
@@ -106,7 +106,7 @@ enum Hold<'a> {
     /// One is there: the leaf is to be latched before anything is stored.
     Latch(Appending<'a>),
     /// It is latched.
-    Locked(#[expect(dead_code, reason = "held")] Locked<'a>),
+    Locked(Locked<'a>),
     /// That of another write of the batch, which holds the same leaf.
     Shared,
 }
@@ -128,7 +128,28 @@ impl<K: Key + ?Sized, const LINES: usize> Staged<'_, K, LINES> {
     }
 }
 
+impl<K: ?Sized, const LINES: usize> Staged<'_, K, LINES> {
+    /// Between which versions of its leaf the last of these is. Those that share what another one holds are behind it, and find the order where that one leads.
+    fn change(writes: &[Self]) -> Change {
+        let (last, before) = writes.split_last().expect("a write");
+        let shared = || {
+            let to = before.iter().rev().filter(|other| std::ptr::eq(other.descriptor, last.descriptor)).find_map(|other| other.hold.change());
+            to.map(|Change { to, .. }| Change { from: to, to })
+        };
+        last.hold.change().or_else(shared).expect("the first of a leaf holds it")
+    }
+}
+
 impl Hold<'_> {
+    /// `None` if it is shared.
+    fn change(&self) -> Option<Change> {
+        match self {
+            Hold::Append(appending) | Hold::Latch(appending) => Some(appending.change()),
+            Hold::Locked(lock) => Some(lock.change()),
+            Hold::Shared => None,
+        }
+    }
+
     fn latch_later(&mut self) {
         *self = match std::mem::replace(self, Hold::Shared) {
             Hold::Append(appending) => Hold::Latch(appending),
@@ -232,8 +253,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             holder.unwrap_or(&mut hold).latch_later();
         }
         staged.held.add(route.leaf);
-        if !K::WHOLE && matches!(deed, Deed::Add(_)) {
-            self.known.orders.prefetch_head(route.leaf, slot);
+        if !K::WHOLE {
+            match deed {
+                Deed::Add(_) => self.known.orders.prefetch(route.leaf),
+                _ => self.known.orders.prefetch_order(route.leaf),
+            }
         }
         staged.writes.push(Staged { key, number: route.leaf, leaf, descriptor, slot, place, deed, hold });
         Ok(old)
@@ -270,17 +294,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             Fencing::Callers => store(writes),
         }
         let (mut added, mut sparse) = (0, Vec::new());
-        for Staged { key, number, descriptor, slot, place, deed, .. } in &*writes {
+        for (at, Staged { key, number, descriptor, slot, place, deed, .. }) in writes.iter().enumerate() {
+            let change = || Staged::change(&writes[..=at]);
             match deed {
                 Deed::Add(_) => {
-                    self.show(*number, descriptor, *slot, *key, *place);
+                    self.show(*number, descriptor, change, *slot, *key, *place);
                     added += 1;
                 }
-                Deed::Set(_) => {}
+                Deed::Set(_) => self.keep(*number, change),
                 Deed::Remove => {
                     // Before the store, as in `try_take`.
                     let left = descriptor.occupied::<LINES>(Wide::get()).count_ones() as usize - 1;
-                    descriptor.set(*slot, 0);
+                    self.hide(*number, descriptor, change, *slot);
                     added -= 1;
                     if is_getting_sparse(left, Leaf::<LINES>::MERGED) {
                         sparse.push(*key);

@@ -266,9 +266,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OrderedIndex;
     use crate::record::Version;
     use crate::registry::Recovery;
+    use crate::{OrderedIndex, Write};
     use everleaf_pmem::{Hardware, Pool, PoolOptions};
     use std::collections::BTreeMap;
 
@@ -439,5 +439,121 @@ mod tests {
             (0..count).for_each(|number| put(&index, &mut model, number));
             expect(&index, &model).unwrap();
         }
+    }
+
+    /// Of how many leaves the order is known at the version that their latch has, and of how many it is not. It is that of the keys.
+    fn known(index: &Index) -> (usize, usize) {
+        let (mut known, mut unknown) = (0, 0);
+        let mut count = |_: &Fences<[u8]>, number| {
+            let (leaf, descriptor) = index.leaf(number).unwrap();
+            let Some(order) = index.known.orders.at(number, descriptor.latch().read_idle().unwrap()) else {
+                return unknown += 1;
+            };
+            known += 1;
+            let slots: Vec<usize> = order.slots().collect();
+            assert_eq!(slots.iter().fold(0, |slots, slot| slots | 1 << slot), descriptor.occupied::<14>(Wide::get()));
+            let keys = slots.iter().map(|slot| {
+                let mut key = Vec::new();
+                Record::read(&index.pool, leaf.value(*slot).unwrap().get()).unwrap().copy_key(&mut key);
+                key
+            });
+            assert!(keys.is_sorted_by(|left, right| left < right));
+        };
+        index.router.check(&mut count).unwrap();
+        (known, unknown)
+    }
+
+    /// By writes of every kind, one by one and several at once.
+    #[test]
+    fn writers_keep_orders_up_to_date() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let index = Index::create(&pool, "index", "ever").unwrap();
+        let count: u64 = if cfg!(miri) { 300 } else { 6_000 };
+        let key = |number: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let expect = |what, all_but| {
+            let (known, unknown) = known(&index);
+            assert!(unknown * all_but <= known, "{what}: {known} of {}", known + unknown);
+        };
+        (0..60).for_each(|number| _ = index.insert(&key(number), written(&pool, &key(number))).unwrap());
+        (60..count).for_each(|number| _ = index.insert(&key(number), written(&pool, &key(number))).unwrap());
+        expect("inserts and divisions", 50);
+        (0..count).step_by(3).for_each(|number| _ = index.update(&key(number), written(&pool, &key(number))).unwrap());
+        expect("updates", 50);
+        (0..count).step_by(5).for_each(|number| _ = index.remove(&key(number)).unwrap());
+        expect("removals", 50);
+        for (round, numbers) in (0..count * 2).collect::<Vec<_>>().chunks(200).enumerate() {
+            let keys: Vec<_> = numbers.iter().map(|number| key(*number)).collect();
+            let write = |number: &u64, key| match (number + round as u64) % 4 {
+                0 => Write::Remove,
+                1 => Write::Update(written(&pool, key)),
+                _ => Write::Upsert(written(&pool, key)),
+            };
+            let writes: Vec<_> = numbers.iter().zip(&keys).map(|(number, key)| (&key[..], write(number, key))).collect();
+            index.apply(&writes, &mut Vec::new()).unwrap();
+        }
+        expect("batches", 50);
+        (0..count * 2).for_each(|number| _ = index.upsert(&key(number), written(&pool, &key(number))).unwrap());
+        (0..count * 2).filter(|number| number % 8 > 0).for_each(|number| _ = index.remove(&key(number)).unwrap());
+        expect("merges", 0);
+        (0..count * 2).for_each(|number| _ = index.upsert(&key(number), written(&pool, &key(number))).unwrap());
+        expect("and what follows", 1);
+        index.check().unwrap();
+    }
+
+    /// Each scan finds all keys that nobody takes away, in order, while others come and go.
+    #[test]
+    fn scans_among_writers_are_complete_and_in_order() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 256 << 20, ..PoolOptions::default() }).unwrap();
+        let index = Index::create(&pool, "index", "ever").unwrap();
+        let (count, rounds): (u64, u64) = if cfg!(miri) { (100, 1) } else { (3_000, 6) };
+        let key = |number: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let put = |number| _ = index.upsert(&key(number), written(&pool, &key(number))).unwrap();
+        (0..count).step_by(3).for_each(put);
+        let steady: Vec<[u8; 8]> = BTreeMap::from_iter((0..count).step_by(3).map(|number| (key(number), ()))).into_keys().collect();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers = [1, 2].map(|mine| {
+                let (index, pool) = (&index, &pool);
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        (mine..count).step_by(3).for_each(put);
+                        (0..count).step_by(3).filter(|number| number % 2 == mine % 2).for_each(put);
+                        let keys: Vec<_> = (mine..count).step_by(3).map(key).collect();
+                        if round % 2 == 0 {
+                            keys.iter().for_each(|key| _ = index.remove(key).unwrap());
+                            continue;
+                        }
+                        let writes: Vec<_> = keys.iter().map(|key| (&key[..], Write::Upsert(written(pool, key)))).collect();
+                        index.apply(&writes, &mut Vec::new()).unwrap();
+                        let writes: Vec<_> = keys.iter().map(|key| (&key[..], Write::Remove)).collect();
+                        index.apply(&writes, &mut Vec::new()).unwrap();
+                    }
+                })
+            });
+            let scanners = [Direction::Forward, Direction::Reverse].map(|direction| {
+                let (index, steady, is_over) = (&index, &steady, &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let mut found = Vec::new();
+                        let visit = &mut |key: &[u8], _| {
+                            found.push(<[u8; 8]>::try_from(key).unwrap());
+                            ControlFlow::Continue(())
+                        };
+                        index.scan(Bound::Unbounded, direction, visit).unwrap();
+                        if direction == Direction::Reverse {
+                            found.reverse();
+                        }
+                        assert!(found.is_sorted_by(|left, right| left < right));
+                        let mut found = found.iter();
+                        assert!(steady.iter().all(|key| found.any(|other| other == key)), "{direction:?}");
+                    }
+                })
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            scanners.into_iter().for_each(|scanner| scanner.join().unwrap());
+        });
+        index.check().unwrap();
+        known(&index);
     }
 }

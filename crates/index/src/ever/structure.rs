@@ -2,9 +2,9 @@
 
 use super::directory::{Dead, Directory, Number};
 use super::leaf::{Built, Descriptor, Leaf, Place, SLOTS_MAX, Slot};
-use super::order::{ByHeads, Frame};
+use super::order::{ByHeads, Frame, Sorted, lost};
 use super::{Ever, Reached};
-use crate::latch::{Appending, Locked, Restart};
+use crate::latch::{Appending, Change, Locked, Restart};
 use crate::record::Record;
 use crate::selective::leaf::{self, Placed, each};
 use crate::selective::router::{Fences, Neighbours, Route, Router};
@@ -19,8 +19,9 @@ use std::num::NonZeroU64;
 struct Halves<K: Key + ?Sized> {
     low: K::Owned,
     separator: K::Owned,
-    /// A bit for each of their slots.
-    moved: u64,
+    /// All entries in the order of their keys, and how many of them stay.
+    placed: Vec<Placed>,
+    at: usize,
     /// Where keys are in records.
     heads: Option<Heads>,
 }
@@ -65,13 +66,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// Chooses where to split a full leaf that nobody else writes to. Where keys are added at the end of all, the leaf is left full.
-    fn halve(&self, key: &K, number: Number, leaf: &Leaf<LINES>, occupied: u64) -> Result<Halves<K>, Error> {
+    fn halve(&self, key: &K, number: Number, version: u64, leaf: &Leaf<LINES>, occupied: u64) -> Result<Halves<K>, Error> {
         let damaged = |what| Error::from(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what));
         let fences = self.router.fences_of(key);
         let mut placed = Vec::with_capacity(Leaf::<LINES>::CAPACITY);
         // No record is read, then, but those beside the separator.
         let orders = &self.known.orders;
-        let sorted = if K::WHOLE { None } else { orders.by_heads(number, occupied).filter(ByHeads::tell_apart) };
+        let sorted = if K::WHOLE { None } else { self.by_heads(number, version, occupied) };
         let frame = match &sorted {
             Some(sorted) => {
                 placed.extend(
@@ -108,7 +109,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             return Err(damaged("a leaf with keys beyond its range"));
         }
         let heads = if K::WHOLE { None } else { Some(self.heads_of(frame, &fences, separator.borrow(), &placed, at)?) };
-        Ok(Halves { low: fences.low, separator, moved: placed[at..].iter().map(|placed| 1 << placed.slot).sum(), heads })
+        Ok(Halves { low: fences.low, separator, placed, at, heads })
+    }
+
+    /// A full leaf in the order of its heads, if they tell all keys apart. What is divided by them stays divided: an order that is known is looked through first.
+    fn by_heads(&self, number: Number, version: u64, occupied: u64) -> Option<ByHeads> {
+        let (orders, tell_apart) = (&self.known.orders, |heads: &ByHeads| heads.tell_apart(Leaf::<LINES>::CAPACITY));
+        orders.by_order(number, version).filter(tell_apart).or_else(|| orders.by_heads(number, occupied).filter(tell_apart))
     }
 
     /// The heads of the halves of a leaf, the upper of which begins with entry `at`: those that it was sorted by, if they had a frame, or new ones, for which
@@ -153,9 +160,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn divide(&self, key: &K, value: NonZeroU64, reached: &Reached<'_, LINES>, appending: Appending<'_>) -> Result<bool, Error> {
         let Reached { way, leaf, descriptor, .. } = reached;
         let occupied = descriptor.occupied::<LINES>(Wide::get());
-        let Halves { low, separator, moved, heads } = self.halve(key, way.leaf, leaf, occupied)?;
+        let Halves { low, separator, placed, at, heads } = self.halve(key, way.leaf, appending.change().from, leaf, occupied)?;
         let goes_right = *key >= *separator.borrow();
-        let mut upper: Vec<Slot> = each(moved).filter_map(|slot| leaf.read(slot)).collect();
+        let (staying, moving) = placed.split_at(at);
+        let moved = moving.iter().fold(0, |moved, placed| moved | 1 << placed.slot);
+        let mut upper: Vec<Slot> = moving.iter().filter_map(|placed| leaf.read(placed.slot)).collect();
         upper.extend(goes_right.then(|| Slot { token: key.token(), value }));
         let (word, fence) = separator.borrow().fence(&self.pool)?;
         let right = self.directory.take(&self.pool, &self.root().first)?;
@@ -166,9 +175,21 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let new = self.begin(right.number)?;
         fence.map(Durable::release);
         new.fill(&built.fingerprints);
+        let orders = &self.known.orders;
         if let Some(Heads { by_slot, right: frame, .. }) = &heads {
-            let moved = each(moved).map(|slot| by_slot[slot]).chain(goes_right.then(|| frame.head_of(key)));
-            self.known.orders.set(right.number, *frame, built.slots.iter().map(|slot| usize::from(*slot)).zip(moved));
+            let slots = built.slots.iter().map(|slot| usize::from(*slot));
+            let heads = moving.iter().map(|placed| by_slot[placed.slot]).chain(goes_right.then(|| frame.head_of(key)));
+            orders.set(right.number, *frame, slots.clone().zip(heads));
+            // The version at which the leaf will be found.
+            if let Ok(version) = new.latch().try_read() {
+                // What is pending was built last.
+                let pending = slots.clone().nth(moving.len()).filter(|_| goes_right);
+                let before = if pending.is_some() { lost(version) } else { version };
+                orders.leave(right.number, before, &Sorted::of(slots.take(moving.len())));
+                if let Some(slot) = pending {
+                    orders.add(right.number, Change { from: before, to: version }, slot, key);
+                }
+            }
         }
         // Step 2.
         self.directory.entry(&self.pool, right.number).commit(&self.pool, word, 1);
@@ -178,11 +199,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.router.split(way.leaf, way.leaf, low.borrow(), separator.borrow(), right.number);
         descriptor.clear(moved);
         if let Some(Heads { by_slot, left: Some(frame), .. }) = &heads {
-            self.known.orders.set(way.leaf, *frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
+            orders.set(way.leaf, *frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
         }
         // Step 4.
-        let _appending = lock.append();
+        let appending = lock.append();
         if !K::WHOLE {
+            orders.leave(way.leaf, appending.change().to, &Sorted::of(staying.iter().map(|placed| placed.slot)));
             // persist-equivalent(store early): each for itself.
             // persist-equivalent(fence drop): who comes here next fences before he lets the leaf reach further. Others, who may come sooner, do not wait for
             // these flushes.
