@@ -9,10 +9,10 @@
 //!                 that lead to records
 //! ```
 //!
-//! The two trees are this one with another [`form`] of arrays; what follows is of PFtree's, and holds of ROART's but for what is said there. With arrays of one
-//! record it is P-ART, see below. The bytes are in [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else DRAM has of a block ([`side`]): what it is, and which
-//! records an array has where. So who has the word of a child asks for the child and for what is known of it at once: of the largest nodes on its way, and of
-//! PFtree's array, a lookup reads one line each.
+//! The two trees are this one with another [`form`] of arrays; what follows is of PFtree's, and holds of ROART's but for what is said there. With arrays of
+//! one record it is P-ART, see below. The bytes are in [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else
+//! DRAM has of a block ([`side`]): what it is, and which records an array has where. So who has the word of a child asks for the child and for what is known
+//! of it at once: of the largest nodes on its way, and of PFtree's array, a lookup reads one line each.
 //!
 //! 1. all keys below a node begin with the same `level` digits, and have different ones next, each its child; those of an array have the digits of the node
 //!    above in common, and that which leads to it. Levels ascend on every way down, and never change;

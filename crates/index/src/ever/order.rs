@@ -1,7 +1,8 @@
 //! What DRAM knows of the order of a leaf's keys, where they are in records. To sort a leaf by those is to read all of them: most of what a scan costs.
 //!
 //! ```text
-//! line 0        version of the latch, or what is none: 0, an even number, or all bits set while it is written | numbers of slots + 1 in the order of their keys, a byte each, 0 behind the last
+//! line 0        version of the latch, or what is none: 0, an even number, or all bits set while it is written
+//!               | numbers of slots + 1 in the order of their keys, a byte each, 0 behind the last
 //! lines 1 to 4  frame: base | bytes to skip and bits to shift, 0 = no heads | a head for each slot, 4 bytes
 //! ```
 //!
@@ -16,9 +17,9 @@
 //! Why a reader never takes an order for that of another version:
 //!
 //! 1. The version is taken away before slots are stored, and stored behind them, with nothing between that can fail; who reads looks at it before and behind.
-//! 2. Versions of a line ascend, as those of a latch do, but for what a holder has stored that nobody has read yet; so what is found behind the slots is no later order of an equal version. Who leaves one has a higher
-//!    version than he finds. Who holds the leaf from a version that he finds beside the order is the only one to store there: all who left an order had read
-//!    the latch before, at that version or a lower one, and give up. So he needs no exchange.
+//! 2. Versions of a line ascend, as those of a latch do, but for what a holder has stored that nobody has read yet; so what is found behind the slots is no
+//!    later order of an equal version. Who leaves one has a higher version than he finds. Who holds the leaf from a version that he finds beside the order is
+//!    the only one to store there: all who left an order had read the latch before, at that version or a lower one, and give up. So he needs no exchange.
 //! 3. Nobody reads the latch at the version that a holder has stored before he lets go; and he stores it only if nothing else can become of what he holds: not
 //!    before he locks, if he appends, nor if he may let go of it unchanged, when the next one comes to the same version with something else ([`Change`]).
 //! 4. Of several writes to a leaf that is held once (`batch.rs`) each but the first goes on from the version that the one before it has stored, and from no
@@ -108,8 +109,8 @@ impl ByHeads {
         equal.fold(0, |ties, pair| ties | 1 << (pair[0] & 0xff) | 1 << (pair[1] & 0xff))
     }
 
-    /// Whether these are so many, and differ, and by so much that they will when keys are added between them, too. Then they are in order, and of as many slots,
-    /// whoever has put them there.
+    /// Whether these are so many, and differ, and by so much that they will when keys are added between them, too. Then they are in order, and of as many
+    /// slots, whoever has put them there.
     pub(super) fn tell_apart(&self, count: usize) -> bool {
         let words = &self.words[..self.count];
         self.count == count && count > 0 && words.is_sorted_by(|a, b| a >> 8 < b >> 8) && words[count - 1] - words[0] >= APART << 8

@@ -112,7 +112,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Halves { low: fences.low, separator, placed, at, heads })
     }
 
-    /// A full leaf in the order of its heads, if they tell all keys apart. What is divided by them stays divided: an order that is known is looked through first.
+    /// A full leaf in the order of its heads, if they tell all keys apart. What is divided by them stays divided, so an order that is known is looked through.
     fn by_heads(&self, number: Number, version: u64, occupied: u64) -> Option<ByHeads> {
         let (orders, tell_apart) = (&self.known.orders, |heads: &ByHeads| heads.tell_apart(Leaf::<LINES>::CAPACITY));
         orders.by_order(number, version).filter(tell_apart).or_else(|| orders.by_heads(number, occupied).filter(tell_apart))

@@ -904,7 +904,7 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["pf", "fast-fair"],
         lacks: &["bztree"],
         rule: Rule::By(&["pftree-micro", "pftree-mixes"], faster_than_others),
-        why: "Two threads; of the B+-trees, FAST-FAIR, of the radix trees ROART and P-ART. The paper's ranges are those of all of them, over all of its workloads.",
+        why: "Two threads; of B+-trees FAST-FAIR, of radix trees ROART and P-ART. The paper's ranges are of all of its workloads.",
     },
     Row {
         paper: "pftree",
