@@ -418,6 +418,10 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 return Ok(None);
             }
             let sample = array.validated(F::sample::<K, M>(&self.pool, array))?;
+            if self.records_max == 1 && sample.borrow() == key {
+                // Both were read at the same version.
+                return array.validated(Err(array.damage(DAMAGED)));
+            }
             if self.records_max == 1 || block::shared(sample.borrow(), key) <= way.last.level {
                 return self.add_above(key, value);
             }
