@@ -204,6 +204,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             if by_heads.is_some_and(|sorted| !sorted.slots().eq(placed.iter().map(|placed| placed.slot))) {
                 return Err(corrupt(off, "a leaf whose heads are in another order than its keys"));
             }
+            let known = descriptor.latch().read_idle().ok().and_then(|version| self.known.orders.at(number, version));
+            if known.is_some_and(|known| !known.slots().eq(placed.iter().map(|placed| placed.slot))) {
+                return Err(corrupt(off, "a leaf whose order, as it is known, is not that of its keys"));
+            }
             keys += u64::from(occupied.count_ones());
         }
         let mut live = 0;
