@@ -1,5 +1,6 @@
 //! FAIR: a B+-tree of which every node persists, and which a crash leaves usable at every store (D. Hwang, W.-H. Kim, Y. Won and B. Nam, "Endurable Transient
-//! Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018). It is FAST-FAIR with nodes of [`fast`], Circ-Tree with those of [`circular`].
+//! Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018). It is FAST-FAIR with nodes of [`fast`], Circ-Tree with those of [`circular`], LCB+-Tree with
+//! those of [`logged`].
 //!
 //! ```text
 //! root block: top -> node of the highest level
@@ -59,6 +60,7 @@
 
 mod circular;
 mod fast;
+mod logged;
 mod node;
 mod open;
 mod relocate;
@@ -78,6 +80,7 @@ use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
 pub(crate) use circular::Circular;
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 pub(crate) use fast::Fast;
+pub(crate) use logged::Logged;
 pub(crate) use node::Node;
 use sentinels::Sentinels;
 use std::borrow::Borrow;
@@ -247,7 +250,8 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
             };
             let Found { node, latch, .. } = at;
             if SENTINELS == 0 && N::ASKED {
-                probe::prefetch_lines(node);
+                probe::prefetch(node.header());
+                node.lines().iter().for_each(probe::prefetch);
             }
             let Ok(version) = latch.read_below(reached.at.latch, reached.version) else {
                 let is_dead = latch.is_dead();

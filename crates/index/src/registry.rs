@@ -1,7 +1,7 @@
 //! The list of every index.
 
 use crate::ever::Ever;
-use crate::fair::{Circular, Fair, Fast, Node};
+use crate::fair::{Circular, Fair, Fast, Logged, Node};
 use crate::pf::{self, Pf};
 use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
@@ -197,6 +197,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Fast<7>, 0>("fast-fair", "FAST-FAIR with nodes of 512 B"),
         fair::<K, M, Circular<2>, 0>("circ-192", "Circ-Tree with nodes of 192 B: for exhaustive checking"),
         fair::<K, M, Circular<7>, 0>("circ", "Circ-Tree with nodes of 512 B"),
+        fair::<K, M, Logged<1>, 0>("lcb-128", "LCB+-Tree with nodes of 128 B and their logs: for exhaustive checking"),
+        fair::<K, M, Logged<7>, 0>("lcb", "LCB+-Tree with nodes of 512 B and their logs"),
         pf::<K, M, pf::Direct>("pf-4", "PFtree with arrays of up to 4 records: for exhaustive checking", 4),
         pf::<K, M, pf::Direct>("pf", "PFtree with arrays of up to 64 records", pf::RECORDS),
         pf::<K, M, pf::Direct>("p-art", "P-ART: a leaf for each key", 1),
@@ -287,6 +289,9 @@ pub fn node_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Circular<15>, 0>("circ-1k", "Circ-Tree with nodes of 1 KiB"),
         fair::<K, M, Circular<31>, 0>("circ-2k", "Circ-Tree with nodes of 2 KiB"),
         fair::<K, M, Circular<63>, 0>("circ-4k", "Circ-Tree with nodes of 4 KiB"),
+        fair::<K, M, Logged<15>, 0>("lcb-1k", "LCB+-Tree with nodes of 1 KiB and their logs"),
+        fair::<K, M, Logged<31>, 0>("lcb-2k", "LCB+-Tree with nodes of 2 KiB and their logs"),
+        fair::<K, M, Logged<63>, 0>("lcb-4k", "LCB+-Tree with nodes of 4 KiB and their logs"),
         fair::<K, M, Circular<7>, 7>("circ-s", "Circ-Tree with sentinels and nodes of 512 B"),
         fair::<K, M, Circular<15>, 15>("circ-s-1k", "Circ-Tree with sentinels and nodes of 1 KiB"),
         fair::<K, M, Circular<31>, 31>("circ-s-2k", "Circ-Tree with sentinels and nodes of 2 KiB"),

@@ -2,8 +2,7 @@
 //! node and not half (C. Wang, G. Brihadiswarn, X. Jiang and S. Chattopadhyay, "Circ-Tree: A B+-Tree Variant with Circular Design for Persistent Memory", IEEE
 //! Transactions on Computers 71(2), 2022).
 //!
-//! The run word of the header: first slot, 16 bits | number of entries, 16 bits | the complement of both, so that damage shows. One slot at least is vacant, so
-//! the ends of the run show, too.
+//! The run word of the header has the first slot and the number of entries. One slot at least is vacant, so the ends of the run show, too.
 //!
 //! # Invariant
 //!
@@ -67,10 +66,7 @@ impl<const LINES: usize> Node for Circular<LINES> {
 
     #[inline(always)]
     fn run(&self) -> Run {
-        let word = self.header.run.get();
-        // Slots that there are, whatever a damaged header says.
-        let part = |word: u64| usize::from(word as u16).min(Self::CAPACITY);
-        Run { base: part(word), count: part(word >> 16) }
+        Run::of(self.header.run.get(), Self::CAPACITY)
     }
 
     fn run_word(count: usize) -> u64 {
@@ -199,14 +195,6 @@ impl<const LINES: usize> Node for Circular<LINES> {
     }
 }
 
-impl Run {
-    /// As a header tells it.
-    fn word(self) -> u64 {
-        let run = (self.count << 16 | self.base) as u64;
-        run | !run << 32
-    }
-}
-
 impl<const LINES: usize> Circular<LINES> {
     fn is_vacant(&self, slot: usize) -> bool {
         self.slot(slot)[VALUE].get() == 0
@@ -228,10 +216,6 @@ impl<const LINES: usize> Circular<LINES> {
             pm.persist(self.line(to));
         }
         self.vacate(pm, from);
-    }
-
-    fn flush_slots<M: Medium>(&self, pm: &Pm<M>, slots: Run) {
-        Self::lines_of(slots).for_each(|line| pm.flush(&self.lines[line]));
     }
 
     /// Sets the run word, durably, with all that was flushed before.

@@ -1,5 +1,5 @@
-//! Nodes, whatever the order in which their entries lie: FAST's ([`super::fast`]) or Circ-Tree's ([`super::circular`]), which say how a change is written. The
-//! tree's module documentation has the protocol of nodes among each other.
+//! Nodes, whatever the order in which their entries lie: FAST's ([`super::fast`]), Circ-Tree's ([`super::circular`]) or LCB+-Tree's ([`super::logged`]), which say
+//! how a change is written. The tree's module documentation has the protocol of nodes among each other.
 //!
 //! ```text
 //! line 0   link of the next node of the level | low fence | level, as a link | run | four words of zeroes
@@ -14,7 +14,7 @@ use crate::Error;
 use crate::key::Key;
 use crate::selective::leaf::{self, Entry};
 use crate::shift::{HEAD, VALUE};
-use everleaf_pmem::{LINE, Medium, Off, Pm, Resident, Word, resident};
+use everleaf_pmem::{Medium, Off, Pm, Resident, Word, resident};
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
@@ -47,6 +47,21 @@ pub(crate) struct Run {
     pub(super) count: usize,
 }
 
+impl Run {
+    /// As a header tells it: first slot, 16 bits | number of entries, 16 bits | the complement of both, so that damage shows.
+    pub(super) fn word(self) -> u64 {
+        let run = (self.count << 16 | self.base) as u64;
+        run | !run << 32
+    }
+
+    /// What a header tells, with neither above `max`, whatever it says.
+    #[inline(always)]
+    pub(super) fn of(word: u64, max: usize) -> Self {
+        let part = |word: u64| usize::from(word as u16).min(max);
+        Self { base: part(word), count: part(word >> 16) }
+    }
+}
+
 /// What a node is told when it is made.
 pub(crate) struct Birth {
     /// Link of the next node of the level.
@@ -68,6 +83,11 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
     fn header(&self) -> &Header;
 
     fn lines(&self) -> &[Line];
+
+    /// What else of a new node is 0.
+    fn zeroes(&self) -> &[Word] {
+        &[]
+    }
 
     /// The slots that entries lie in, as far as the header tells: if it does not tell how many there are, the first value of 0 does.
     fn run(&self) -> Run;
@@ -114,7 +134,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
     }
 
     /// Lines that are worth asking for before they are searched: those of a small node.
-    const ASKED: bool = size_of::<Self>() <= 8 * LINE;
+    const ASKED: bool = Self::LINES < 8;
 
     /// Slots of a node.
     const SLOTS: usize = Self::LINES * PER_LINE;
@@ -147,8 +167,13 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
     #[inline(always)]
     fn lines_of(run: Run) -> impl Iterator<Item = usize> {
         let first = run.base / PER_LINE;
-        let lines = (run.base % PER_LINE + run.count).div_ceil(PER_LINE).min(Self::LINES);
+        let lines = if run.count == 0 { 0 } else { (run.base % PER_LINE + run.count).div_ceil(PER_LINE).min(Self::LINES) };
         (first..first + lines).map(|line| if line < Self::LINES { line } else { line - Self::LINES })
+    }
+
+    #[track_caller]
+    fn flush_slots<M: Medium>(&self, pm: &Pm<M>, slots: Run) {
+        Self::lines_of(slots).for_each(|line| pm.flush(&self.lines()[line]));
     }
 
     #[inline(always)]
@@ -279,7 +304,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         }
         let Header { next, low, level, run, reserved } = self.header();
         let words = [(next, birth.next), (low, birth.low), (level, Off::<()>::new(birth.level as u64).link()), (run, Self::run_word(count))];
-        for (word, value) in words.into_iter().chain(reserved.iter().map(|word| (word, 0))) {
+        for (word, value) in words.into_iter().chain(reserved.iter().chain(self.zeroes()).map(|word| (word, 0))) {
             pm.store(word, value, Relaxed);
         }
     }

@@ -1,0 +1,211 @@
+//! Nodes of LCB+-Tree, the plain B+-tree with a log that NV-Tree's paper compares with (J. Yang, Q. Wei, C. Chen, C. Wang, K. L. Yong and B. He, "NV-Tree:
+//! Reducing Consistency Cost for NVM-based Single Level Systems", FAST 2015): before a node changes, an image of it is logged. Nothing is combined or left out:
+//! it is what consistency costs if nobody takes pains.
+//!
+//! ```text
+//! header, lines    entries from the first slot on, as many as the run word of the header says, which is as Circ-Tree's
+//! log              state, 0 or 1 | the run word, as it was | six words of zeroes
+//! image            the lines, as they were
+//! ```
+//!
+//! The log lies behind its node, where the paper does not say; so whoever has the node's latch has its log, changes of two nodes do not meet, and recovery has
+//! nothing to look for.
+//!
+//! # Writing
+//!
+//! A change, whatever it is:
+//! 1. image := lines, all of them; flush, fence. A crash leaves an image that does not count.
+//! 2. run word of the log := that of the header, state := 1; persist. From here on a crash has the change taken back.
+//! 3. entries shift, in any order; the run word of the header. Flush each line that has changed; fence.
+//! 4. state := 0, the commit point; persist.
+//!
+//! Insert, remove, cut, and update, whose cost so grows with the node: that. Append, in a join, needs no log: the entries that it adds do not count before the
+//! link that the caller stores next, whatever a crash leaves of them. So are the links between nodes, and the words above, as in all of these trees: single
+//! words, whose order is that of the tree's protocol.
+//!
+//! # Recovery
+//!
+//! 1. If the state is 1: lines := image, run word := that of the log; flush, fence; state := 0, persist. 2. The entries end before the first that is beyond the
+//!    node's range. A crash within begins again.
+
+use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND};
+use crate::Error;
+use crate::key::Key;
+use crate::selective::leaf::Entry;
+use crate::shift::{First, VALUE, write};
+use everleaf_pmem::{Medium, Pm, Word, resident};
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+resident! {
+    /// What of a node is in its log, besides the image.
+    pub(crate) struct Log {
+        state: Word,
+        run: Word,
+        reserved: [Word; 6],
+    }
+}
+
+resident! {
+    /// A node with `LINES` lines of slots, and its log. See the module documentation.
+    pub(crate) struct Logged<const LINES: usize> {
+        header: Header,
+        lines: [Line; LINES],
+        log: Log,
+        image: [Line; LINES],
+    }
+}
+
+impl<const LINES: usize> Node for Logged<LINES> {
+    const LINES: usize = LINES;
+    const CAPACITY: usize = LINES * PER_LINE;
+
+    #[inline(always)]
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    fn zeroes(&self) -> &[Word] {
+        std::slice::from_ref(&self.log.state)
+    }
+
+    #[inline(always)]
+    fn run(&self) -> Run {
+        Run { base: 0, ..Run::of(self.header.run.get(), Self::CAPACITY) }
+    }
+
+    fn run_word(count: usize) -> u64 {
+        Run { base: 0, count }.word()
+    }
+
+    #[inline(always)]
+    fn count_from(&self, _least: impl FnOnce() -> usize) -> usize {
+        self.run().count
+    }
+
+    fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize, count: usize, entry: Entry) -> Run {
+        let changed = Run { base: slot, count: count + 1 - slot };
+        self.change(pm, || {
+            (slot..count).rev().for_each(|from| self.copy(pm, from, from + 1));
+            write(pm, self.slot(slot), entry.head, entry.value.get(), First::Head);
+            self.flush_slots(pm, changed);
+            self.set_count(pm, count + 1);
+        });
+        changed
+    }
+
+    fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize, count: usize) -> Run {
+        let last = count - 1;
+        self.change(pm, || {
+            (slot..last).for_each(|to| self.copy(pm, to + 1, to));
+            self.flush_slots(pm, Run { base: slot, count: last - slot });
+            self.set_count(pm, last);
+        });
+        Run { base: slot, count: count - slot }
+    }
+
+    fn update<M: Medium>(&self, pm: &Pm<M>, slot: usize, value: NonZeroU64) {
+        self.change(pm, || {
+            pm.store(&self.slot(slot)[VALUE], value.get(), Release);
+            pm.flush(self.line(slot));
+        });
+    }
+
+    fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize) {
+        self.change(pm, || self.set_count(pm, count));
+    }
+
+    fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self) {
+        let added = Run { base: self.run().count, count: next.run().count };
+        for (slot, entry) in (added.base..).zip(next.entries()) {
+            write(pm, self.slot(slot), entry.head, entry.value.get(), First::Head);
+        }
+        self.flush_slots(pm, added);
+        pm.fence();
+        // Durable with the link, which lies in the same line and comes next. Till then all of them go.
+        pm.store(&self.header.run, Self::run_word(added.base + added.count), Release);
+    }
+
+    fn recover<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, high: Option<&K>) -> Result<(), Error> {
+        match self.log.state.get() {
+            0 => {}
+            1 if Self::is_count(self.log.run.get()) => self.take_back(pm),
+            _ => return Err(self.damaged(pm, "a node whose log says neither that it changes nor that it does not")),
+        }
+        if !self.is_sound() {
+            return Err(self.damaged(pm, UNSOUND));
+        }
+        let Some(high) = high else { return Ok(()) };
+        for slot in 0..self.run().count {
+            if self.is_beyond(pm, self.slot(slot), high)? {
+                self.set_count(pm, slot);
+                pm.fence();
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn is_sound(&self) -> bool {
+        Self::is_count(self.header.run.get())
+    }
+
+    fn has_its_run(&self) -> bool {
+        self.is_sound() && self.log.state.get() == 0 && (0..self.run().count).all(|slot| self.slot(slot)[VALUE].get() != 0)
+    }
+}
+
+impl<const LINES: usize> Logged<LINES> {
+    fn is_count(word: u64) -> bool {
+        word == Self::run_word(Run::of(word, Self::CAPACITY).count)
+    }
+
+    /// Steps 1, 2 and 4 around 3, which flushes what it changes.
+    #[track_caller]
+    fn change<M: Medium>(&self, pm: &Pm<M>, act: impl FnOnce()) {
+        for (image, word) in self.image.as_flattened().as_flattened().iter().zip(self.lines.as_flattened().as_flattened()) {
+            pm.store(image, word.get(), Relaxed);
+        }
+        pm.persist(&self.image);
+        pm.store(&self.log.run, self.header.run.get(), Relaxed);
+        pm.store(&self.log.state, 1, Release);
+        pm.persist(&self.log);
+        act();
+        pm.fence();
+        self.end_log(pm);
+    }
+
+    /// Step 1 of recovery.
+    fn take_back<M: Medium>(&self, pm: &Pm<M>) {
+        for (image, word) in self.image.as_flattened().as_flattened().iter().zip(self.lines.as_flattened().as_flattened()) {
+            pm.store(word, image.get(), Relaxed);
+        }
+        pm.flush(&self.lines);
+        pm.store(&self.header.run, self.log.run.get(), Relaxed);
+        pm.persist(&self.header);
+        self.end_log(pm);
+    }
+
+    fn end_log<M: Medium>(&self, pm: &Pm<M>) {
+        pm.store(&self.log.state, 0, Release);
+        pm.persist(&self.log);
+    }
+
+    #[track_caller]
+    fn copy<M: Medium>(&self, pm: &Pm<M>, from: usize, to: usize) {
+        let [head, value] = self.slot(from);
+        write(pm, self.slot(to), head.get(), value.get(), First::Head);
+    }
+
+    #[track_caller]
+    fn set_count<M: Medium>(&self, pm: &Pm<M>, count: usize) {
+        pm.store(&self.header.run, Self::run_word(count), Release);
+        pm.flush(&self.header);
+    }
+}
