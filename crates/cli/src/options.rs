@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use everleaf::{Options, Store};
+use everleaf::{Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,10 +14,10 @@ pub(crate) struct PoolArguments {
     /// The pool file
     #[arg(long, default_value = "everleaf.pool", value_name = "PATH")]
     pub(crate) pool: PathBuf,
-    /// Size to which the pool may grow; the file is as large as its content needs
+    /// Size to which the pool may grow while it is open this time; the file is as large as its content needs
     #[arg(long, default_value = "1T", value_name = "BYTES")]
     pub(crate) size_max: ByteSize,
-    /// Persistence domain instead of the one that is found: adr, eadr, page-cache or msync
+    /// Persistence domain instead of the one that is found: adr, eadr, page-cache or msync, of which the last is kept until another is asked for
     #[arg(long, value_name = "NAME")]
     pub(crate) domain: Option<Domain>,
     /// Open the pool even if a failure of the machine may have torn it, to save what can be saved
@@ -31,8 +31,14 @@ pub(crate) struct PoolArguments {
 /// The index of namespaces that a command creates.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct IndexArgument {
-    /// Index of new namespaces
-    #[arg(long, default_value_t = Options::default().index, value_name = "NAME", value_parser = PossibleValuesParser::new(persistent_indexes()))]
+    /// Index of new namespaces; `everleaf lab list` tells of them
+    #[arg(
+        long,
+        default_value_t = Options::default().index,
+        value_name = "NAME",
+        value_parser = PossibleValuesParser::new(persistent_indexes()),
+        hide_possible_values = true
+    )]
     pub(crate) index: String,
 }
 
@@ -50,6 +56,16 @@ pub(crate) struct NamespaceArgument {
 /// A name that a namespace can have, so that no pool is made for another.
 fn namespace_name(name: &str) -> Result<String, everleaf::Error> {
     everleaf::check_namespace_name(name).map(|()| name.to_owned())
+}
+
+impl NamespaceArgument {
+    /// The namespace of a store, which must be there, for whoever makes none. Who has named none looks at a pool that may have no key yet.
+    pub(crate) fn of(&self, store: &Store) -> Result<Namespace, Failure> {
+        if self.namespace != DEFAULT_NAMESPACE {
+            expect_namespace(store, &self.namespace)?;
+        }
+        Ok(store.namespace(&self.namespace)?)
+    }
 }
 
 impl PoolArguments {

@@ -40,7 +40,11 @@ impl ServerArguments {
                 break;
             }
         }
-        outcome.map_err(|source| Failure::Io { action: format!("ask {name}"), source })
+        outcome.map_err(|source| {
+            let refused = source.kind() == io::ErrorKind::ConnectionRefused;
+            let advice = if refused { " (start a server with `everleaf serve`, or name another with --server)" } else { "" };
+            Failure::Io { action: format!("ask {name}{advice}"), source }
+        })
     }
 
     /// Refuses to be given where no server is asked.

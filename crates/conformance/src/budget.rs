@@ -185,35 +185,48 @@ impl Budget {
                 merge: unlink(remove),
             };
         }
-        let is_circular = entry.name.starts_with("circ");
-        if is_circular || entry.name.starts_with("fast-fair") {
-            // A change of FAST-FAIR writes the lines from its slot to the last, each with a fence; of Circ-Tree, those of its shorter side, and the header. A
-            // split writes a new node, for byte strings the record of its fence, the link, the old node's end, which in Circ-Tree is the header and all lines
-            // that it empties; then the node above has an insert, and the leaf. Nodes above may be split as well, each of which may take a slab, and so may
-            // they be joined: to so many levels do these trees grow here.
+        let (is_circular, is_logged) = (entry.name.starts_with("circ"), entry.name.starts_with("lcb"));
+        if is_circular || is_logged || entry.name.starts_with("fast-fair") {
+            // A change of FAST-FAIR writes the lines from its slot to the last, each with a fence; of Circ-Tree, those of its shorter side, and the header; of
+            // LCB+-Tree, first the image of the node, then its log, then those from its slot to the last and the header by one fence, then the log. A split
+            // writes a new node, for byte strings the record of its fence, the link, the old node's end, which in Circ-Tree is the header and all lines that it
+            // empties; then the node above has an insert, and the leaf. Nodes above may be split as well, each of which may take a slab, and so may they be
+            // joined: to so many levels do these trees grow here.
             let (lines, record) = ((entry.leaf_capacity as u64).div_ceil(4), if K::WHOLE { 0 } else { 1 });
             // Wherever in its first line the half begins.
             let half = (2 * lines + 3).div_ceil(4).min(lines);
-            let (shifted, header, ends, emptied) = if is_circular { (half, 1, 1 + lines.div_ceil(2), 1 + half) } else { (lines, 0, 1, 1) };
+            let (shifted, header) = if is_circular { (half, 1) } else { (lines, u64::from(is_logged)) };
+            let change = |shifted: u64| if is_logged { cost(lines + 2 + shifted + 1, 4) } else { cost(shifted + header, shifted) };
+            let node = if is_logged { 2 * (lines + 1) } else { lines + 1 };
+            let (ends, emptied) = match (is_circular, is_logged) {
+                (true, _) => (cost(1 + lines.div_ceil(2), 1), 1 + half),
+                (_, true) => (change(0), change(0).lines),
+                _ => (cost(1, 1), 1),
+            };
             let levels = match (is_circular, lines) {
                 (true, ..=3) => 6,
                 (false, ..=2) => 7,
                 _ => 3,
             };
-            let change: Vec<Cost> = (1..=shifted).map(|lines| cost(lines + header, lines)).collect();
+            let changes: Vec<Cost> = (1..=shifted).map(change).collect();
+            let (least, most) = (change(1), change(shifted));
             // How much of the node above is shifted is up to where the new entry goes.
-            let cheapest_split =
-                change.iter().map(|above| cost(lines + 1 + record + 1 + ends + above.lines + 1 + header, 1 + 1 + 1 + above.fences + 1)).collect();
-            let split = cost(levels * (lines + 2 + emptied + shifted + header + 2 * record + 2) + shifted + header, levels * (shifted + 5) + shifted);
-            let merge = cost(levels * (lines + 2 + shifted + header) + shifted + header, levels * (shifted + 2) + shifted);
+            let to_split = |above: &Cost| cost(node + record + 1 + ends.lines + above.lines + least.lines, 2 + ends.fences + above.fences + least.fences);
+            let split = cost(levels * (node + 1 + emptied + most.lines + 2 * record + 2) + most.lines, levels * (ends.fences + most.fences + 4) + most.fences);
+            let merge = cost(levels * (lines + 2 + most.lines) + most.lines, levels * (most.fences + 2) + most.fences);
             return Self {
-                insert: change.clone(),
-                insert_lines: if is_circular { 2.5 + lines as f64 / 4.0 } else { 1.0 + lines as f64 / 2.0 },
-                update: vec![cost(1, 1)],
-                remove: change,
+                insert: changes.clone(),
+                insert_lines: match (is_circular, is_logged) {
+                    (true, _) => 2.5 + lines as f64 / 4.0,
+                    (_, true) => 4.0 + 1.5 * lines as f64,
+                    _ => 1.0 + lines as f64 / 2.0,
+                },
+                update: vec![if is_logged { change(0) } else { cost(1, 1) }],
+                // Behind the last entry of a node with a log nothing is shifted.
+                remove: if is_logged { (0..=shifted).map(change).collect() } else { changes.clone() },
                 // Nodes above may be joined, and no leaves.
                 without_room: Some(merge),
-                cheapest_split,
+                cheapest_split: changes.iter().map(to_split).collect(),
                 split,
                 merge,
             };

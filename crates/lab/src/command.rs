@@ -245,7 +245,7 @@ fn print(text: &str) -> Result<(), Error> {
 fn list(systems: &[Box<dyn System>]) -> Result<(), Error> {
     let mut text = String::from("systems (and store:INDEX, store-snapshots:INDEX, server:INDEX for each persistent index; without INDEX, on the default)\n");
     for system in systems {
-        let leaf = system.capabilities().leaf_bytes.map_or(String::new(), |bytes| format!("{bytes} B"));
+        let leaf = system.capabilities().leaf_bytes.filter(|bytes| *bytes > 0).map_or(String::new(), |bytes| format!("{bytes} B"));
         text += &format!("  {:20}{leaf:>8}  {}\n", system.name(), system.summary());
     }
     text += "\nworkloads, and the bytes of keys and values if nothing else is asked for\n";

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// What [`Error::Corrupt`] ends with: what to do, for who is not just looking for damage.
-pub const DAMAGE_ADVICE: &str = "; run `everleaf check` on a copy of the pool, or restore a backup";
+pub const DAMAGE_ADVICE: &str = "; find out how much with `everleaf check`, save what can be read with `everleaf repair`, or restore a backup";
 
 /// An error of the persistent-memory layer.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,11 @@ pub enum Error {
         computed: u32,
     },
     /// The file is something else.
-    #[error("{path} is not a pool: it begins with {magic:#018x}; check the path, or choose another for a new pool", path = path.display())]
+    #[error(
+        "{path} is not a pool: it begins with \"{begins}\", not \"EVERLEAF\"; check the path, choose another for a new pool, or, if it was a pool, have \
+         `everleaf repair` make a new one of what can be read",
+        path = path.display(), begins = magic.to_le_bytes().escape_ascii()
+    )]
     NotAPool {
         /// The file.
         path: PathBuf,
@@ -49,6 +53,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// There is no file.
+    #[error("{path} does not exist; check the path, or make a pool with `everleaf create` or `everleaf serve`", path = path.display())]
+    NoPool {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is a pool already.
     #[error("{path} is a pool already; open it, or choose another path", path = path.display())]
     Exists {
@@ -58,7 +68,8 @@ pub enum Error {
     /// The pool needs an Everleaf that knows more than this one.
     #[error(
         "{path} has format version {version} and incompatible features {features:#x}; this Everleaf knows version {version_known} and features \
-         {features_known:#x}: open it with a newer one",
+         {features_known:#x}: open it with a newer one; if none has been here, its header is damaged, and `everleaf repair` makes a new pool of what can be \
+         read",
         path = path.display()
     )]
     NewerVersion {
@@ -101,7 +112,10 @@ pub enum Error {
         what: &'static str,
     },
     /// Another process has the pool open.
-    #[error("{path} is in use by {owner}; stop that process, or look at the pool with `everleaf info`", path = path.display(), owner = process(*owner))]
+    #[error(
+        "{path} is in use by {owner}; if that is a server, ask it (BGSAVE makes a backup), else stop that process, or look at the pool with `everleaf info`",
+        path = path.display(), owner = process(*owner)
+    )]
     Locked {
         /// The file.
         path: PathBuf,
@@ -165,7 +179,7 @@ pub enum Error {
         size_max: usize,
     },
     /// An allocation that no pool could hold.
-    #[error("too large: {size} bytes wanted, at most {size_max} are possible")]
+    #[error("too large: {size} bytes wanted, at most {size_max} are possible; take less, or several")]
     TooLarge {
         /// Size wanted, in bytes.
         size: usize,
@@ -212,7 +226,7 @@ pub enum Error {
         length_max: usize,
     },
     /// An option out of its range.
-    #[error("option {name} is {value}, it must be {expected}")]
+    #[error("option {name} is {value}; it must be {expected}")]
     BadOption {
         /// Its name.
         name: &'static str,

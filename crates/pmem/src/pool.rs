@@ -42,11 +42,13 @@ use std::sync::{Arc, OnceLock};
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; where address space is limited, ask for less.
+    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; where address space is limited, ask for less. It
+    /// is not kept in the pool, but to be given whenever it is opened; where the pool has more already, that counts.
     pub size_max: usize,
     /// Size of a slab in bytes; a power of two from 4 KiB to 64 KiB. Fixed at creation. Default 64 KiB; small slabs are for tests.
     pub slab_size: usize,
-    /// The persistence domain. Default `None`: found out. To be set for [`Domain::Msync`], which is never chosen unasked, and for measuring.
+    /// The persistence domain. Default `None`: found out, and where the pool was opened in [`Domain::Msync`] last, that again. To be set for that one, which is
+    /// never chosen unasked, to leave it, and for measuring.
     pub domain: Option<Domain>,
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
@@ -297,6 +299,8 @@ impl<M: Medium> Pool<M> {
         }
         let domain = match (options.domain, mapping.sharing()) {
             (Some(domain), _) => domain,
+            // Whoever has asked for that relies on it, until he asks for another.
+            (None, _) if left_in(&backing) == Some(Domain::Msync) => Domain::Msync,
             (None, Sharing::Direct) => Sysfs::of_this_machine().domain(mapping.device()?),
             (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
         };
@@ -323,8 +327,7 @@ impl<M: Medium> Pool<M> {
                     None => Found::Unclean,
                 };
                 if mode.looks() && found == Found::Unclean {
-                    let left_in = Domain::ALL.into_iter().find(|domain| domain.number() == superblock.domain);
-                    flaws.extend(check_survival(&superblock, &identify(&superblock, &backing, left_in)?, backing.path()).err());
+                    flaws.extend(check_survival(&superblock, &identify(&superblock, &backing, superblock.left_in())?, backing.path()).err());
                 }
                 let (superblock, start, is_holey) = open(&pm, &backing, superblock, options, mode, domain, &mut flaws)?;
                 (superblock, start, found, is_holey)
@@ -702,6 +705,13 @@ fn with_journal(superblock: &Superblock, backing: &Backing, domain: Option<Domai
 fn without_journal(superblock: &Superblock) -> Superblock {
     let dirty_shutdowns = if superblock.features_incompatible & JOURNAL == 0 { superblock.dirty_shutdowns } else { 0 };
     Superblock { features_incompatible: superblock.features_incompatible & !JOURNAL, dirty_shutdowns, ..*superblock }
+}
+
+/// The domain in which the pool was opened last; `None` if there is none yet, or none that can be read.
+fn left_in(backing: &Backing) -> Option<Domain> {
+    // SAFETY: as in `Pool::start`.
+    let pm = unsafe { Pm::new(Hardware::page_cache(), backing.base(), size_of::<Header>()) };
+    pm.head::<Header>().read(backing.path(), backing.length().ok()?).ok()?.left_in()
 }
 
 /// Makes the header of a damaged pool one that can be read, in this process's own copy; see [`Header::mend`].

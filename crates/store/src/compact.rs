@@ -42,7 +42,7 @@ pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64)) ->
 
 /// Writes what `old` holds into a new pool, which takes its name.
 fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
-    let new = NewPool::create(path, Some(path), options)?;
+    let new = NewPool::create(path, Some(path), Options { domain: old.pool().info().domain, ..options })?;
     let passed = {
         let io = |source| StreamError::Io { action: "make a pipe", source };
         let (input, out) = std::io::pipe().map_err(io)?;

@@ -6,8 +6,10 @@
 //! no lock.
 //!
 //! ```
-//! # fn main() -> Result<(), everleaf::Error> {
-//! # let store = everleaf::Store::anonymous(everleaf::Options { size_max: 64 << 20, ..Default::default() })?;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("users.pool");
+//! let store = everleaf::Store::open(&path, everleaf::Options::default())?;
 //! let users = store.namespace("users")?;
 //! users.put(b"ada", b"1815")?;
 //! assert_eq!(users.get(b"ada")?.as_deref(), Some(&b"1815"[..]));
@@ -17,6 +19,8 @@
 //! batch.delete(&users, b"ada");
 //! store.write(batch)?;
 //! assert_eq!(users.count(), 1);
+//! // Whoever opens a store that was not closed has it recovered first.
+//! store.close()?;
 //! # Ok(())
 //! # }
 //! ```

@@ -31,9 +31,10 @@ use std::sync::{Arc, LazyLock, OnceLock};
 pub struct Options {
     /// Name of the index for new namespaces. Default "ever". Existing namespaces keep theirs.
     pub index: String,
-    /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others.
+    /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others, whenever it is opened: see
+    /// [`PoolOptions::size_max`].
     pub size_max: usize,
-    /// The persistence domain. Default `None`: found out. Set it for [`Domain::Msync`], which is never chosen unasked, and for measuring.
+    /// The persistence domain: see [`PoolOptions::domain`]. Default `None`.
     pub domain: Option<Domain>,
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,

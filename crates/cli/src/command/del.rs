@@ -23,7 +23,7 @@ impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let deleted = self.pool.with_store(|store| {
             let keys: Vec<_> = self.keys.iter().map(|key| key.as_bytes()).collect();
-            Ok(store.namespace(&self.namespace.namespace)?.delete_many(&keys)?)
+            Ok(self.namespace.of(store)?.delete_many(&keys)?)
         })?;
         let mut out = Output::new();
         out.line(deleted.to_string())?;

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let entry = self.pool.with_store(|store| Ok(store.namespace(&self.namespace.namespace)?.entry(self.key.as_bytes())?))?;
+        let entry = self.pool.with_store(|store| Ok(self.namespace.of(store)?.entry(self.key.as_bytes())?))?;
         let Some(Entry { value, expiry_ms }) = entry else { return Err(Failure::No) };
         let mut out = Output::new();
         if self.json {

@@ -2,7 +2,7 @@
 
 use crate::entry;
 use crate::failure::Failure;
-use crate::options::{DEFAULT_NAMESPACE, NamespaceArgument, PoolArguments, expect_namespace};
+use crate::options::{NamespaceArgument, PoolArguments};
 use crate::output::Output;
 use crate::text;
 use clap::Args;
@@ -44,14 +44,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut out = Output::new();
-        let name = &self.namespace.namespace;
-        self.pool.with_store(|store| {
-            // Who has named none looks at a pool that may have no key yet.
-            if name != DEFAULT_NAMESPACE {
-                expect_namespace(store, name)?;
-            }
-            self.scan(&store.namespace(name)?, &mut out)
-        })?;
+        self.pool.with_store(|store| self.scan(&self.namespace.of(store)?, &mut out))?;
         out.flush()
     }
 

@@ -170,7 +170,15 @@ impl Arguments {
             Found::Unclean | Found::InUse { .. } => format!("{} keys, recovered after a crash in {:.0?}", text::count(keys), opened_in),
         };
         let domain = match info.domain {
-            Some(domain) => format!("{domain}{}: acknowledged writes survive {}", if self.pool.domain.is_some() { " (chosen)" } else { "" }, domain.survives()),
+            Some(domain) => {
+                let why = match (self.pool.domain, domain) {
+                    (Some(_), Domain::Adr | Domain::Eadr) => " (chosen; true of persistent memory alone)",
+                    (Some(_), _) => " (chosen)",
+                    (None, Domain::Msync) => " (as before)",
+                    (None, _) => "",
+                };
+                format!("{domain}{why}: acknowledged writes survive {}", domain.survives())
+            }
             None => "none: the pool ends with the process".into(),
         };
         let host = if address.ip().is_unspecified() { String::new() } else { format!(" -h {}", address.ip()) };

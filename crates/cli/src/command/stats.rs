@@ -62,7 +62,7 @@ impl Arguments {
         ))?;
         for space in &stats.namespaces {
             out.line(format!(
-                "namespace {}: {} keys in {}, {} leaves of {} in {} levels",
+                "namespace {}: {} keys in {}, {} leaves, {} in all, in {} levels",
                 text::escape(space.name.as_bytes()),
                 text::count(space.keys),
                 space.index,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! header, lines    entries from the first slot on, as many as the run word of the header says, which is as Circ-Tree's
-//! log              state, 0 or 1 | the run word, as it was | six words of zeroes
+//! log              the run word, as it was, or 0: no change is under way | seven words of zeroes
 //! image            the lines, as they were
 //! ```
 //!
@@ -15,9 +15,9 @@
 //!
 //! A change, whatever it is:
 //! 1. image := lines, all of them; flush, fence. A crash leaves an image that does not count.
-//! 2. run word of the log := that of the header, state := 1; persist. From here on a crash has the change taken back.
+//! 2. log := the run word of the header; persist. From here on a crash has the change taken back.
 //! 3. entries shift, in any order; the run word of the header. Flush each line that has changed; fence.
-//! 4. state := 0, the commit point; persist.
+//! 4. log := 0, the commit point; persist.
 //!
 //! Insert, remove, cut, and update, whose cost so grows with the node: that. Append, in a join, needs no log: the entries that it adds do not count before the
 //! link that the caller stores next, whatever a crash leaves of them. So are the links between nodes, and the words above, as in all of these trees: single
@@ -25,8 +25,8 @@
 //!
 //! # Recovery
 //!
-//! 1. If the state is 1: lines := image, run word := that of the log; flush, fence; state := 0, persist. 2. The entries end before the first that is beyond the
-//!    node's range. A crash within begins again.
+//! 1. Unless the log is 0: lines := image, run word := log; flush, fence; log := 0, persist. 2. The entries end before the first that is beyond the node's range.
+//!    A crash within begins again.
 
 use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND};
 use crate::Error;
@@ -40,9 +40,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 resident! {
     /// What of a node is in its log, besides the image.
     pub(crate) struct Log {
-        state: Word,
         run: Word,
-        reserved: [Word; 6],
+        reserved: [Word; 7],
     }
 }
 
@@ -71,7 +70,7 @@ impl<const LINES: usize> Node for Logged<LINES> {
     }
 
     fn zeroes(&self) -> &[Word] {
-        std::slice::from_ref(&self.log.state)
+        std::slice::from_ref(&self.log.run)
     }
 
     #[inline(always)]
@@ -132,9 +131,9 @@ impl<const LINES: usize> Node for Logged<LINES> {
     }
 
     fn recover<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, high: Option<&K>) -> Result<(), Error> {
-        match self.log.state.get() {
+        match self.log.run.get() {
             0 => {}
-            1 if Self::is_count(self.log.run.get()) => self.take_back(pm),
+            run if Self::is_count(run) => self.take_back(pm, run),
             _ => return Err(self.damaged(pm, "a node whose log says neither that it changes nor that it does not")),
         }
         if !self.is_sound() {
@@ -157,7 +156,7 @@ impl<const LINES: usize> Node for Logged<LINES> {
     }
 
     fn has_its_run(&self) -> bool {
-        self.is_sound() && self.log.state.get() == 0 && (0..self.run().count).all(|slot| self.slot(slot)[VALUE].get() != 0)
+        self.is_sound() && self.log.run.get() == 0 && (0..self.run().count).all(|slot| self.slot(slot)[VALUE].get() != 0)
     }
 }
 
@@ -173,27 +172,26 @@ impl<const LINES: usize> Logged<LINES> {
             pm.store(image, word.get(), Relaxed);
         }
         pm.persist(&self.image);
-        pm.store(&self.log.run, self.header.run.get(), Relaxed);
-        pm.store(&self.log.state, 1, Release);
-        pm.persist(&self.log);
+        self.set_log(pm, self.header.run.get());
         act();
         pm.fence();
-        self.end_log(pm);
+        self.set_log(pm, 0);
     }
 
     /// Step 1 of recovery.
-    fn take_back<M: Medium>(&self, pm: &Pm<M>) {
+    fn take_back<M: Medium>(&self, pm: &Pm<M>, run: u64) {
         for (image, word) in self.image.as_flattened().as_flattened().iter().zip(self.lines.as_flattened().as_flattened()) {
             pm.store(word, image.get(), Relaxed);
         }
         pm.flush(&self.lines);
-        pm.store(&self.header.run, self.log.run.get(), Relaxed);
+        pm.store(&self.header.run, run, Relaxed);
         pm.persist(&self.header);
-        self.end_log(pm);
+        self.set_log(pm, 0);
     }
 
-    fn end_log<M: Medium>(&self, pm: &Pm<M>) {
-        pm.store(&self.log.state, 0, Release);
+    #[track_caller]
+    fn set_log<M: Medium>(&self, pm: &Pm<M>, run: u64) {
+        pm.store(&self.log.run, run, Release);
         pm.persist(&self.log);
     }
 

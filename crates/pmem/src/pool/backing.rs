@@ -342,6 +342,7 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
     how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
     how.open(path).map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks => Error::ReadOnly { path: path.to_owned() },
+        io::ErrorKind::NotFound if matches!(mode, Mode::Open | Mode::Inspect | Mode::Salvage) => Error::NoPool { path: path.to_owned() },
         _ => Error::Io { action: "open", path: path.to_owned(), source },
     })
 }

@@ -34,7 +34,7 @@
 use super::roots::Directory;
 use crate::alloc::Snapshot;
 use crate::word::{self, Word};
-use crate::{Error, Medium, Off, Pm};
+use crate::{Domain, Error, Medium, Off, Pm};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -108,6 +108,11 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
+    /// The domain in which it was opened last; `None` for pools in memory.
+    pub(crate) fn left_in(&self) -> Option<Domain> {
+        Domain::ALL.into_iter().find(|domain| domain.number() == self.domain)
+    }
+
     /// The sequence number of the superblock after this one.
     pub(crate) fn next(&self) -> u64 {
         (self.sequence + 1) % crate::off::SIZE_MAX

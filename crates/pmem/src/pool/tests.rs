@@ -553,6 +553,23 @@ fn a_domain_of_persistent_memory_is_not_believed_of_the_page_cache() {
     }
 }
 
+/// Who opens a pool that was to survive power failures, and says nothing, does not take that away.
+#[test]
+#[cfg(not(miri))]
+fn msync_is_kept_until_another_domain_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let open = |domain| {
+        let pool = Pool::open_or_create(&path, &PoolOptions { domain, ..small() }).unwrap();
+        pool.close().unwrap();
+        pool.info().domain
+    };
+    let found = open(None);
+    assert_ne!(found, Some(Domain::Msync));
+    assert_eq!([Some(Domain::Msync), None, None].map(open), [Some(Domain::Msync); 3]);
+    assert_eq!([Some(Domain::PageCache), None].map(open), [Some(Domain::PageCache), found]);
+}
+
 #[test]
 fn memory_with_something_else_in_it_is_left_alone() {
     let (memory, _) = memory_pool();

@@ -91,7 +91,7 @@ pub(crate) static TABLE: &[Spec] = &[
     generic("pttl", 2, READ.and(FAST), Keys::FIRST, "2.6.0", "Returns after how many milliseconds a key expires.", expiry::pttl),
     plain(Connection, "quit", -1, OPEN.and(Flags::AT_ONCE), "1.0.0", "Closes the connection.", connection::quit),
     generic("randomkey", 1, READ, Keys::NONE, "1.0.0", "Returns a key, whichever.", keys::randomkey),
-    generic("range", -3, READ, Keys::NONE, "everleaf 0.1.0", "Returns the keys between two, and their values, in order.", walk::range),
+    generic("range", -3, READ, Keys::NONE, "everleaf 0.1.0", "Returns keys and their values in order: start end [LIMIT n] [REV] [KEYSONLY].", walk::range),
     generic("rename", 3, WRITE, Keys::FIRST_TWO, "1.0.0", "Renames a key; what the new name held is gone.", conditional::rename),
     generic("renamenx", 3, WRITE.and(FAST), Keys::FIRST_TWO, "1.0.0", "Renames a key if the new name is free.", conditional::renamenx),
     plain(Connection, "reset", 1, OPEN.and(Flags::AT_ONCE), "6.2.0", "Puts the connection into its first state.", connection::reset),

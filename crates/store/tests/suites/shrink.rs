@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const INDEXES: [&str; 12] = ["isle", "ever", "nv", "fp", "lb", "wb", "isle-packed", "fast-fair", "circ", "pf", "p-art", "roart"];
+const INDEXES: [&str; 13] = ["isle", "ever", "nv", "fp", "lb", "wb", "isle-packed", "fast-fair", "circ", "lcb", "pf", "p-art", "roart"];
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
