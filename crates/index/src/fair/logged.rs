@@ -136,7 +136,7 @@ impl<const LINES: usize> Node for Logged<LINES> {
             run if Self::is_count(run) => self.take_back(pm, run),
             _ => return Err(self.damaged(pm, "a node whose log says neither that it changes nor that it does not")),
         }
-        if !self.is_sound() {
+        if !self.has_its_run() {
             return Err(self.damaged(pm, UNSOUND));
         }
         let Some(high) = high else { return Ok(()) };

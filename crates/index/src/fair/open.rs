@@ -238,7 +238,7 @@ fn children<M: Medium, N: Node>(pool: &Pool<M>, nodes: &[Off<N>]) -> Result<Vec<
     let mut children = Vec::new();
     for &off in nodes {
         let node = pool.at(off, "a node does not lie in the pool")?;
-        if node.count() == 0 {
+        if node.entries().next().is_none() {
             return Err(everleaf_pmem::Error::corrupt(off.bytes(), "an inner node without children").into());
         }
         for (rank, entry) in node.entries().enumerate() {
