@@ -216,7 +216,8 @@ fn a_damaged_word_that_says_what_counts_is_noticed_whatever_becomes_of_its_leaf(
             };
             index.blocks(&mut list).unwrap();
             let leaves: Vec<u64> = blocks[blocks.len() - index.stats().leaves as usize..].iter().map(|block| block.0).collect();
-            let word = &pool.words(Off::<Word>::new(leaves[1]), 4).unwrap()[if ["circ", "lcb"].iter().any(|paper| entry.name.starts_with(paper)) { 3 } else { 0 }];
+            let word =
+                &pool.words(Off::<Word>::new(leaves[1]), 4).unwrap()[if ["circ", "lcb"].iter().any(|paper| entry.name.starts_with(paper)) { 3 } else { 0 }];
             pool.store(word, word.get() ^ 1 << bit, Relaxed);
             let keys = 0..count * 10;
             // What fails has noticed it; what comes behind it must not hide it.

@@ -36,7 +36,10 @@ impl Unfinished {
         let there = fs::metadata(&target).ok();
         // A device, or a pipe that somebody reads, would be gone. A directory stays where it is: no file takes its place.
         if there.as_ref().is_some_and(|there| !there.is_file() && !there.is_dir()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is a pipe or a device, whose place a file would take; name a file", path.display())));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is a pipe or a device, whose place a file would take; name a file", path.display()),
+            ));
         }
         let path = beside(&target);
         let replaced = there.filter(Metadata::is_file);

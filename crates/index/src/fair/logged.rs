@@ -90,7 +90,9 @@ impl<const LINES: usize> Node for Logged<LINES> {
     fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize, count: usize, entry: Entry) -> Run {
         let changed = Run { base: slot, count: count + 1 - slot };
         self.change(pm, || {
+            // persist-equivalent(store early): the log has all of it taken back.
             (slot..count).rev().for_each(|from| self.copy(pm, from, from + 1));
+            // persist-equivalent(store early): as above.
             write(pm, self.slot(slot), entry.head, entry.value.get(), First::Head);
             self.flush_slots(pm, changed);
             self.set_count(pm, count + 1);
@@ -101,6 +103,7 @@ impl<const LINES: usize> Node for Logged<LINES> {
     fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize, count: usize) -> Run {
         let last = count - 1;
         self.change(pm, || {
+            // persist-equivalent(store early): as in an insert.
             (slot..last).for_each(|to| self.copy(pm, to + 1, to));
             self.flush_slots(pm, Run { base: slot, count: last - slot });
             self.set_count(pm, last);
