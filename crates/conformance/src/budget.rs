@@ -288,6 +288,43 @@ impl Budget {
                 merge: cost(1 + node + 1 + 1, 1 + 2 + 1),
             };
         }
+        if entry.name.starts_with("bztree") {
+            // An exchange flushes its descriptor, of two lines if it has more than two words, these words twice, and its head between; a fence each. A record
+            // is flushed with the descriptor. Of a small leaf all words are in one line; of others status and meta words are in up to three.
+            let (is_small, capacity) = (entry.leaf_capacity == 4, entry.leaf_capacity as u64);
+            let exchange = |descriptor: u64, lines: u64| cost(descriptor + 2 * lines + 1, 4);
+            let and = |a: Cost, b: Cost| cost(a.lines + b.lines, a.fences + b.fences);
+            let at_once = |lines: std::ops::RangeInclusive<u64>, descriptor, record| {
+                // It may take a slab for the descriptor.
+                let written = lines.map(|lines| and(exchange(descriptor, lines), cost(record, 0)));
+                written.flat_map(|written| [written, and(written, cost(1, 1))]).collect::<Vec<_>>()
+            };
+            // A node is its words, and what counts of its entries. A leaf is copied with its status frozen, and the word and the status above changed.
+            let node = (2 + 3 * capacity).div_ceil(8);
+            let (slabs, fence) = (cost(4, 4), 2);
+            let copy = and(cost(node, 1), and(exchange(2, 3), slabs));
+            // A split makes two nodes, a copy of the one above and the record of a fence, a merger two nodes: of so many levels at once.
+            let levels = if is_small { 7 } else { 3 };
+            let of_levels = |nodes: u64| {
+                let level = and(cost(nodes * node + fence, 1), and(exchange(2, 5), slabs));
+                cost(levels * level.lines, levels * level.fences)
+            };
+            let change = and(exchange(2, 3), cost(2, 1));
+            // That of a top that is a leaf, into halves below a new one.
+            let (half, top) = ((2 + capacity + capacity / 2 * 2).div_ceil(8), (2 + capacity + 2 * 2).div_ceil(8));
+            let divided = and(cost(2 * half + top + if K::WHOLE { 0 } else { 1 }, 1), exchange(1, 2));
+            let cheapest_split = at_once(if is_small { 1..=1 } else { 2..=2 }, 1, 1).into_iter().map(|insert| and(divided, insert)).collect();
+            return Self {
+                insert: at_once(1..=if is_small { 1 } else { 2 }, 1, 1),
+                insert_lines: if is_small { 5.5 } else { 7.0 },
+                update: at_once(1..=if is_small { 1 } else { 3 }, 2, 1),
+                remove: at_once(1..=if is_small { 1 } else { 2 }, 1, 0),
+                without_room: Some(and(of_levels(2), and(copy, change))),
+                cheapest_split,
+                split: and(of_levels(3), change),
+                merge: and(of_levels(2), change),
+            };
+        }
         panic!("no budget for {}", entry.name);
     }
 }

@@ -6,6 +6,7 @@
 
 mod arena;
 mod batch;
+mod bz;
 mod counter;
 mod error;
 mod ever;

@@ -1,5 +1,6 @@
 //! The list of every index.
 
+use crate::bz::Bz;
 use crate::ever::Ever;
 use crate::fair::{Circular, Fair, Fast, Logged, Node};
 use crate::pf::{self, Pf};
@@ -204,6 +205,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         pf::<K, M, pf::Direct>("p-art", "P-ART: a leaf for each key", 1),
         pf::<K, M, pf::Pointers>("roart-4", "ROART with arrays of up to 4 words: for exhaustive checking", 4),
         pf::<K, M, pf::Pointers>("roart", "ROART with arrays of up to 64 words", pf::RECORDS),
+        bz::<K, M>("bztree-4", "BzTree with nodes of 4 entries: for exhaustive checking", 4),
+        bz::<K, M>("bztree", "BzTree with nodes of 1 KiB", 42),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -332,6 +335,18 @@ fn pf<K: Key + ?Sized, M: Medium, F: pf::Form>(name: &'static str, summary: &'st
         leaf_capacity: records_max,
         creator: |entry, pool, root| Ok(Box::new(Pf::<K, M, F>::create(pool, root, entry.name, entry.leaf_capacity)?)),
         opener: |entry, pool, root, recovery| Ok(Box::new(Pf::<K, M, F>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
+    }
+}
+
+/// The tree without latches.
+fn bz<K: Key + ?Sized, M: Medium>(name: &'static str, summary: &'static str, capacity: usize) -> Entry<K, M> {
+    Entry {
+        name,
+        summary,
+        persistent: true,
+        leaf_capacity: capacity,
+        creator: |entry, pool, root| Ok(Box::new(Bz::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Bz::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
     }
 }
 

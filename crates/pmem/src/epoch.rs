@@ -19,6 +19,9 @@ use std::sync::{Arc, OnceLock, Weak};
 /// A thread defers the release of what it has gathered when it has one block for so many bytes of a slab.
 const BAG_SHARE: usize = 1 << 10;
 
+/// Beside the offset of a block, a multiple of a line: it waits once more.
+const AGAIN: u64 = 1;
+
 /// The epochs of a pool.
 pub(crate) struct Epochs {
     id: u64,
@@ -152,7 +155,7 @@ impl Epochs {
         let batches = self.limbo.batches.lock();
         retired.extend(batches.waiting.values().flatten());
         retired.extend(batches.ripe.iter().flatten());
-        retired
+        retired.iter().map(|block| block & !AGAIN).collect()
     }
 }
 
@@ -161,6 +164,10 @@ impl<M: Medium> Pool<M> {
     #[inline]
     pub fn pin(&self) -> Guard {
         schedule::before(Step::Allocator);
+        self.enter()
+    }
+
+    fn enter(&self) -> Guard {
         Guard(self.epochs.with(|participant| participant.handle.pin()).unwrap_or_else(|| self.epochs.collector().register().pin()))
     }
 
@@ -169,6 +176,18 @@ impl<M: Medium> Pool<M> {
     /// # Panics
     /// When `guard` is of another pool.
     pub fn retire<T: ?Sized>(&self, block: Off<T>, guard: &Guard) {
+        self.retire_marked(block, 0, guard);
+    }
+
+    /// [`Pool::retire`], of a block to which those who are pinned now may still lead others: it waits for them, and then for whoever is pinned by that time.
+    ///
+    /// # Panics
+    /// When `guard` is of another pool.
+    pub fn retire_twice<T: ?Sized>(&self, block: Off<T>, guard: &Guard) {
+        self.retire_marked(block, AGAIN, guard);
+    }
+
+    fn retire_marked<T: ?Sized>(&self, block: Off<T>, mark: u64, guard: &Guard) {
         assert!(guard.0.collector() == self.epochs.collector.get(), "a guard of another pool");
         schedule::before(Step::Allocator);
         if self.needs_recovery() {
@@ -179,10 +198,10 @@ impl<M: Medium> Pool<M> {
         let bag_max = if self.alloc.is_large(block) { 1 } else { self.alloc.slab_size() / BAG_SHARE };
         let full = self.epochs.with(|participant| {
             let mut bag = participant.bag.lock();
-            bag.push(block.bytes());
+            bag.push(block.bytes() | mark);
             (bag.len() >= bag_max).then(|| std::mem::take(&mut *bag))
         });
-        if let Some(bag) = full.unwrap_or_else(|| Some(vec![block.bytes()])) {
+        if let Some(bag) = full.unwrap_or_else(|| Some(vec![block.bytes() | mark])) {
             self.epochs.limbo.defer(bag, &guard.0);
             self.free_ripe();
         }
@@ -193,17 +212,20 @@ impl<M: Medium> Pool<M> {
         let limbo = &self.epochs.limbo;
         let bags: Vec<u64> = limbo.bags.lock().iter().flat_map(|bag| std::mem::take(&mut *bag.lock())).collect();
         limbo.defer(bags, &self.pin().0);
-        // Each round advances the epoch by one, unless a thread is pinned to an earlier one, and ends the waiting of a few batches.
-        let mut stuck = 0;
-        while stuck < 4 {
-            let before = limbo.batches.lock().waiting.len();
-            if before == 0 {
-                break;
+        // What is to wait once more does so the second time.
+        for _ in 0..2 {
+            // Each round advances the epoch by one, unless a thread is pinned to an earlier one, and ends the waiting of a few batches.
+            let mut stuck = 0;
+            while stuck < 4 {
+                let before = limbo.batches.lock().waiting.len();
+                if before == 0 {
+                    break;
+                }
+                self.pin().0.flush();
+                stuck = if limbo.batches.lock().waiting.len() < before { 0 } else { stuck + 1 };
             }
-            self.pin().0.flush();
-            stuck = if limbo.batches.lock().waiting.len() < before { 0 } else { stuck + 1 };
+            self.free_ripe();
         }
-        self.free_ripe();
     }
 
     /// Frees the blocks that no thread can hold any more.
@@ -217,8 +239,12 @@ impl<M: Medium> Pool<M> {
             limbo.any_ripe.store(false, Ordering::Relaxed);
             std::mem::take(&mut batches.ripe)
         };
-        for block in ripe.into_iter().flatten() {
+        let (again, free): (Vec<u64>, Vec<u64>) = ripe.into_iter().flatten().partition(|block| block & AGAIN != 0);
+        for block in free {
             self.free(Off::<u8>::new(block));
+        }
+        if !again.is_empty() {
+            limbo.defer(again.into_iter().map(|block| block & !AGAIN).collect(), &self.enter().0);
         }
     }
 }

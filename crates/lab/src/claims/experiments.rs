@@ -295,7 +295,7 @@ fn sentinels(Scale(n): Scale) -> Vec<Experiment> {
 
 /// PFtree's study: caches that are in the power-fail domain, several threads.
 fn pftree(Scale(n): Scale) -> Vec<Experiment> {
-    let all = ["pf", "roart", "p-art", "fast-fair"];
+    let all = ["pf", "roart", "p-art", "fast-fair", "bztree"];
     let case = |workload| {
         let shared = parameters(n / 2, 0, Measure::Time);
         Case { workload, parameters: Parameters { threads: 2, domain: Domain::Eadr.name().into(), ..shared } }

