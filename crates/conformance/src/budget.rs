@@ -197,7 +197,7 @@ impl Budget {
             let half = (2 * lines + 3).div_ceil(4).min(lines);
             let (shifted, header) = if is_circular { (half, 1) } else { (lines, u64::from(is_logged)) };
             let change = |shifted: u64| if is_logged { cost(lines + 2 + shifted + 1, 4) } else { cost(shifted + header, shifted) };
-            let node = if is_logged { 2 * (lines + 1) } else { lines + 1 };
+            let node = if is_logged { lines + 2 } else { lines + 1 };
             let (ends, emptied) = match (is_circular, is_logged) {
                 (true, _) => (cost(1 + lines.div_ceil(2), 1), 1 + half),
                 (_, true) => (change(0), change(0).lines),

@@ -1,6 +1,6 @@
 //! FAIR: a B+-tree of which every node persists, and which a crash leaves usable at every store (D. Hwang, W.-H. Kim, Y. Won and B. Nam, "Endurable Transient
-//! Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018). It is FAST-FAIR with nodes of [`fast`], Circ-Tree with those of [`circular`], LCB+-Tree with
-//! those of [`logged`].
+//! Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018). It is FAST-FAIR with nodes of [`fast`], Circ-Tree with those of [`circular`], LCB+-Tree
+//! with those of [`logged`].
 //!
 //! ```text
 //! root block: top -> node of the highest level

@@ -42,8 +42,8 @@ use std::sync::{Arc, OnceLock};
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; where address space is limited, ask for less. It
-    /// is not kept in the pool, but to be given whenever it is opened; where the pool has more already, that counts.
+    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; where address space is limited, ask for less.
+    /// It is not kept in the pool, but to be given whenever it is opened; where the pool has more already, that counts.
     pub size_max: usize,
     /// Size of a slab in bytes; a power of two from 4 KiB to 64 KiB. Fixed at creation. Default 64 KiB; small slabs are for tests.
     pub slab_size: usize,

@@ -25,8 +25,8 @@
 //!
 //! # Recovery
 //!
-//! 1. Unless the log is 0: lines := image, run word := log; flush, fence; log := 0, persist. 2. The entries end before the first that is beyond the node's range.
-//!    A crash within begins again.
+//! 1. Unless the log is 0: lines := image, run word := log; flush, fence; log := 0, persist. 2. The entries end before the first that is beyond the node's
+//!    range. A crash within begins again.
 
 use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND};
 use crate::Error;
@@ -58,6 +58,7 @@ resident! {
 impl<const LINES: usize> Node for Logged<LINES> {
     const LINES: usize = LINES;
     const CAPACITY: usize = LINES * PER_LINE;
+    const BUILT: usize = std::mem::offset_of!(Self, image);
 
     #[inline(always)]
     fn header(&self) -> &Header {

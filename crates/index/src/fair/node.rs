@@ -1,5 +1,5 @@
-//! Nodes, whatever the order in which their entries lie: FAST's ([`super::fast`]), Circ-Tree's ([`super::circular`]) or LCB+-Tree's ([`super::logged`]), which say
-//! how a change is written. The tree's module documentation has the protocol of nodes among each other.
+//! Nodes, whatever the order in which their entries lie: FAST's ([`super::fast`]), Circ-Tree's ([`super::circular`]) or LCB+-Tree's ([`super::logged`]), which
+//! say how a change is written. The tree's module documentation has the protocol of nodes among each other.
 //!
 //! ```text
 //! line 0   link of the next node of the level | low fence | level, as a link | run | four words of zeroes
@@ -135,6 +135,9 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
 
     /// Lines that are worth asking for before they are searched: those of a small node.
     const ASKED: bool = Self::LINES < 8;
+
+    /// Bytes of a new node that [`Self::build`] writes: its first ones.
+    const BUILT: usize = size_of::<Self>();
 
     /// Slots of a node.
     const SLOTS: usize = Self::LINES * PER_LINE;

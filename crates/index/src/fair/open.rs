@@ -30,7 +30,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         pool.store(&root.image, 0, Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
-        let (leaf, root) = pool.fence_all((leaf.flush(), root.flush()));
+        let (leaf, root) = pool.fence_all((leaf.flush_first(N::BUILT), root.flush()));
         // Released before the root is linked: a crash in between leaves both unreachable, which is free.
         let leaf = leaf.release();
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
@@ -390,7 +390,7 @@ impl<'p, K: Key + ?Sized, M: Medium, N: Node> Built<'p, K, M, N> {
     fn finish(&mut self, next: Option<Fresh<'p, N, M>>) {
         if let Some(last) = std::mem::replace(&mut self.last, next) {
             self.pool.store(last.next(), self.last.as_ref().map_or(0, |next| next.off().link()), Relaxed);
-            self.nodes.push(last.flush());
+            self.nodes.push(last.flush_first(N::BUILT));
         }
     }
 }

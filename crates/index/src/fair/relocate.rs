@@ -112,7 +112,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         let (low, fence) = low.fence(pool)?;
         let copy = pool.alloc::<N>()?;
         copy.build(pool, &Birth { next: node.next().get(), low, level }, node.entries());
-        let (copy, fence) = pool.fence_all((copy.flush(), fence.map(|fence| fence.flush())));
+        let (copy, fence) = pool.fence_all((copy.flush_first(N::BUILT), fence.map(|fence| fence.flush())));
         // The last that can fail.
         self.latches.begin(&[copy.off().bytes()])?;
         fence.map(Durable::release);

@@ -68,7 +68,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
                 Some(top)
             }
         };
-        let (upper, fence, top) = pool.fence_all((upper.flush(), fence.map(|fence| fence.flush()), top.map(|top| top.flush())));
+        let (upper, fence, top) = pool.fence_all((upper.flush_first(N::BUILT), fence.map(|fence| fence.flush()), top.map(|top| top.flush_first(N::BUILT))));
         // The last that can fail.
         let places: Vec<u64> = top.iter().map(|top| top.off().bytes()).chain([upper.off().bytes()]).collect();
         self.latches.begin(&places)?;

@@ -10,6 +10,8 @@ use everleaf_pmem::Hardware;
 
 /// NV-Tree's sizes of leaves.
 const NV_SIZES: [&str; 4] = ["nv", "nv-1k", "nv-2k", "nv-4k"];
+/// LCB+-Tree's, with which its paper compares it.
+const LCB_SIZES: [&str; 4] = ["lcb", "lcb-1k", "lcb-2k", "lcb-4k"];
 /// LB+-Tree's sizes of leaves.
 const LB_SIZES: [&str; 4] = ["lb", "lb-512", "lb-768", "lb-1k"];
 /// Its rivals, each with the LB+-Tree whose leaves are as large.
@@ -421,9 +423,58 @@ pub(super) fn served(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement::of(&parts))
 }
 
+/// A metric of NV-Tree beside LCB+-Tree with nodes as large, for each size. Nothing where that was not to be measured, as in older files.
+fn beside_lcb(evidence: &Evidence<'_>, what: [&str; 4], wanted: Wanted) -> Option<Vec<Part>> {
+    let pairs = LCB_SIZES.into_iter().zip(NV_SIZES).filter(|(lcb, _)| evidence.is_planned(what[0], lcb));
+    pairs.map(|(lcb, nv)| Some(Part::ratio(format!("{}: {lcb}", what[2]), nv, evidence.ratio(what, lcb, nv)?, wanted))).collect()
+}
+
+/// `None` if there is nothing to judge by.
+fn all_of(parts: &[Part]) -> Option<Judgement> {
+    (!parts.is_empty()).then(|| Judgement::of(parts))
+}
+
+/// Times of LCB+-Tree beside NV-Tree's with the largest nodes, of which the paper gives a number.
+fn beside_largest_lcb(evidence: &Evidence<'_>, phase: &'static str, paper: f64) -> Option<Part> {
+    let figure = evidence.ratio(["nv-nodes", "", phase, metric::MEAN], "lcb-4k", "nv-4k")?;
+    Some(Part::ratio(format!("{phase}: lcb-4k"), "nv-4k", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
+}
+
+pub(super) fn fewer_flushes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    all_of(&beside_lcb(evidence, ["nv-counts", "", "insert", metric::LINES_FLUSHED], Wanted::between(1.0 / 0.2, 1.0 / 0.03))?)
+}
+
+pub(super) fn faster_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
+    Some(Judgement::of(&[beside_largest_lcb(evidence, "insert", 15.2)?]))
+}
+
+pub(super) fn faster_updates(evidence: &Evidence<'_>) -> Option<Judgement> {
+    Some(Judgement::of(&[beside_largest_lcb(evidence, "update", 5.6)?]))
+}
+
+pub(super) fn faster_deletes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    all_of(&beside_lcb(evidence, ["nv-nodes", "", "delete", metric::MEAN], Wanted::ABOVE)?)
+}
+
+pub(super) fn alike_searches(evidence: &Evidence<'_>) -> Option<Judgement> {
+    all_of(&beside_lcb(evidence, ["nv-nodes", "", "search", metric::MEAN], ALIKE)?)
+}
+
+pub(super) fn mixes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let part = |share: &'static str, wanted| {
+        let figure = evidence.ratio(["nv-mixes", share, "run", metric::MEAN], "lcb-4k", "nv-4k")?;
+        Some(Part::ratio(format!("{share}: lcb-4k"), "nv-4k", figure, wanted))
+    };
+    Some(Judgement::of(&[part("90 % inserts", Wanted::ratio(6.6, 6.6, TIME_TOLERANCE))?, part("10 % inserts", Wanted::ABOVE)?]))
+}
+
+pub(super) fn fewer_misses(evidence: &Evidence<'_>) -> Option<Judgement> {
+    all_of(&beside_lcb(evidence, ["nv-reads", "", "insert", metric::LAST_LEVEL_MISSES], Wanted::between(1.0 / 0.76, 1.0 / 0.17))?)
+}
+
 /// Times of NV-Tree by size of its leaves, and whether the largest are the fastest.
-fn by_size(evidence: &Evidence<'_>, phases: &[&str]) -> Option<Judgement> {
-    let (mut parts, mut ours) = (Vec::new(), Vec::new());
+fn by_size(evidence: &Evidence<'_>, phases: &[&str], beside: Vec<Part>) -> Option<Judgement> {
+    let (mut parts, mut ours) = (beside, Vec::new());
     for phase in phases {
         let what = ["nv-nodes", "", phase, metric::MEAN];
         let times = NV_SIZES.into_iter().map(|system| Some(format!("{:.0}", evidence.median(what, system)?))).collect::<Option<Vec<_>>>()?;
@@ -436,18 +487,24 @@ fn by_size(evidence: &Evidence<'_>, phases: &[&str]) -> Option<Judgement> {
 }
 
 pub(super) fn larger_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
-    by_size(evidence, &["insert"])
+    let beside = if evidence.is_planned("nv-nodes", "lcb-4k") { vec![beside_largest_lcb(evidence, "insert", 8.0)?] } else { Vec::new() };
+    by_size(evidence, &["insert"], beside)
 }
 
 pub(super) fn larger_changes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    by_size(evidence, &["update", "delete"])
+    let falls =
+        |phase| Some(Part::ratio(format!("{phase}: lcb-4k"), "lcb", evidence.ratio(["nv-nodes", "", phase, metric::MEAN], "lcb-4k", "lcb")?, Wanted::ABOVE));
+    let beside = if evidence.is_planned("nv-nodes", "lcb-4k") { vec![falls("update")?, falls("delete")?] } else { Vec::new() };
+    by_size(evidence, &["update", "delete"], beside)
 }
 
 pub(super) fn flat_reads(evidence: &Evidence<'_>) -> Option<Judgement> {
     let what = ["nv-reads", "", "insert", metric::DATA_READS];
     let reads = NV_SIZES.into_iter().map(|system| Some(format!("{:.0}", evidence.median(what, system)?))).collect::<Option<Vec<_>>>()?;
     let part = |system: &&str| Some(Part::ratio(*system, "nv", evidence.ratio(what, system, "nv")?, Wanted::near(1.0, 1.0, COUNT_TOLERANCE)));
-    let judged = Judgement::of(&NV_SIZES[1..].iter().map(part).collect::<Option<Vec<_>>>()?);
+    let mut parts = NV_SIZES[1..].iter().map(part).collect::<Option<Vec<_>>>()?;
+    parts.extend(beside_lcb(evidence, what, Wanted::between(1.0 / 0.56, 1.0 / 0.1))?);
+    let judged = Judgement::of(&parts);
     Some(Judgement { ours: format!("{} reads an insert at 0.5, 1, 2, 4 KiB; {}", reads.join(", "), judged.ours), ..judged })
 }
 
@@ -556,12 +613,13 @@ fn requests(evidence: &Evidence<'_>, workload: &str, paper: f64) -> Option<Judge
 }
 
 pub(super) fn slower_media(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let time = |added| evidence.rounds_of(["nv-media", "", "insert", metric::MEAN], "nv-4k", latency(added));
-    let part = |(added, paper): (u64, f64)| {
-        let figure = time(added)?.by(&time(0)?)?;
-        Some(Part::ratio(format!("{added} ns: nv-4k"), "without", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
+    let time = |system: &str, added| evidence.rounds_of(["nv-media", "", "insert", metric::MEAN], system, latency(added));
+    let part = |(system, added, paper): (&str, u64, f64)| {
+        let figure = time(system, added)?.by(&time(system, 0)?)?;
+        Some(Part::ratio(format!("{added} ns: {system}"), "without", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
     };
-    Some(Judgement::of(&[(50, 1.05), (180, 3.06)].into_iter().map(part).collect::<Option<Vec<_>>>()?))
+    let of = [("nv-4k", 50, 1.05), ("nv-4k", 180, 3.06), ("lcb-4k", 50, 1.51), ("lcb-4k", 180, 3.41)];
+    Some(Judgement::of(&of.into_iter().filter(|(system, ..)| evidence.is_planned("nv-media", system)).map(part).collect::<Option<Vec<_>>>()?))
 }
 
 pub(super) fn write_back_threshold() -> Judgement {
