@@ -168,7 +168,7 @@ fn error_of(path: &Path) -> Error {
 #[test]
 fn what_is_not_a_pool_is_left_alone() {
     let (_dir, path) = temporary();
-    assert!(matches!(error_of(&path), Error::Io { .. }), "nothing there");
+    assert!(matches!(error_of(&path), Error::NoPool { .. }), "nothing there");
     let mut late = vec![0; 70_000];
     late[65_600] = b'_';
     for content in [&b"PK\x03\x04"[..], &[b'x'; 5000], &[b'x'; 4096], &late] {
