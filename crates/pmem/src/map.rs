@@ -288,6 +288,19 @@ impl Mapping {
         unsafe { rustix::mm::msync(self.base.as_ptr().cast(), size, rustix::mm::MsyncFlags::SYNC) }.map_err(|error| self.error("synchronise", error))
     }
 
+    /// Drops what the page cache has of the file and the device is taken to have, so that it is read from there. Pages that another process has mapped stay.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn drop_cached(&self) -> Result<(), Error> {
+        assert!(self.sharing != Sharing::Private, "what was stored would be lost");
+        // The page cache keeps what is mapped, and around each page that was touched that is more than the page.
+        // SAFETY: within our own mapping, which stays; all that was stored is the file's, and found there again.
+        let unmapped = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.size, rustix::mm::Advice::LinuxDontNeed) };
+        let dropped = unmapped.and_then(|()| rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed));
+        dropped.map_err(|error| self.error("read anew", error))
+    }
+
     /// Whether the file lies on a tmpfs.
     pub(crate) fn is_tmpfs(&self) -> bool {
         self.is_tmpfs

@@ -621,11 +621,10 @@ fn open<M: Medium>(
             backing.drop_cached()?;
         }
     }
-    // The page of the header is mapped, and stays in the page cache. So it is written again if the device may not have it: first as it is, for the device may
-    // have the superblock before as the active one, which is the one that is written next.
+    // The device may have the superblock before as the active one, which is the one that is written next. So it gets this one again first, which changes
+    // nothing where it has it.
     if survives {
-        pm.head::<Header>().switch(pm, &found);
-        backing.synchronise_header()?;
+        commit_to_device(pm, backing, &found)?;
     }
     // The device has no superblock any more that names another.
     let mut opened = with_journal(&opened, backing, domain)?;

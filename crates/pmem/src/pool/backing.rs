@@ -243,10 +243,12 @@ impl Backing {
         }
     }
 
-    /// Drops what the page cache has of the file, so that it is read from the device.
+    /// Drops what the page cache has of the file and the device is taken to have, so that it is read from there.
     pub(super) fn drop_cached(&self) -> Result<(), Error> {
-        let Self::File(mapping) = self else { return Ok(()) };
-        rustix::fs::fadvise(mapping.file(), 0, None, rustix::fs::Advice::DontNeed).map_err(|error| mapping.error("read anew", error))
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(mapping) => mapping.drop_cached(),
+        }
     }
 
     pub(super) fn synchronise_header(&self) -> Result<(), Error> {
