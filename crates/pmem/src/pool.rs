@@ -487,6 +487,11 @@ impl<M: Medium> Pool<M> {
         self.backing.journal().iter().for_each(|journal| journal.remove());
     }
 
+    /// Makes the device have the pool as it is, if that is kept with a journal, which has no lines then of what was free before.
+    pub(crate) fn checkpoint(&self) {
+        self.backing.checkpoint();
+    }
+
     /// The journal, if the pool is kept with one.
     #[cfg(test)]
     pub(crate) fn journal(&self) -> Option<&Journal> {
