@@ -390,9 +390,12 @@ impl Mapping {
         populate(self.base, size)
     }
 
-    /// Keeps from the file whatever is stored from now on, in memory of this process's own that begins as a copy; what was stored before may still get there.
-    /// For when the device has refused to write something, so that nothing that came after it may be found there. The first call does it: another copy would be
-    /// without what was stored since.
+    /// Keeps from the file whatever is stored from now on, in memory of this process's own; what was stored before may still get there. For when the device has
+    /// refused to write something, so that nothing that came after it may be found there. The first call does it: another copy would be without what was stored
+    /// since.
+    ///
+    /// A page is a copy from when it is stored to first. Until then it is read from the page cache, and when that has dropped it, from the device, which may
+    /// have an older one. To copy all of them at once might take more memory than there is.
     ///
     /// Ends the process if the system does not do it.
     pub(crate) fn detach(&self) {
