@@ -485,6 +485,12 @@ impl Journal {
         }
     }
 
+    /// Makes the device have all that the pool has, so that recovery stores nothing of what was fenced before. If it fails, that is the end, as in
+    /// [`Journal::write`].
+    pub(crate) fn empty(&self, pool: &Arc<Mapping>) {
+        self.write_pool(pool, self.state.lock());
+    }
+
     /// Remembers the first failure: afterwards the kernel may report success for what it has dropped.
     fn fail(&self, _locked: &mut State, pool: &Mapping, why: String) {
         // Whoever is in the middle of an operation goes on, as if it were durable. What he stores must not be found without it.

@@ -23,6 +23,7 @@ use crate::journal::Journal;
 use crate::{Error, WORD, files};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -31,6 +32,9 @@ use std::sync::{Arc, OnceLock};
 
 /// The page size that layouts rely on; the machine's own may be larger.
 const PAGE: usize = 4096;
+
+/// How many holes of a file are covered for who looks at it. Each takes two of the mappings that the system allows a process, 65,530 as a rule.
+const HOLES_COVERED_MAX: usize = 1 << 14;
 
 /// Zeroed memory of this process, which outlives the pools made in it: for tests, for measuring, and for stores that need not last.
 ///
@@ -154,7 +158,8 @@ pub(crate) enum Sharing {
 
 /// A mapped file.
 pub(crate) struct Mapping {
-    /// Invariant: `size` bytes from here are mapped to the file until the mapping is dropped. Those that the file has may be accessed; if `is_continued`, all.
+    /// Invariant: `size` bytes from here are mapped, to the file or to zeroes, until the mapping is dropped. Those that the file has may be accessed; if
+    /// `is_continued`, all.
     base: NonNull<u8>,
     size: usize,
     /// Whether there are zeroes behind the end of the file, so that all of it may be accessed.
@@ -230,18 +235,57 @@ impl Mapping {
     /// # Errors
     /// [`Error::AddressSpace`], [`Error::Io`].
     pub(crate) fn continue_with_zeroes(&mut self) -> Result<(), Error> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        assert!(self.sharing == Sharing::Private, "a file that others see");
         let end = self.file_length()?.next_multiple_of(PAGE as u64).min(self.size as u64) as usize;
-        let wanted = self.size - end;
-        if wanted > 0 {
-            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: it takes the place of a part of our own mapping to which nobody has got a reference, as the file ends before.
-            let zeroes = unsafe { mmap_anonymous(self.base.as_ptr().add(end).cast(), wanted, ProtFlags::READ | ProtFlags::WRITE, flags) };
-            zeroes.map_err(|error| Error::AddressSpace { wanted, source: error.into() })?;
-        }
+        self.put_zeroes(end..self.size)?;
         self.is_continued = true;
         Ok(())
+    }
+
+    /// Puts zeroes where the file has holes: to read one takes space of a tmpfs, and where there is none the system ends the process. What somebody else puts
+    /// there later is not seen. Of more holes than [`HOLES_COVERED_MAX`], those at the end stay.
+    ///
+    /// # Errors
+    /// [`Error::AddressSpace`], [`Error::Io`].
+    pub(crate) fn cover_holes(&mut self) -> Result<(), Error> {
+        let (length, mut at) = (self.file_length()?.min(self.size as u64), 0);
+        for _ in 0..HOLES_COVERED_MAX {
+            let Some(hole) = self.next_hole(at, length)? else { break };
+            at = hole.end;
+            // A tmpfs has holes of whole pages; the last one may be of a page in which the file ends.
+            let end = if at == length { at.next_multiple_of(PAGE as u64) } else { at };
+            self.put_zeroes(hole.start as usize..end as usize)?;
+        }
+        Ok(())
+    }
+
+    /// The first hole that the file has in the bytes `at..end`. What has space that nothing was written to yet may be one; where the file system knows of no
+    /// holes, there is none.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn next_hole(&self, at: u64, end: u64) -> Result<Option<Range<u64>>, Error> {
+        use rustix::fs::{SeekFrom, seek};
+        // Behind the end of every file there is a hole, and nothing else.
+        let find = |from| match seek(&self.file, from) {
+            Err(rustix::io::Errno::NXIO) => Ok(end),
+            found => found.map(|found| found.min(end)).map_err(|error| self.error("look for holes in", error)),
+        };
+        let start = find(SeekFrom::Hole(at))?;
+        Ok(if start < end { Some(start..find(SeekFrom::Data(start))?) } else { None })
+    }
+
+    /// Has whole pages read as zero, and be this process's own, whatever the file has there.
+    fn put_zeroes(&mut self, bytes: Range<usize>) -> Result<(), Error> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        assert!(self.sharing == Sharing::Private, "a file that others see");
+        assert!(bytes.end <= self.size);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: it takes the place of a part of our own mapping, to which nobody has a reference: it is not shared yet.
+        let zeroes = unsafe { mmap_anonymous(self.base.as_ptr().add(bytes.start).cast(), bytes.len(), ProtFlags::READ | ProtFlags::WRITE, flags) };
+        zeroes.map(drop).map_err(|error| Error::AddressSpace { wanted: bytes.len(), source: error.into() })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -286,6 +330,19 @@ impl Mapping {
     pub(crate) fn synchronise_head(&self, size: usize) -> Result<(), Error> {
         // SAFETY: msync reads and writes no memory of the process, whatever the addresses are.
         unsafe { rustix::mm::msync(self.base.as_ptr().cast(), size, rustix::mm::MsyncFlags::SYNC) }.map_err(|error| self.error("synchronise", error))
+    }
+
+    /// Drops what the page cache has of the file and the device is taken to have, so that it is read from there. Pages that another process has mapped stay.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn drop_cached(&self) -> Result<(), Error> {
+        assert!(self.sharing != Sharing::Private, "what was stored would be lost");
+        // The page cache keeps what is mapped, and around each page that was touched that is more than the page.
+        // SAFETY: within our own mapping, which stays; all that was stored is the file's, and found there again.
+        let unmapped = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.size, rustix::mm::Advice::LinuxDontNeed) };
+        let dropped = unmapped.and_then(|()| rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed));
+        dropped.map_err(|error| self.error("read anew", error))
     }
 
     /// Whether the file lies on a tmpfs.
@@ -333,9 +390,12 @@ impl Mapping {
         populate(self.base, size)
     }
 
-    /// Keeps from the file whatever is stored from now on, in memory of this process's own that begins as a copy; what was stored before may still get there.
-    /// For when the device has refused to write something, so that nothing that came after it may be found there. The first call does it: another copy would be
-    /// without what was stored since.
+    /// Keeps from the file whatever is stored from now on, in memory of this process's own; what was stored before may still get there. For when the device has
+    /// refused to write something, so that nothing that came after it may be found there. The first call does it: another copy would be without what was stored
+    /// since.
+    ///
+    /// A page is a copy from when it is stored to first. Until then it is read from the page cache, and when that has dropped it, from the device, which may
+    /// have an older one. To copy all of them at once might take more memory than there is.
     ///
     /// Ends the process if the system does not do it.
     pub(crate) fn detach(&self) {

@@ -487,6 +487,11 @@ impl<M: Medium> Pool<M> {
         self.backing.journal().iter().for_each(|journal| journal.remove());
     }
 
+    /// Makes the device have the pool as it is, if that is kept with a journal, which has no lines then of what was free before.
+    pub(crate) fn checkpoint(&self) {
+        self.backing.checkpoint();
+    }
+
     /// The journal, if the pool is kept with one.
     #[cfg(test)]
     pub(crate) fn journal(&self) -> Option<&Journal> {
@@ -621,11 +626,10 @@ fn open<M: Medium>(
             backing.drop_cached()?;
         }
     }
-    // The page of the header is mapped, and stays in the page cache. So it is written again if the device may not have it: first as it is, for the device may
-    // have the superblock before as the active one, which is the one that is written next.
+    // The device may have the superblock before as the active one, which is the one that is written next. So it gets this one again first, which changes
+    // nothing where it has it.
     if survives {
-        pm.head::<Header>().switch(pm, &found);
-        backing.synchronise_header()?;
+        commit_to_device(pm, backing, &found)?;
     }
     // The device has no superblock any more that names another.
     let mut opened = with_journal(&opened, backing, domain)?;

@@ -168,7 +168,7 @@ fn error_of(path: &Path) -> Error {
 #[test]
 fn what_is_not_a_pool_is_left_alone() {
     let (_dir, path) = temporary();
-    assert!(matches!(error_of(&path), Error::Io { .. }), "nothing there");
+    assert!(matches!(error_of(&path), Error::NoPool { .. }), "nothing there");
     let mut late = vec![0; 70_000];
     late[65_600] = b'_';
     for content in [&b"PK\x03\x04"[..], &[b'x'; 5000], &[b'x'; 4096], &late] {
@@ -425,6 +425,107 @@ fn space(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512
 }
 
+/// Makes a file with these bytes, and with holes where they are zero.
+fn write_sparse(path: &Path, bytes: &[u8]) {
+    let file = File::create(path).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    for (at, page) in bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+        file.write_all_at(page, at as u64 * 4096).unwrap();
+    }
+}
+
+/// Takes all that a disk still has.
+fn fill(disk: &Tmpfs) {
+    use std::io::Write;
+    let mut file = File::create(disk.0.path().join("rest")).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+}
+
+/// A tmpfs gives a page to whoever reads a hole: who read every word of a damaged pool filled it, or was ended by SIGBUS where it was full.
+#[test]
+fn to_look_at_holes_takes_no_space() {
+    let Some(disk) = Tmpfs::new("size=24m") else {
+        println!("skipped: this process may not mount a tmpfs");
+        return;
+    };
+    let path = disk.0.path().join("test.pool");
+    let pool = Pool::create(&path, &small()).unwrap();
+    put(&pool, "name", 5);
+    pool.close().unwrap();
+    let size = pool.info().size;
+    drop(pool);
+    let mut bytes = fs::read(&path).unwrap();
+    // The page before the last is none.
+    let at = size as u64 - 8192;
+    bytes[at as usize] = 9;
+    write_sparse(&path, &bytes);
+    let before = space(&path);
+    let look = |what| {
+        let pool = Pool::inspect_damaged(&path).unwrap();
+        let sum: u64 = pool.words(Off::<Word>::new(4096), (size - 4096) / 8).unwrap().iter().map(Word::get).fold(0, u64::wrapping_add);
+        let last = pool.get(Off::<Word>::new(size as u64 - 8)).unwrap();
+        pool.store(last, 3, Ordering::Relaxed);
+        assert_eq!((value(&pool, "name"), last.get(), pool.get(Off::<Word>::new(at)).unwrap().get()), (Some(5), 3, 9), "{what}");
+        assert_eq!(space(&path), before, "{what}");
+        sum
+    };
+    let sum = look("there is room");
+    fill(&disk);
+    assert_eq!(look("there is none"), sum);
+    File::options().write(true).open(&path).unwrap().write_all_at(&[bytes[512 + 20] ^ 1], 512 + 20).unwrap();
+    assert_eq!(look("the header is damaged"), sum);
+}
+
+/// The owner of a pool fills its holes, so that who looks at it meanwhile may need them.
+#[test]
+fn what_a_hole_gets_is_seen_by_who_looks_at_a_pool_in_use() {
+    let Some(disk) = Tmpfs::new("size=64m") else {
+        println!("skipped: this process may not mount a tmpfs");
+        return;
+    };
+    let path = disk.0.path().join("test.pool");
+    let pool = Pool::create(&path, &small()).unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    write_sparse(&path, &fs::read(&path).unwrap());
+    let pool = Pool::open(&path, &small()).unwrap();
+    let seen = Pool::inspect(&path).unwrap();
+    assert!(space(&path) < 1 << 20);
+    let block = pool.alloc_words(1 << 17).unwrap();
+    pool.store(&block[1 << 16], 7, Ordering::Relaxed);
+    assert_eq!(seen.words(block.off(), 1 << 17).unwrap()[1 << 16].get(), 7);
+}
+
+/// What was given back was still in the journal, whose recovery took space for it: where there was none, each time.
+#[test]
+fn a_pool_that_gave_space_back_is_recovered_on_a_full_disk() {
+    let Some(disk) = Tmpfs::new("size=48m") else {
+        println!("skipped: this process may not mount a tmpfs");
+        return;
+    };
+    let path = disk.0.path().join("test.pool");
+    let options = PoolOptions { domain: Some(Domain::Msync), ..small() };
+    let pool = Pool::create(&path, &options).unwrap();
+    let blocks: Vec<_> = (0..8)
+        .map(|_| {
+            let block = pool.alloc_words((256 << 10) / 8).unwrap();
+            block.iter().for_each(|word| pool.store(word, 1, Ordering::Relaxed));
+            pool.seal(block).release()
+        })
+        .collect();
+    pool.fence();
+    // The last one stays, so that the pool does not end before.
+    blocks[..7].iter().for_each(|block| pool.retire(*block, &pool.pin()));
+    pool.collect();
+    assert!(pool.give_back().unwrap() >= 7 << 18);
+    let before = space(&path);
+    fill(&disk);
+    drop(pool);
+    let pool = Pool::open(&path, &options).unwrap();
+    assert_eq!(pool.words(blocks[7], (256 << 10) / 8).unwrap()[0].get(), 1);
+    assert!(space(&path) <= before, "{} after {before}", space(&path));
+}
+
 /// A copy may have holes where the pool had zeroes; opening fills those in slabs that are in use, or says that there is no room.
 #[test]
 fn holes_of_a_copied_file_are_filled_where_blocks_are() {
@@ -437,17 +538,18 @@ fn holes_of_a_copied_file_are_filled_where_blocks_are() {
     pool.close().unwrap();
     drop(pool);
     let bytes = fs::read(&path).unwrap();
-    let sparse = |path: &Path| {
-        let file = File::create(path).unwrap();
-        file.set_len(bytes.len() as u64).unwrap();
-        for (at, page) in bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
-            file.write_all_at(page, at as u64 * 4096).unwrap();
-        }
-    };
-    sparse(&path);
+    let spans = 400 * 4096;
+    // What the file has behind its end counts as if it were within.
+    write_sparse(&path, &bytes);
+    let file = File::options().write(true).open(&path).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, bytes.len() as u64, bytes.len() as u64).unwrap();
+    let before = space(&path);
+    assert!(before > bytes.len() as u64, "{before}");
+    drop(Pool::open(&path, &small()).unwrap());
+    assert!(space(&path) >= before + (10 << 20) + spans, "{} after {before}", space(&path));
+    write_sparse(&path, &bytes);
     assert!(space(&path) < 1 << 20);
     let pool = Pool::open(&path, &small()).unwrap();
-    let spans = 400 * 4096;
     assert!(((10 << 20) + spans..(12 << 20) + spans).contains(&space(&path)), "{}", space(&path));
     assert_eq!((value(&pool, "name"), pool.needs_recovery()), (Some(3), false));
     // What is free gets space when it is used.
@@ -463,7 +565,7 @@ fn holes_of_a_copied_file_are_filled_where_blocks_are() {
         return;
     };
     let path = disk.0.path().join("test.pool");
-    sparse(&path);
+    write_sparse(&path, &bytes);
     assert!(matches!(Pool::open(&path, &small()), Err(Error::NoSpace { .. })));
 }
 

@@ -116,8 +116,9 @@ impl Backing {
         let Self::File(mapping) = self else { return Ok(false) };
         let metadata = mapping.file().metadata().map_err(|error| mapping.error("look at", error))?;
         let allocated = metadata.blocks().saturating_mul(512);
-        // Of the whole file: what lies behind the pool may have space that a hole in it has not.
-        if allocated >= metadata.len() {
+        // Of the whole file: what lies behind the pool may have space that a hole in it has not. So may what lies behind the file, or tells where its blocks
+        // are; holes that this hides are few, or there would be less than the file takes. So they are filled, whatever they are, if that can be done.
+        if allocated >= metadata.len() && self.fill_all_holes(size)? {
             return Ok(false);
         }
         // Where what is to have space begins, as far as is known, and where it ends: a span that is no more, whose header is still there, does not hide what
@@ -137,6 +138,20 @@ impl Backing {
             }
         }
         self.allocate(from, end)?;
+        Ok(true)
+    }
+
+    /// Fills the holes in the first `size` bytes; whether there was space for them. Of what has space that nothing was written to yet, nothing changes.
+    fn fill_all_holes(&self, size: usize) -> Result<bool, Error> {
+        let Self::File(mapping) = self else { return Ok(true) };
+        let mut at = 0;
+        while let Some(hole) = mapping.next_hole(at, size as u64)? {
+            at = hole.end;
+            match self.allocate(hole.start as usize, hole.end as usize) {
+                Err(Error::NoSpace { .. }) => return Ok(false),
+                filled => filled?,
+            }
+        }
         Ok(true)
     }
 
@@ -203,16 +218,9 @@ impl Backing {
     /// The process that has locked the file, where the system tells which; `None` if nobody has. Only for a pool that is looked at, whose file is not locked:
     /// finding out takes a shared lock for a moment, and whoever opens the pool then tries again ([`lock`]).
     pub(super) fn user(&self) -> Option<Option<u32>> {
-        let Self::File(mapping) = self else { return None };
-        match mapping.file().try_lock_shared() {
-            Err(std::fs::TryLockError::WouldBlock) => Some(owner_of_lock(mapping.file())),
-            // A file system without locks: then nobody has one.
-            Err(std::fs::TryLockError::Error(_)) => None,
-            Ok(()) => {
-                // It would go with the file in any case.
-                let _ = mapping.file().unlock();
-                None
-            }
+        match self {
+            Self::Memory(_) => None,
+            Self::File(mapping) => user_of(mapping.file()),
         }
     }
 
@@ -233,6 +241,15 @@ impl Backing {
         }
     }
 
+    /// See [`Pool::checkpoint`](super::Pool::checkpoint).
+    pub(super) fn checkpoint(&self) {
+        if let Self::File(mapping) = self
+            && let Some(journal) = mapping.journal()
+        {
+            journal.empty(mapping);
+        }
+    }
+
     /// Keeps from the file whatever is stored from now on, for this reason: see [`Mapping::detach`].
     pub(super) fn detach(&self, why: &Error) {
         if let Self::File(mapping) = self {
@@ -243,10 +260,12 @@ impl Backing {
         }
     }
 
-    /// Drops what the page cache has of the file, so that it is read from the device.
+    /// Drops what the page cache has of the file and the device is taken to have, so that it is read from there.
     pub(super) fn drop_cached(&self) -> Result<(), Error> {
-        let Self::File(mapping) = self else { return Ok(()) };
-        rustix::fs::fadvise(mapping.file(), 0, None, rustix::fs::Advice::DontNeed).map_err(|error| mapping.error("read anew", error))
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(mapping) => mapping.drop_cached(),
+        }
     }
 
     pub(super) fn synchronise_header(&self) -> Result<(), Error> {
@@ -325,6 +344,10 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     if mode == Mode::Salvage {
         mapping.continue_with_zeroes()?;
     }
+    // On a disk, to read a hole takes nothing of it. Who has the pool in use fills holes, and that is to be seen.
+    if looks && mapping.is_tmpfs() && user_of(mapping.file()).is_none() {
+        mapping.cover_holes()?;
+    }
     Ok(mapping)
 }
 
@@ -375,6 +398,20 @@ fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
         Error::Headless { path: path.to_owned(), length, what: "it ends in its header" }
     } else {
         Error::NotAPool { path: path.to_owned(), magic }
+    }
+}
+
+/// See [`Backing::user`].
+fn user_of(file: &File) -> Option<Option<u32>> {
+    match file.try_lock_shared() {
+        Err(std::fs::TryLockError::WouldBlock) => Some(owner_of_lock(file)),
+        // A file system without locks: then nobody has one.
+        Err(std::fs::TryLockError::Error(_)) => None,
+        Ok(()) => {
+            // It would go with the file in any case.
+            let _ = file.unlock();
+            None
+        }
     }
 }
 

@@ -366,7 +366,7 @@ fn the_device_has_what_a_header_says() {
         assert_eq!(synchronised(), [("file", grown), ("header", grown), ("header", closed)], "closed, {domain:?}");
         drop(pool);
         let pool = Pool::open(&path, &options).unwrap();
-        let begun = |said| journaled([vec![("file", said)], headers(&[said])].concat());
+        let begun = |said| journaled([vec![("file", said)], headers(&[said, said])].concat());
         assert_eq!(synchronised(), [begun(closed), headers(&[closed, grown])].concat(), "opened, {domain:?}");
         drop(pool);
         let _pool = Pool::open(&path, &options).unwrap();
@@ -462,6 +462,41 @@ fn a_file_that_grows_under_an_inspection_is_seen_as_it_was_mapped() {
     let backing = Backing::File(Arc::new(map_file(&path, &PoolOptions { size_max: 0, ..small() }, Mode::Inspect).unwrap()));
     std::fs::File::options().write(true).open(&path).unwrap().set_len(64 << 20).unwrap();
     assert_eq!(backing.length().unwrap(), 2 << 20, "a huge page of address space");
+}
+
+/// Pages that were mapped stayed in the page cache, the header's and its neighbours at least, whatever the device had of them.
+#[test]
+#[cfg(not(miri))]
+fn what_is_mapped_is_dropped_from_the_page_cache_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.pool");
+    let options = PoolOptions { size_max: 16 << 20, ..small() };
+    let pool = Pool::create(&path, &options).unwrap();
+    put(&pool, "name", 7).unwrap();
+    drop(pool);
+    let mapping = Arc::new(map_file(&path, &options, Mode::Open).unwrap());
+    let backing = Backing::File(Arc::clone(&mapping));
+    if backing.is_in_memory() {
+        println!("skipped: a tmpfs has no device");
+        return;
+    }
+    let length = backing.length().unwrap() as usize;
+    let content = || mapping.words(0, length / 8).iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let cached = || {
+        let mut pages = vec![0u8; length / 4096];
+        // SAFETY: the call writes a byte for each page of the mapping, which has so many.
+        assert_eq!(unsafe { libc::mincore(mapping.base().as_ptr().cast(), length, pages.as_mut_ptr()) }, 0);
+        pages.iter().filter(|page| **page & 1 != 0).count()
+    };
+    let before = content();
+    // The last pages are changed, and written.
+    mapping.words(length - 8, 1)[0].store(3, Ordering::Relaxed);
+    assert_eq!(cached(), length / 4096);
+    backing.synchronise().unwrap();
+    backing.drop_cached().unwrap();
+    assert_eq!(cached(), 0, "of {} pages", length / 4096);
+    let after = content();
+    assert!(before[..length / 8 - 1] == after[..length / 8 - 1] && after[length / 8 - 1] == 3, "nothing is lost");
 }
 
 /// KiB of the mapping at `base`, as the system tells: all that have been touched, or those on huge pages of a tmpfs.
