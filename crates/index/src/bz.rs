@@ -231,7 +231,10 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
                 return Err(Stop::Frozen(leaf.off));
             }
             let (at, status) = match &reserved {
-                Some(Reserved { leaf: of, at }) if *of == leaf.off => (*at, status),
+                Some(Reserved { leaf: of, at }) if *of == leaf.off => {
+                    self.expect_unused(&leaf, *at)?;
+                    (*at, status)
+                }
                 _ => {
                     let at = status.reserved();
                     if at == self.capacity {
@@ -241,6 +244,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
                     let with = Status(status.0 + RESERVED);
                     self.pool.compare_exchange(leaf.status_word(), status.0, with.0).map_err(|_| Stop::Restart)?;
                     reserved = Some(Reserved { leaf: leaf.off, at });
+                    self.expect_unused(&leaf, at)?;
                     let pair = leaf.pair(at);
                     self.pool.store(&pair[0], key.head(leaf.skip), Relaxed);
                     self.pool.store(&pair[1], value.get(), Relaxed);
@@ -264,6 +268,14 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             self.keys.add(1);
         }
         Ok(old)
+    }
+
+    /// An entry that has just been reserved is nobody else's, unless what was counted is damaged.
+    fn expect_unused(&self, leaf: &Node<'_>, at: usize) -> Result<(), Stop> {
+        match mwcas::read(&self.pool, leaf.word(at))? {
+            0 => Ok(()),
+            _ => Err(leaf.damage("a leaf that counts fewer entries than it has").into()),
+        }
     }
 
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {

@@ -14,6 +14,7 @@ use super::mwcas;
 use crate::selective::leaf::{self, Entry};
 use crate::{Error, Key};
 use everleaf_pmem::{LINE, Medium, Off, Pm, Pool, WORD, Word};
+use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -138,7 +139,8 @@ impl<'a> Node<'a> {
 
     #[inline(always)]
     pub(super) fn check_status(&self, status: Status) -> Result<(), Error> {
-        match self.is_leaf && (status.reserved() > self.capacity || status.made() > status.reserved() || status.unmade() > status.made()) {
+        let reserved = self.count..=self.capacity;
+        match self.is_leaf && (!reserved.contains(&status.reserved()) || status.made() > status.reserved() || status.unmade() > status.made()) {
             true => Err(self.damage("a leaf that counts more entries than it has")),
             false => Ok(()),
         }
@@ -260,7 +262,10 @@ impl<'a> Node<'a> {
 
     /// The low fence of a child but the first.
     pub(super) fn low<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, at: usize) -> Result<K::Owned, Error> {
-        Ok(K::read_fence(pm, self.fence(at)?.1.get())?.0)
+        let (head, fence) = self.fence(at)?;
+        let key = K::read_fence(pm, fence.get())?.0;
+        // By heads one comes down; whoever goes on from a fence that is another would not come to an end.
+        if key.borrow().head(self.skip) == head { Ok(key) } else { Err(self.damage("a node with a head that is not that of its fence")) }
     }
 
     /// All children, as a node is made of them.

@@ -196,7 +196,8 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             return Ok(false);
         }
         match trail.len() {
-            1 => Ok(true),
+            // Which looks whether it hides any.
+            1 => self.content(&trail).map(|_| true),
             _ if self.tidy(K::LOWEST)? => Err(Stop::Restart),
             _ => Ok(false),
         }

@@ -64,7 +64,7 @@ pub(super) struct Gone<'a> {
 }
 
 /// The entries of a leaf, or the children of a node, as another is made of them, and where its range ends.
-struct Content<K: Key + ?Sized> {
+pub(super) struct Content<K: Key + ?Sized> {
     is_leaf: bool,
     skip: usize,
     parts: Vec<Part>,
@@ -109,15 +109,16 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
     }
 
     /// What the last node of a trail holds.
-    fn content(&self, trail: &[Step<'_>]) -> Result<Content<K>, Stop> {
+    pub(super) fn content(&self, trail: &[Step<'_>]) -> Result<Content<K>, Stop> {
         let Step { node, status, .. } = trail[trail.len() - 1];
         let (low, high) = (self.low(trail)?, self.high(trail)?);
         let parts = if node.is_leaf {
             let mut entries = Vec::new();
             node.entries::<K, M>(&self.pool, status, &mut entries)?;
+            let hides_some = (status.reserved()..self.capacity).any(|at| node.word(at).get() != 0);
             // Of one that changes meanwhile an entry and the one in its place may both have been read.
             self.validated(&node, status, ())?;
-            if entries.len() != status.live() {
+            if hides_some || entries.len() != status.live() {
                 return Err(node.damage("a leaf that counts other entries than it has").into());
             }
             self.check_range(&node, &entries, low.borrow(), high.as_ref().map(Borrow::borrow))?;

@@ -776,12 +776,13 @@ fn a_block_that_is_retired_twice_waits_for_who_came_while_it_waited() {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| stay(0, 3));
-        scope.spawn(|| stay(1, 5));
+        // Not before the block begins to wait.
+        scope.spawn(|| stay(2, 5));
         steps[0].wait();
         pool.retire_twice(block, &pool.pin());
-        steps[1].wait();
         pool.collect();
         assert!(is_retired());
+        steps[1].wait();
         steps[2].wait();
         steps[3].wait();
         pool.collect();
