@@ -690,7 +690,9 @@ impl<M: Listed> Shared<M> {
         let Some(index) = space.index.load_full() else { return Ok(()) };
         let mut outcome = Ok(());
         index.tree.scan(from, Direction::Forward, &mut |key, link| {
-            if end.is_some_and(|end| key >= end) {
+            // One that is damaged may lie anywhere, and those behind it within the range.
+            let is_proved = || Record::read(&self.pool, link.get()).is_ok_and(|record| record.proves(key));
+            if end.is_some_and(|end| key >= end) && is_proved() {
                 return ControlFlow::Break(());
             }
             outcome = self.check_version(space, key, link.get(), seen);

@@ -259,7 +259,7 @@ impl<M: Listed> Verification<'_, M> {
             let Ok(record) = Record::read(pool, Off::<Word>::new(at).link()) else { return };
             key.clear();
             record.copy_key(&mut key);
-            if record.matches_key(record.key_sum(&key)) && self.stopped.iter().any(|stopped| stopped.spans(&key)) {
+            if record.proves(&key) && self.stopped.iter().any(|stopped| stopped.spans(&key)) {
                 keys.insert(key.clone());
             }
         });
@@ -315,7 +315,7 @@ impl<M: Listed> Verification<'_, M> {
         let mut walked = Walked { found: NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() }, last: None, stop: None };
         let Walked { found, last, .. } = &mut walked;
         let scanned = index.tree.scan(from.map(Vec::as_slice), direction, &mut |key, link| {
-            let is_proved = Record::read(&self.store.shared.pool, link.get()).is_ok_and(|record| record.matches_key(record.key_sum(key)));
+            let is_proved = Record::read(&self.store.shared.pool, link.get()).is_ok_and(|record| record.proves(key));
             if is_proved && until.is_some_and(|until| if direction == Direction::Forward { key >= until } else { key <= until }) {
                 return ControlFlow::Break(());
             }
