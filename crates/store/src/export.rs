@@ -44,7 +44,7 @@ impl<M: Listed> Snapshot<M> {
         if let Some(name) = only.iter().find(|name| namespaces.iter().all(|namespace| namespace.name() != **name)) {
             return Err(StreamError::NoNamespace { name: (*name).to_owned() });
         }
-        let entries_expected = namespaces.iter().map(|namespace| namespace.space.count.get()).sum();
+        let entries_expected = namespaces.iter().map(|namespace| namespace.space.count()).sum();
         let origin = Origin { time_ms: self.time_ms(), entries_expected, writer: concat!("everleaf ", env!("CARGO_PKG_VERSION")).into() };
         let writer = Writer::begin(out, &origin)?;
         Ok(Export { snapshot: self, writer, namespaces: namespaces.into_iter(), current: None, entries_expected })

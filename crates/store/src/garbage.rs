@@ -57,8 +57,8 @@ const BLOCKS_PER_STEP: usize = 64;
 const STEPS_PER_TURN: usize = 1000;
 /// Newer versions of its key that are passed on the way to one that is looked at again, for a step more.
 const PASSED_PER_STEP: usize = 64;
-/// Removals that find no room, one after the other: then the next will not, either, before something else has been given back. Each counts as a step, so that no
-/// write of a full pool tries all that there are.
+/// Removals that find no room, one after the other: then the next will not, either, before something else has been given back. Each counts as a step, so that
+/// no write of a full pool tries all that there are.
 const REFUSALS_MAX: usize = 16;
 
 /// What is held back.

@@ -96,7 +96,8 @@ impl<M: Listed> Namespace<M> {
     /// Fills a namespace without keys with `entries`, whose keys ascend; how many there were. All of them are there when the call returns, and for other
     /// threads, snapshots and crashes at once; or none, after an error.
     ///
-    /// One namespace is loaded at a time. Until it is done, writes to it are refused with [`Error::Loading`], and [`Store::verify`](crate::Store::verify) and
+    /// One namespace is loaded at a time. Until it is done, it seems to be without keys, so a delete finds nothing and a clear has nothing to do; whatever else
+    /// would write to it is refused with [`Error::Loading`]; and [`Store::verify`](crate::Store::verify) and
     /// [`Store::close`](crate::Store::close) wait: so `entries` must not write to it, nor call these.
     ///
     /// # Errors
@@ -144,7 +145,7 @@ impl<M: Listed> Shared<M> {
         schedule::drain();
         space.index.store(Some(index.clone()));
         space.turned.store(index.begun.get(&self.clock), Ordering::Release);
-        space.count.set(count);
+        space.counter().set(count);
         space.is_loading.store(false, Ordering::Release);
     }
 

@@ -327,7 +327,7 @@ impl<M: Listed> Transaction<M> {
     /// Removes `key`; whether it was present.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; a damaged pool.
+    /// [`Error::ReadOnly`]; [`Error::Merge`], of what the transaction has merged; a damaged pool; [`Error::TransactionTooLarge`]. The key is then as before.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
