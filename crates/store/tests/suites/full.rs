@@ -319,11 +319,11 @@ fn what_is_damaged_is_no_reason_to_refuse_a_write_that_makes_room() {
     let long = |n: u64| n.to_be_bytes();
     (0..12_000).for_each(|n| space.put(&long(n), &[1; 100]).unwrap());
     let snapshot = store.snapshot().unwrap();
-    (0..3_000).for_each(|n| space.put(&long(n), &[2; 100]).unwrap());
-    (3_000..3_005).for_each(|n| assert!(space.delete(&long(n)).unwrap()));
-    (3_005..12_000).for_each(|n| space.put(&long(n), &[2; 100]).unwrap());
+    (0..500).for_each(|n| space.put(&long(n), &[2; 100]).unwrap());
+    (500..505).for_each(|n| assert!(space.delete(&long(n)).unwrap()));
+    (505..12_000).for_each(|n| space.put(&long(n), &[2; 100]).unwrap());
     let large = (0..).find(|n| !fits(space.put(&long(1 << 20 | n), &[3; LARGE]))).unwrap();
-    forge_commit_of(&memory, long(3_002), OF_TOMBSTONE, OF_NO_BATCH);
+    forge_commit_of(&memory, long(502), OF_TOMBSTONE, OF_NO_BATCH);
     drop(snapshot);
     assert!(store.held_back().count > 10_000, "{:?}", store.held_back());
     space.put(&long(1 << 20 | large), &[4; LARGE]).unwrap();
