@@ -326,6 +326,11 @@ impl<'p> Record<'p> {
     pub fn matches_key(&self, sum: KeySum) -> bool {
         self.words[3].get() >> 32 == u64::from(sum.0)
     }
+
+    /// Whether it is a record of `key`, as far as the key and the sizes go. Any other key may sort anywhere: it tells nobody how far he has come.
+    pub fn proves(&self, key: &[u8]) -> bool {
+        self.matches_key(self.key_sum(key))
+    }
 }
 
 fn sizes(shape: u64) -> (usize, usize) {

@@ -1,5 +1,7 @@
 //! Files and their names, and who may read and write what takes the place of a file, or holds some of what it holds.
 
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
@@ -39,6 +41,21 @@ pub fn has_name(file: &File, path: &Path) -> io::Result<bool> {
         Ok(named) => Ok(identity(named) == identity(file.metadata()?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Gives a file another name in its file system, unless something has that.
+///
+/// # Errors
+/// Those of the system; [`io::ErrorKind::AlreadyExists`].
+pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every system and file system can. Then it has two names for a moment, since to rename it would replace what has come there.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            std::fs::hard_link(from, to)?;
+            std::fs::remove_file(from)
+        }
+        renamed => Ok(renamed?),
     }
 }
 

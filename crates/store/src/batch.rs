@@ -439,7 +439,7 @@ impl<M: Listed> Shared<M> {
 
     fn count(&self, steps: &[Step<'_, M>]) {
         for step in steps {
-            let count = &step.item.namespace.space.count;
+            let count = step.item.namespace.space.counter();
             match (step.was_present, step.is_delete()) {
                 (false, _) => count.add(1),
                 (true, true) => count.add(-1),

@@ -89,7 +89,7 @@ pub enum Error {
     ReadOnly,
     /// A store that is to be closed while snapshots, or transactions, hold something back.
     #[error(
-        "{count} snapshots or transactions are open and hold back what they may want to see; drop them and close the store then (the next open recovers it)"
+        "{count} snapshots or transactions are open and hold back what they may want to see; drop them before you close the store (the next open recovers it)"
     )]
     SnapshotsOpen {
         /// How many.
@@ -118,7 +118,9 @@ impl From<everleaf_pmem::Error> for Error {
 }
 
 impl Error {
-    /// Whether the pool was full: nothing was changed, and a smaller write, or the same one after deletes, may succeed.
+    /// Whether the pool was full: a smaller write, or the same one after deletes, may succeed. Nothing was changed. But of what does several writes, each on
+    /// its own, those in front of the one that failed are done: `put_many`, `act_many`, `delete_many` and `delete_range` of a
+    /// [`Namespace`](crate::Namespace), and [`Import::advance`](crate::Import::advance).
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::NoSpace { .. })))
     }

@@ -7,7 +7,7 @@
 
 use crate::snapshot::Snapshot;
 use crate::stream::{Origin, Passed, StreamError, Writer};
-use crate::unfinished::{Unfinished, is_same_file};
+use crate::unfinished::{Unfinished, is_pool, is_same_file};
 use crate::view::Reading;
 use crate::{Cursor, Direction, Namespace};
 use everleaf_index::Listed;
@@ -32,7 +32,7 @@ impl<M: Listed> Snapshot<M> {
     /// Begins to write what it shows to `out`: of the namespaces in `only`, or of all if that is empty.
     ///
     /// # Errors
-    /// What `out` says.
+    /// What `out` says; [`StreamError::NoNamespace`].
     pub fn export<W: Write>(self, only: &[&str], out: W) -> Result<Export<W, M>, StreamError> {
         let is_wanted = |name: &str| only.is_empty() || only.contains(&name);
         let spaces: Vec<_> = self.shared.spaces.read().iter().filter(|(name, _)| is_wanted(name)).map(|(_, space)| space.clone()).collect();
@@ -41,7 +41,10 @@ impl<M: Listed> Snapshot<M> {
             let _pinned = self.shared.pool.pin();
             namespaces.retain(|namespace| namespace.space.index_at(self.moment(), &self.shared.clock).is_some());
         }
-        let entries_expected = namespaces.iter().map(|namespace| namespace.space.count.get()).sum();
+        if let Some(name) = only.iter().find(|name| namespaces.iter().all(|namespace| namespace.name() != **name)) {
+            return Err(StreamError::NoNamespace { name: (*name).to_owned() });
+        }
+        let entries_expected = namespaces.iter().map(|namespace| namespace.space.count()).sum();
         let origin = Origin { time_ms: self.time_ms(), entries_expected, writer: concat!("everleaf ", env!("CARGO_PKG_VERSION")).into() };
         let writer = Writer::begin(out, &origin)?;
         Ok(Export { snapshot: self, writer, namespaces: namespaces.into_iter(), current: None, entries_expected })
@@ -51,7 +54,7 @@ impl<M: Listed> Snapshot<M> {
     /// pool.
     ///
     /// # Errors
-    /// What the system says.
+    /// See [`Snapshot::backup_of`].
     pub fn backup(self, path: &Path) -> Result<Backup<M>, StreamError> {
         self.backup_of(&[], path)
     }
@@ -59,15 +62,26 @@ impl<M: Listed> Snapshot<M> {
     /// [`Snapshot::backup`] of the namespaces in `only`, or of all if that is empty.
     ///
     /// # Errors
-    /// What the system says; a path that leads to the pool itself.
+    /// What the system says; a path that leads to a pool, which somebody may be using; [`StreamError::NoNamespace`].
     pub fn backup_of(self, only: &[&str], path: &Path) -> Result<Backup<M>, StreamError> {
         let pool = self.shared.pool.path();
         let created = match is_same_file(path, pool) {
             true => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it would take the place of {}, the pool itself", pool.display()))),
-            false => Unfinished::create(path, Some(pool)),
+            false => refuse_pool(path).and_then(|()| Unfinished::create(path, Some(pool))),
         };
         let (unfinished, file) = created.map_err(|source| StreamError::Io { action: "create the file of the backup", source })?;
         Ok(Backup { export: self.export(only, file)?, unfinished })
+    }
+}
+
+/// Refuses to take the name of a pool: whoever serves it, in whichever process, would go on to acknowledge what goes with him.
+fn refuse_pool(path: &Path) -> io::Result<()> {
+    match is_pool(path) {
+        false => Ok(()),
+        true => {
+            let advice = "choose another path for the backup, or, if nobody needs the pool any more, remove it first";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} is a pool; {advice}", path.display())))
+        }
     }
 }
 
@@ -92,6 +106,7 @@ impl<M: Listed> Backup<M> {
     /// See [`Backup::advance`].
     pub fn finish(self) -> Result<Passed, StreamError> {
         let (file, passed) = self.export.finish()?;
+        refuse_pool(self.unfinished.target()).map_err(|source| StreamError::Io { action: "give the backup its name", source })?;
         file.sync_all().map_err(|source| StreamError::Io { action: "make the backup durable", source })?;
         self.unfinished.replace().map_err(|source| StreamError::Io { action: "give the backup its name", source })?;
         Ok(passed)

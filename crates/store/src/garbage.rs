@@ -57,6 +57,9 @@ const BLOCKS_PER_STEP: usize = 64;
 const STEPS_PER_TURN: usize = 1000;
 /// Newer versions of its key that are passed on the way to one that is looked at again, for a step more.
 const PASSED_PER_STEP: usize = 64;
+/// Removals that find no room, one after the other: then the next will not, either, before something else has been given back. Each counts as a step, so that
+/// no write of a full pool tries all that there are.
+const REFUSALS_MAX: usize = 16;
 
 /// What is held back.
 struct Held {
@@ -420,7 +423,7 @@ impl<M: Listed> Shared<M> {
         loop {
             match act() {
                 Err(error) if is_more && error.is_no_space() => {
-                    is_more = self.make_room(steps)? || self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0)
+                    is_more = self.make_room(steps) || self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0)
                 }
                 outcome => return outcome,
             }
@@ -430,16 +433,17 @@ impl<M: Listed> Shared<M> {
 
     /// Gives back at most so much of what no snapshot wants any more, and waits for another thread that does; whether there may be more. The caller holds no
     /// stripe and is not pinned.
-    pub(crate) fn make_room(&self, steps_max: usize) -> Result<bool, Error> {
+    pub(crate) fn make_room(&self, steps_max: usize) -> bool {
         let collected = {
             let _collecting = self.garbage.pause();
-            self.collect_alone(steps_max)?
+            // What is damaged leaks, and whoever verifies the store is told: it is no reason to refuse somebody else's write.
+            self.collect_alone(steps_max).0
         };
         if self.garbage.is_empty() {
             self.snapshots.allow_plain(&self.clock);
         }
         self.pool.collect();
-        Ok(collected == steps_max)
+        collected == steps_max
     }
 
     /// Gives back at most so much of what no snapshot wants any more; how much it was. Nothing while another thread does.
@@ -448,19 +452,22 @@ impl<M: Listed> Shared<M> {
             return Ok(0);
         }
         let Some(_collecting) = self.garbage.collecting.try_lock() else { return Ok(0) };
-        self.collect_alone(steps_max)
+        let (collected, outcome) = self.collect_alone(steps_max);
+        outcome.map(|()| collected)
     }
 
-    /// [`Shared::collect`] for the one who keeps others from it.
-    fn collect_alone(&self, steps_max: usize) -> Result<usize, Error> {
+    /// [`Shared::collect`] for the one who keeps others from it: how much it was, and the first damage that it came by, which leaks.
+    fn collect_alone(&self, steps_max: usize) -> (usize, Result<(), Error>) {
         if self.writable().is_err() {
-            return Ok(0);
+            return (0, Ok(()));
         }
-        let (mut collected, mut rest, mut waiting) = (0, None, Vec::new());
-        let outcome = loop {
+        let (mut collected, mut rest, mut waiting, mut outcome) = (0, None, Vec::new(), Ok(()));
+        // How many removals in a row have found no room.
+        let mut refused = 0;
+        loop {
             let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock));
             let mut held = match (collected < steps_max).then(next).flatten() {
-                None => break Ok(()),
+                None => break,
                 Some(Next::LookAt(due)) => {
                     // Damage hinders nobody here: the version waits for its turn, and whoever verifies the store is told.
                     collected += 1 + self.look_again(&due).unwrap_or(0) / PASSED_PER_STEP;
@@ -468,9 +475,15 @@ impl<M: Listed> Shared<M> {
                 }
                 Some(Next::GiveBack(held)) => held,
             };
+            if refused >= REFUSALS_MAX && matches!(held.remains, Remains::Tombstone(..)) {
+                collected += 1;
+                waiting.push(held);
+                continue;
+            }
             match self.give_back(&mut held) {
                 Ok(is_over) => {
                     collected += 1;
+                    refused = 0;
                     if is_over {
                         self.garbage.forget(held.size);
                     } else {
@@ -478,16 +491,21 @@ impl<M: Listed> Shared<M> {
                     }
                 }
                 // An index may need room for a removal. What comes next may make some.
-                Err(error) if error.is_no_space() => waiting.push(held),
+                Err(error) if error.is_no_space() => {
+                    collected += 1;
+                    refused += 1;
+                    waiting.push(held);
+                }
                 Err(error) => {
+                    collected += 1;
                     self.garbage.forget(held.size);
-                    break Err(error);
+                    outcome = outcome.and(Err(error));
                 }
             }
-        };
+        }
         rest.into_iter().chain(waiting.into_iter().rev()).for_each(|held| self.garbage.unpop(held));
         schedule::drain();
-        outcome.map(|()| collected.min(steps_max))
+        (collected.min(steps_max), outcome)
     }
 
     /// Does a step; whether nothing is left.

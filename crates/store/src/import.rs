@@ -5,11 +5,12 @@
 
 use crate::stream::{Origin, Part, Passed, StreamEntry, StreamError, StreamReader};
 use crate::unfinished::Unfinished;
-use crate::{Error, Namespace, Options, Store};
+use crate::{Act, Error, Namespace, Options, Store};
 use everleaf_index::Listed;
 use everleaf_pmem::{Hardware, Pool};
 use std::fs;
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -74,16 +75,17 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
     }
 }
 
-/// Writes entries, together where they do not expire; keys of those that have expired are removed, whatever they were.
-fn write<M: Listed>(namespace: &Namespace<M>, entries: &[StreamEntry<'_>], now_ms: u64) -> Result<(), Error> {
-    for group in entries.chunk_by(|one, other| one.expiry_ms.is_none() && other.expiry_ms.is_none()) {
-        match group {
-            [StreamEntry { key, expiry_ms: Some(expiry_ms), .. }] if *expiry_ms <= now_ms => drop(namespace.delete(key)?),
-            [StreamEntry { key, value, expiry_ms: Some(expiry_ms) }] => namespace.put_until(key, value, *expiry_ms)?,
-            lasting => namespace.put_many(&lasting.iter().map(|entry| (entry.key, entry.value)).collect::<Vec<_>>())?,
-        }
-    }
-    Ok(())
+/// Writes entries; keys of those that have expired are removed, whatever they were.
+fn write<'a, M: Listed>(namespace: &Namespace<M>, entries: &[StreamEntry<'a>], now_ms: u64) -> Result<(), Error> {
+    let act = |&StreamEntry { key, value, expiry_ms }: &StreamEntry<'a>| match expiry_ms {
+        None => (key, Act::Put(value)),
+        Some(expiry_ms) if expiry_ms <= now_ms => (key, Act::Delete),
+        Some(expiry_ms) => (key, Act::PutUntil(value, expiry_ms)),
+    };
+    let acts: Vec<_> = entries.iter().map(act).collect();
+    let mut found = Vec::with_capacity(acts.len());
+    namespace.act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())))?;
+    found.into_iter().try_for_each(|found| found.map(drop))
 }
 
 /// Reads a stream to its end, and writes it nowhere: whether it is whole.

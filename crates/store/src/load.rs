@@ -96,7 +96,8 @@ impl<M: Listed> Namespace<M> {
     /// Fills a namespace without keys with `entries`, whose keys ascend; how many there were. All of them are there when the call returns, and for other
     /// threads, snapshots and crashes at once; or none, after an error.
     ///
-    /// One namespace is loaded at a time. Until it is done, writes to it are refused with [`Error::Loading`], and [`Store::verify`](crate::Store::verify) and
+    /// One namespace is loaded at a time. Until it is done, it seems to be without keys, so a delete finds nothing and a clear has nothing to do; whatever else
+    /// would write to it is refused with [`Error::Loading`]; and [`Store::verify`](crate::Store::verify) and
     /// [`Store::close`](crate::Store::close) wait: so `entries` must not write to it, nor call these.
     ///
     /// # Errors
@@ -114,7 +115,7 @@ impl<M: Listed> Namespace<M> {
         let _loading = schedule::lock(&shared.loading);
         shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
         // The entries come but once: what can make room does so before.
-        shared.make_room(usize::MAX)?;
+        shared.make_room(usize::MAX);
         let index = shared.begin_load(&self.space)?;
         let mut loading = Loading { namespace: self, index: Some(index), written: Vec::new() };
         let Loading { index: Some(index), written, .. } = &mut loading else { unreachable!("it has just begun") };
@@ -144,7 +145,7 @@ impl<M: Listed> Shared<M> {
         schedule::drain();
         space.index.store(Some(index.clone()));
         space.turned.store(index.begun.get(&self.clock), Ordering::Release);
-        space.count.set(count);
+        space.counter().set(count);
         space.is_loading.store(false, Ordering::Release);
     }
 

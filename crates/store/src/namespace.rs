@@ -222,7 +222,7 @@ impl<M: Listed> Namespace<M> {
     /// Number of keys: exact when no write is under way. Those that have expired count until they are removed, by [`Store::sweep`](crate::Store::sweep) or a
     /// write.
     pub fn count(&self) -> u64 {
-        self.space.count.get()
+        self.space.count()
     }
 
     /// Sets `key` to `value`.
@@ -538,8 +538,8 @@ impl<M: Listed> Namespace<M> {
         let replace = |write, old: Option<NonZeroU64>| {
             let (old, link) = (old.map_or(0, NonZeroU64::get), linked(write));
             match (self.is_present(old)?, self.is_present(link.map_or(0, NonZeroU64::get))?) {
-                (false, true) => self.space.count.add(1),
-                (true, false) => self.space.count.add(-1),
+                (false, true) => self.space.counter().add(1),
+                (true, false) => self.space.counter().add(-1),
                 _ => {}
             }
             if old == 0 { Ok(()) } else { self.shared.replaced(&self.space, old, link, at, &guard) }

@@ -5,6 +5,7 @@
 //!
 //! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
 //!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
+//!    How far a walk has come goes by keys that their records prove; of the others each is a loss, and the walk goes on.
 //!    A leaf of Ever whose state is damaged is taken for what it most likely was, and is a loss: one byte of it does not cost the index. Of other indexes it
 //!    does, if it is one of a bitmap or a count: what the namespace held is then among what is found in step 2.
 //! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. One that an index leads to by its key,
@@ -29,6 +30,7 @@
 use crate::block::{StoreBlock, read_log};
 use crate::error::STORE_ROOT;
 use crate::recovery::entry_of;
+use crate::scan::place_of;
 use crate::slots::{DRAFT, PENDING, UNSTAMPED, generation};
 use crate::verify::Damage;
 use crate::{Direction, Error, Namespace, Store};
@@ -72,7 +74,7 @@ struct Broken {
     to: Namespace,
 }
 
-/// The last key that a walk came by, and whether it came through.
+/// The last key that a walk came by and its record proves, and whether it came through.
 type Walked = (Option<Vec<u8>>, Result<(), Error>);
 
 /// A record that no walk has come by: when it was committed, and where it lies.
@@ -183,7 +185,8 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
-    /// Takes what an index has, up to `until`; the last key it came by, and whether it came through.
+    /// Takes what an index has, up to `until`; the last key it came by, and whether it came through. A key that is damaged may sort anywhere: it is no sign of
+    /// how far it has come, and [`Salvage::take`] tells of it.
     fn walk(
         &mut self,
         index: &dyn OrderedIndex<[u8]>,
@@ -194,14 +197,21 @@ impl<M: Listed> Salvage<'_, M> {
     ) -> Result<Walked, Error> {
         // No index has more entries than the pool has words; one that is damaged may go round.
         let mut left = self.pool.length() / WORD;
-        let (mut last, mut failure): (Option<Vec<u8>>, _) = (None, None);
+        let (mut last, mut stop, mut failure): (Option<Vec<u8>>, _, _) = (None, None, None);
         let walked = index.scan(Bound::Unbounded, direction, &mut |key, link| {
             let is_on = |last: &Vec<u8>| if direction == Direction::Forward { key > last.as_slice() } else { key < last.as_slice() };
-            left -= 1;
-            if until.as_ref().is_some_and(|until| key <= until.as_slice()) || left == 0 || !last.as_ref().is_none_or(is_on) {
+            let is_proved = Record::read(self.pool, link.get()).is_ok_and(|record| record.proves(key));
+            if is_proved && until.as_ref().is_some_and(|until| key <= until.as_slice()) {
                 return ControlFlow::Break(());
             }
-            last = Some(key.to_vec());
+            left -= 1;
+            if left == 0 || is_proved && !last.as_ref().is_none_or(is_on) {
+                stop = Some(Flaw::corrupt(place_of(link), "an index that leads back to where it has been").into());
+                return ControlFlow::Break(());
+            }
+            if is_proved {
+                last = Some(key.to_vec());
+            }
             match self.standing(link.get()).map_or(Ok(()), |link| self.take(key, link, to)) {
                 Ok(()) => {
                     if self.taken.is_multiple_of(1 << 12) {
@@ -217,7 +227,7 @@ impl<M: Listed> Salvage<'_, M> {
         });
         match failure {
             Some(error) => Err(error),
-            None => Ok((last, walked.map_err(Error::from))),
+            None => Ok((last, stop.map_or_else(|| walked.map_err(Error::from), Err))),
         }
     }
 
@@ -227,7 +237,7 @@ impl<M: Listed> Salvage<'_, M> {
     /// Those of the store to which it is written; damage is noted.
     fn take(&mut self, key: &[u8], link: u64, to: &Namespace) -> Result<(), Error> {
         match Record::read(self.pool, link) {
-            Ok(record) if record.is_intact() && record.matches_key(record.key_sum(key)) => {
+            Ok(record) if record.is_intact() && record.proves(key) => {
                 self.seen.insert(record.off.bytes());
                 if record.is_tombstone() { Ok(()) } else { self.write(to, key, &record) }
             }
@@ -280,7 +290,7 @@ impl<M: Listed> Salvage<'_, M> {
         // The key alone is soon looked at, whatever size a word that is no header claims for the value.
         let mut key = Vec::new();
         record.copy_key(&mut key);
-        if !record.matches_key(record.key_sum(&key)) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
+        if !record.proves(&key) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
             return None;
         }
         let age = match record.commit().get() {

@@ -2,9 +2,13 @@
 //!
 //! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan comes by. One of a [`Snapshot`](crate::Snapshot) is.
 
+use crate::store::{Index, Shared};
 use crate::view::ENTRIES_PER_EPOCH;
 use crate::{Cursor, Direction, Error, Namespace};
 use everleaf_index::Listed;
+use everleaf_index::record::Record;
+use everleaf_pmem::{Off, Word};
+use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
 impl<M: Listed> Namespace<M> {
@@ -35,7 +39,7 @@ impl<M: Listed> Namespace<M> {
     /// Visits the keys and values that are left of a range, until `visit` breaks; `cursor` goes on behind the last one that was visited.
     ///
     /// # Errors
-    /// A damaged pool. The cursor may then go on before what was visited last.
+    /// A damaged pool. The cursor may then go on before what was visited last; behind what is damaged, if its key is not.
     pub fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         self.view().walk_values(cursor, visit)
     }
@@ -74,6 +78,43 @@ impl<M: Listed> Namespace<M> {
         }
         Ok(removed)
     }
+}
+
+/// Keys that are visited in a step beyond its length, at most, while none of them is what was written.
+const DAMAGED_MAX: usize = 1 << 16;
+
+impl<M: Listed> Shared<M> {
+    /// Visits the next keys of an index behind `after`, so many or, where the last of them is damaged, up to the next one that its record proves; that one,
+    /// unless there are no more. A key that is damaged may sort anywhere: a step that began behind it would pass others over, or go round for ever. The caller
+    /// is pinned.
+    ///
+    /// # Errors
+    /// A damaged pool, in which there may be more.
+    pub(crate) fn step(&self, index: &Index, after: Option<&[u8]>, length: usize, mut visit: impl FnMut(&[u8], NonZeroU64)) -> Result<Option<Vec<u8>>, Error> {
+        let (mut count, mut outcome) = (0, Ok(None));
+        index.tree.scan(after.map_or(Bound::Unbounded, Bound::Excluded), Direction::Forward, &mut |key, link| {
+            visit(key, link);
+            count += 1;
+            let proves = |record: Record<'_>| record.proves(key) && after.is_none_or(|after| key > after);
+            if count < length {
+                return ControlFlow::Continue(());
+            }
+            if Record::read(&self.pool, link.get()).is_ok_and(proves) {
+                outcome = Ok(Some(key.to_vec()));
+            } else if count < length + DAMAGED_MAX {
+                return ControlFlow::Continue(());
+            } else {
+                outcome = Err(everleaf_pmem::Error::corrupt(place_of(link), "one damaged key after the other").into());
+            }
+            ControlFlow::Break(())
+        })?;
+        outcome
+    }
+}
+
+/// Where what damage speaks of lies, in bytes; 0, if that cannot be told.
+pub(crate) fn place_of(link: NonZeroU64) -> u64 {
+    Off::<Word>::from_link(link.get()).map_or(0, Off::bytes)
 }
 
 /// The smallest key above all that begin with `prefix`, if there is one.

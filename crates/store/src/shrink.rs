@@ -17,11 +17,11 @@
 use crate::namespace::{copy_value, link_word};
 use crate::store::{Shared, Space};
 use crate::version::Age;
-use crate::{Direction, Error, Store};
+use crate::{Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Evacuation, Off, Reserve, Word, schedule, with_reserve};
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -66,7 +66,8 @@ impl<E: Into<Error>> From<E> for Early {
 
 impl<M: Listed> Store<M> {
     /// Moves records and leaves together and gives the space that was between them back to the file system, while others read and write. `watch` hears of each
-    /// step, and says whether to go on. What [`Evacuation::Sparse`] moves is worth it; [`Evacuation::All`] shows that everything can be moved.
+    /// step, and says whether to go on; it must not verify or compact the store, which would wait for this for ever. What [`Evacuation::Sparse`] moves is worth
+    /// it; [`Evacuation::All`] shows that everything can be moved.
     ///
     /// # Errors
     /// A damaged pool, [`Error::Halted`]. Without room it moves what it can.
@@ -158,21 +159,12 @@ impl<M: Listed> Shared<M> {
     /// Which of the next keys behind `after` have records that are to leave; and the last one that was looked at, unless there are no more.
     fn find_leaving(&self, space: &Space, after: Option<&[u8]>) -> Result<(Keys, Option<Vec<u8>>), Error> {
         let _pinned = self.pool.pin();
-        let (mut leaving, mut last, mut left) = (Vec::new(), None, ENTRIES_AT_ONCE);
+        let mut leaving = Vec::new();
         let index = space.index.load();
-        let Some(index) = index.as_deref() else { return Ok((leaving, last)) };
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        index.tree.scan(from, Direction::Forward, &mut |key, link| {
+        let Some(index) = index.as_deref() else { return Ok((leaving, None)) };
+        let last = self.step(index, after, ENTRIES_AT_ONCE, |key, link| {
             if Off::<Word>::from_link(link.get()).is_ok_and(|off| self.pool.is_leaving(off)) {
                 leaving.push(key.to_vec());
-            }
-            left -= 1;
-            match left {
-                0 => {
-                    last = Some(key.to_vec());
-                    ControlFlow::Break(())
-                }
-                _ => ControlFlow::Continue(()),
             }
         })?;
         Ok((leaving, last))

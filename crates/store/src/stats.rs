@@ -57,7 +57,7 @@ impl<M: Listed> Store<M> {
         let namespaces = self.existing().into_iter().filter_map(|space| {
             let index = space.index.load_full()?;
             let everleaf_index::Stats { leaves, splits, leaf_bytes, depth, .. } = index.tree.stats();
-            Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys: space.count.get(), leaves, splits, leaf_bytes, depth })
+            Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys: space.count(), leaves, splits, leaf_bytes, depth })
         });
         Stats { namespaces: namespaces.collect(), pool: self.shared.pool.info() }
     }

@@ -80,6 +80,12 @@ pub enum StreamError {
         /// The path.
         path: PathBuf,
     },
+    /// A namespace that is to be exported, and that the snapshot does not show.
+    #[error("there is no namespace {name:?} to be written; choose one that is there, or none to have all of them")]
+    NoNamespace {
+        /// Its name.
+        name: String,
+    },
     /// Reading or writing it failed.
     #[error("{action}: {source}")]
     Io {

@@ -2,7 +2,7 @@
 //!
 //! A key that has expired is absent for whoever reads it, from that moment on (`version.rs`); a write replaces it like any other. It is removed by a sweep,
 //! which goes through the keys of all namespaces that have held a key that expires, in steps, and begins anew when it has come to the end. It remembers one
-//! key, so it costs no memory for each key that expires.
+//! key, and these namespaces, so it costs no memory for each key that expires.
 //!
 //! Who reads waits for no writer, so he removes nothing, either; but he leaves the key that he has found expired to the next sweep, which takes such keys
 //! besides, behind its own: one that cannot be removed must not keep it from coming on. There are so many of them as [`TOUCHED_MAX`], and none is noted while
@@ -11,8 +11,9 @@
 //! A write that a full pool refuses sweeps as much as [`Store::keep_house`] does at a time, and is tried again if that has removed anything.
 //!
 //! A pass through a namespace that finds nothing that expires takes it off the list. Each write of something that expires is counted in its namespace, under
-//! the stripe of its key, before it is published ([`Shared::note_expiry`]); the pass begins by reading the count and then waits for whoever holds a stripe. So
-//! what was counted before is there for the pass to find; and if anything was counted since, the namespace stays on the list.
+//! the stripe of its key, before it is published ([`Shared::note_expiry`]); a round through all namespaces begins by reading their counts and then waits, once,
+//! for whoever holds a stripe. So what was counted before is there for every pass of the round to find, however late that begins; and if anything was counted
+//! since, the namespace stays on the list, for the next round.
 //!
 //! Removing one is a delete by nobody, under the key's stripe, of what has expired even then. *Crash: as for a delete.*
 
@@ -20,20 +21,20 @@ use crate::namespace::{Namespace, Way};
 use crate::store::{Shared, Space};
 use crate::version::Age;
 use crate::wall::Wall;
-use crate::{Direction, Error, Store};
+use crate::{Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use parking_lot::Mutex;
+use std::cmp::Reverse;
 use std::num::NonZeroU64;
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The sweep of an open store.
 #[derive(Default)]
 pub(crate) struct Sweeper {
-    /// Where it has come to: the number of the namespace, and the pass through it, if that has begun.
-    position: Mutex<(u32, Option<Pass>)>,
+    /// What is left of the round that is under way: the passes through namespaces, the next one last.
+    round: Mutex<Vec<Pass>>,
     /// Keys that readers have found expired, each behind its namespace.
     touched: Mutex<Vec<(Arc<Space>, Vec<u8>)>>,
     /// Number of keys that had expired when the sweep removed them, or a write took their place.
@@ -43,11 +44,12 @@ pub(crate) struct Sweeper {
 /// Largest number of keys that readers leave to the next sweep.
 const TOUCHED_MAX: usize = 1024;
 
-/// A pass through a namespace that is under way.
+/// A pass through a namespace.
 struct Pass {
+    space: Arc<Space>,
     /// The last key that it has looked at.
     after: Option<Vec<u8>>,
-    /// What [`Space::expiring`] was when it began.
+    /// What [`Space::expiring`] was when the round began.
     expiring: u64,
     /// Whether it has come by anything that expires, or may.
     has_found: bool,
@@ -97,7 +99,8 @@ impl Found {
 }
 
 impl<M: Listed> Store<M> {
-    /// Removes keys that have expired: those among the next `visits_max` keys of namespaces with keys that expire, and those that readers have found so.
+    /// Removes keys that have expired: those among the next `visits_max` keys of namespaces with keys that expire (a namespace without any counts as one, and a
+    /// few more are looked at where damage is in the way), and those that readers have found so.
     /// After an error the next sweep goes on behind what could not be read.
     ///
     /// # Errors
@@ -127,36 +130,38 @@ impl<M: Listed> Shared<M> {
     pub(crate) fn sweep(self: &Arc<Self>, visits_max: usize) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         // One at a time: two would do the same twice.
-        let Some(mut position) = self.sweeper.position.try_lock() else {
+        let Some(mut round) = self.sweeper.round.try_lock() else {
             return Ok(swept);
         };
         let namespace = |space| Namespace { shared: self.clone(), space };
-        while swept.visited < visits_max {
-            let (number, pass) = std::mem::take(&mut *position);
-            let Some(space) = self.next_to_sweep(number) else {
-                swept.is_round = true;
-                break;
-            };
-            let mut pass = pass.filter(|_| space.number == number).unwrap_or_else(|| self.begin_pass(&space));
-            let found = self.find_expired(&space, pass.after.as_deref(), visits_max - swept.visited);
+        if round.is_empty() {
+            *round = self.begin_round();
+        }
+        // A namespace is a step, be it without keys.
+        let mut left = visits_max;
+        while left > 0
+            && let Some(pass) = round.last_mut()
+        {
+            let space = pass.space.clone();
+            let found = self.find_expired(&space, pass.after.as_deref(), left);
             swept.visited += found.visited;
+            left = left.saturating_sub(found.visited.max(1));
             pass.has_found |= found.may_expire;
-            *position = match found.last {
-                Some(last) => (space.number, Some(Pass { after: Some(last), ..pass })),
-                None => {
-                    if !pass.has_found {
-                        // Unless it was counted further meanwhile.
-                        _ = space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed);
-                    }
-                    (space.number + 1, None)
+            pass.after = found.last;
+            if pass.after.is_none() {
+                if !pass.has_found {
+                    // Unless it was counted further meanwhile.
+                    _ = space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed);
                 }
-            };
+                round.pop();
+            }
             let namespace = namespace(space);
             for key in found.expired {
                 swept.removed += usize::from(namespace.remove_expired(&key)?);
             }
             found.damage.map_or(Ok(()), Err)?;
         }
+        swept.is_round = round.is_empty();
         let touched = self.sweeper.touched.try_lock().map(|mut touched| std::mem::take(&mut *touched));
         for (space, key) in touched.unwrap_or_default() {
             swept.removed += usize::from(namespace(space).remove_expired(&key)?);
@@ -176,17 +181,15 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// The first namespace from that number on that may have keys that expire.
-    fn next_to_sweep(&self, number: u32) -> Option<Arc<Space>> {
-        let spaces = self.spaces.read();
-        let candidates = spaces.values().filter(|space| space.number >= number && space.expiring.load(Ordering::Relaxed) > 0);
-        candidates.min_by_key(|space| space.number).cloned()
-    }
-
-    fn begin_pass(&self, space: &Space) -> Pass {
-        let expiring = space.expiring.load(Ordering::Acquire);
-        self.stripes.await_all();
-        Pass { after: None, expiring, has_found: false }
+    /// The passes through all namespaces that may have keys that expire, the one with the lowest number last.
+    fn begin_round(&self) -> Vec<Pass> {
+        let pass = |space: &Arc<Space>| Pass { space: space.clone(), after: None, expiring: space.expiring.load(Ordering::Acquire), has_found: false };
+        let mut round: Vec<_> = self.spaces.read().values().map(pass).filter(|pass| pass.expiring > 0).collect();
+        round.sort_unstable_by_key(|pass| Reverse(pass.space.number));
+        if !round.is_empty() {
+            self.stripes.await_all();
+        }
+        round
     }
 
     /// Looks at the next `visits_max` keys behind `after`.
@@ -195,8 +198,7 @@ impl<M: Listed> Shared<M> {
         let mut found = Found::default();
         let index = space.index.load();
         let Some(index) = index.as_deref() else { return found };
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let scanned = index.tree.scan(from, Direction::Forward, &mut |key, link| {
+        let stepped = self.step(index, after, visits_max, |key, link| {
             found.visited += 1;
             match self.lifetime(link.get()) {
                 Ok(Lifetime::Lasting) => {}
@@ -207,14 +209,10 @@ impl<M: Listed> Shared<M> {
                 }
                 Err(error) => found.is_damaged(error),
             }
-            let is_full = found.visited == visits_max;
-            if is_full {
-                found.last = Some(key.to_vec());
-            }
-            if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        if let Err(error) = scanned {
-            found.is_damaged(error.into());
+        match stepped {
+            Ok(last) => found.last = last,
+            Err(error) => found.is_damaged(error),
         }
         found
     }

@@ -327,7 +327,7 @@ impl<M: Listed> Transaction<M> {
     /// Removes `key`; whether it was present.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; a damaged pool.
+    /// [`Error::ReadOnly`]; [`Error::Merge`], of what the transaction has merged; a damaged pool; [`Error::TransactionTooLarge`]. The key is then as before.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -690,7 +690,9 @@ impl<M: Listed> Shared<M> {
         let Some(index) = space.index.load_full() else { return Ok(()) };
         let mut outcome = Ok(());
         index.tree.scan(from, Direction::Forward, &mut |key, link| {
-            if end.is_some_and(|end| key >= end) {
+            // One that is damaged may lie anywhere, and those behind it within the range.
+            let is_proved = || Record::read(&self.pool, link.get()).is_ok_and(|record| record.proves(key));
+            if end.is_some_and(|end| key >= end) && is_proved() {
                 return ControlFlow::Break(());
             }
             outcome = self.check_version(space, key, link.get(), seen);

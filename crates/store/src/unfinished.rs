@@ -11,7 +11,7 @@
 
 use everleaf_pmem::files;
 use std::fs::{self, File, Metadata, TryLockError};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 const MODE_OF_NEW: u32 = 0o666;
 /// What its owner may do in any case, for it is to be written.
 const OWNER_MODE: u32 = 0o600;
+
+/// With what pools begin.
+const POOL_MAGIC: [u8; 8] = *b"EVERLEAF";
 
 /// A file that is not done.
 pub(crate) struct Unfinished {
@@ -44,7 +47,7 @@ impl Unfinished {
         let path = beside(&target);
         let replaced = there.filter(Metadata::is_file);
         let pool = source.and_then(|source| fs::metadata(source).ok()).filter(Metadata::is_file);
-        remove_remnant(&path)?;
+        remove_remnant(&path, &target)?;
         // Whoever has opened it while it is empty may read what comes.
         let mode = match (&replaced, &pool) {
             (Some(_), _) => OWNER_MODE,
@@ -72,6 +75,11 @@ impl Unfinished {
         &self.path
     }
 
+    /// Where it is to be.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// Gives it its name, and takes that from what has it.
     pub(crate) fn replace(self) -> io::Result<()> {
         claim(&self.file, &self.path)?;
@@ -82,9 +90,7 @@ impl Unfinished {
     /// Gives it its name, unless something has it.
     pub(crate) fn appear(self) -> io::Result<()> {
         claim(&self.file, &self.path)?;
-        // A second name: to give it another one would replace what is there.
-        fs::hard_link(&self.path, &self.target)?;
-        fs::remove_file(&self.path)?;
+        files::rename_to_new(&self.path, &self.target)?;
         files::sync_directory_of(&self.target)
     }
 }
@@ -98,8 +104,12 @@ impl Drop for Unfinished {
     }
 }
 
-/// Removes what a crash has left, unless somebody is writing it.
-fn remove_remnant(path: &Path) -> io::Result<()> {
+/// Removes what a crash has left, unless somebody is writing it. What it has left with both names, in the middle of giving it its own, is `target`: whoever has
+/// that locked is using it, and it needs the other name no more.
+fn remove_remnant(path: &Path, target: &Path) -> io::Result<()> {
+    if is_same_file(path, target) {
+        return fs::remove_file(path);
+    }
     let remnant = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
@@ -116,6 +126,14 @@ fn claim(file: &File, path: &Path) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("somebody else is writing {}", path.display()))),
     }
+}
+
+/// Whether there is a file that begins as pools do.
+pub(crate) fn is_pool(path: &Path) -> bool {
+    let mut begins = [0; 8];
+    // What is no file may have the reader wait.
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && File::open(path).is_ok_and(|mut file| file.read_exact(&mut begins).is_ok() && begins == POOL_MAGIC)
 }
 
 /// Whether two names lead to one file.

@@ -132,7 +132,8 @@ impl<M: Listed> Store<M> {
         self.verify_with(|_, _| ())
     }
 
-    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are.
+    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are. Writers wait for `watch`, too: it must not
+    /// write to the store, nor load, verify or compact it, which would wait for ever.
     ///
     /// # Errors
     /// See [`Store::verify`].
@@ -142,7 +143,7 @@ impl<M: Listed> Store<M> {
         let _paused = self.shared.garbage.pause();
         let _all = self.shared.stripes.lock_all();
         let existing = self.existing();
-        let expected = existing.iter().map(|space| space.count.get()).sum();
+        let expected = existing.iter().map(|space| space.count()).sum();
         let mut read = 0_u64;
         let mut step = || {
             read += 1;
@@ -194,7 +195,7 @@ impl<M: Listed> Verification<'_, M> {
     fn space(&mut self, space: &Space) {
         let Some(index) = space.index.load_full() else { return };
         let found = self.index(&space.name, &index, Some(self.report.namespaces.len()));
-        let counted = space.count.get();
+        let counted = space.count();
         if found.keys != counted && self.report.is_sound() {
             self.report.note(Some(&space.name), format!("{counted} keys are counted, {} are found", found.keys));
         }
@@ -259,7 +260,7 @@ impl<M: Listed> Verification<'_, M> {
             let Ok(record) = Record::read(pool, Off::<Word>::new(at).link()) else { return };
             key.clear();
             record.copy_key(&mut key);
-            if record.matches_key(record.key_sum(&key)) && self.stopped.iter().any(|stopped| stopped.spans(&key)) {
+            if record.proves(&key) && self.stopped.iter().any(|stopped| stopped.spans(&key)) {
                 keys.insert(key.clone());
             }
         });
@@ -315,7 +316,7 @@ impl<M: Listed> Verification<'_, M> {
         let mut walked = Walked { found: NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() }, last: None, stop: None };
         let Walked { found, last, .. } = &mut walked;
         let scanned = index.tree.scan(from.map(Vec::as_slice), direction, &mut |key, link| {
-            let is_proved = Record::read(&self.store.shared.pool, link.get()).is_ok_and(|record| record.matches_key(record.key_sum(key)));
+            let is_proved = Record::read(&self.store.shared.pool, link.get()).is_ok_and(|record| record.proves(key));
             if is_proved && until.is_some_and(|until| if direction == Direction::Forward { key >= until } else { key <= until }) {
                 return ControlFlow::Break(());
             }

@@ -228,7 +228,7 @@ impl<M: Listed> View<'_, M> {
                 }
                 ControlFlow::Continue(())
             })?;
-            // After an error, too, it goes on behind the entry, if that had a key.
+            // After an error, too, it goes on behind the entry, if that had a key, and this was what was written.
             if let Some(size) = last_size.filter(|_| !matches!(outcome, Ok(None))) {
                 cursor.advance(bytes[..size].to_vec());
             }
@@ -248,10 +248,10 @@ impl<M: Listed> View<'_, M> {
         *key_size = None;
         let newest = Record::read(&self.shared.pool, link.get())?;
         let sum = newest.copy_key_summed(bytes);
+        // A key that is none may sort anywhere: no walk ends there, or goes on behind it.
+        check_key(&newest, sum)?;
         *key_size = Some(bytes.len());
         if cursor.is_beyond(bytes) {
-            // There the walk ends: not by a key that is none.
-            check_key(&newest, sum)?;
             return Ok(Seen::Beyond);
         }
         let Some(record) = self.shared.visible(link.get(), self.moment)? else { return Ok(Seen::Hidden) };

@@ -283,6 +283,22 @@ fn writes_that_wait_for_a_device_share_more_fences() {
     }
 }
 
+/// Each entry that expires waited for the device by itself.
+#[test]
+fn an_import_of_what_expires_waits_for_a_device_as_often_as_any_other() {
+    let [lasting, expiring] = [None, Some(u64::MAX)].map(|expiry_ms| {
+        let source = Bench::in_domain(Domain::PageCache, "ever");
+        (0..64u64).for_each(|n| match expiry_ms {
+            Some(expiry_ms) => source.space.put_until(&n.to_be_bytes(), &[2; 20], expiry_ms).unwrap(),
+            None => source.space.put(&n.to_be_bytes(), &[2; 20]).unwrap(),
+        });
+        let (stream, _) = source.store.snapshot().unwrap().export(&[], Vec::new()).unwrap().finish().unwrap();
+        let to = Bench::in_domain(Domain::Msync, "ever");
+        to.cost(|| _ = to.store.import(stream.as_slice()).unwrap().finish().unwrap()).fences
+    });
+    assert!(expiring <= lasting + 2, "{expiring} fences, not {lasting}");
+}
+
 /// Reads, writes and removals that are mixed cost what the writes alone do, in one group: a fence for records, and one for every 32 entries.
 #[test]
 fn acts_of_all_kinds_share_their_fences() {

@@ -292,6 +292,20 @@ fn a_sweep_removes_what_has_expired_and_nothing_else() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// A sweep of a few keys went through all namespaces that had none left.
+#[test]
+fn a_namespace_without_keys_is_a_step_of_a_sweep() {
+    let (store, _) = store();
+    for n in 0..50 {
+        let space = store.namespace(&n.to_string()).unwrap();
+        space.put_until(b"k", b"v", store.time_ms() + 1).unwrap();
+        space.clear().unwrap();
+    }
+    let sweeps: Vec<_> = (0..6).map(|_| store.sweep(10).unwrap()).collect();
+    assert_eq!(sweeps.iter().map(|swept| (swept.visited, swept.is_round)).collect::<Vec<_>>()[..4], [(0, false); 4]);
+    assert!(sweeps[4..].iter().all(|swept| swept.is_round), "{sweeps:?}");
+}
+
 #[test]
 fn what_has_expired_stays_so_over_restarts() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
 
-use crate::shown::{OF_NO_BATCH, break_links_to, forge_commit_of, keys};
+use crate::shown::{OF_NO_BATCH, OF_TOMBSTONE, break_links_to, forge_commit_of, keys};
 use everleaf::{Act, Batch, Change, Error, Isolation, Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware, Memory, Pool, PoolOptions};
 use rand::rngs::StdRng;
@@ -306,6 +306,29 @@ fn many_deletes_find_room_in_a_full_pool() {
     assert_eq!((space.count(), snapshot.get(&space, &key(250)).unwrap()), (u64::from(count) - 300, Some(vec![1; 8])));
     drop(snapshot);
     check(&store);
+}
+
+/// A write that found no room was refused with the damage of what was to be given back, which was nothing of its own.
+#[test]
+fn what_is_damaged_is_no_reason_to_refuse_a_write_that_makes_room() {
+    const SIZE: usize = 8 << 20;
+    let memory = Memory::new(SIZE).unwrap();
+    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: SIZE, ..PoolOptions::default() }).unwrap();
+    let store = Store::on(pool, &Options::default()).unwrap();
+    let space = store.namespace("space").unwrap();
+    let long = |n: u64| n.to_be_bytes();
+    (0..12_000).for_each(|n| space.put(&long(n), &[1; 100]).unwrap());
+    let snapshot = store.snapshot().unwrap();
+    (0..500).for_each(|n| space.put(&long(n), &[2; 100]).unwrap());
+    (500..505).for_each(|n| assert!(space.delete(&long(n)).unwrap()));
+    (505..12_000).for_each(|n| space.put(&long(n), &[2; 100]).unwrap());
+    let large = (0..).find(|n| !fits(space.put(&long(1 << 20 | n), &[3; LARGE]))).unwrap();
+    forge_commit_of(&memory, long(502), OF_TOMBSTONE, OF_NO_BATCH);
+    drop(snapshot);
+    assert!(store.held_back().count > 10_000, "{:?}", store.held_back());
+    space.put(&long(1 << 20 | large), &[4; LARGE]).unwrap();
+    // It is told to who asks for it.
+    assert!(!store.verify().unwrap().is_sound());
 }
 
 /// NV-Tree notes a removal in the leaf, and a leaf without room for the note is replaced by a new one: so a full pool may refuse it. Then the key is still

@@ -12,6 +12,7 @@ mod histories;
 mod large;
 mod model;
 mod operations;
+mod proof;
 mod shown;
 mod shrink;
 mod stream;

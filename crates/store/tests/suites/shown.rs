@@ -48,3 +48,8 @@ pub(crate) fn break_links_to(memory: &Memory, key: [u8; 8], value_size: usize) {
     assert!(!links.is_empty());
     links.iter().for_each(|word| word.store(link ^ 1 << 63, Ordering::Relaxed));
 }
+
+/// Damages such a record, so that it is of another key.
+pub(crate) fn forge_key_of(memory: &Memory, key: [u8; 8], value_size: usize, to: [u8; 8]) {
+    memory.words()[record_of(memory, key, value_size) + HEADER_WORDS].store(u64::from_le_bytes(to), Ordering::Relaxed);
+}

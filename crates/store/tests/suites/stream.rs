@@ -311,6 +311,61 @@ fn a_backup_does_not_take_the_place_of_its_pool() {
     assert!(content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
+/// The pool lost its name, and whoever served it went on to acknowledge what went with the process.
+#[test]
+fn a_backup_does_not_take_the_place_of_any_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let (served, link) = (directory.path().join("served"), directory.path().join("link"));
+    std::os::unix::fs::symlink(&served, &link).unwrap();
+    let (source, other) = (store("isle"), Store::open(&served, options()).unwrap());
+    fill(&source, 100, 100, 5);
+    fill(&other, 100, 100, 6);
+    let expected = content(&other);
+    let refuse = || {
+        for target in [&served, &link] {
+            let refusal = source.snapshot().unwrap().backup(target).map(drop).expect_err("it is a pool").to_string();
+            assert!(refusal.contains("is a pool"), "{refusal}");
+        }
+    };
+    refuse();
+    other.close().unwrap();
+    refuse();
+    assert!(content(&Store::open(&served, options()).unwrap()) == expected);
+    // One that has come there meanwhile.
+    let late = directory.path().join("late");
+    let backup = source.snapshot().unwrap().backup(&late).unwrap();
+    Store::open(&late, options()).unwrap().close().unwrap();
+    assert!(backup.finish().map(drop).expect_err("it is a pool").to_string().contains("is a pool"));
+    Store::open(&late, options()).unwrap();
+}
+
+/// A crash that left a new pool with both its names kept it from being compacted for good.
+#[test]
+fn a_pool_that_has_kept_its_other_name_is_compacted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, other) = (directory.path().join("pool"), directory.path().join("pool.unfinished"));
+    let store = Store::open(&path, options()).unwrap();
+    fill(&store, 100, 100, 5);
+    let expected = content(&store);
+    store.close().unwrap();
+    std::fs::hard_link(&path, &other).unwrap();
+    everleaf::compact(&path, options(), |_, _| ()).unwrap();
+    assert!(!other.exists() && content(&Store::open(&path, options()).unwrap()) == expected);
+}
+
+/// A name that was misspelt gave a stream without it, and no word.
+#[test]
+fn what_is_to_be_exported_is_there_or_that_is_an_error() {
+    let source = store("isle");
+    source.namespace("one").unwrap().put(b"k", b"v").unwrap();
+    source.namespace("asked for").unwrap();
+    source.snapshot().unwrap().export(&["one"], Vec::new()).unwrap();
+    for name in ["asked for", "none"] {
+        let refusal = source.snapshot().unwrap().export(&["one", name], Vec::new()).map(drop).expect_err("it is not there").to_string();
+        assert!(refusal.contains(name), "{refusal}");
+    }
+}
+
 /// The second of two backups to one file removed what the first had written so far, whose end then gave the name to what the second had.
 #[test]
 fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
@@ -383,7 +438,11 @@ fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     assert_eq!(mode("backup") & !0o640, 0, "no more than the pool's");
     set_mode("backup", 0o606);
     std::os::unix::fs::symlink("backup", at("backup link")).unwrap();
-    source.snapshot().unwrap().backup_of(&["none"], &at("backup link")).unwrap().finish().unwrap();
+    let empty = source.namespace("empty").unwrap();
+    empty.put(b"k", b"v").unwrap();
+    assert!(empty.delete(b"k").unwrap());
+    drop(empty);
+    source.snapshot().unwrap().backup_of(&["empty"], &at("backup link")).unwrap().finish().unwrap();
     assert_eq!(mode("backup"), 0o606);
     assert!(std::fs::symlink_metadata(at("backup link")).unwrap().is_symlink());
     assert_eq!(check_stream(std::fs::File::open(at("backup")).unwrap(), |_, _| ()).unwrap().entries, 0);
