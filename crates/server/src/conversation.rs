@@ -128,14 +128,12 @@ impl Conversation {
         self.reply.waiting() > self.output_size(server)
     }
 
-    /// Goes on with a command whose reply is short, though replies wait: a backup that nobody finishes stands in the way of others. Whether more is to be done.
-    pub(crate) fn go_on_unread(&mut self, server: &Shared, counters: &Counters) -> bool {
-        if !self.session.unfinished.as_ref().is_some_and(|unfinished| unfinished.is_awaited_by_others()) {
-            return false;
-        }
+    /// Goes on with a command that stands in the way of others until it is done, though replies wait: how the slice ended, if there is such a command.
+    pub(crate) fn go_on_unread(&mut self, server: &Shared, counters: &Counters) -> Option<Pause> {
+        self.session.unfinished.as_ref().filter(|unfinished| unfinished.is_awaited_by_others())?;
         let _working = server.gate.enter(self.session.client.thread);
         self.go_on(server, counters);
-        self.session.unfinished.is_some()
+        Some(self.end_slice(server, 0, Pause::Turn).1)
     }
 
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
