@@ -230,7 +230,9 @@ impl Conversation {
             Ok(Progress::Incomplete { missing }) => return Err((done, Pause::Input { missing })),
             Err(error) => {
                 self.run_before(work, input)?;
-                self.reply.error_text(format_args!("ERR {error}"));
+                let start = self.reply.out.len();
+                self.reply.error(&[b"ERR ", &error.bytes()[..]].concat());
+                self.withhold(start);
                 work.counters.errors.add(1);
                 self.session.closing = Closing::AfterReplies;
                 return Ok((done, 1));
@@ -336,11 +338,18 @@ impl Conversation {
                 }
             }
         }
-        if replies != Replies::On && self.session.replies == replies && self.session.unfinished.is_none() {
+        if self.session.replies == replies && self.session.unfinished.is_none() {
+            self.withhold(start);
+        }
+    }
+
+    /// Takes back what has been replied from `start` on to a client that does not want it.
+    fn withhold(&mut self, start: usize) {
+        if self.session.replies != Replies::On {
             self.reply.out.truncate(start);
-            if replies == Replies::Skip {
-                self.session.replies = Replies::On;
-            }
+        }
+        if self.session.replies == Replies::Skip {
+            self.session.replies = Replies::On;
         }
     }
 
@@ -377,12 +386,7 @@ impl Conversation {
                 }
             }
         }
-        if self.session.replies != Replies::On {
-            self.reply.out.truncate(start);
-            if self.session.replies == Replies::Skip {
-                self.session.replies = Replies::On;
-            }
-        }
+        self.withhold(start);
     }
 
     /// Runs the commands that wait. If the slice has made its output before all are run: where in the input the rest begins.

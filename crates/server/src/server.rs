@@ -181,7 +181,7 @@ impl Server {
 }
 
 /// How long to leave what is to be given back, at least, when there was little.
-const SWEEP_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 
 /// Removes keys that have expired, and what snapshots have held back, and begins backups that had to wait, until the server stops.
 fn sweep(server: &Shared) {

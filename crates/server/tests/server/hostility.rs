@@ -337,6 +337,9 @@ fn nonsense_is_answered_and_closed() {
         (b"*x\r\n", b"-ERR Protocol error: invalid multibulk length\r\n"),
         (b"PING \"\r\n", b"-ERR Protocol error: unbalanced quotes in request\r\n"),
         (b"SET a 1\r\n*1\r\n$-5\r\n", b"+OK\r\n-ERR Protocol error: invalid bulk length\r\n"),
+        (b"*1\r\n\xff\r\n", b"-ERR Protocol error: expected '$', got '\xff'\r\n"),
+        (b"CLIENT REPLY OFF\r\n*1\r\n:5\r\n", b""),
+        (b"CLIENT REPLY SKIP\r\n*1\r\n:5\r\n", b""),
         (b"QUIT\r\nPING\r\n", b"+OK\r\n"),
     ] {
         let mut client = server.client();
