@@ -4,8 +4,8 @@
 //! Buffers are lent for as long as there is something in them: ten thousand idle connections have none, and the one that was used last, which the cache still
 //! holds, is used next.
 //!
-//! While a client leaves replies where they are, none of its commands is run, but one that has begun and stands in the way of others. What it sends is read all
-//! the same, up to the limit for that: many clients send all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes
+//! While a client leaves replies where they are, none of its commands is run, but one that has begun and stands in the way of others. What it sends is read
+//! all the same, up to the limit for that: many clients send all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes
 //! a password is not listened to meanwhile.
 
 use crate::client::{Closing, Session};
