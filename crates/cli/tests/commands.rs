@@ -226,6 +226,12 @@ fn what_cannot_be_done_makes_no_pool() {
     let path = directory.path();
     let (_listener, address) = listener();
     let port = address.port().to_string();
+    // Every client was dropped without a word.
+    for option in ["--query-buffer-size-max", "--output-buffer-size-max"] {
+        for size in ["0", "65535"] {
+            expect(path, &["serve", "--port", "0", option, size], b"", 2);
+        }
+    }
     for arguments in [&["serve", "--port", &port][..], &["load", "."], &["load", ".", "--format", "ndjson"], &["import", "."], &["restore", "."]] {
         expect(path, arguments, b"", 4);
     }

@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) last_passed: Passed,
     /// How many changes there had been when that was begun, at least.
     pub(crate) last_change_count: u64,
+    /// How many have been done.
+    pub(crate) done_count: u64,
 }
 
 /// Who waits for a backup.
@@ -64,8 +66,15 @@ pub(crate) struct Saving {
 
 impl Backups {
     pub(crate) fn new(path: PathBuf, log: fn(&str)) -> Self {
-        let state =
-            State { running_since: None, last_s: now_s(), last_background_s: None, failure: None, last_passed: Passed::default(), last_change_count: 0 };
+        let state = State {
+            running_since: None,
+            last_s: now_s(),
+            last_background_s: None,
+            failure: None,
+            last_passed: Passed::default(),
+            last_change_count: 0,
+            done_count: 0,
+        };
         Self { path, log, state: Mutex::new(state), is_scheduled: AtomicBool::new(false), thread: Background::default() }
     }
 
@@ -145,6 +154,7 @@ impl Running {
     fn end(self, passed: Passed) {
         let mut state = self.backups.state.lock();
         (state.last_s, state.last_passed, state.last_change_count, state.failure) = (now_s(), passed, self.change_count, None);
+        state.done_count += 1;
         self.note_time(&mut state);
     }
 

@@ -82,12 +82,14 @@ impl Session {
         !self.authenticated && server.has_password()
     }
 
-    /// Back to the first state.
+    /// Back to the first state; a reply that is skipped still is.
     pub(crate) fn reset(&mut self, authenticated: bool) {
         self.client.seen.lock().name.clear();
         self.authenticated = authenticated;
         self.database = 0;
-        self.replies = Replies::On;
+        if self.replies != Replies::Skip {
+            self.replies = Replies::On;
+        }
         self.end_transaction();
     }
 

@@ -84,8 +84,9 @@ impl Flags {
     /// May be called without a password.
     pub(crate) const NO_AUTH: Self = Self(256);
     pub(crate) const ALLOW_BUSY: Self = Self(512);
-    /// Not shown as a flag, only as a category.
+    /// Not shown as a flag, only as a category, and so is the next one.
     pub(crate) const DANGEROUS: Self = Self(1024);
+    pub(crate) const ADMINISTRATIVE: Self = Self(32768);
     /// Cannot be part of a transaction.
     pub(crate) const NO_MULTI: Self = Self(2048);
     /// Runs at once even after MULTI. Not shown.
@@ -187,7 +188,7 @@ impl Spec {
     /// Access categories.
     pub(crate) fn categories(&self) -> Vec<&'static str> {
         let fast = self.flags.contains(Flags::FAST);
-        let admin = self.flags.contains(Flags::ADMIN);
+        let admin = [Flags::ADMIN, Flags::ADMINISTRATIVE].into_iter().any(|flag| self.flags.contains(flag));
         let all = [
             (self.group == Group::Generic, "@keyspace"),
             (self.flags.contains(Flags::READONLY), "@read"),

@@ -4,8 +4,9 @@
 //! Buffers are lent for as long as there is something in them: ten thousand idle connections have none, and the one that was used last, which the cache still
 //! holds, is used next.
 //!
-//! While a client leaves replies where they are, none of its commands is run. What it sends is read all the same, up to the limit for that: many clients send
-//! all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes a password is not listened to meanwhile.
+//! While a client leaves replies where they are, none of its commands is run, but one that has begun and stands in the way of others. What it sends is read
+//! all the same, up to the limit for that: many clients send all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes
+//! a password is not listened to meanwhile.
 
 use crate::client::{Closing, Session};
 use crate::conversation::{Conversation, Dialect, Pause};
@@ -117,6 +118,8 @@ pub(crate) struct Connection {
     ended: bool,
     /// The socket may take bytes.
     writable: bool,
+    /// The peer is gone, or at least takes nothing any more.
+    broken: bool,
     /// The server stops, and the client, who has sent more than is answered, knows that.
     parting: bool,
     /// Whether it is in the queue for another turn, or to be settled before.
@@ -134,6 +137,7 @@ impl Connection {
             read_closed: false,
             ended: false,
             writable: true,
+            broken: false,
             parting: false,
             queued: false,
         }
@@ -148,6 +152,7 @@ impl Connection {
         self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         self.read_closed |= event.is_read_closed() || event.is_error();
         self.writable |= event.is_writable();
+        self.broken |= event.is_error() || event.is_write_closed();
     }
 
     /// Reads, answers, sends.
@@ -200,20 +205,27 @@ impl Connection {
     }
 
     fn try_turn(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> io::Result<Turn> {
+        // There may be much left to do that nobody will be told of.
+        if self.broken && self.conversation.session.unfinished.is_some() {
+            return Ok(Turn::Close);
+        }
         // First, for what else is done depends on what the client has not taken.
         self.write(counters)?;
         let stopping = server.is_stopping();
         let is_held_up = self.conversation.is_held_up(server);
         let may_read = if is_held_up { !self.conversation.session.owes_password(server) } else { !self.busy };
-        if self.readable && may_read && !self.ended && !stopping && self.conversation.session.closing == Closing::No {
+        let reads = self.readable && may_read && !self.ended && !stopping && self.conversation.session.closing == Closing::No;
+        if reads {
             self.read(server, counters, buffers)?;
-            if is_held_up {
-                return Ok(Turn::Again);
-            }
         }
         if is_held_up {
-            // The socket takes nothing now, and will say when it does.
-            return Ok(if self.conversation.go_on_unread(server, counters) { Turn::Again } else { Turn::Wait });
+            return Ok(match self.conversation.go_on_unread(server, counters) {
+                Some(Pause::Overflow) => Turn::Close,
+                Some(_) => Turn::Again,
+                None if reads => Turn::Again,
+                // The socket takes nothing now, and will say when it does.
+                None => Turn::Wait,
+            });
         }
         let input = &mut self.input.bytes[self.input.start..self.input.end];
         let end = (!input.is_empty() || self.busy).then(|| self.conversation.advance(server, counters, input));

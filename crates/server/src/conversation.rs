@@ -128,14 +128,12 @@ impl Conversation {
         self.reply.waiting() > self.output_size(server)
     }
 
-    /// Goes on with a command whose reply is short, though replies wait: a backup that nobody finishes stands in the way of others. Whether more is to be done.
-    pub(crate) fn go_on_unread(&mut self, server: &Shared, counters: &Counters) -> bool {
-        if !self.session.unfinished.as_ref().is_some_and(|unfinished| unfinished.is_awaited_by_others()) {
-            return false;
-        }
+    /// Goes on with a command that stands in the way of others until it is done, though replies wait: how the slice ended, if there is such a command.
+    pub(crate) fn go_on_unread(&mut self, server: &Shared, counters: &Counters) -> Option<Pause> {
+        self.session.unfinished.as_ref().filter(|unfinished| unfinished.is_awaited_by_others())?;
         let _working = server.gate.enter(self.session.client.thread);
         self.go_on(server, counters);
-        self.session.unfinished.is_some()
+        Some(self.end_slice(server, 0, Pause::Turn).1)
     }
 
     /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
@@ -232,7 +230,9 @@ impl Conversation {
             Ok(Progress::Incomplete { missing }) => return Err((done, Pause::Input { missing })),
             Err(error) => {
                 self.run_before(work, input)?;
-                self.reply.error_text(format_args!("ERR {error}"));
+                let start = self.reply.out.len();
+                self.reply.error(&[b"ERR ", &error.bytes()[..]].concat());
+                self.withhold(start);
                 work.counters.errors.add(1);
                 self.session.closing = Closing::AfterReplies;
                 return Ok((done, 1));
@@ -338,11 +338,18 @@ impl Conversation {
                 }
             }
         }
-        if replies != Replies::On && self.session.replies == replies && self.session.unfinished.is_none() {
+        if self.session.replies == replies && self.session.unfinished.is_none() {
+            self.withhold(start);
+        }
+    }
+
+    /// Takes back what has been replied from `start` on to a client that does not want it.
+    fn withhold(&mut self, start: usize) {
+        if self.session.replies != Replies::On {
             self.reply.out.truncate(start);
-            if replies == Replies::Skip {
-                self.session.replies = Replies::On;
-            }
+        }
+        if self.session.replies == Replies::Skip {
+            self.session.replies = Replies::On;
         }
     }
 
@@ -379,12 +386,7 @@ impl Conversation {
                 }
             }
         }
-        if self.session.replies != Replies::On {
-            self.reply.out.truncate(start);
-            if self.session.replies == Replies::Skip {
-                self.session.replies = Replies::On;
-            }
-        }
+        self.withhold(start);
     }
 
     /// Runs the commands that wait. If the slice has made its output before all are run: where in the input the rest begins.

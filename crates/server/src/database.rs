@@ -271,7 +271,7 @@ impl Database<'_> {
     pub(crate) fn modify_entry(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<(), Error> {
         if self.transaction.is_none() {
             let mut is_change = false;
-            self.namespace.modify_entry(key, |entry| {
+            let modified = self.namespace.modify_entry(key, |entry| {
                 self.looked_at.add(entry.map_or(0, |entry| entry.value.len()) as u64);
                 let change = match decide(entry) {
                     Change::PutUntil(_, Some(OVER)) => Change::Delete,
@@ -284,7 +284,12 @@ impl Database<'_> {
                     Change::Put(_) | Change::PutUntil(..) => true,
                 };
                 change
-            })?;
+            });
+            match modified {
+                // Nothing has such a key, and that may be all that is to be known.
+                Err(Error::KeyTooLong { .. }) if !matches!(decide(None), Change::Put(_) | Change::PutUntil(..)) => {}
+                modified => modified?,
+            }
             self.changes.add(is_change.into());
             return Ok(());
         }

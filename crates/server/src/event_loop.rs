@@ -66,11 +66,19 @@ struct Door {
     dialect: Dialect,
     /// Whether there may be connections to accept.
     acceptable: bool,
+    /// Whether there were no descriptors, or no memory, for one.
+    lacks_room: bool,
+}
+
+impl Door {
+    fn new(listener: TcpListener, dialect: Dialect) -> Self {
+        Self { listener, dialect, acceptable: false, lacks_room: false }
+    }
 }
 
 impl EventLoop {
     pub(crate) fn new(index: usize, poll: Poll, server: Arc<Shared>, inboxes: Arc<[Inbox]>, listeners: Vec<(TcpListener, Dialect)>) -> io::Result<Self> {
-        let mut listeners: Vec<_> = listeners.into_iter().map(|(listener, dialect)| Door { listener, dialect, acceptable: false }).collect();
+        let mut listeners: Vec<_> = listeners.into_iter().map(|(listener, dialect)| Door::new(listener, dialect)).collect();
         for (number, door) in listeners.iter_mut().enumerate() {
             poll.registry().register(&mut door.listener, Token(LISTENER - number), Interest::READABLE)?;
         }
@@ -82,14 +90,19 @@ impl EventLoop {
     pub(crate) fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENT_COUNT);
         while !self.server.is_stopping() {
-            let timeout = match (self.queue.is_empty(), self.listeners.iter().any(|door| door.acceptable)) {
-                (false, _) => Some(Duration::ZERO),
-                (true, true) => Some(ACCEPT_PAUSE),
-                (true, false) => None,
-            };
-            self.turn(&mut events, timeout)?;
+            self.turn(&mut events, self.patience())?;
         }
         self.finish(&mut events)
+    }
+
+    /// How long to wait until something is ready.
+    fn patience(&self) -> Option<Duration> {
+        let mut knocked_at = self.listeners.iter().filter(|door| door.acceptable).peekable();
+        match self.queue.is_empty() {
+            true if knocked_at.peek().is_none() => None,
+            true if knocked_at.all(|door| door.lacks_room) => Some(ACCEPT_PAUSE),
+            _ => Some(Duration::ZERO),
+        }
     }
 
     fn turn(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
@@ -206,7 +219,8 @@ impl EventLoop {
 
     fn accept(&mut self, door: usize) {
         for _ in 0..ACCEPT_COUNT_MAX {
-            let Some(Door { listener, dialect, acceptable }) = self.listeners.get_mut(door).filter(|door| door.acceptable) else { break };
+            let Some(Door { listener, dialect, acceptable, lacks_room }) = self.listeners.get_mut(door).filter(|door| door.acceptable) else { break };
+            *lacks_room = false;
             match listener.accept() {
                 Ok((socket, address)) => {
                     let dialect = *dialect;
@@ -215,8 +229,11 @@ impl EventLoop {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => *acceptable = false,
                 // A peer that gave up while it waited is nobody's trouble.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // Out of descriptors or memory: `acceptable` stays, so that it is tried again after a pause.
-                Err(_) => break,
+                // `acceptable` stays, so that it is tried again after a pause.
+                Err(_) => {
+                    *lacks_room = true;
+                    break;
+                }
             }
         }
     }
@@ -322,6 +339,25 @@ mod tests {
             thread::yield_now();
         }
         (client, socket, address)
+    }
+
+    /// It waited for a while as if descriptors had run out.
+    #[test]
+    fn more_who_knock_than_a_turn_accepts_are_not_kept_waiting() {
+        let (_server, mut event_loop) = loop_over(Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap());
+        let mut listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        event_loop.poll.registry().register(&mut listener, Token(LISTENER), Interest::READABLE).unwrap();
+        event_loop.listeners.push(Door::new(listener, Dialect::Redis));
+        let clients: Vec<_> = (0..ACCEPT_COUNT_MAX + 1).map(|_| net::TcpStream::connect(address).unwrap()).collect();
+        let mut events = Events::with_capacity(EVENT_COUNT);
+        while event_loop.connections.len() < ACCEPT_COUNT_MAX {
+            event_loop.turn(&mut events, None).unwrap();
+        }
+        assert_eq!((event_loop.connections.len(), event_loop.patience()), (ACCEPT_COUNT_MAX, Some(Duration::ZERO)));
+        while event_loop.connections.len() < clients.len() {
+            event_loop.turn(&mut events, None).unwrap();
+        }
     }
 
     /// What is answered before is sent; who is gone at the end of the turn has set nothing.

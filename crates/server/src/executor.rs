@@ -93,6 +93,9 @@ pub(crate) const SLICE_KEY_COUNT: usize = 1024;
 /// Bytes that a slice gathers at most, but for the last value.
 pub(crate) const SLICE_SIZE: usize = 256 * 1024;
 
+/// Steps of comparing keys with a pattern that a slice takes, about, but for the last key.
+pub(crate) const SLICE_STEP_COUNT: usize = 1 << 20;
+
 /// Whether a command has more to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slice {

@@ -35,6 +35,11 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
+/// Steps that it takes at most, about, to compare a text of so many bytes.
+pub(crate) fn step_count_max(pattern: &[u8], text_size: usize) -> usize {
+    pattern.len().saturating_mul(text_size)
+}
+
 /// Whether the element of `pattern` at `at`, which is no star, matches `byte`, and where the next element begins.
 fn match_byte(pattern: &[u8], at: usize, byte: u8) -> (bool, usize) {
     match pattern[at] {

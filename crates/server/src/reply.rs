@@ -1,7 +1,5 @@
 //! Replies: RESP2 and RESP3 into one output buffer.
 
-use std::io::Write as _;
-
 /// Version of the protocol in which a client wants its replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -176,14 +174,6 @@ impl Reply {
         self.out.push(kind);
         self.out.extend_from_slice(text);
         self.out.extend_from_slice(b"\r\n");
-    }
-
-    /// An error with arguments.
-    pub(crate) fn error_text(&mut self, text: std::fmt::Arguments<'_>) {
-        let mut line = Vec::new();
-        // Writing to a vector cannot fail.
-        let _ = line.write_fmt(text);
-        self.error(&line);
     }
 }
 

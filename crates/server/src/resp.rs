@@ -111,6 +111,13 @@ pub enum ProtocolError {
     FrameTooLong,
 }
 
+impl ProtocolError {
+    /// What it says, with the byte that was there as it was: each character of the text stands for one.
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        self.to_string().chars().map(|character| character as u8).collect()
+    }
+}
+
 impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Protocol error: ")?;

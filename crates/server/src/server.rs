@@ -8,6 +8,7 @@ use crate::shared::Shared;
 use everleaf::Store;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
+use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,12 +50,24 @@ struct Bound {
     local: SocketAddr,
 }
 
+/// Clients that may have connected before they are accepted. Whoever comes when so many wait tries again after a second, unless the system allows fewer still.
+const BACKLOG: i32 = 4096;
+
 impl Bound {
     fn to(address: SocketAddr) -> Result<Self, Error> {
-        let socket = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
+        let socket = listen(address).map_err(|source| Error::Listen { address, source })?;
         let local = socket.local_addr()?;
         Ok(Self { socket, local })
     }
+}
+
+/// What [`TcpListener::bind`] does, which lets few clients wait.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
 }
 
 impl Listener {
@@ -168,7 +181,7 @@ impl Server {
 }
 
 /// How long to leave what is to be given back, at least, when there was little.
-const SWEEP_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 
 /// Removes keys that have expired, and what snapshots have held back, and begins backups that had to wait, until the server stops.
 fn sweep(server: &Shared) {
@@ -186,5 +199,25 @@ struct StopOnDrop<'a>(&'a Shared);
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    /// Those behind the first hundred or so had to knock again, seconds later.
+    #[test]
+    fn many_may_connect_before_one_is_accepted() {
+        let listener = Listener::bind(&Config { port: 0, memcached_port: Some(0), ..Config::default() }).unwrap();
+        let addresses = [Some(&listener.redis), listener.memcached.as_ref()].map(|bound| bound.unwrap().local);
+        // The system may allow fewer.
+        let room = std::fs::read_to_string("/proc/sys/net/core/somaxconn").map_or(128, |text| text.trim().parse().unwrap());
+        for address in addresses {
+            let connect = |_| TcpStream::connect_timeout(&address, Duration::from_millis(900)).unwrap();
+            let clients: Vec<_> = (0..400.min(room)).map(connect).collect();
+            assert_eq!(clients.len(), 400.min(room));
+        }
     }
 }

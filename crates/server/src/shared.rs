@@ -43,7 +43,7 @@ pub(crate) struct Counters {
     pub(crate) commands: Counter,
     /// Changes of keys.
     pub(crate) changes: Counter,
-    /// Bytes of keys and values that commands have looked at, and do not reply.
+    /// Bytes of keys and values that commands have looked at, and do not reply, and steps of comparing keys with patterns.
     pub(crate) looked_at: Counter,
     pub(crate) errors: Counter,
     pub(crate) hits: Counter,

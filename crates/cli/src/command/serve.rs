@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Less than that holds no request that is worth it, with what else stands in a buffer: whoever asks for it means something else.
+const BUFFER_SIZE_MIN: usize = 64 << 10;
 /// Files that a server may have open besides its connections: the pool, backups, its standard input and output.
 const OTHER_FILES: usize = 32;
 /// Those of each thread.
@@ -114,6 +116,11 @@ impl Arguments {
             None if self.password.as_deref() == Some("") => return Err(Failure::Usage("--password is empty; leave it out to ask for none".into())),
             None => self.password.clone().map(String::into_bytes),
         };
+        for (option, size) in [("--query-buffer-size-max", self.query_buffer_size_max.0), ("--output-buffer-size-max", self.output_buffer_size_max.0)] {
+            if size < BUFFER_SIZE_MIN {
+                return Err(Failure::Usage(format!("{option} is {size} bytes; give {BUFFER_SIZE_MIN} or more")));
+            }
+        }
         let threads = self.threads.map_or(defaults.threads, usize::from);
         let (connection_count_max, connection_room) = make_room(self.connections_max as usize, threads);
         Ok(Config {

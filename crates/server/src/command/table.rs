@@ -75,7 +75,7 @@ pub(crate) static TABLE: &[Spec] = &[
     string("incrbyfloat", 3, WRITE_NEW.and(FAST), Keys::FIRST, "2.6.0", "Adds a fraction to the number in a key, to 0 if there is none.", numbers::incrbyfloat),
     plain(Server, "info", -1, ALWAYS.and(Flags::DANGEROUS), "1.0.0", "Describes the server and its state.", info::info),
     generic("keys", 2, READ.and(Flags::DANGEROUS), Keys::NONE, "1.0.0", "Returns the keys that match a pattern.", walk::keys),
-    plain(Server, "lastsave", 1, ALWAYS.and(FAST).and(Flags::DANGEROUS), "1.0.0", "Returns when a backup was done last.", backup::lastsave),
+    plain(Server, "lastsave", 1, ALWAYS.and(FAST).and(Flags::ADMINISTRATIVE), "1.0.0", "Returns when a backup was done last.", backup::lastsave),
     parent(Server, "memory", "4.0.0", "Commands about memory.", MEMORY),
     string("mget", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Returns the values of keys.", many::mget),
     string("mset", -3, WRITE_NEW, Keys::PAIRS, "1.0.1", "Sets several keys, all or none.", conditional::mset),

@@ -6,6 +6,10 @@ use crate::shared::Shared;
 use everleaf::Shrunk;
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
+use std::time::UNIX_EPOCH;
+
+/// How often what has expired is looked for at least, if there is little: Redis calls that its frequency.
+const SWEEPS_PER_SECOND: u32 = 1000 / crate::server::SWEEP_PAUSE.as_millis() as u32;
 
 type WriteSection = fn(&mut String, &Shared) -> fmt::Result;
 
@@ -46,12 +50,14 @@ fn server(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "redis_version:{REDIS_VERSION}\r\neverleaf_version:{}\r\nredis_mode:standalone\r\n", env!("CARGO_PKG_VERSION"))?;
     write!(text, "os:{} {}\r\narch_bits:{}\r\nmultiplexing_api:epoll\r\n", std::env::consts::OS, std::env::consts::ARCH, usize::BITS)?;
     write!(text, "process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nio_threads:{}\r\n", std::process::id(), server.run_id, server.port, server.thread_count())?;
+    let now_us = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_micros());
+    write!(text, "server_time_usec:{now_us}\r\nhz:{SWEEPS_PER_SECOND}\r\n")?;
     write!(text, "uptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n", uptime / 86_400)
 }
 
 fn clients(text: &mut String, server: &Shared) -> fmt::Result {
     let max = server.connection_count_max.load(Ordering::Relaxed);
-    write!(text, "connected_clients:{}\r\nmaxclients:{max}\r\nblocked_clients:0\r\n", server.clients.count())
+    write!(text, "connected_clients:{}\r\nmaxclients:{max}\r\nblocked_clients:0\r\ntracking_clients:0\r\n", server.clients.count())
 }
 
 /// What is in use: of the pool, which has keys, values and leaves; and of memory that is the process's own.
@@ -64,11 +70,13 @@ fn memory(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "used_memory_dataset:{pool}\r\nused_memory_overhead:{own}\r\n")?;
     // Pages of the pool that the process has touched are part of it, and stay so when nothing is left in them.
     size(text, "used_memory_rss", memory_size(&status, "VmRSS:").unwrap_or(0))?;
+    // What is in use now may be more than what the process has ever touched of it.
+    size(text, "used_memory_peak", memory_size(&status, "VmHWM:").unwrap_or(0).max(pool + own))?;
     if let Some(total) = memory_size(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:") {
         size(text, "total_system_memory", total)?;
     }
     size(text, "maxmemory", 0)?;
-    write!(text, "maxmemory_policy:noeviction\r\n")
+    write!(text, "maxmemory_policy:noeviction\r\nlazyfree_pending_objects:0\r\n")
 }
 
 /// A size in bytes, and, as Redis has it for people, in a unit.
@@ -95,10 +103,14 @@ fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     let current = saves.running_since.map_or(-1, |since| since.elapsed().as_secs() as i64);
     // No change waits for a save: each is durable when it is acknowledged.
     write!(text, "loading:0\r\nrdb_changes_since_last_save:{changes}\r\nrdb_bgsave_in_progress:{}\r\n", u8::from(saves.running_since.is_some()))?;
-    write!(text, "rdb_last_save_time:{}\r\n", saves.last_s)?;
+    write!(text, "rdb_saves:{}\r\nrdb_last_save_time:{}\r\n", saves.done_count, saves.last_s)?;
     outcome(text, "rdb_last_bgsave", saves.failure.as_deref())?;
     write!(text, "rdb_last_bgsave_time_sec:{took}\r\n")?;
-    write!(text, "rdb_current_bgsave_time_sec:{current}\r\naof_enabled:0\r\nbackup_path:{}\r\n", server.backups.path.display())?;
+    write!(
+        text,
+        "rdb_current_bgsave_time_sec:{current}\r\naof_enabled:0\r\naof_rewrite_in_progress:0\r\naof_last_write_status:ok\r\nbackup_path:{}\r\n",
+        server.backups.path.display()
+    )?;
     write!(text, "backup_last_entries:{}\r\nbackup_last_size:{}\r\n", saves.last_passed.entries, saves.last_passed.stream_bytes)?;
     write!(text, "pool_path:{}\r\npool_size:{}\r\npool_size_max:{}\r\n", server.store.path().display(), pool.size, pool.size_max)?;
     let fill = server.store.fill();
@@ -127,7 +139,7 @@ fn stats(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n", totals.connections, totals.commands)?;
     write!(text, "total_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n", totals.input_size, totals.output_size)?;
     write!(text, "instantaneous_ops_per_sec:{}\r\nrejected_connections:{}\r\n", server.commands_per_second(), totals.rejected)?;
-    write!(text, "expired_keys:{}\r\nevicted_keys:0\r\n", totals.expired)?;
+    write!(text, "expired_keys:{}\r\nevicted_keys:0\r\nlatest_fork_usec:0\r\n", totals.expired)?;
     write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
 }
 
@@ -142,7 +154,7 @@ fn store(text: &mut String, server: &Shared) -> fmt::Result {
 
 /// There is none; clients look here for the role.
 fn replication(text: &mut String, server: &Shared) -> fmt::Result {
-    write!(text, "role:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\n", server.run_id)
+    write!(text, "role:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\nmaster_repl_offset:0\r\n", server.run_id)
 }
 
 /// Seconds that this process has worked, and those that it has started, if any. Nothing, where the system does not tell.

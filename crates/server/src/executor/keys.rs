@@ -15,10 +15,17 @@ pub(crate) fn kind(call: &mut Call<'_>) -> Result<(), Failure> {
 const EMBEDDED_SIZE_MAX: usize = 44;
 
 pub(crate) fn encoding(call: &mut Call<'_>) -> Result<(), Failure> {
-    match call.database().get(call.argument(2))? {
+    let (database, key) = (call.database(), call.argument(2));
+    // A long one need not be read for that.
+    if database.value_size(key)?.is_some_and(|size| size > EMBEDDED_SIZE_MAX) {
+        call.reply.bulk(b"raw");
+        return Ok(());
+    }
+    match database.get(key)? {
         None => call.reply.null(),
         Some(value) if crate::resp::parse_integer(&value).is_some() => call.reply.bulk(b"int"),
         Some(value) if value.len() <= EMBEDDED_SIZE_MAX => call.reply.bulk(b"embstr"),
+        // It has grown since.
         Some(_) => call.reply.bulk(b"raw"),
     }
     Ok(())

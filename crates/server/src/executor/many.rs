@@ -140,4 +140,9 @@ impl Unfinished for Many {
     fn size(&self) -> usize {
         self.reply.out.len()
     }
+
+    /// A snapshot holds back what others replace.
+    fn is_awaited_by_others(&self) -> bool {
+        self.snapshot.is_some()
+    }
 }

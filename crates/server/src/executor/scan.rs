@@ -11,7 +11,7 @@
 //! 4. Half of the table is for scans that have gone on at least once. So whoever begins scans and abandons them, however many, has none begin anew that goes
 //!    on.
 
-use super::{Call, Failure};
+use super::{Call, Failure, SLICE_STEP_COUNT};
 use crate::glob;
 use everleaf::Direction;
 use std::collections::BTreeMap;
@@ -119,7 +119,7 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
         Some(key) if key >= prefix.as_slice() => Bound::Excluded(key.to_vec()),
         _ => Bound::Included(prefix.clone()),
     };
-    let (mut visited, mut visited_size) = (0, 0);
+    let (mut visited, mut visited_size, mut steps) = (0, 0, 0_usize);
     let mut found = Vec::new();
     let mut last = None;
     call.database().scan_keys(from.as_ref().map(Vec::as_slice), Direction::Forward, |key| {
@@ -131,13 +131,14 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
         }
         visited += 1;
         visited_size += key.len();
-        if visited < options.count && visited_size < VISIT_SIZE_MAX {
+        steps = steps.saturating_add(options.pattern.map_or(0, |pattern| glob::step_count_max(pattern, key.len())));
+        if visited < options.count && visited_size < VISIT_SIZE_MAX && steps < SLICE_STEP_COUNT {
             return ControlFlow::Continue(());
         }
         last = Some(key.to_vec());
         ControlFlow::Break(())
     })?;
-    call.counters.looked_at.add(visited_size as u64);
+    call.counters.looked_at.add((visited_size + steps) as u64);
     let mut cursors = call.server.cursors.lock();
     let next = match last {
         Some(key) => cursors.advance(cursor, call.session.database, key),

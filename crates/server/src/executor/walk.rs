@@ -7,7 +7,7 @@
 //! walk begins: with REV it is the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive too: `key` or `[key` with it, `(key`
 //! without it, `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
 
-use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
+use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, SLICE_STEP_COUNT, Slice, Unfinished};
 use crate::database::Databases;
 use crate::glob;
 use crate::reply::{Protocol, Reply};
@@ -126,11 +126,11 @@ impl Walk {
 }
 
 impl Unfinished for Walk {
-    fn advance(&mut self, databases: Databases<'_>, _counters: &Counters) -> Result<Slice, Failure> {
+    fn advance(&mut self, databases: Databases<'_>, counters: &Counters) -> Result<Slice, Failure> {
         let from = std::mem::replace(&mut self.from, Bound::Unbounded);
         let from = from.as_ref().map(Vec::as_slice);
         let size_max = self.elements.out.len() + SLICE_SIZE;
-        let mut visited = 0;
+        let (mut visited, mut steps) = (0, 0_usize);
         let mut slice = Slice::Last;
         let (database, direction, shape) = (databases.at(self.database), self.direction, self.shape);
         let mut visit = |key: &[u8], value: Option<&[u8]>| {
@@ -145,7 +145,8 @@ impl Unfinished for Walk {
                 }
             }
             visited += 1;
-            if visited == SLICE_KEY_COUNT || self.elements.out.len() >= size_max {
+            steps = steps.saturating_add(self.pattern.as_ref().map_or(0, |pattern| glob::step_count_max(pattern, key.len())));
+            if visited == SLICE_KEY_COUNT || steps >= SLICE_STEP_COUNT || self.elements.out.len() >= size_max {
                 slice = Slice::More;
                 self.from = Bound::Excluded(key.to_vec());
                 return ControlFlow::Break(());
@@ -157,6 +158,8 @@ impl Unfinished for Walk {
         } else {
             database.scan(from, direction, |key, value| visit(key, Some(value)))?;
         }
+        // Others are not to wait for many walks that find nothing either.
+        counters.looked_at.add(steps as u64);
         Ok(slice)
     }
 

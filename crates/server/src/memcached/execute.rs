@@ -227,9 +227,11 @@ impl<'a> Asked<'a> {
         self.items().modify_entry(key, |entry| {
             let old = entry.map(|entry| entry.value.as_slice());
             let (lasts, new) = match (how, wanted, old) {
-                (_, Some(_), None) => (false, Err(Outcome::NotFound)),
+                (Storing::Set | Storing::Replace, Some(_), None) => (false, Err(Outcome::NotFound)),
+                // What is there is in the way, whatever its version.
+                (Storing::Add, _, Some(_)) => (false, Err(Outcome::NotStored)),
                 (_, Some(wanted), Some(old)) if unique(old) != wanted => (false, Err(Outcome::Exists)),
-                (Storing::Add, _, Some(_)) | (Storing::Replace | Storing::Append | Storing::Prepend, _, None) => (false, Err(Outcome::NotStored)),
+                (Storing::Replace | Storing::Append | Storing::Prepend, _, None) => (false, Err(Outcome::NotStored)),
                 (Storing::Append | Storing::Prepend, _, Some(old)) if old.len() + data.len() > size_max => (false, Err(Outcome::Refused(TOO_LARGE))),
                 // What is added keeps the flags of what it is added to, and the time at which that expires.
                 (Storing::Append, _, Some(old)) => (true, Ok([old, data].concat())),
@@ -285,6 +287,10 @@ impl<'a> Asked<'a> {
         if what == b"reset" {
             self.server.reset_totals();
             return self.say("RESET");
+        }
+        // There is nothing of what memcached would tell, or nothing that it tells of.
+        if !matches!(what, b"" | b"items" | b"slabs" | b"sizes" | b"settings" | b"conns") {
+            return self.say("ERROR");
         }
         if what.is_empty() {
             let (server, totals) = (self.server, self.server.totals());

@@ -23,7 +23,7 @@
 
 use super::execute::{Asked, Counting, Outcome, Shown, Stored, touched};
 use super::item::{expiry_ms, parts, unique};
-use super::request::{BAD_LINE, DataSize, Request, Storing, Words, key, signed, unsigned, words};
+use super::request::{BAD_LINE, Request, Storing, WithData, Words, data_size, key, signed, unsigned, words};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use everleaf::{Change, Entry, Error};
@@ -35,7 +35,8 @@ const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
 const DUPLICATE: &str = "CLIENT_ERROR duplicate flag";
 const INVALID: &str = "CLIENT_ERROR invalid flag";
 const UNSUPPORTED: &str = "CLIENT_ERROR unsupported flag";
-const OPAQUE_SIZE_MAX: usize = 32;
+const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
+const OPAQUE_SIZE_MAX: usize = 31;
 /// Letters that mean something, if not with each verb.
 const KNOWN: &[u8] = b"bkOqcfstvTCFMNDJSuPL";
 /// Those whose meaning is missing here.
@@ -96,7 +97,8 @@ impl Verb {
             b'F' => unsigned(token).is_some_and(|flags| u32::try_from(flags).is_ok()),
             b'M' if self == Self::Set => storing(token).is_some(),
             b'M' => is_down(token).is_some(),
-            b'O' => token.len() <= OPAQUE_SIZE_MAX,
+            b'O' if token.len() > OPAQUE_SIZE_MAX => return Err(OPAQUE_TOO_LONG),
+            b'O' => true,
             _ => token.is_empty(),
         };
         if is_sound { Ok(()) } else { Err(BAD_TOKEN) }
@@ -123,16 +125,16 @@ fn is_down(mode: &[u8]) -> Option<bool> {
 }
 
 /// The words behind `ms`, whose line has `size` bytes.
-pub(super) fn store(line: &[u8], mut words: Words<'_>, size: usize) -> Option<(DataSize, Result<Request, &'static str>)> {
-    let name = words.next()?;
-    let data_size = words.next().and_then(|word| unsigned(&line[word])).and_then(|size| usize::try_from(size).ok())?;
+pub(super) fn store(line: &[u8], mut words: Words<'_>, size: usize) -> WithData {
+    let name = words.next().ok_or("ERROR")?;
+    let data_size = words.next().ok_or(BAD_LINE).and_then(|word| data_size(&line[word]))?;
     let data = size..size.saturating_add(data_size);
-    Some((data_size, key(&mut std::iter::once(name)).and_then(|key| command(Verb::Set, key, line, words, data))))
+    Ok((data_size, key(&mut std::iter::once(name)).and_then(|key| command(Verb::Set, key, line, words, data))))
 }
 
 /// The words behind the others.
 pub(super) fn without_data(verb: Verb, line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str> {
-    let key = key(&mut words).map_err(|_| BAD_LINE)?;
+    let key = key(&mut words)?;
     command(verb, key, line, words, 0..0)
 }
 
@@ -321,8 +323,8 @@ impl Asked<'_> {
         let (how, client_flags, tells_unique, now_ms) = (flags.how(), flags.client_flags(), flags.has(b'c'), self.now_ms());
         let store = |how, wanted, expiry_ms| self.store(&Stored { how, wanted, key, flags: client_flags, data, expiry_ms, tells_unique });
         let mut stored = store(how, flags.number(b'C'), flags.expiry_ms(b'T', now_ms).flatten())?;
-        // What is added to nothing begins an item; if somebody else has begun one since, it is added to that.
-        if let Some(expiry_ms) = flags.expiry_ms(b'N', now_ms).filter(|_| matches!(how, Storing::Append | Storing::Prepend)) {
+        // What is added to nothing begins an item, unless a version of it is wanted; if somebody else has begun one since, it is added to that.
+        if let Some(expiry_ms) = flags.expiry_ms(b'N', now_ms).filter(|_| matches!(how, Storing::Append | Storing::Prepend) && !flags.has(b'C')) {
             let mut begins = false;
             while stored.0 == Outcome::NotStored {
                 begins = !begins;

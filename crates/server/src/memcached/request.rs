@@ -198,7 +198,10 @@ pub fn parse(input: &[u8], limits: Limits) -> Progress {
         b"ms" => meta::store(line, words, size),
         other => return Progress::Request { size, quiet, request: simple(other, line, words) },
     };
-    let Some((data_size, request)) = stored else { return Progress::Request { size, quiet, request: Request::wrong(BAD_LINE) } };
+    let (data_size, request) = match stored {
+        Ok(stored) => stored,
+        Err(reply) => return Progress::Request { size, quiet, request: Request::wrong(reply) },
+    };
     if data_size > DATA_SIZE_MEANT {
         return last(size, TOO_LARGE);
     }
@@ -223,12 +226,14 @@ fn is_quiet(name: &[u8], line: &[u8]) -> bool {
 
 /// How long the data of a command are.
 pub(super) type DataSize = usize;
+/// A command that stores, or what is wrong with it, and how long its data are; or what is wrong with it where it does not say that.
+pub(super) type WithData = Result<(DataSize, Result<Request, &'static str>), &'static str>;
 
-/// The words behind the name of a command that stores, and whose line has `size` bytes: what it asks for, or what is wrong with it; `None` if it does not say
-/// how long its data are.
-fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: usize) -> Option<(DataSize, Result<Request, &'static str>)> {
-    let (key, flags, exptime, data_size) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let data_size = usize::try_from(unsigned(&line[data_size])?).ok()?;
+/// The words behind the name of a command that stores, and whose line has `size` bytes.
+fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: usize) -> WithData {
+    let mut word = || words.next().ok_or("ERROR");
+    let (key, flags, exptime, length) = (word()?, word()?, word()?, word()?);
+    let data_size = data_size(&line[length])?;
     let data = size..size.saturating_add(data_size);
     let request = || {
         let flags = unsigned(&line[flags]).and_then(|flags| u32::try_from(flags).ok()).ok_or(BAD_LINE)?;
@@ -240,7 +245,12 @@ fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: 
         }
         Ok(Request::Store { how, unique, key, flags, exptime, data })
     };
-    Some((data_size, request()))
+    Ok((data_size, request()))
+}
+
+/// How long data are, as a command says.
+pub(super) fn data_size(word: &[u8]) -> Result<DataSize, &'static str> {
+    unsigned(word).and_then(|size| usize::try_from(size).ok()).ok_or(BAD_LINE)
 }
 
 /// A command without data.

@@ -4,6 +4,7 @@ use crate::peer::{Client, Running, encode};
 use everleaf::Options;
 use everleaf_server::{Config, Limits};
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 #[test]
 fn range_in_both_directions_and_protocols() {
@@ -266,6 +267,9 @@ fn replies_on_and_off() {
     // The second one, which was to be skipped itself, took the skipping back.
     client.send(b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nSET a 3\r\nGET a\r\nCLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nGET a\r\n");
     client.expect(b"$1\r\n3\r\n+OK\r\n$1\r\n3\r\n");
+    // What RESET sets back is not what its own reply is skipped by.
+    client.send(b"CLIENT REPLY SKIP\r\nRESET\r\nPING\r\nCLIENT REPLY OFF\r\nRESET\r\nPING\r\n");
+    client.expect(b"+PONG\r\n+RESET\r\n+PONG\r\n");
 }
 
 #[test]
@@ -406,7 +410,7 @@ fn a_backup_that_a_transaction_begins_has_all_of_it() {
     while !persistence(&mut client).contains("backup_last_entries:2\r\n") {
         tries += 1;
         assert!(tries < 10_000, "it does not come to that: {}", persistence(&mut client));
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(everleaf::check_stream(std::fs::File::open(&file).unwrap(), |_, _| ()).unwrap().entries, 2);
     // Of what is not done there is none.
@@ -418,7 +422,7 @@ fn a_backup_that_a_transaction_begins_has_all_of_it() {
     while persistence(&mut client).contains("rdb_bgsave_in_progress:1") {
         tries += 1;
         assert!(tries < 20_000, "it does not end");
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert!(persistence(&mut client).contains("rdb_changes_since_last_save:0\r\n"));
 }
@@ -614,7 +618,7 @@ fn backups_are_made_while_others_write() {
     while persistence(&mut client).contains("rdb_bgsave_in_progress:1") {
         tries += 1;
         assert!(tries < 10_000, "it does not end");
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     let info = persistence(&mut client);
     assert!(info.contains("rdb_last_bgsave_status:ok") && info.contains("backup_last_entries:20001"), "{info}");
@@ -623,7 +627,7 @@ fn backups_are_made_while_others_write() {
     while persistence(&mut client).contains("compaction_in_progress:1") {
         tries += 1;
         assert!(tries < 20_000, "it does not end");
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     let info = persistence(&mut client);
     assert!(info.contains("last_compaction_status:ok") && info.contains("last_compaction_is_complete:1"), "{info}");
@@ -638,4 +642,54 @@ fn backups_are_made_while_others_write() {
     client.replies("DISCARD", "+OK\r\n");
     let names: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["backup"]);
+}
+
+/// Some commands answered an error where others say that there is none.
+#[test]
+fn a_key_that_is_too_long_is_absent() {
+    let server = Running::start();
+    let mut client = server.client();
+    let long = "k".repeat(70_000);
+    for (line, reply) in [
+        ("GET KEY", "$-1\r\n"),
+        ("GETDEL KEY", "$-1\r\n"),
+        ("GETEX KEY PERSIST", "$-1\r\n"),
+        ("EXPIRE KEY 10", ":0\r\n"),
+        ("EXPIRE KEY -1", ":0\r\n"),
+        ("PERSIST KEY", ":0\r\n"),
+        ("SET KEY v XX", "$-1\r\n"),
+        ("SETRANGE KEY 1 v", "-ERR key of 70000 bytes"),
+        ("GETSET KEY v", "-ERR key of 70000 bytes"),
+    ] {
+        let words: Vec<&[u8]> = line.split(' ').map(|word| if word == "KEY" { long.as_bytes() } else { word.as_bytes() }).collect();
+        let got = String::from_utf8(client.call(&words)).unwrap();
+        assert!(if reply.starts_with('-') { got.starts_with("-ERR ") } else { got == reply }, "{line}: {got}");
+    }
+    assert_eq!(client.exchange(&[b"INFO", b"keyspace"]), b"$12\r\n# Keyspace\r\n\r\n");
+}
+
+#[test]
+fn encodings_are_those_of_redis() {
+    let server = Running::start();
+    let mut client = server.client();
+    for (value, encoding) in [("12", "$3\r\nint\r\n"), ("012", "$6\r\nembstr\r\n"), (&"v".repeat(44), "$6\r\nembstr\r\n"), (&"1".repeat(45), "$3\r\nraw\r\n")] {
+        client.says(&format!("SET k {value}"), "+OK\r\n");
+        client.says("OBJECT ENCODING k", encoding);
+    }
+    client.says("OBJECT ENCODING none", "$-1\r\n");
+    // All of a long value was copied for that.
+    client.call(&[b"SET", b"k", &vec![b'v'; 16 << 20]]);
+    let start = Instant::now();
+    client.send(&b"OBJECT ENCODING k\r\n".repeat(2000));
+    client.expect(&b"$3\r\nraw\r\n".repeat(2000));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_command_may_be_of_a_category_and_not_have_its_flag() {
+    let server = Running::start();
+    let flags = "*3\r\n+loading\r\n+stale\r\n+fast\r\n";
+    let categories = "*3\r\n+@admin\r\n+@fast\r\n+@dangerous\r\n";
+    let told = format!("*1\r\n*10\r\n$8\r\nlastsave\r\n:1\r\n{flags}:0\r\n:0\r\n:0\r\n{categories}*0\r\n*0\r\n*0\r\n");
+    server.client().says("COMMAND INFO lastsave", &told);
 }

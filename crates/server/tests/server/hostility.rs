@@ -1,9 +1,12 @@
 //! Clients that do not behave: none of them may hurt another, or the server.
 
+use crate::info::number;
 use crate::peer::{Client, Running, encode};
+use everleaf::Options;
 use everleaf_server::{Config, Limits};
+use socket2::SockRef;
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_password_is_asked_for() {
@@ -217,6 +220,92 @@ fn a_reply_is_not_gathered_beyond_the_limit() {
     assert!(resident < 4 << 30, "{resident} bytes");
 }
 
+/// Keys of the values that a stuck reader has asked for, behind one that fills his socket.
+const ASKED_COUNT: usize = 2000;
+
+/// A client that reads nothing, and whose MGET waits behind a long reply; and another one.
+fn stuck_in_mget(output_buffer_size_max: usize) -> (Running, Client, Client) {
+    let limits = Limits { output_buffer_size_max, ..Limits::default() };
+    let server = Running::over(Options { size_max: 64 << 20, ..Options::default() }, Config { threads: 1, limits, ..Config::default() });
+    let (mut stuck, mut other) = (server.client(), server.client());
+    stuck.call(&[b"SET", b"large", &vec![b'l'; 10 << 20]]);
+    (0..ASKED_COUNT).for_each(|number| drop(other.call(&[b"SET", format!("k{number}").as_bytes(), &[b'0'; 15_000]])));
+    let names: Vec<String> = (0..ASKED_COUNT).map(|number| format!("k{number}")).collect();
+    let mget: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().map(String::as_bytes)).collect();
+    stuck.send(&[encode(&[b"GET", b"large"]), encode(&mget)].concat());
+    (server, stuck, other)
+}
+
+/// It kept its snapshot, and with that all that others replaced, until a full pool refused every write.
+#[test]
+fn a_reader_that_is_stuck_in_mget_does_not_keep_others_from_writing() {
+    let (_server, mut stuck, mut other) = stuck_in_mget(1 << 30);
+    for round in b'1'..b'4' {
+        for number in 0..ASKED_COUNT {
+            assert_eq!(other.call(&[b"SET", format!("k{number}").as_bytes(), &[round; 15_000]]), b"+OK\r\n", "key {number} in round {round}");
+        }
+    }
+    assert_eq!(number(&mut other, "snapshots"), 0);
+    stuck.expect(&[&b"$10485760\r\n"[..], &vec![b'l'; 10 << 20], b"\r\n"].concat());
+    stuck.expect(format!("*{ASKED_COUNT}\r\n").as_bytes());
+    // As of one moment, when it began.
+    let one = [&b"$15000\r\n"[..], &[b'0'; 15_000], b"\r\n"].concat();
+    (0..ASKED_COUNT).for_each(|_| stuck.expect(&one));
+}
+
+/// What goes on though its client takes nothing gathers no more than any other.
+#[test]
+fn a_reader_that_is_stuck_in_mget_is_dropped_at_the_limit() {
+    let (_server, stuck, mut other) = stuck_in_mget(16 << 20);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while number(&mut other, "connected_clients") > 1 {
+        assert!(Instant::now() < deadline, "{} bytes wait", waiting(&mut other, &stuck));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Fills a database with keys, each of which takes many steps to compare with the pattern that comes back.
+fn slow_to_match(client: &mut Client, key_count: usize) -> Vec<u8> {
+    (0..key_count).for_each(|number| drop(client.call(&[b"SET", &[&[b'a'; 8000], format!("{number:03}").as_bytes()].concat(), b"v"])));
+    [&b"*"[..], &[b'a'; 4000], b"b"].concat()
+}
+
+/// A slice was bounded by the keys that it visits and by its output: few keys and a long pattern held up all others of the thread for many seconds.
+#[test]
+fn patterns_that_take_long_leave_turns_to_others() {
+    const KEY_COUNT: usize = 24;
+    let server = Running::with(Config { threads: 1, ..Config::default() });
+    let (mut greedy, mut modest) = (server.client(), server.client());
+    let pattern = slow_to_match(&mut greedy, KEY_COUNT);
+    let scans = encode(&[b"SCAN", b"0", b"COUNT", b"1000", b"MATCH", &pattern]).repeat(KEY_COUNT);
+    greedy.send(&[encode(&[b"KEYS", &pattern]), scans, b"PING\r\n".to_vec()].concat());
+    let reader = std::thread::spawn(move || assert!(greedy.read_until(b"+PONG\r\n").starts_with("*0\r\n*2\r\n$")));
+    let mut turns = 0;
+    while !reader.is_finished() {
+        modest.says("PING", "+PONG\r\n");
+        turns += 1;
+    }
+    reader.join().unwrap();
+    assert!(turns >= 2 * KEY_COUNT - 2, "{turns} turns");
+}
+
+/// It was answered to its end, and the answer thrown away.
+#[test]
+fn a_walk_for_a_client_that_is_gone_ends() {
+    let server = Running::with(Config { threads: 1, ..Config::default() });
+    let (mut gone, mut other) = (server.client(), server.client());
+    let pattern = slow_to_match(&mut gone, 300);
+    gone.send(&encode(&[b"KEYS", &pattern]));
+    let runs = |other: &mut Client| String::from_utf8(other.call(&[b"CLIENT", b"LIST"])).unwrap().contains(" cmd=keys ");
+    while !runs(&mut other) {}
+    let start = Instant::now();
+    // So that the peer is told at once.
+    SockRef::from(&gone.socket).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(gone);
+    while number(&mut other, "connected_clients") > 1 {}
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
 #[test]
 fn many_replies_wait_for_a_reader_that_writes_first() {
     let server = Running::with(Config { threads: 1, ..Config::default() });
@@ -248,6 +337,9 @@ fn nonsense_is_answered_and_closed() {
         (b"*x\r\n", b"-ERR Protocol error: invalid multibulk length\r\n"),
         (b"PING \"\r\n", b"-ERR Protocol error: unbalanced quotes in request\r\n"),
         (b"SET a 1\r\n*1\r\n$-5\r\n", b"+OK\r\n-ERR Protocol error: invalid bulk length\r\n"),
+        (b"*1\r\n\xff\r\n", b"-ERR Protocol error: expected '$', got '\xff'\r\n"),
+        (b"CLIENT REPLY OFF\r\n*1\r\n:5\r\n", b""),
+        (b"CLIENT REPLY SKIP\r\n*1\r\n:5\r\n", b""),
         (b"QUIT\r\nPING\r\n", b"+OK\r\n"),
     ] {
         let mut client = server.client();

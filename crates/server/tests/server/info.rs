@@ -197,3 +197,21 @@ fn a_compaction_tells_how_far_it_is() {
     });
     assert!(is_told);
 }
+
+/// What programs that watch servers look for by name.
+#[test]
+fn names_that_monitors_know_are_there() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("SET k v", "+OK\r\n");
+    for name in ["tracking_clients", "lazyfree_pending_objects", "aof_rewrite_in_progress", "latest_fork_usec", "master_repl_offset", "rdb_saves"] {
+        assert_eq!(number(&mut client, name), 0, "{name}");
+    }
+    assert_eq!(field(&mut client, "aof_last_write_status").unwrap(), "ok");
+    client.says("SAVE", "+OK\r\n");
+    assert_eq!(number(&mut client, "rdb_saves"), 1);
+    assert!(number(&mut client, "used_memory_peak") >= number(&mut client, "used_memory_rss"));
+    assert!(field(&mut client, "used_memory_peak_human").is_some() && number(&mut client, "hz") > 0);
+    let now_us = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
+    assert!(number(&mut client, "server_time_usec").abs_diff(now_us) < 60_000_000);
+}

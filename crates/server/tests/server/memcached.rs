@@ -135,7 +135,9 @@ fn what_is_wrong_is_said() {
         ("set k 0 x 9/flush_all", "CLIENT_ERROR invalid exptime argument"),
         ("set k 0 0 9 more/flush_all", BAD),
         ("cas k 0 0 9/flush_all", BAD),
-        ("set k 0 0", BAD),
+        ("set", "ERROR"),
+        ("set k", "ERROR"),
+        ("set k 0 0", "ERROR"),
         ("set k 0 0 -1", BAD),
         ("set k 0 0 2/abcdef", "CLIENT_ERROR bad data chunk/ERROR"),
         ("set k 0 0 2 noreply/abcdef", "ERROR"),
@@ -148,7 +150,8 @@ fn what_is_wrong_is_said() {
         ("gat 1", "ERROR"),
         ("flush_all 10", "CLIENT_ERROR flush_all cannot be delayed"),
         ("flush_all x", BAD),
-        ("stats unknown", "END"),
+        ("stats unknown", "ERROR"),
+        ("stats items", "END"),
     ] {
         says(&mut client, &format!("set mark 0 0 4/mark/{sent}/get mark"), &format!("STORED/{expected}/VALUE mark 0 4/mark/END"));
     }
@@ -267,12 +270,20 @@ fn meta_commands() {
     let seen = client.read_until(b"\r\n").trim_end().strip_prefix("HD c").unwrap().parse::<u64>().unwrap();
     assert_eq!(seen, unique(&mut client, "k"));
     says(&mut client, &format!("ms k 3 C1/two/md k C1/ms k 3 C{seen} q/two/mn/ms none 1 C1/x/md none q/md k q/mg k"), "EX/EX/MN/NF/NF/EN");
+    // Only what sets or replaces wants the version of nothing; what is added wants nothing, whatever its version.
+    says(&mut client, "ms v 3 MA C1/abc/ms v 3 MP C1/abc/ms v 3 MR C1/abc/ms v 3 ME C1/abc/ms v 3 ME C99/def/ms v 3 MA C99/def", "NS/NS/NF/HD/NS/EX");
+    says(&mut client, "mg v v/md v/ms v 3 MA C1 N60/abc/mg v", "VA 3/abc/HD/NS/EN");
     says(&mut client, "ma n q/ma n N0 J5 v/ma n v/ma n D10 MD v/ma n D7 v q/ma n M+ v t T50/mg n t", "NF/VA 1/5/VA 1/6/VA 1/0/VA 1 t50/8/HD t50");
     says(&mut client, "set n 3 0 1/x/ma n/mg n T-1 v/mg n", "STORED/CLIENT_ERROR cannot increment or decrement non-numeric value/VA 1/x/EN");
     // The key "k\0 " in base64, which no other command can name.
     says(&mut client, "ms awAg 1 b/b/mg awAg v/mg awAg b k v/mg a b", "HD/EN/VA 1 kawAg b/b/CLIENT_ERROR error decoding key");
     for (sent, expected) in [
-        ("mg", "CLIENT_ERROR bad command line format"),
+        ("mg", "ERROR"),
+        ("ms", "ERROR"),
+        ("md", "ERROR"),
+        ("ma", "ERROR"),
+        ("ms k", "CLIENT_ERROR bad command line format"),
+        (&*format!("mg k O{}", "o".repeat(32)), "CLIENT_ERROR opaque token too long"),
         ("mg k h", "CLIENT_ERROR unsupported flag"),
         ("mg k N30", "CLIENT_ERROR unsupported flag"),
         ("mg k u v P1 C1", "EN"),
