@@ -5,8 +5,8 @@
 //! holds, is used next.
 //!
 //! While a client leaves replies where they are, none of its commands is run, but one that has begun and stands in the way of others. What it sends is read
-//! all the same, up to the limit for that: many clients send all of a pipeline before they read the first reply, and would wait for us as we for them. Only who owes
-//! a password is not listened to meanwhile.
+//! all the same, up to the limit for that: many clients send all of a pipeline before they read the first reply, and would wait for us as we for them. Only who
+//! owes a password is not listened to meanwhile.
 
 use crate::client::{Closing, Session};
 use crate::conversation::{Conversation, Dialect, Pause};

@@ -79,6 +79,8 @@ impl<M: Listed> Store<M> {
         self.shared.collect(usize::MAX)?;
         let are_leaving = pool.evacuate(evacuation) > 0;
         let outcome = self.shared.evacuate(are_leaving, &mut shrunk, &mut watch);
+        // Who writes is not pinned, and may still be on his way to a leaf that has moved: its place is not to be given back under him.
+        self.shared.stripes.await_all();
         pool.settle();
         shrunk.is_complete = match outcome {
             Ok(()) => true,
