@@ -76,7 +76,7 @@ impl Default for Options {
     }
 }
 
-/// Does it once more if there was no room: an index is pinned while it works, so it cannot use what retired blocks make. The caller is not pinned.
+/// Does it once more if there was no room: an index may be pinned while it works, and then it cannot use what retired blocks make. The caller is not pinned.
 pub(crate) fn again<M: Medium, T>(pool: &Pool<M>, mut act: impl FnMut() -> Result<T, everleaf_index::Error>) -> Result<T, Error> {
     match act().map_err(Error::from) {
         Err(error) if error.is_no_space() => {

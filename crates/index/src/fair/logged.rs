@@ -126,6 +126,7 @@ impl<const LINES: usize> Node for Logged<LINES> {
     fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self) {
         let added = Run { base: self.run().count, count: next.run().count };
         for (slot, entry) in (added.base..).zip(next.entries()) {
+            // persist-equivalent(store early): none of them counts yet.
             write(pm, self.slot(slot), entry.head, entry.value.get(), First::Head);
         }
         self.flush_slots(pm, added);
