@@ -212,8 +212,9 @@ impl Budget {
             let (least, most) = (change(1), change(shifted));
             // How much of the node above is shifted is up to where the new entry goes.
             let to_split = |above: &Cost| cost(node + record + 1 + ends.lines + above.lines + least.lines, 2 + ends.fences + above.fences + least.fences);
-            // Where the old node was the top, a new one is written, and the word that leads to it.
+            // Where the old node was the top, a new one is written, and the word that leads to it; one of them may take a slab.
             let under_new_top = cost(2 * node + record + 1 + ends.lines + 1 + least.lines, 3 + ends.fences + least.fences);
+            let new_tops = (0..if is_logged { 2 } else { 0 }).map(|slab| cost(under_new_top.lines + slab, under_new_top.fences + slab));
             let split = cost(levels * (node + 1 + emptied + most.lines + 2 * record + 2) + most.lines, levels * (ends.fences + most.fences + 4) + most.fences);
             let merge = cost(levels * (lines + 2 + most.lines) + most.lines, levels * (most.fences + 2) + most.fences);
             return Self {
@@ -228,7 +229,7 @@ impl Budget {
                 remove: if is_logged { (0..=shifted).map(change).collect() } else { changes.clone() },
                 // Nodes above may be joined, and no leaves.
                 without_room: Some(merge),
-                cheapest_split: changes.iter().map(to_split).chain(is_logged.then_some(under_new_top)).collect(),
+                cheapest_split: changes.iter().map(to_split).chain(new_tops).collect(),
                 split,
                 merge,
             };
