@@ -364,7 +364,7 @@ fn claims_are_judged_without_valgrind_but_for_those_that_need_it() {
     let results = run(plan.clone());
     let [reads, splits] = &results.claims[..] else { panic!("{:?}", results.claims) };
     assert!(reads.verdict == Verdict::CannotCompare && reads.why.contains("was not measured: this program cannot count instructions"), "{reads:?}");
-    assert_eq!((splits.verdict, results.skipped.len()), (Verdict::Agree, 4));
+    assert_eq!((splits.verdict, results.skipped.len()), (Verdict::Agree, 8));
     let asked_for = run_with(everleaf_lab::systems(), Plan { claims: Vec::new(), ..plan }, false);
     assert!(matches!(asked_for, Err(Error::Usage(_))), "who asks for instructions wants to know why there are none");
 }

@@ -727,6 +727,7 @@ mod tests {
             let mut results = planned("nv");
             let figures = [("nv", 100.0), ("nv-1k", 97.0), ("nv-2k", 101.0), ("nv-4k", largest)];
             add(&mut results, "nv-reads", metric::DATA_READS, &figures, |_| true);
+            add(&mut results, "nv-reads", metric::DATA_READS, &LCB_SIZES.map(|system| (system, 400.0)), |_| true);
             let judged = flat_reads(&Evidence(&results)).unwrap();
             assert!(judged.verdict == verdict && judged.ours.starts_with("100, 97, 101, "), "{judged:?}");
         }
