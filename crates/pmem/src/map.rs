@@ -31,7 +31,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// The page size that layouts rely on; the machine's own may be larger.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// How many holes of a file are covered for who looks at it. Each takes two of the mappings that the system allows a process, 65,530 as a rule.
 const HOLES_COVERED_MAX: usize = 1 << 14;
@@ -242,10 +242,10 @@ impl Mapping {
     }
 
     /// Puts zeroes where the file has holes: to read one takes space of a tmpfs, and where there is none the system ends the process. What somebody else puts
-    /// there later is not seen. Of more holes than [`HOLES_COVERED_MAX`], those at the end stay.
+    /// there later is not seen. Of more holes than [`HOLES_COVERED_MAX`], or than the system maps, those at the end stay.
     ///
     /// # Errors
-    /// [`Error::AddressSpace`], [`Error::Io`].
+    /// [`Error::Io`].
     pub(crate) fn cover_holes(&mut self) -> Result<(), Error> {
         let (length, mut at) = (self.file_length()?.min(self.size as u64), 0);
         for _ in 0..HOLES_COVERED_MAX {
@@ -253,7 +253,10 @@ impl Mapping {
             at = hole.end;
             // A tmpfs has holes of whole pages; the last one may be of a page in which the file ends.
             let end = if at == length { at.next_multiple_of(PAGE as u64) } else { at };
-            self.put_zeroes(hole.start as usize..end as usize)?;
+            // A process has a limit of mappings: without, this is as it was.
+            if self.put_zeroes(hole.start as usize..end as usize).is_err() {
+                break;
+            }
         }
         Ok(())
     }
@@ -341,6 +344,8 @@ impl Mapping {
         // The page cache keeps what is mapped, and around each page that was touched that is more than the page.
         // SAFETY: within our own mapping, which stays; all that was stored is the file's, and found there again.
         let unmapped = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.size, rustix::mm::Advice::LinuxDontNeed) };
+        // What a process has locked in memory it keeps.
+        let unmapped = unmapped.or_else(|error| if error == rustix::io::Errno::INVAL { Ok(()) } else { Err(error) });
         let dropped = unmapped.and_then(|()| rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed));
         dropped.map_err(|error| self.error("read anew", error))
     }

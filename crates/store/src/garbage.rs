@@ -61,6 +61,22 @@ const PASSED_PER_STEP: usize = 64;
 /// no write of a full pool tries all that there are.
 const REFUSALS_MAX: usize = 16;
 
+/// What a turn of giving back has come to.
+struct Turn {
+    steps: usize,
+    /// Steps that have given something back, or have come nearer to it.
+    collected: usize,
+    /// The first damage, which leaks.
+    outcome: Result<(), Error>,
+}
+
+impl Turn {
+    fn count(&mut self, steps: usize) {
+        self.steps += steps;
+        self.collected += steps;
+    }
+}
+
 /// What is held back.
 struct Held {
     /// Every snapshot must be above this.
@@ -434,16 +450,16 @@ impl<M: Listed> Shared<M> {
     /// Gives back at most so much of what no snapshot wants any more, and waits for another thread that does; whether there may be more. The caller holds no
     /// stripe and is not pinned.
     pub(crate) fn make_room(&self, steps_max: usize) -> bool {
-        let collected = {
+        let steps = {
             let _collecting = self.garbage.pause();
             // What is damaged leaks, and whoever verifies the store is told: it is no reason to refuse somebody else's write.
-            self.collect_alone(steps_max).0
+            self.collect_alone(steps_max).steps
         };
         if self.garbage.is_empty() {
             self.snapshots.allow_plain(&self.clock);
         }
         self.pool.collect();
-        collected == steps_max
+        steps >= steps_max
     }
 
     /// Gives back at most so much of what no snapshot wants any more; how much it was. Nothing while another thread does.
@@ -452,37 +468,38 @@ impl<M: Listed> Shared<M> {
             return Ok(0);
         }
         let Some(_collecting) = self.garbage.collecting.try_lock() else { return Ok(0) };
-        let (collected, outcome) = self.collect_alone(steps_max);
-        outcome.map(|()| collected)
+        let Turn { collected, outcome, .. } = self.collect_alone(steps_max);
+        outcome.map(|()| collected.min(steps_max))
     }
 
-    /// [`Shared::collect`] for the one who keeps others from it: how much it was, and the first damage that it came by, which leaks.
-    fn collect_alone(&self, steps_max: usize) -> (usize, Result<(), Error>) {
+    /// [`Shared::collect`] for the one who keeps others from it.
+    fn collect_alone(&self, steps_max: usize) -> Turn {
+        let mut turn = Turn { steps: 0, collected: 0, outcome: Ok(()) };
         if self.writable().is_err() {
-            return (0, Ok(()));
+            return turn;
         }
-        let (mut collected, mut rest, mut waiting, mut outcome) = (0, None, Vec::new(), Ok(()));
+        let (mut rest, mut waiting) = (None, Vec::new());
         // How many removals in a row have found no room.
         let mut refused = 0;
         loop {
             let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock));
-            let mut held = match (collected < steps_max).then(next).flatten() {
+            let mut held = match (turn.steps < steps_max).then(next).flatten() {
                 None => break,
                 Some(Next::LookAt(due)) => {
                     // Damage hinders nobody here: the version waits for its turn, and whoever verifies the store is told.
-                    collected += 1 + self.look_again(&due).unwrap_or(0) / PASSED_PER_STEP;
+                    turn.count(1 + self.look_again(&due).unwrap_or(0) / PASSED_PER_STEP);
                     continue;
                 }
                 Some(Next::GiveBack(held)) => held,
             };
             if refused >= REFUSALS_MAX && matches!(held.remains, Remains::Tombstone(..)) {
-                collected += 1;
                 waiting.push(held);
+                turn.steps += usize::from(waiting.len().is_multiple_of(PASSED_PER_STEP));
                 continue;
             }
             match self.give_back(&mut held) {
                 Ok(is_over) => {
-                    collected += 1;
+                    turn.count(1);
                     refused = 0;
                     if is_over {
                         self.garbage.forget(held.size);
@@ -492,20 +509,20 @@ impl<M: Listed> Shared<M> {
                 }
                 // An index may need room for a removal. What comes next may make some.
                 Err(error) if error.is_no_space() => {
-                    collected += 1;
+                    turn.steps += 1;
                     refused += 1;
                     waiting.push(held);
                 }
                 Err(error) => {
-                    collected += 1;
+                    turn.count(1);
                     self.garbage.forget(held.size);
-                    outcome = outcome.and(Err(error));
+                    turn.outcome = turn.outcome.and(Err(error));
                 }
             }
         }
         rest.into_iter().chain(waiting.into_iter().rev()).for_each(|held| self.garbage.unpop(held));
         schedule::drain();
-        (collected.min(steps_max), outcome)
+        turn
     }
 
     /// Does a step; whether nothing is left.

@@ -196,7 +196,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("p16", "Circ-Tree: an entry leaves its line before it is durable in the next", "its design",
             At("circ-s-256/u64", CIRCULAR, "pm.|persist(self.line(to));", Fence, Drop)),
         seed("p17", "Circ-Tree: what has moved from a node is there when its record is used again", "its design",
-            At("circ-192/bytes", CIRCULAR, "pm.|flush(&self.lines[line])", Flush, Drop)),
+            At("circ-192/bytes", "fair/node.rs", "pm.|flush(&self.lines()[line])", Flush, Drop)),
         seed("p18", "PFtree: a record counts whose key goes on in a line that is not durable", "Zhang et al.",
             At("pf-4/bytes", "pf/block.rs", "pm.|fence();", Fence, Drop)),
         seed("e1", "Ever: a new key beside an old value", "its design", At(EVER, "src/ever.rs", "leaf.|write(&self.pool, slot, Slot {", Store, Early)),

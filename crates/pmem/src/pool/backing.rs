@@ -118,7 +118,9 @@ impl Backing {
         let allocated = metadata.blocks().saturating_mul(512);
         // Of the whole file: what lies behind the pool may have space that a hole in it has not. So may what lies behind the file, or tells where its blocks
         // are; holes that this hides are few, or there would be less than the file takes. So they are filled, whatever they are, if that can be done.
-        if allocated >= metadata.len() && self.fill_all_holes(size)? {
+        // As many as that are there where nothing was ever given back, the usual case, in which nobody is to go through all of a large file.
+        let whole = metadata.len().next_multiple_of(crate::map::PAGE as u64);
+        if allocated == whole || allocated >= metadata.len() && self.fill_all_holes(size)? {
             return Ok(false);
         }
         // Where what is to have space begins, as far as is known, and where it ends: a span that is no more, whose header is still there, does not hide what

@@ -286,7 +286,7 @@ fn patterns_that_take_long_leave_turns_to_others() {
         turns += 1;
     }
     reader.join().unwrap();
-    assert!(turns >= 2 * KEY_COUNT - 2, "{turns} turns");
+    assert!(turns >= KEY_COUNT / 2, "{turns} turns");
 }
 
 /// It was answered to its end, and the answer thrown away.
