@@ -239,12 +239,15 @@ impl<M: Medium> Pool<M> {
             limbo.any_ripe.store(false, Ordering::Relaxed);
             std::mem::take(&mut batches.ripe)
         };
-        let (again, free): (Vec<u64>, Vec<u64>) = ripe.into_iter().flatten().partition(|block| block & AGAIN != 0);
-        for block in free {
-            self.free(Off::<u8>::new(block));
+        let mut again = Vec::new();
+        for block in ripe.into_iter().flatten() {
+            match block & AGAIN {
+                0 => self.free(Off::<u8>::new(block)),
+                _ => again.push(block & !AGAIN),
+            }
         }
         if !again.is_empty() {
-            limbo.defer(again.into_iter().map(|block| block & !AGAIN).collect(), &self.enter().0);
+            limbo.defer(again, &self.enter().0);
         }
     }
 }

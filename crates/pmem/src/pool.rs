@@ -32,6 +32,7 @@ use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
 pub(crate) use backing::lock;
 use backing::{Backing, map_file, step_of};
+pub(crate) use header::MAGIC;
 use header::{Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, SPANS, Superblock};
 use parking_lot::Mutex;
 use std::ops::Deref;

@@ -7,11 +7,11 @@
 
 use crate::snapshot::Snapshot;
 use crate::stream::{Origin, Passed, StreamError, Writer};
-use crate::unfinished::{Unfinished, is_pool, is_same_file};
+use crate::unfinished::{Unfinished, is_same_file};
 use crate::view::Reading;
 use crate::{Cursor, Direction, Namespace};
 use everleaf_index::Listed;
-use everleaf_pmem::Hardware;
+use everleaf_pmem::{Hardware, files};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::{Bound, ControlFlow};
@@ -76,7 +76,7 @@ impl<M: Listed> Snapshot<M> {
 
 /// Refuses to take the name of a pool: whoever serves it, in whichever process, would go on to acknowledge what goes with him.
 fn refuse_pool(path: &Path) -> io::Result<()> {
-    match is_pool(path) {
+    match files::is_pool(path) {
         false => Ok(()),
         true => {
             let advice = "choose another path for the backup, or, if nobody needs the pool any more, remove it first";

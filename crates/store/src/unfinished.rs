@@ -11,7 +11,7 @@
 
 use everleaf_pmem::files;
 use std::fs::{self, File, Metadata, TryLockError};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -19,9 +19,6 @@ use std::path::{Path, PathBuf};
 const MODE_OF_NEW: u32 = 0o666;
 /// What its owner may do in any case, for it is to be written.
 const OWNER_MODE: u32 = 0o600;
-
-/// With what pools begin.
-const POOL_MAGIC: [u8; 8] = *b"EVERLEAF";
 
 /// A file that is not done.
 pub(crate) struct Unfinished {
@@ -126,14 +123,6 @@ fn claim(file: &File, path: &Path) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("somebody else is writing {}", path.display()))),
     }
-}
-
-/// Whether there is a file that begins as pools do.
-pub(crate) fn is_pool(path: &Path) -> bool {
-    let mut begins = [0; 8];
-    // What is no file may have the reader wait.
-    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
-        && File::open(path).is_ok_and(|mut file| file.read_exact(&mut begins).is_ok() && begins == POOL_MAGIC)
 }
 
 /// Whether two names lead to one file.

@@ -164,13 +164,19 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             (parts[0].head, parts[0].value) = (0, 0);
         }
         if skip != content.skip {
-            for part in &mut parts {
-                if let Some(value) = NonZeroU64::new(part.value) {
-                    part.head = K::rehead(&*self.pool, skip, part.head, value)?;
-                }
-            }
+            self.rehead(&mut parts, skip)?;
         }
         built.node(content.is_leaf, skip, &parts)
+    }
+
+    /// Gives parts the heads that they have where so many bytes are left out.
+    fn rehead(&self, parts: &mut [Part], skip: usize) -> Result<(), Error> {
+        for part in parts {
+            if let Some(value) = NonZeroU64::new(part.value) {
+                part.head = K::rehead(&*self.pool, skip, part.head, value)?;
+            }
+        }
+        Ok(())
     }
 
     fn built(&self) -> Built<'_, M> {
@@ -294,24 +300,18 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         if ours.is_leaf != theirs.is_leaf {
             return Err(last.node.damage("a leaf beside a node").into());
         }
-        let (mut left, right) = if parent.at < beside { (ours, theirs) } else { (theirs, ours) };
+        let (left, right) = if parent.at < beside { (ours, theirs) } else { (theirs, ours) };
         let (fence_head, fence) = parent.node.fence(second)?;
-        // Each with its own heads, and now with those of the range of both.
-        let skip = left.low.borrow().shared_up_to(right.high.as_ref().map(Borrow::borrow));
-        let rehead = |part: &Part| {
-            let head = NonZeroU64::new(part.value).map(|value| K::rehead(&*self.pool, skip, part.head, value)).transpose()?;
-            Ok::<_, Error>(Part { head: head.unwrap_or(0), ..*part })
-        };
-        let mut parts = left.parts.iter().chain(&right.parts).copied().collect::<Vec<_>>();
-        let is_leaf = left.is_leaf;
+        let (is_leaf, skip) = (left.is_leaf, left.low.borrow().shared_up_to(right.high.as_ref().map(Borrow::borrow)));
+        let mut parts = [&left.parts[..], &right.parts].concat();
         if !is_leaf {
             let first = &mut parts[left.parts.len()];
             (first.head, first.value) = (fence_head, fence.get());
         }
-        left.parts = parts.iter().map(rehead).collect::<Result<_, _>>()?;
-        left.skip = skip;
+        // Each had its own heads, and gets those of the range of both.
+        self.rehead(&mut parts, skip)?;
         let mut built = self.built();
-        let merged = self.node_of(&mut built, &left, &left.parts, left.low.borrow(), right.high.as_ref().map(Borrow::borrow))?;
+        let merged = built.node(is_leaf, skip, &parts)?;
         let fences = if is_leaf { fence_block::<K, M>(&self.pool, fence.get())?.map(|(block, _)| block) } else { None };
         let gone = Gone { nodes: vec![*last, sibling, *parent], fences: fences.into_iter().collect() };
         if parent.node.count == 2 && above.len() == 1 {

@@ -441,9 +441,9 @@ mod tests {
         }
     }
 
-    /// Of how many leaves the order is known at the version that their latch has, and of how many it is not. It is that of the keys.
+    /// Of how many leaves the order is known at the version that their latch has, and of how many it is not.
     fn known(index: &Index) -> (usize, usize) {
-        let [mut known, mut unknown] = [0, 0];
+        let (mut known, mut unknown) = (0, 0);
         let mut count = |_: &Fences<[u8]>, number| {
             let version = index.leaf(number).unwrap().1.latch().read_idle().unwrap();
             *if index.known.orders.is_at(number, version) { &mut known } else { &mut unknown } += 1;

@@ -173,9 +173,7 @@ impl<const LINES: usize> Logged<LINES> {
     /// Steps 1, 2 and 4 around 3, which flushes what it changes.
     #[track_caller]
     fn change<M: Medium>(&self, pm: &Pm<M>, act: impl FnOnce()) {
-        for (image, word) in self.image.as_flattened().as_flattened().iter().zip(self.lines.as_flattened().as_flattened()) {
-            pm.store(image, word.get(), Relaxed);
-        }
+        Self::copy_lines(pm, &self.lines, &self.image);
         pm.persist(&self.image);
         self.set_log(pm, self.header.run.get());
         act();
@@ -185,13 +183,19 @@ impl<const LINES: usize> Logged<LINES> {
 
     /// Step 1 of recovery.
     fn take_back<M: Medium>(&self, pm: &Pm<M>, run: u64) {
-        for (image, word) in self.image.as_flattened().as_flattened().iter().zip(self.lines.as_flattened().as_flattened()) {
-            pm.store(word, image.get(), Relaxed);
-        }
+        Self::copy_lines(pm, &self.image, &self.lines);
         pm.flush(&self.lines);
         pm.store(&self.header.run, run, Relaxed);
         pm.persist(&self.header);
         self.set_log(pm, 0);
+    }
+
+    /// In any order: neither counts before the caller has made the other durable.
+    #[track_caller]
+    fn copy_lines<M: Medium>(pm: &Pm<M>, from: &[Line], to: &[Line]) {
+        for (from, to) in from.as_flattened().as_flattened().iter().zip(to.as_flattened().as_flattened()) {
+            pm.store(to, from.get(), Relaxed);
+        }
     }
 
     #[track_caller]

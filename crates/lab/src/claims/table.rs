@@ -637,9 +637,9 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["nv", "nv-1k", "nv-2k", "nv-4k", "lcb", "lcb-1k", "lcb-2k", "lcb-4k"],
         lacks: &["cdds"],
         rule: Rule::By(&["nv-nodes"], larger_inserts),
-        why: "NV-Tree's own trend alone. Larger leaves are divided more rarely, but that is little: 2.43 lines an insert in all at 512 B, 2.37 at 4 KiB. And \
-               before it appends, an insert looks whether the key is there, among up to 254 elements in 4 KiB. There a flushed line is mfence, clflush and \
-               mfence, beside which that hardly counts; here it is one clwb.",
+        why: "LCB+-Tree with nodes of 4 KiB; the trend is NV-Tree's own. Larger leaves are divided more rarely, but that is little: 2.43 lines an insert in \
+               all at 512 B, 2.37 at 4 KiB. And before it appends, an insert looks whether the key is there, among up to 254 elements in 4 KiB. There a \
+               flushed line is mfence, clflush and mfence, beside which that hardly counts; here it is one clwb.",
     },
     Row {
         paper: "nv",
@@ -753,7 +753,7 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["nv", "nv-1k", "nv-2k", "nv-4k", "lcb", "lcb-1k", "lcb-2k", "lcb-4k"],
         lacks: &["cdds"],
         rule: Rule::By(&["nv-reads"], flat_reads),
-        why: "NV-Tree's own alone, by callgrind. Eight times the size is about a tenth more reads, as much as a count may be off, and not eight times as many, \
+        why: "By callgrind. In NV-Tree, eight times the size is about a tenth more reads, as much as a count may be off, and not eight times as many, \
                as nothing is shifted. What there is more of is the look whether the key is there, among up to 254 elements in 4 KiB, which takes one read for \
                several of them; against that, fewer leaves are divided.",
     },
