@@ -3,7 +3,7 @@
 use crate::Class;
 use everleaf_index::{Direction, Entry, Error, OrderedIndex};
 use everleaf_pmem::schedule::{self, Scheduler, Step};
-use everleaf_pmem::{Count, Counts, Hardware, LINE, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Counters, Counts, Hardware, LINE, Off, Pool, PoolOptions, Word};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -330,8 +330,17 @@ impl Budget {
     }
 }
 
+/// An empty pool in memory that counts.
+fn counted_pool(size_max: usize) -> Arc<Pool<Hardware>> {
+    Pool::anonymous(Hardware::page_cache().with_counters(None), PoolOptions { size_max, ..PoolOptions::default() }).expect("memory")
+}
+
+fn counters(pool: &Pool<Hardware>) -> &Counters {
+    pool.medium().counters().expect("the pool was made with counters")
+}
+
 struct Meter<K: Class + ?Sized> {
-    pool: Arc<Pool<Count<Hardware>>>,
+    pool: Arc<Pool<Hardware>>,
     index: Box<dyn OrderedIndex<K>>,
 }
 
@@ -339,9 +348,10 @@ impl<K: Class + ?Sized> Meter<K> {
     /// What `act` costs, and how many leaves it makes.
     fn measure(&self, act: impl FnOnce(&dyn OrderedIndex<K>) -> Result<(), Error>) -> (Cost, i64) {
         let leaves = self.index.stats().leaves as i64;
-        self.pool.medium().reset();
+        let counters = counters(&self.pool);
+        counters.reset();
         act(&*self.index).expect("a pool with room");
-        let Counts { lines_flushed: lines, fences, .. } = self.pool.medium().totals();
+        let Counts { lines_flushed: lines, fences, .. } = counters.totals();
         (Cost { lines, fences }, self.index.stats().leaves as i64 - leaves)
     }
 }
@@ -350,10 +360,8 @@ impl<K: Class + ?Sized> Meter<K> {
 ///
 /// # Panics
 /// With the operation that costs more, or less.
-pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Count<Hardware>>, keys: u32) {
-    let pool =
-        Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: if cfg!(miri) { 4 << 20 } else { 256 << 20 }, ..PoolOptions::default() })
-            .expect("memory");
+pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
+    let pool = counted_pool(if cfg!(miri) { 4 << 20 } else { 256 << 20 });
     let meter = Meter { index: entry.create(&pool, crate::ROOT).expect("an empty pool"), pool };
     let budget = Budget::of(entry);
     let mut numbers: Vec<u32> = (1..=keys).collect();
@@ -446,15 +454,15 @@ const LOOKUP_LINES: f64 = 1.05;
 ///
 /// # Panics
 /// With what costs more.
-pub fn averages(entry: &Entry<u64, Count<Hardware>>, keys: u32) {
-    let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 256 << 20, ..PoolOptions::default() }).expect("memory");
+pub fn averages(entry: &Entry<u64, Hardware>, keys: u32) {
+    let pool = counted_pool(256 << 20);
     let index = entry.create(&pool, crate::ROOT).expect("an empty pool");
     let mut random = StdRng::seed_from_u64(0x5eed);
     let mut insert = || {
         let key: u64 = random.random();
-        let (lines, fences) = pool.medium().flushed_and_fenced();
+        let (lines, fences) = counters(&pool).flushed_and_fenced();
         assert_eq!(index.insert(&key, NonZeroU64::MIN).expect("a pool with room"), None);
-        let (lines_after, fences_after) = pool.medium().flushed_and_fenced();
+        let (lines_after, fences_after) = counters(&pool).flushed_and_fenced();
         (key, Cost { lines: lines_after - lines, fences: fences_after - fences })
     };
     (0..keys).for_each(|_| _ = insert());
@@ -504,7 +512,7 @@ impl Scheduler for Reads {
 }
 
 /// How many lines of the pool `act` reads; 0 in builds that do not tell.
-fn lines_read(pool: &Pool<Count<Hardware>>, act: impl FnOnce()) -> usize {
+fn lines_read(pool: &Pool<Hardware>, act: impl FnOnce()) -> usize {
     let first = std::ptr::from_ref(pool.words(Off::<Word>::new(LINE as u64), 1).expect("a header")).addr() - LINE;
     let reads = Arc::new(Reads { pool: first..first + pool.length(), lines: Mutex::default() });
     let scheduled = schedule::enter(Arc::clone(&reads) as Arc<dyn Scheduler>);

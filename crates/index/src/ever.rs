@@ -270,11 +270,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
         let wide = Wide::get();
         let place = Place::of::<LINES>(key.token());
         loop {
-            match self.try_set(wide, key, place, value, when, &mut start) {
+            match self.try_set(wide, key, place, value, when) {
                 Ok(done) => return done,
                 Err(Restart) => schedule::spin(),
             }
@@ -282,17 +282,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     #[inline(always)]
-    fn try_set(
-        &self,
-        wide: Option<Wide>,
-        key: &K,
-        place: Place,
-        value: NonZeroU64,
-        when: When,
-        start: &mut Option<Route>,
-    ) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+    fn try_set(&self, wide: Option<Wide>, key: &K, place: Place, value: NonZeroU64, when: When) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
         let purpose = if when == When::Present { Purpose::Change } else { Purpose::Add };
-        let reached = self.reach(wide, key, place, purpose, start)?;
+        let reached = self.reach(wide, key, place, purpose, &mut None)?;
         let Reached { leaf, descriptor, version, .. } = reached;
         let found = match descriptor.find(wide, &self.pool, leaf, key, place) {
             Ok(found) => found,
@@ -370,10 +362,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(lock)
     }
 
-    fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
         loop {
-            match self.try_take(wide, key, place, &mut start) {
+            match self.try_take(wide, key, place) {
                 Ok(done) => return done,
                 Err(Restart) => schedule::spin(),
             }
@@ -381,8 +373,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     #[inline(always)]
-    fn try_take(&self, wide: Option<Wide>, key: &K, place: Place, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let Reached { way, leaf, descriptor, version } = self.reach(wide, key, place, Purpose::Change, start)?;
+    fn try_take(&self, wide: Option<Wide>, key: &K, place: Place) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+        let Reached { way, leaf, descriptor, version } = self.reach(wide, key, place, Purpose::Change, &mut None)?;
         let (slot, old) = match descriptor.find(wide, &self.pool, leaf, key, place) {
             Ok(Some(found)) => found,
             absent => {
@@ -446,19 +438,19 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent, None))
+        self.acknowledged(|| self.set(key, value, When::Absent))
     }
 
     fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always, None))
+        self.acknowledged(|| self.set(key, value, When::Always))
     }
 
     fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present, None))
+        self.acknowledged(|| self.set(key, value, When::Present))
     }
 
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key, None))
+        self.acknowledged(|| self.take(key))
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {

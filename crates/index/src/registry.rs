@@ -108,7 +108,7 @@ pub(crate) fn in_shares<T: Sync, R: Send>(items: &[T], threads: usize, work: imp
 }
 
 /// A medium that indexes are compiled for here, once, and not again in each program: indexes are most of what a program that uses [`registry`] consists of.
-/// [`Crash`](everleaf_pmem::Crash) and [`Count`](everleaf_pmem::Count) are among them with the features `crash` and `count`.
+/// [`Crash`](everleaf_pmem::Crash) is among them with the feature `crash`.
 pub trait Listed: Medium + Sized {
     /// Every index of integers.
     fn integers() -> Vec<Entry<u64, Self>>;
@@ -122,7 +122,7 @@ mod lists {
     #[cfg(feature = "crash")]
     use super::small_variants;
     use super::{Entry, Listed, instances};
-    #[cfg(any(not(fuzzing), feature = "count"))]
+    #[cfg(not(fuzzing))]
     use super::{more_sizes, node_sizes};
     use everleaf_pmem::Hardware;
 
@@ -149,8 +149,6 @@ mod lists {
     listed!(Hardware, integers: instances; strings: instances);
     #[cfg(feature = "crash")]
     listed!(everleaf_pmem::Crash, integers: instances, small_variants; strings: instances, small_variants);
-    #[cfg(feature = "count")]
-    listed!(everleaf_pmem::Count<Hardware>, integers: instances, more_sizes, node_sizes; strings: instances);
 }
 
 /// Every index.

@@ -233,13 +233,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// Finds `key`, and latches its leaf if `concerns` whether it is there. The leaf is searched first: what comes before the locked instruction runs under the
     /// fence of the operation before. What was found stands, since the latch is taken at the version that was read before.
     #[inline(always)]
-    fn seek(&self, key: &K, start: &mut Option<Route>, concerns: impl Fn(bool) -> bool) -> Result<Result<Sought<'_, L>, Error>, Restart> {
-        if start.is_none()
-            && let Some(held) = self.router.transaction(|| self.hold_within(key))
-        {
+    fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<Result<Sought<'_, L>, Error>, Restart> {
+        if let Some(held) = self.router.transaction(|| self.hold_within(key)) {
             return Ok(self.seek_within(key, held, concerns));
         }
-        let Reached { way, leaf, latch, version } = self.reach(Target::At(key), start)?;
+        let Reached { way, leaf, latch, version } = self.reach(Target::At(key), &mut None)?;
         let found = leaf.find(&self.pool, key);
         if found.as_ref().is_ok_and(|found| concerns(found.is_some())) {
             let held = Held { off: way.leaf, leaf, lock: latch.lock_from(version)? };
@@ -279,10 +277,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    #[inline(always)]
-    fn set(&self, key: &K, value: NonZeroU64, when: When, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
         loop {
-            let Ok(sought) = self.seek(key, &mut start, |is_there| when.concerns(is_there)) else {
+            let Ok(sought) = self.seek(key, |is_there| when.concerns(is_there)) else {
                 schedule::spin();
                 continue;
             };
@@ -325,9 +322,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         self.gate.acknowledged(&self.pool, write)
     }
 
-    fn take(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         loop {
-            let Ok(sought) = self.seek(key, &mut start, |is_there| is_there) else {
+            let Ok(sought) = self.seek(key, |is_there| is_there) else {
                 schedule::spin();
                 continue;
             };
@@ -495,19 +492,19 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
     }
 
     fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent, None))
+        self.acknowledged(|| self.set(key, value, When::Absent))
     }
 
     fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always, None))
+        self.acknowledged(|| self.set(key, value, When::Always))
     }
 
     fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present, None))
+        self.acknowledged(|| self.set(key, value, When::Present))
     }
 
     fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key, None))
+        self.acknowledged(|| self.take(key))
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {

@@ -34,7 +34,7 @@ pub use error::{DAMAGE_ADVICE, Error};
 pub use handles::{HANDLE_BITS, Handles};
 pub use map::Memory;
 pub use medium::{
-    Act, Balance, Count, Counts, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Domain, Done, Event, Fate, Fault, Hardware, Image, LINE, Life,
+    Act, Balance, Counters, Counts, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Domain, Done, Event, Fate, Fault, Hardware, Image, LINE, Life,
     Lines, Medium, Moment, Points, Profile, Seen, Site, Store, Tally, Trace, Verb, WriteBuffer,
 };
 pub use off::Off;

@@ -1,8 +1,8 @@
 //! Where stores become durable.
 //!
 //! All of Everleaf writes persistent memory through [`Pm<M>`](crate::Pm), and `M`, the medium, decides what a flush and a fence are. One source of every index
-//! thus runs on hardware, under emulated latency, under counters, and under the crash checker. A medium is a type, not a cargo feature: every build compiles
-//! all of them.
+//! thus runs on hardware, with emulated latency and with counters if they are asked for, and under the crash checker. A medium is a type, not a cargo feature:
+//! every build compiles all of them.
 //!
 //! The model that a medium implements is that of x86 (`docs/persistency-model.md`): after a crash each 64-byte line holds *some prefix* of the stores made to
 //! it, at least up to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
@@ -14,7 +14,7 @@ mod hardware;
 mod holding;
 mod latency;
 
-pub use count::{Count, Counts, WriteBuffer};
+pub use count::{Counters, Counts, WriteBuffer};
 pub use crash::{
     Act, Balance, Crash, CrashOptions, Debt, Deed, Dependence, Dependences, Done, Event, Fate, Fault, Image, Life, Moment, Points, Profile, Seen, Site, Store,
     Tally, Trace, Verb,

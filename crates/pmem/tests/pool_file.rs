@@ -2,11 +2,10 @@
 
 #![cfg(not(miri))]
 
-use everleaf_pmem::{Count, Domain, Error, Found, Hardware, Memory, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Domain, Error, Found, Memory, Off, Pool, PoolOptions, Word};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn small() -> PoolOptions {
@@ -132,13 +131,14 @@ fn a_pool_that_grows_can_be_looked_at() {
 #[test]
 fn decorators_see_the_hardware() {
     let (_dir, path) = temporary();
-    let pool: Arc<Pool<Count<Hardware>>> = Pool::create_with(&path, &small(), |hardware| Count::new(hardware.with_write_latency(100))).unwrap();
+    let pool = Pool::create_with(&path, &small(), |hardware| hardware.with_write_latency(100).with_counters(None)).unwrap();
+    let counters = pool.medium().counters().unwrap();
     assert_eq!(pool.info().domain, Some(Domain::PageCache));
-    pool.medium().reset();
+    counters.reset();
     let block = pool.alloc_words(8).unwrap();
     let block = pool.seal(block);
     pool.link_root("name", 1, block).unwrap();
-    let counts = pool.medium().totals();
+    let counts = counters.totals();
     assert_eq!((counts.flushes, counts.fences), (3, 3), "a slab's header, seal, then one line of the directory");
 }
 

@@ -200,8 +200,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                         self.pool.fence();
                     }
                     returned.push(match write.sets() {
-                        Some((value, when)) => self.set(key, value, when, None),
-                        None => self.take(key, None),
+                        Some((value, when)) => self.set(key, value, when),
+                        None => self.take(key),
                     }?);
                 }
             }

@@ -87,8 +87,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 }
                 returned.push(match (outcome, write.sets()) {
                     (Ok(old), _) => old,
-                    (Err(Restart), Some((value, when))) => self.set(key, value, when, None)?,
-                    (Err(Restart), None) => self.take(key, None)?,
+                    (Err(Restart), Some((value, when))) => self.set(key, value, when)?,
+                    (Err(Restart), None) => self.take(key)?,
                 });
             }
         }

@@ -3,13 +3,13 @@
 //! Integer keys with values of 8 bytes are what the papers measure: key and value are a word each. In all other cases the value word links a record of key and
 //! value, which is made durable before the index is told, and given back when the index does not hold it any more.
 
-use super::medium::{Measured, create_pool, durability, open_pool};
+use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
 use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
-use crate::plan::{KeyKind, Measure};
+use crate::plan::KeyKind;
 use everleaf_index::record::Record;
 use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, Trace, registry};
-use everleaf_pmem::{Count, Counts, Hardware, Pool, PoolOptions, WORD, htm};
+use everleaf_pmem::{Counters, Counts, Hardware, Pool, PoolOptions, WORD, htm};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 use std::path::PathBuf;
@@ -121,37 +121,34 @@ impl System for Index {
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        let counted = setting.measure == Measure::Counts;
-        match (setting.key, counted) {
-            (KeyKind::Integer, false) => self.create_in(registry::<u64, Hardware>(), setting),
-            (KeyKind::Integer, true) => self.create_in(registry::<u64, Count<Hardware>>(), setting),
-            (KeyKind::Bytes(_), false) => self.create_in(registry::<[u8], Hardware>(), setting),
-            (KeyKind::Bytes(_), true) => self.create_in(registry::<[u8], Count<Hardware>>(), setting),
+        match setting.key {
+            KeyKind::Integer => self.create_in::<u64>(setting),
+            KeyKind::Bytes(_) => self.create_in::<[u8]>(setting),
         }
     }
 }
 
 impl Index {
-    fn create_in<K: Class + ?Sized, M: Measured>(&self, entries: Vec<Entry<K, M>>, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        let entry = entries.into_iter().find(|entry| entry.name == self.name);
-        let entry = entry.ok_or(Error::Missing { system: self.name.into(), operation: "counts with byte strings in leaves of this size" })?;
+    fn create_in<K: Class + ?Sized>(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
+        let entry = registry::<K, Hardware>().into_iter().find(|entry| entry.name == self.name);
+        let entry = entry.ok_or(Error::Missing { system: self.name.into(), operation: "byte strings in nodes of this size" })?;
         let failed = |error: everleaf_index::Error| Error::system(self.name, error);
-        let (pool, path) = create_pool::<M>(setting).map_err(|error| failed(error.into()))?;
+        let (pool, path) = create_pool(setting).map_err(|error| failed(error.into()))?;
         let index = entry.create(&pool, ROOT).map_err(failed)?;
         Ok(Box::new(Open { index, pool, entry, path, setting: setting.clone() }))
     }
 }
 
 /// An index with its pool. Fields are dropped in this order.
-struct Open<K: Class + ?Sized, M: Measured> {
+struct Open<K: Class + ?Sized> {
     index: Box<dyn OrderedIndex<K>>,
-    pool: Arc<Pool<M>>,
-    entry: Entry<K, M>,
+    pool: Arc<Pool>,
+    entry: Entry<K, Hardware>,
     path: Option<PathBuf>,
     setting: Setting,
 }
 
-impl<K: Class + ?Sized, M: Measured> Open<K, M> {
+impl<K: Class + ?Sized> Open<K> {
     fn failed(&self) -> impl Fn(everleaf_index::Error) -> Error + '_ {
         |error| Error::system(self.entry.name, error)
     }
@@ -197,7 +194,7 @@ impl<K: Class + ?Sized, M: Measured> Open<K, M> {
     }
 
     /// Opens the index in a pool again; also, of one that was closed, how many entries had to be read for it.
-    fn recover(entry: &Entry<K, M>, pool: &Arc<Pool<M>>, inline: bool, threads: u16) -> Result<(Box<dyn OrderedIndex<K>>, u64), everleaf_index::Error> {
+    fn recover(entry: &Entry<K, Hardware>, pool: &Arc<Pool>, inline: bool, threads: u16) -> Result<(Box<dyn OrderedIndex<K>>, u64), everleaf_index::Error> {
         let (reach, read) = (pool.needs_recovery().then(|| pool.reach()), AtomicU64::new(0));
         let mark = |word: NonZeroU64| {
             let record = Record::read(pool, word.get())?;
@@ -220,7 +217,7 @@ impl<K: Class + ?Sized, M: Measured> Open<K, M> {
     }
 }
 
-impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
+impl<K: Class + ?Sized> Instance for Open<K> {
     fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
         Ok(Box::new(Threads { open: self, words: Vec::new() }))
     }
@@ -265,11 +262,13 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
     }
 
     fn counts(&self) -> Option<Counts> {
-        self.pool.medium().counts()
+        self.pool.medium().counters().map(Counters::totals)
     }
 
     fn reset_counts(&self) {
-        self.pool.medium().reset();
+        if let Some(counters) = self.pool.medium().counters() {
+            counters.reset();
+        }
     }
 
     fn touch_ahead(&self, leaves: u64) -> Result<(), Error> {
@@ -282,7 +281,7 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
     }
 
     fn marks(&self) -> Option<Marks> {
-        let (lines_flushed, fences) = self.pool.medium().flushed_and_fenced();
+        let (lines_flushed, fences) = flushed_and_fenced(&self.pool);
         let everleaf_index::Stats { leaves, splits, rebuilds, transactions, .. } = self.index.stats();
         let transactions = is_about_transactions(self.entry.name).then_some(transactions);
         Some(Marks { lines_flushed, fences, leaves, splits, rebuilds, transactions })
@@ -305,7 +304,7 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
         drop(index);
         drop(pool);
         let start = Instant::now();
-        let pool = open_pool::<M>(&path, &setting).map_err(|error| failed(error.into()))?;
+        let pool = open_pool(&path, &setting).map_err(|error| failed(error.into()))?;
         let (index, read) = Self::recover(&entry, &pool, inline, threads).map_err(failed)?;
         let time = start.elapsed();
         if read > 0 {
@@ -317,13 +316,13 @@ impl<K: Class + ?Sized, M: Measured> Instance for Open<K, M> {
 }
 
 /// What a thread uses an index by.
-struct Threads<'a, K: Class + ?Sized, M: Measured> {
-    open: &'a Open<K, M>,
+struct Threads<'a, K: Class + ?Sized> {
+    open: &'a Open<K>,
     /// Taken again for every batch.
     words: Vec<Option<NonZeroU64>>,
 }
 
-impl<K: Class + ?Sized, M: Measured> Handle for Threads<'_, K, M> {
+impl<K: Class + ?Sized> Handle for Threads<'_, K> {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let open = self.open;
         let insert = || {
@@ -472,7 +471,7 @@ mod tests {
             directory: None,
             huge_pages: false,
             prefault: false,
-            measure: Measure::Time,
+            measure: crate::plan::Measure::Time,
         };
         let instance = all().iter().find(|system| system.name() == "lb").unwrap().create(&setting).unwrap();
         let (size, space) = (LEAVES * 256, instance.space().unwrap());

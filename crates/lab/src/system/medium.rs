@@ -1,8 +1,8 @@
-//! The media that the lab measures on, and the pools that lie on them.
+//! The pools that the lab measures on.
 
 use super::Setting;
-use crate::plan::KeyKind;
-use everleaf_pmem::{Count, Counts, Error, Hardware, Medium, Pool, PoolOptions, WriteBuffer};
+use crate::plan::{KeyKind, Measure};
+use everleaf_pmem::{Counters, Error, Hardware, Pool, PoolOptions, WriteBuffer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,63 +11,33 @@ const ENTRY_BYTES_MAX: u64 = 512;
 /// What it takes where leaves are filled as they come.
 const ENTRY_BYTES: u64 = 48;
 
-/// A medium that the lab can make over the hardware.
-pub(super) trait Measured: Medium + Sized {
-    /// Over `hardware`, as the setting asks for it.
-    fn over(hardware: Hardware, setting: &Setting) -> Self;
-
-    /// What has passed, if that is counted.
-    fn counts(&self) -> Option<Counts> {
-        None
-    }
-
-    /// Starts counting anew.
-    fn reset(&self) {}
-
-    /// Lines flushed and fences; zeroes if they are not counted.
-    fn flushed_and_fenced(&self) -> (u64, u64) {
-        (0, 0)
-    }
-}
-
-impl Measured for Hardware {
-    fn over(hardware: Hardware, setting: &Setting) -> Self {
-        hardware.with_write_latency(setting.write_latency_ns)
-    }
-}
-
-impl Measured for Count<Hardware> {
-    fn over(hardware: Hardware, _: &Setting) -> Self {
-        Self::new(hardware).with_buffer(WriteBuffer::new(WriteBuffer::UNIT_COUNT))
-    }
-
-    fn counts(&self) -> Option<Counts> {
-        Some(self.totals())
-    }
-
-    fn reset(&self) {
-        Self::reset(self);
-    }
-
-    fn flushed_and_fenced(&self) -> (u64, u64) {
-        Self::flushed_and_fenced(self)
+/// The hardware, as the setting asks for it.
+fn medium(hardware: Hardware, setting: &Setting) -> Hardware {
+    match setting.measure {
+        Measure::Counts => hardware.with_counters(Some(WriteBuffer::new(WriteBuffer::UNIT_COUNT))),
+        _ => hardware.with_write_latency(setting.write_latency_ns),
     }
 }
 
 /// An empty pool with room for all that the setting says, and its path if it lies in a file.
-pub(super) fn create_pool<M: Measured>(setting: &Setting) -> Result<(Arc<Pool<M>>, Option<PathBuf>), Error> {
+pub(super) fn create_pool(setting: &Setting) -> Result<(Arc<Pool>, Option<PathBuf>), Error> {
     match &setting.directory {
-        None => Ok((Pool::anonymous(M::over(Hardware::new(setting.domain), setting), pool_options(setting))?, None)),
+        None => Ok((Pool::anonymous(medium(Hardware::new(setting.domain), setting), pool_options(setting))?, None)),
         Some(directory) => {
             let path = directory.join("lab.pool");
-            Ok((Pool::create_with(&path, &pool_options(setting), |hardware| M::over(hardware, setting))?, Some(path)))
+            Ok((Pool::create_with(&path, &pool_options(setting), |hardware| medium(hardware, setting))?, Some(path)))
         }
     }
 }
 
 /// The pool at a path, as it was left there.
-pub(super) fn open_pool<M: Measured>(path: &Path, setting: &Setting) -> Result<Arc<Pool<M>>, Error> {
-    Pool::open_with(path, &pool_options(setting), |hardware| M::over(hardware, setting))
+pub(super) fn open_pool(path: &Path, setting: &Setting) -> Result<Arc<Pool>, Error> {
+    Pool::open_with(path, &pool_options(setting), |hardware| medium(hardware, setting))
+}
+
+/// Lines flushed and fences; zeroes if they are not counted.
+pub(super) fn flushed_and_fenced(pool: &Pool) -> (u64, u64) {
+    pool.medium().counters().map_or((0, 0), Counters::flushed_and_fenced)
 }
 
 fn pool_options(setting: &Setting) -> PoolOptions {

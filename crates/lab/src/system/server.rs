@@ -6,7 +6,6 @@ use super::medium::{create_pool, durability};
 use super::{Capabilities, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
 use everleaf::{Options, Store};
-use everleaf_pmem::Hardware;
 use everleaf_server::{Config, Server, Stop};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -57,7 +56,7 @@ impl System for Servers {
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        let (pool, _) = create_pool::<Hardware>(setting).map_err(failed)?;
+        let (pool, _) = create_pool(setting).map_err(failed)?;
         let store = Arc::new(Store::on(pool, &Options { index: self.index.clone(), ..Options::default() }).map_err(failed)?);
         let config = Config { port: 0, threads: setting.threads.into(), ..Config::default() };
         let server = Server::bind(config, store.clone()).map_err(failed)?;

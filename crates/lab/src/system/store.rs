@@ -1,12 +1,10 @@
 //! Everleaf's store: keys and values of any size in a namespace, on any index.
 
-use super::medium::{Measured, create_pool, durability, open_pool};
+use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
 use super::{Capabilities, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
-use crate::plan::Measure;
 use everleaf::{Direction, Namespace, Options, Store};
-use everleaf_index::Listed;
-use everleaf_pmem::{Count, Counts, Hardware, Pool};
+use everleaf_pmem::{Counters, Counts, Pool};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,36 +51,29 @@ impl System for Stores {
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        match setting.measure {
-            Measure::Counts => self.open::<Count<Hardware>>(setting),
-            _ => self.open::<Hardware>(setting),
-        }
+        let failed = |error: everleaf::Error| Error::system(&self.name, error);
+        let (pool, path) = create_pool(setting).map_err(|error| failed(error.into()))?;
+        Ok(Box::new(self.open_on(pool, path, setting).map_err(failed)?))
     }
 }
 
 impl Stores {
-    fn open<M: Measured + Listed>(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        let failed = |error: everleaf::Error| Error::system(&self.name, error);
-        let (pool, path) = create_pool::<M>(setting).map_err(|error| failed(error.into()))?;
-        Ok(Box::new(self.open_on(pool, path, setting).map_err(failed)?))
-    }
-
-    fn open_on<M: Measured + Listed>(&self, pool: Arc<Pool<M>>, path: Option<PathBuf>, setting: &Setting) -> Result<Open<M>, everleaf::Error> {
+    fn open_on(&self, pool: Arc<Pool>, path: Option<PathBuf>, setting: &Setting) -> Result<Open, everleaf::Error> {
         let store = Store::on(pool, &Options { index: self.index.clone(), recovery_threads: setting.threads.into(), ..Options::default() })?;
         Ok(Open { namespace: store.namespace(NAMESPACE)?, store, system: self.clone(), path, setting: setting.clone() })
     }
 }
 
 /// A store with its namespace. Fields are dropped in this order.
-struct Open<M: Measured + Listed> {
-    namespace: Namespace<M>,
-    store: Store<M>,
+struct Open {
+    namespace: Namespace,
+    store: Store,
     system: Stores,
     path: Option<PathBuf>,
     setting: Setting,
 }
 
-impl<M: Measured + Listed> Open<M> {
+impl Open {
     fn failed(&self) -> impl Fn(everleaf::Error) -> Error + '_ {
         |error| Error::system(&self.system.name, error)
     }
@@ -93,7 +84,7 @@ impl<M: Measured + Listed> Open<M> {
     }
 }
 
-impl<M: Measured + Listed> Instance for Open<M> {
+impl Instance for Open {
     fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
         Ok(Box::new(Threads(self)))
     }
@@ -103,15 +94,17 @@ impl<M: Measured + Listed> Instance for Open<M> {
     }
 
     fn counts(&self) -> Option<Counts> {
-        self.store.pool().medium().counts()
+        self.store.pool().medium().counters().map(Counters::totals)
     }
 
     fn reset_counts(&self) {
-        self.store.pool().medium().reset();
+        if let Some(counters) = self.store.pool().medium().counters() {
+            counters.reset();
+        }
     }
 
     fn marks(&self) -> Option<Marks> {
-        let (lines_flushed, fences) = self.store.pool().medium().flushed_and_fenced();
+        let (lines_flushed, fences) = flushed_and_fenced(self.store.pool());
         let (leaves, splits) = self.leaves_and_splits();
         Some(Marks { lines_flushed, fences, leaves, splits, ..Marks::default() })
     }
@@ -127,16 +120,16 @@ impl<M: Measured + Listed> Instance for Open<M> {
         }
         let start = Instant::now();
         let setting = Setting { threads, ..setting };
-        let pool = open_pool::<M>(&path, &setting).map_err(|error| failed(error.into()))?;
+        let pool = open_pool(&path, &setting).map_err(|error| failed(error.into()))?;
         let open = system.open_on(pool, Some(path), &setting).map_err(failed)?;
         let time = start.elapsed();
         Ok(Reopened { instance: Box::new(open), time })
     }
 }
 
-struct Threads<'a, M: Measured + Listed>(&'a Open<M>);
+struct Threads<'a>(&'a Open);
 
-impl<M: Measured + Listed> Handle for Threads<'_, M> {
+impl Handle for Threads<'_> {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.update(key, value)
     }

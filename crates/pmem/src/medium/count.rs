@@ -4,11 +4,11 @@ mod buffer;
 
 pub use buffer::WriteBuffer;
 
-use super::{LINE, Lines, Medium};
-use crate::{WORD, Word};
+use super::{LINE, Lines};
+use crate::WORD;
 use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The unit in which persistent-memory modules write internally, in bytes.
 const UNIT: usize = 256;
@@ -16,14 +16,13 @@ const UNIT: usize = 256;
 /// Threads that count without meeting each other; more share.
 const SHARDS: usize = 64;
 
-/// A medium below, and counters of what passes.
-pub struct Count<M> {
-    below: M,
+/// Counters of what reaches [`Hardware`](super::Hardware) that has them.
+pub struct Counters {
     shards: Box<[Mutex<Shard>]>,
     buffer: Option<Mutex<WriteBuffer>>,
 }
 
-/// What passed since the last [`Count::reset`].
+/// What passed since the last [`Counters::reset`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Words stored, successful exchanges included.
@@ -53,29 +52,18 @@ struct Shard {
     last: Option<usize>,
 }
 
-impl<M: Medium> Count<M> {
-    /// Counts what passes to `below`.
-    pub fn new(below: M) -> Self {
-        Self { below, shards: (0..SHARDS).map(|_| Mutex::default()).collect(), buffer: None }
+impl Counters {
+    /// Zeroes; with a device behind them that gathers lines in `buffer`, if there is one.
+    pub(super) fn new(buffer: Option<WriteBuffer>) -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), buffer: buffer.map(Mutex::new) }
     }
 
-    /// The same, with a device behind it that gathers lines in such a buffer.
-    #[must_use]
-    pub fn with_buffer(self, buffer: WriteBuffer) -> Self {
-        Self { buffer: Some(Mutex::new(buffer)), ..self }
-    }
-
-    /// Lines flushed and fences so far, summed faster than all of [`Count::totals`] are.
+    /// Lines flushed and fences so far, summed faster than all of [`Counters::totals`] are.
     pub fn flushed_and_fenced(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(lines, fences), shard| {
             let counts = shard.lock().counts;
             (lines + counts.lines_flushed, fences + counts.fences)
         })
-    }
-
-    /// The medium below.
-    pub fn below(&self) -> &M {
-        &self.below
     }
 
     /// The sum over all threads since the last reset.
@@ -107,6 +95,37 @@ impl<M: Medium> Count<M> {
         }
     }
 
+    /// So many words from `at` on.
+    pub(super) fn stored(&self, at: usize, count: usize) {
+        self.with_shard(|shard| (0..count).for_each(|number| shard.stored(at + number * WORD)));
+    }
+
+    /// An exchange, successful or not.
+    pub(super) fn exchanged(&self, at: usize, is_stored: bool) {
+        self.with_shard(|shard| {
+            shard.counts.exchanges += 1;
+            if is_stored {
+                shard.stored(at);
+            }
+        });
+    }
+
+    pub(super) fn flushed(&self, lines: &Lines<'_>) {
+        self.with_shard(|shard| {
+            shard.counts.flushes += 1;
+            shard.counts.lines_flushed += lines.count() as u64;
+        });
+        if let Some(buffer) = &self.buffer {
+            let first = lines.at() / LINE;
+            let mut buffer = buffer.lock();
+            (first..first + lines.count()).for_each(|line| buffer.write(line));
+        }
+    }
+
+    pub(super) fn fenced(&self) {
+        self.with_shard(|shard| shard.counts.fences += 1);
+    }
+
     fn with_shard(&self, count: impl FnOnce(&mut Shard)) {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local!(static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
@@ -125,84 +144,6 @@ impl Shard {
     }
 }
 
-impl<M: Medium> Medium for Count<M> {
-    #[inline]
-    fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
-        self.with_shard(|shard| shard.stored(at));
-        self.below.store(at, word, value, order);
-    }
-
-    #[inline]
-    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
-        self.with_shard(|shard| (0..words.len()).for_each(|number| shard.stored(at + number * WORD)));
-        self.below.stream(at, words, values);
-    }
-
-    #[inline]
-    fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
-        let result = self.below.compare_exchange(at, word, current, new);
-        self.with_shard(|shard| {
-            shard.counts.exchanges += 1;
-            if result.is_ok() {
-                shard.stored(at);
-            }
-        });
-        result
-    }
-
-    #[inline]
-    fn flush(&self, lines: Lines<'_>) {
-        self.with_shard(|shard| {
-            shard.counts.flushes += 1;
-            shard.counts.lines_flushed += lines.count() as u64;
-        });
-        if let Some(buffer) = &self.buffer {
-            let first = lines.at() / LINE;
-            let mut buffer = buffer.lock();
-            (first..first + lines.count()).for_each(|line| buffer.write(line));
-        }
-        self.below.flush(lines);
-    }
-
-    #[inline]
-    fn fence(&self) {
-        self.with_shard(|shard| shard.counts.fences += 1);
-        self.below.fence();
-    }
-
-    #[inline(always)]
-    fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        self.below.transaction(act)
-    }
-
-    fn publish(&self, _fence: impl Fn(), act: impl FnOnce()) {
-        self.with_shard(|shard| shard.counts.fences += 1);
-        self.below.publish(|| self.below.fence(), act);
-    }
-
-    #[inline(always)]
-    fn holds_back(&self) -> bool {
-        self.below.holds_back()
-    }
-
-    #[inline(always)]
-    fn awaits_device(&self) -> bool {
-        self.below.awaits_device()
-    }
-
-    fn failure(&self) -> Option<&str> {
-        self.below.failure()
-    }
-
-    fn allocated(&self, at: usize, length: usize) {
-        self.below.allocated(at, length);
-    }
-
-    fn released(&self, at: usize, length: usize) {
-        self.below.released(at, length);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,7 +153,8 @@ mod tests {
     fn threads_are_summed_and_shared_lines_counted_once() {
         let memory = Memory::new(64 << 10).unwrap();
         // SAFETY: the memory outlives `pm`, which is dropped first.
-        let pm = unsafe { Pm::new(Count::new(Hardware::page_cache()), memory.base(), memory.size()) };
+        let pm = unsafe { Pm::new(Hardware::page_cache().with_counters(None), memory.base(), memory.size()) };
+        let counters = pm.medium().counters().unwrap();
         let words = pm.words(Off::<u64>::new(4096), 64).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -230,8 +172,8 @@ mod tests {
         assert_eq!(pm.compare_exchange(&words[0], 7, 8), Ok(7));
         assert_eq!(pm.compare_exchange(&words[0], 7, 9), Err(8));
         let expected = Counts { stores: 13, flushes: 4, lines_flushed: 8, fences: 4, exchanges: 2, lines_written: 6, units_written: 2, media_units: 0 };
-        assert_eq!(pm.medium().totals(), expected);
-        pm.medium().reset();
-        assert_eq!(pm.medium().totals(), Counts::default());
+        assert_eq!(counters.totals(), expected);
+        counters.reset();
+        assert_eq!(counters.totals(), Counts::default());
     }
 }

@@ -8,10 +8,12 @@
 //! | `Msync` | remembers the lines | writes them to the pool's journal, and waits for the device: see `journal.rs` |
 //!
 //! In `Msync` what is published ([`Medium::publish`]) is stored when the journal has it.
+//!
+//! Counters of what passes are data, too: where there are some, stores take the way that they take in `Msync`, and flushes and fences have a case of their own.
 
 use super::holding::{self, Holding};
 use super::latency::Latency;
-use super::{Domain, LINE, Lines, Medium};
+use super::{Counters, Domain, LINE, Lines, Medium, WriteBuffer};
 use crate::map::Mapping;
 use crate::{Word, local};
 use std::cell::RefCell;
@@ -25,6 +27,8 @@ const RUNS_MAX: usize = 4096;
 /// The machine's memory, with the persistence domain that was found or chosen when the pool was mapped.
 pub struct Hardware {
     domain: Domain,
+    /// What each step has to do.
+    duty: Duty,
     write_back: WriteBack,
     /// Added to every line that is written back.
     latency: Latency,
@@ -32,6 +36,29 @@ pub struct Hardware {
     id: u64,
     /// The file that lies there, if one does.
     file: Option<Arc<Mapping>>,
+    /// What has passed, if that is counted.
+    counters: Option<Box<Counters>>,
+}
+
+/// What a step has to do: what the domain asks for, or to be counted besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Duty {
+    Adr,
+    Eadr,
+    PageCache,
+    Msync,
+    Count,
+}
+
+impl From<Domain> for Duty {
+    fn from(domain: Domain) -> Self {
+        match domain {
+            Domain::Adr => Self::Adr,
+            Domain::Eadr => Self::Eadr,
+            Domain::PageCache => Self::PageCache,
+            Domain::Msync => Self::Msync,
+        }
+    }
 }
 
 /// How a line is written back.
@@ -53,7 +80,18 @@ impl Hardware {
     /// The machine's memory, taken to be in `domain`.
     pub fn new(domain: Domain) -> Self {
         let (write_back, latency) = (WriteBack::of_this_processor(), Latency::default());
-        Self { domain, write_back, latency, id: local::unique(), file: None }
+        Self { domain, duty: domain.into(), write_back, latency, id: local::unique(), file: None, counters: None }
+    }
+
+    /// The same, with counters of what passes; and a device behind them that gathers lines in `buffer`, if there is one.
+    #[must_use]
+    pub fn with_counters(self, buffer: Option<WriteBuffer>) -> Self {
+        Self { duty: Duty::Count, counters: Some(Box::new(Counters::new(buffer))), ..self }
+    }
+
+    /// What has passed, if that is counted.
+    pub fn counters(&self) -> Option<&Counters> {
+        self.counters.as_deref()
     }
 
     /// The same, but that every line that is written back takes so much longer: for measuring what slower memory would cost.
@@ -86,14 +124,78 @@ impl Hardware {
         self.domain
     }
 
-    #[inline]
-    fn flush_lines(&self, lines: Lines<'_>) {
-        match self.domain {
-            Domain::Adr => self.write_back(lines),
-            Domain::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
-            Domain::Eadr | Domain::PageCache => {}
-            Domain::Msync => self.remember(lines),
+    /// Whether a store may be more than one.
+    #[inline(always)]
+    fn looks_at_stores(&self) -> bool {
+        matches!(self.duty, Duty::Msync | Duty::Count)
+    }
+
+    /// A store that may be held back, or is counted.
+    #[cold]
+    fn store_slowly(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
+        if let Some(counters) = &self.counters {
+            counters.stored(at, 1);
         }
+        if self.domain == Domain::Msync && holding::is_held_back(self.id) {
+            holding::hold_back(at, value);
+        } else {
+            word.store(value, order);
+        }
+    }
+
+    #[cold]
+    fn exchange_slowly(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
+        // The processor completes write-backs by itself in a locked operation; a journal knows nothing of it.
+        if self.domain == Domain::Msync {
+            self.wait();
+        }
+        let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
+        if let Some(counters) = &self.counters {
+            counters.exchanged(at, result.is_ok());
+        }
+        result
+    }
+
+    // In builds that check it is compiled once, and not in each place.
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline)]
+    fn flush_as(&self, duty: Duty, lines: Lines<'_>) {
+        match duty {
+            Duty::Adr => self.write_back(lines),
+            Duty::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
+            Duty::Eadr | Duty::PageCache => {}
+            Duty::Msync => self.remember(lines),
+            Duty::Count => self.count_flush(lines),
+        }
+    }
+
+    #[cold]
+    fn count_flush(&self, lines: Lines<'_>) {
+        if let Some(counters) = &self.counters {
+            counters.flushed(&lines);
+        }
+        self.flush_as(self.domain.into(), lines);
+    }
+
+    #[inline(always)]
+    fn fence_as(&self, duty: Duty) {
+        match duty {
+            Duty::PageCache => compiler_fence(Ordering::SeqCst),
+            Duty::Adr | Duty::Eadr => {
+                store_fence();
+                self.latency.pay();
+            }
+            Duty::Msync => self.wait(),
+            Duty::Count => self.count_fence(),
+        }
+    }
+
+    #[cold]
+    fn count_fence(&self) {
+        if let Some(counters) = &self.counters {
+            counters.fenced();
+        }
+        self.fence_as(self.domain.into());
     }
 
     #[inline]
@@ -166,15 +268,18 @@ fn touch(one: &Range<usize>, other: &Range<usize>) -> bool {
 impl Medium for Hardware {
     #[inline(always)]
     fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
-        if self.domain == Domain::Msync && holding::is_held_back(self.id) {
-            holding::hold_back(at, value);
+        if self.looks_at_stores() {
+            self.store_slowly(at, word, value, order);
         } else {
             word.store(value, order);
         }
     }
 
     #[inline]
-    fn stream(&self, _at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+        if let Some(counters) = &self.counters {
+            counters.stored(at, words.len());
+        }
         let words = words.iter().map(Word::atomic).zip(values);
         match self.domain {
             // What is written back to memory need not be fetched from there first.
@@ -187,43 +292,43 @@ impl Medium for Hardware {
     }
 
     #[inline(always)]
-    fn compare_exchange(&self, _at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
-        // The processor completes write-backs by itself in a locked operation; a journal knows nothing of it.
-        if self.domain == Domain::Msync {
-            self.wait();
+    fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
+        if self.looks_at_stores() {
+            return self.exchange_slowly(at, word, current, new);
         }
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
     #[inline(always)]
     fn flush(&self, lines: Lines<'_>) {
-        if self.domain != Domain::PageCache {
-            self.flush_lines(lines);
+        if self.duty != Duty::PageCache {
+            self.flush_as(self.duty, lines);
         }
     }
 
     #[inline(always)]
     fn fence(&self) {
-        match self.domain {
-            Domain::PageCache => compiler_fence(Ordering::SeqCst),
-            Domain::Adr | Domain::Eadr => {
-                store_fence();
-                self.latency.pay();
-            }
-            Domain::Msync => self.wait(),
-        }
+        self.fence_as(self.duty);
     }
 
     fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
+        if self.domain != Domain::Msync {
+            fence();
+            act();
+            return fence();
+        }
         // Nothing is durable without a file.
         if self.file.as_ref().is_none_or(|file| file.journal().is_none()) {
-            fence();
             act();
             return fence();
         }
         let holding = Holding::begin(self.id);
         act();
-        self.synchronise(&holding.end());
+        let held = holding.end();
+        if let Some(counters) = &self.counters {
+            counters.fenced();
+        }
+        self.synchronise(&held);
     }
 
     #[inline(always)]

@@ -1,16 +1,14 @@
 //! What writes cost: lines flushed and fences. The figures do not depend on the machine.
 
 use everleaf::{Act, Batch, Isolation, Namespace, Options, Store};
-use everleaf_pmem::{Count, Domain, Hardware, Pool, PoolOptions};
+use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
-type Counted = Count<Hardware>;
-
 struct Bench {
-    pool: Arc<Pool<Counted>>,
-    store: Store<Counted>,
-    space: Namespace<Counted>,
+    pool: Arc<Pool<Hardware>>,
+    store: Store<Hardware>,
+    space: Namespace<Hardware>,
 }
 
 /// Lines flushed and fences.
@@ -27,7 +25,7 @@ impl Bench {
     }
 
     fn in_domain(domain: Domain, index: &str) -> Self {
-        let pool = Pool::anonymous(Count::new(Hardware::new(domain)), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let pool = Pool::anonymous(Hardware::new(domain).with_counters(None), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
         let store = Store::on(pool.clone(), &Options { index: index.into(), ..Options::default() }).unwrap();
         let space = store.namespace("space").unwrap();
         (0..64u64).for_each(|n| space.put(&n.to_be_bytes(), &[1; 20]).unwrap());
@@ -35,9 +33,9 @@ impl Bench {
     }
 
     fn cost(&self, act: impl FnOnce()) -> Cost {
-        let before = self.pool.medium().totals();
+        let before = self.pool.medium().counters().unwrap().totals();
         act();
-        let after = self.pool.medium().totals();
+        let after = self.pool.medium().counters().unwrap().totals();
         Cost { lines: after.lines_flushed - before.lines_flushed, fences: after.fences - before.fences }
     }
 
@@ -105,7 +103,7 @@ const ENTRIES: [(&str, Cost, Cost); 17] = [
 ];
 
 fn indexes() -> impl Iterator<Item = (&'static str, Cost, Cost)> {
-    everleaf_index::registry::<[u8], Counted>().into_iter().filter(|entry| entry.persistent).map(|entry| {
+    everleaf_index::registry::<[u8], Hardware>().into_iter().filter(|entry| entry.persistent).map(|entry| {
         let (_, change, removal) = ENTRIES.into_iter().find(|(name, ..)| entry.name.starts_with(name)).expect("every index has a budget");
         (entry.name, change, removal)
     })

@@ -1,7 +1,7 @@
 //! Large values of transactions: in the pool when they are set, read from there, and gone with whoever does not commit them.
 
 use everleaf::{Error, HeldBack, Isolation, Merge, Namespace, Options, Store, Transaction};
-use everleaf_pmem::{Count, Hardware, Pool, PoolOptions, Usage};
+use everleaf_pmem::{Hardware, Pool, PoolOptions, Usage};
 use std::ops::{Bound, ControlFlow};
 
 const INDEXES: [&str; 2] = ["ever", "nv"];
@@ -152,11 +152,11 @@ fn a_full_pool_refuses_a_large_value_at_once() {
 #[test]
 fn large_values_are_written_back_once_and_share_the_fences() {
     const COUNT: u64 = 33;
-    let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+    let pool = Pool::anonymous(Hardware::page_cache().with_counters(None), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
     let store = Store::on(pool.clone(), &Options::default()).unwrap();
     let space = store.namespace("space").unwrap();
     let counts = || {
-        let totals = pool.medium().totals();
+        let totals = pool.medium().counters().unwrap().totals();
         (totals.lines_flushed, totals.fences)
     };
     let mut cost = (0, 0);

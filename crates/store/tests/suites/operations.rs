@@ -2,7 +2,7 @@
 
 use crate::shown::keys;
 use everleaf::{Act, Batch, Cursor, Direction, Domain, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
-use everleaf_pmem::{Count, Hardware, Pool, PoolOptions};
+use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -281,10 +281,10 @@ fn transactions_and_batches_merge_as_maps_would() {
 }
 
 /// Lines flushed and fences.
-fn cost(pool: &Pool<Count<Hardware>>, act: impl FnOnce()) -> (u64, u64) {
-    let before = pool.medium().totals();
+fn cost(pool: &Pool<Hardware>, act: impl FnOnce()) -> (u64, u64) {
+    let before = pool.medium().counters().unwrap().totals();
     act();
-    let after = pool.medium().totals();
+    let after = pool.medium().counters().unwrap().totals();
     (after.lines_flushed - before.lines_flushed, after.fences - before.fences)
 }
 
@@ -292,7 +292,7 @@ fn cost(pool: &Pool<Count<Hardware>>, act: impl FnOnce()) -> (u64, u64) {
 #[test]
 fn what_a_removal_costs_does_not_depend_on_the_values() {
     let costs = [10usize, 10_000].map(|size| {
-        let pool = Pool::anonymous(Count::new(Hardware::page_cache()), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let pool = Pool::anonymous(Hardware::page_cache().with_counters(None), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
         let store = Store::on(pool.clone(), &Options { index: "isle-128".into(), ..Options::default() }).unwrap();
         let spaces = ["range", "cleared"].map(|name| store.namespace(name).unwrap());
         for n in 0..500u32 {
