@@ -234,6 +234,27 @@ impl Budget {
                 merge,
             };
         }
+        if entry.name.starts_with("cdds") {
+            // A change writes each entry that it shifts, the new one, and the version, each with a fence; an update the end of the old one besides. A split writes
+            // a new node, for byte strings the record of its fence, the link, the end of each entry that the new node has, and the version; then the node above
+            // has an insert, and the leaf. A join leaves out the dead, two lines and fences an entry, and adds the others.
+            let (slots, record) = (entry.leaf_capacity as u64 + 1, if K::WHOLE { 0 } else { 1 });
+            let (node, levels) = (slots / 2 + 1, if slots == 6 { 7 } else { 3 });
+            let change = |lines: u64| (0..slots).map(move |shifted| cost(shifted + lines, shifted + 2));
+            let most = slots + 2;
+            let divided = cost(node + record + 1 + slots.div_ceil(2) + 1, 2 + 2);
+            let leaf = 2;
+            return Self {
+                insert: change(2).collect(),
+                insert_lines: 2.0 + slots as f64 / 2.0,
+                update: change(3).collect(),
+                remove: vec![cost(2, 2)],
+                without_room: Some(cost(levels * (3 * slots + 6), levels * (2 * slots + 6))),
+                cheapest_split: change(2).map(|above| cost(divided.lines + above.lines + leaf, divided.fences + above.fences + leaf)).collect(),
+                split: cost(levels * (divided.lines + node + most + 3) + most, levels * (divided.fences + most + 4) + most),
+                merge: cost(levels * (3 * slots + 6), levels * (2 * slots + 6)),
+            };
+        }
         if entry.name.starts_with("pf") {
             // A record is flushed behind what it is in other lines with, the word of 0 behind it among them. Where an array is full, a larger one is written,
             // and its word above; where there is none for a digit, one of a record. Blocks may take a slab each. A node is of 33 lines at most.

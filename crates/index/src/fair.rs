@@ -1,6 +1,6 @@
 //! FAIR: a B+-tree of which every node persists, and which a crash leaves usable at every store (D. Hwang, W.-H. Kim, Y. Won and B. Nam, "Endurable Transient
 //! Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018). It is FAST-FAIR with nodes of [`fast`], Circ-Tree with those of [`circular`], LCB+-Tree
-//! with those of [`logged`].
+//! with those of [`logged`], CDDS with those of [`versioned`].
 //!
 //! ```text
 //! root block: top -> node of the highest level
@@ -66,6 +66,7 @@ mod open;
 mod relocate;
 mod sentinels;
 mod structure;
+mod versioned;
 
 use crate::counter::Counter;
 use crate::image::Gate;
@@ -88,6 +89,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
+pub(crate) use versioned::Versioned;
 
 resident! {
     /// The root block of a tree.

@@ -2,7 +2,7 @@
 
 use crate::bz::Bz;
 use crate::ever::Ever;
-use crate::fair::{Circular, Fair, Fast, Logged, Node};
+use crate::fair::{Circular, Fair, Fast, Logged, Node, Versioned};
 use crate::pf::{self, Pf};
 use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
@@ -198,6 +198,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Circular<7>, 0>("circ", "Circ-Tree with nodes of 512 B"),
         fair::<K, M, Logged<1>, 0>("lcb-128", "LCB+-Tree with nodes of 128 B and their logs: for exhaustive checking"),
         fair::<K, M, Logged<7>, 0>("lcb", "LCB+-Tree with nodes of 512 B and their logs"),
+        fair::<K, M, Versioned<3>, 0>("cdds-256", "CDDS with nodes of 256 B: for exhaustive checking"),
+        fair::<K, M, Versioned<7>, 0>("cdds", "CDDS with nodes of 512 B"),
         pf::<K, M, pf::Direct>("pf-4", "PFtree with arrays of up to 4 records: for exhaustive checking", 4),
         pf::<K, M, pf::Direct>("pf", "PFtree with arrays of up to 64 records", pf::RECORDS),
         pf::<K, M, pf::Direct>("p-art", "P-ART: a leaf for each key", 1),
@@ -293,6 +295,9 @@ pub fn node_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         fair::<K, M, Logged<15>, 0>("lcb-1k", "LCB+-Tree with nodes of 1 KiB and their logs"),
         fair::<K, M, Logged<31>, 0>("lcb-2k", "LCB+-Tree with nodes of 2 KiB and their logs"),
         fair::<K, M, Logged<63>, 0>("lcb-4k", "LCB+-Tree with nodes of 4 KiB and their logs"),
+        fair::<K, M, Versioned<15>, 0>("cdds-1k", "CDDS with nodes of 1 KiB"),
+        fair::<K, M, Versioned<31>, 0>("cdds-2k", "CDDS with nodes of 2 KiB"),
+        fair::<K, M, Versioned<63>, 0>("cdds-4k", "CDDS with nodes of 4 KiB"),
         fair::<K, M, Circular<7>, 7>("circ-s", "Circ-Tree with sentinels and nodes of 512 B"),
         fair::<K, M, Circular<15>, 15>("circ-s-1k", "Circ-Tree with sentinels and nodes of 1 KiB"),
         fair::<K, M, Circular<31>, 31>("circ-s-2k", "Circ-Tree with sentinels and nodes of 2 KiB"),

@@ -198,8 +198,9 @@ enum Around {
 /// Entries that such a word hides were lost for good, without a sign, when the leaf was taken out of the list because it looked empty, or was written anew.
 #[test]
 fn a_damaged_word_that_says_what_counts_is_noticed_whatever_becomes_of_its_leaf() {
-    let has_such =
-        |entry: &everleaf_index::Entry<u64, Hardware>| ["fp", "lb", "nv", "wb", "circ", "lcb"].iter().any(|paper| entry.name.split('-').next() == Some(paper));
+    let has_such = |entry: &everleaf_index::Entry<u64, Hardware>| {
+        ["fp", "lb", "nv", "wb", "circ", "lcb", "cdds"].iter().any(|paper| entry.name.split('-').next() == Some(paper))
+    };
     let entries = || registry::<u64, Hardware>().into_iter().filter(has_such);
     assert!(entries().count() > 20);
     for entry in entries() {
@@ -216,8 +217,8 @@ fn a_damaged_word_that_says_what_counts_is_noticed_whatever_becomes_of_its_leaf(
             };
             index.blocks(&mut list).unwrap();
             let leaves: Vec<u64> = blocks[blocks.len() - index.stats().leaves as usize..].iter().map(|block| block.0).collect();
-            let word =
-                &pool.words(Off::<Word>::new(leaves[1]), 4).unwrap()[if ["circ", "lcb"].iter().any(|paper| entry.name.starts_with(paper)) { 3 } else { 0 }];
+            let word = &pool.words(Off::<Word>::new(leaves[1]), 4).unwrap()
+                [if ["circ", "lcb", "cdds"].iter().any(|paper| entry.name.starts_with(paper)) { 3 } else { 0 }];
             pool.store(word, word.get() ^ 1 << bit, Relaxed);
             let keys = 0..count * 10;
             // What fails has noticed it; what comes behind it must not hide it.

@@ -197,7 +197,7 @@ mod tests {
             // By a range of one metric; by nothing but the layout; by one experiment of its paper; not at all, by nature and for want of a machine.
             ("all", &["A4", "B3"], &["isle-counts"]),
             ("all", &["E14"], &["pftree-reopen"]),
-            ("all", &["D1", "D30", "E15"], &[]),
+            ("all", &["D10", "D30", "E15"], &[]),
         ] {
             let (found, claims) = of(paper, ids).unwrap();
             assert!(found == experiments && claims == ids, "{ids:?}: {found:?}, {claims:?}");

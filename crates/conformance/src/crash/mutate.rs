@@ -176,7 +176,12 @@ pub fn profile(suite: &dyn Suite, options: &Options, stages_max: usize) -> Arc<P
     let profile = Arc::new(Profile::default());
     for (random, stage) in stages(options).into_iter().take(stages_max) {
         let life = CrashOptions { profile: Some(Arc::clone(&profile)), ..stage.life.clone() };
-        run(suite, random, &Options { life, ..stage }).assert_clean();
+        let report = run(suite, random, &Options { life, ..stage });
+        // Panics are silent where mistakes are looked for.
+        if let Some(violation) = &report.violation {
+            eprintln!("without any mistake:\n{violation}");
+        }
+        report.assert_clean();
     }
     profile
 }

@@ -1,5 +1,5 @@
-//! Nodes, whatever the order in which their entries lie: FAST's ([`super::fast`]), Circ-Tree's ([`super::circular`]) or LCB+-Tree's ([`super::logged`]), which
-//! say how a change is written. The tree's module documentation has the protocol of nodes among each other.
+//! Nodes, whatever the order in which their entries lie: FAST's ([`super::fast`]), Circ-Tree's ([`super::circular`]), LCB+-Tree's ([`super::logged`]) or
+//! CDDS's ([`super::versioned`]), which say how a change is written. The tree's module documentation has the protocol of nodes among each other.
 //!
 //! ```text
 //! line 0   link of the next node of the level | low fence | level, as a link | run | four words of zeroes
@@ -305,6 +305,11 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
             pm.store(&slot[HEAD], head, Relaxed);
             pm.store(&slot[VALUE], value, Relaxed);
         }
+        self.write_header(pm, birth, count);
+    }
+
+    /// The rest of a node that nobody can reach.
+    fn write_header<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, count: usize) {
         let Header { next, low, level, run, reserved } = self.header();
         let words = [(next, birth.next), (low, birth.low), (level, Off::<()>::new(birth.level as u64).link()), (run, Self::run_word(count))];
         for (word, value) in words.into_iter().chain(reserved.iter().chain(self.zeroes()).map(|word| (word, 0))) {
@@ -314,15 +319,15 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
 
     /// Checks that identities and heads of neighbours are in order, as they are when no operation is under way.
     fn check_order<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
-        let are_apart = |rank: usize| match self.head(rank - 1).cmp(&self.head(rank)) {
+        let are_apart = |(below, above): (Entry, Entry)| match below.head.cmp(&above.head) {
             Order::Less => true,
-            Order::Equal => !K::WHOLE && self.value(rank - 1) != self.value(rank),
+            Order::Equal => !K::WHOLE && below.value != above.value,
             Order::Greater => false,
         };
         if !self.has_its_run() {
             return Err(self.damaged(pm, UNSOUND));
         }
-        if (1..self.count()).all(are_apart) { Ok(()) } else { Err(self.damaged(pm, "a node whose entries do not ascend")) }
+        if self.entries().zip(self.entries().skip(1)).all(are_apart) { Ok(()) } else { Err(self.damaged(pm, "a node whose entries do not ascend")) }
     }
 
     fn damaged<M: Medium>(&self, pm: &Pm<M>, what: &'static str) -> Error {

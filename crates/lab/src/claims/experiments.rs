@@ -335,7 +335,8 @@ fn pftree(Scale(n): Scale) -> Vec<Experiment> {
 /// NV-Tree's study: memory as fast as DRAM, nodes from 512 B to 4 KiB.
 fn nv(Scale(n): Scale) -> Vec<Experiment> {
     let all = ["nv", "nv-1k", "nv-2k", "nv-4k"];
-    let with_lcb = ["nv", "nv-1k", "nv-2k", "nv-4k", "lcb", "lcb-1k", "lcb-2k", "lcb-4k"];
+    let rivals = ["lcb", "lcb-1k", "lcb-2k", "lcb-4k", "cdds", "cdds-1k", "cdds-2k", "cdds-4k"];
+    let with_rivals = [all.as_slice(), &rivals].concat();
     let case = |workload: Workload, latency: u64, measure: Measure| Case { workload, parameters: parameters(n, latency, measure) };
     let micro = workload("micro", None, vec![phase("insert", INSERT), phase("search", SEARCH), phase("update", UPDATE), phase("delete", DELETE)]);
     let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
@@ -355,26 +356,31 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         })
     });
     let media = [0, 50, 180].map(|latency| case(insert(), latency, Measure::Time));
+    let domains = [Domain::Adr, Domain::PageCache].map(|domain| {
+        let Case { workload, parameters } = case(insert(), 0, Measure::Time);
+        Case { workload, parameters: Parameters { domain: domain.name().into(), ..parameters } }
+    });
+    let largest = ["nv-4k", "lcb-4k", "cdds-4k"];
     let read = Case { workload: insert(), parameters: parameters((n / 50).max(READ_KEYS_MIN), 0, Measure::Instructions) };
     vec![
         experiment(
             "nv-nodes",
-            "NV-Tree and LCB+-Tree by size of their nodes",
-            &with_lcb,
+            "NV-Tree, LCB+-Tree and CDDS by size of their nodes",
+            &with_rivals,
             vec![case(micro, 0, Measure::Time)],
             Some((Shape::Bars, "phase", metric::MEAN)),
         ),
         experiment(
             "nv-counts",
-            "What inserts of NV-Tree and LCB+-Tree flush, by size of their nodes",
-            &with_lcb,
+            "What inserts of NV-Tree, LCB+-Tree and CDDS flush, by size of their nodes",
+            &with_rivals,
             vec![case(insert(), 0, Measure::Counts)],
             [(Shape::Bars, "system", metric::LINES_FLUSHED), (Shape::Bars, "system", metric::SPLITS)],
         ),
         experiment(
             "nv-reads",
-            "What inserts of NV-Tree and LCB+-Tree read, by size of their nodes",
-            &with_lcb,
+            "What inserts of NV-Tree, LCB+-Tree and CDDS read, by size of their nodes",
+            &with_rivals,
             vec![read],
             [(Shape::Bars, "system", metric::DATA_READS), (Shape::Bars, "system", metric::LAST_LEVEL_MISSES)],
         ),
@@ -385,7 +391,13 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
             rebuilt.into(),
             [(Shape::Lines, "keys", metric::REBUILD_SHARE), (Shape::Lines, "keys", metric::REBUILD_PER_LEAF)],
         ),
-        experiment("nv-mixes", "Inserts among lookups", &["nv", "nv-4k", "lcb", "lcb-4k"], mixes.into(), Some((Shape::Bars, "workload", metric::MEAN))),
+        experiment(
+            "nv-mixes",
+            "Inserts among lookups",
+            &["nv", "nv-4k", "lcb", "lcb-4k", "cdds", "cdds-4k"],
+            mixes.into(),
+            Some((Shape::Bars, "workload", metric::MEAN)),
+        ),
         experiment(
             "nv-reopen",
             "Opening NV-Tree after a crash, by size of its leaves",
@@ -400,6 +412,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
             served.into_iter().flatten().collect(),
             Some((Shape::Bars, "system", metric::THROUGHPUT)),
         ),
-        experiment("nv-media", "Inserts on slower media", &["nv-4k", "lcb-4k"], media.into(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
+        experiment("nv-media", "Inserts on slower media", &largest, media.into(), Some((Shape::Lines, "write_latency_ns", metric::MEAN))),
+        experiment("nv-volatile", "Inserts with flushes and without", &largest, domains.into(), Some((Shape::Bars, "domain", metric::MEAN))),
     ]
 }

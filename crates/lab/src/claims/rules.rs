@@ -6,12 +6,14 @@ use super::{COUNT_TOLERANCE, Ranges, TIME_TOLERANCE};
 use crate::raw::{FLUSHED_LINE, STORE};
 use crate::result::{Measurement, metric};
 use everleaf_index::registry;
-use everleaf_pmem::Hardware;
+use everleaf_pmem::{Domain, Hardware};
 
 /// NV-Tree's sizes of leaves.
 const NV_SIZES: [&str; 4] = ["nv", "nv-1k", "nv-2k", "nv-4k"];
 /// LCB+-Tree's, with which its paper compares it.
 const LCB_SIZES: [&str; 4] = ["lcb", "lcb-1k", "lcb-2k", "lcb-4k"];
+/// CDDS's, likewise.
+const CDDS_SIZES: [&str; 4] = ["cdds", "cdds-1k", "cdds-2k", "cdds-4k"];
 /// LB+-Tree's sizes of leaves.
 const LB_SIZES: [&str; 4] = ["lb", "lb-512", "lb-768", "lb-1k"];
 /// Its rivals, each with the LB+-Tree whose leaves are as large.
@@ -36,6 +38,10 @@ fn latency(nanoseconds: u64) -> impl Fn(&Measurement) -> bool {
 
 fn keys(count: u64) -> impl Fn(&Measurement) -> bool {
     move |found| found.parameters.keys == count
+}
+
+fn of_domain(domain: Domain) -> impl Fn(&Measurement) -> bool {
+    move |found| found.parameters.domain == domain.name()
 }
 
 fn threads(count: u16) -> impl Fn(&Measurement) -> bool {
@@ -423,54 +429,93 @@ pub(super) fn served(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement::of(&parts))
 }
 
-/// A metric of NV-Tree beside LCB+-Tree with nodes as large, for each size. Nothing where that was not to be measured, as in older files.
-fn beside_lcb(evidence: &Evidence<'_>, what: [&str; 4], wanted: Wanted) -> Option<Vec<Part>> {
-    let pairs = LCB_SIZES.into_iter().zip(NV_SIZES).filter(|(lcb, _)| evidence.is_planned(what[0], lcb));
-    pairs.map(|(lcb, nv)| Some(Part::ratio(format!("{}: {lcb}", what[2]), nv, evidence.ratio(what, lcb, nv)?, wanted))).collect()
+/// A metric of one of NV-Tree's rivals beside NV-Tree with nodes as large, for each size. Nothing where that was not to be measured, as in older files.
+fn beside_nv(evidence: &Evidence<'_>, rivals: [&str; 4], what: [&str; 4], wanted: Wanted) -> Option<Vec<Part>> {
+    let pairs = rivals.into_iter().zip(NV_SIZES).filter(|(rival, _)| evidence.is_planned(what[0], rival));
+    pairs.map(|(rival, nv)| Some(Part::ratio(format!("{}: {rival}", what[2]), nv, evidence.ratio(what, rival, nv)?, wanted))).collect()
 }
 
-/// `None` if there is nothing to judge by.
-fn all_of(parts: &[Part]) -> Option<Judgement> {
-    (!parts.is_empty()).then(|| Judgement::of(parts))
+/// The same for both of them.
+fn beside_both(evidence: &Evidence<'_>, what: [&str; 4], lcb: Wanted, cdds: Wanted) -> Option<Judgement> {
+    let mut parts = beside_nv(evidence, LCB_SIZES, what, lcb)?;
+    parts.extend(beside_nv(evidence, CDDS_SIZES, what, cdds)?);
+    // `None` if there is nothing to judge by.
+    (!parts.is_empty()).then(|| Judgement::of(&parts))
 }
 
-/// Times of LCB+-Tree beside NV-Tree's with the largest nodes, of which the paper gives a number.
-fn beside_largest_lcb(evidence: &Evidence<'_>, phase: &'static str, paper: f64) -> Option<Part> {
-    let figure = evidence.ratio(["nv-nodes", "", phase, metric::MEAN], "lcb-4k", "nv-4k")?;
-    Some(Part::ratio(format!("{phase}: lcb-4k"), "nv-4k", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
+/// Times of rivals with the largest nodes beside NV-Tree's, of which the paper gives a number.
+fn largest_nodes(evidence: &Evidence<'_>, phase: &'static str, papers: &[(&str, f64)]) -> Option<Vec<Part>> {
+    let planned = papers.iter().filter(|(rival, _)| evidence.is_planned("nv-nodes", rival));
+    let part = |&(rival, paper): &(&str, f64)| {
+        let figure = evidence.ratio(["nv-nodes", "", phase, metric::MEAN], rival, "nv-4k")?;
+        Some(Part::ratio(format!("{phase}: {rival}"), "nv-4k", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
+    };
+    planned.map(part).collect()
+}
+
+/// Inserts into the largest nodes beside those into the same without a flush.
+pub(super) fn without_flushes(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let time = |system, domain: Domain| evidence.rounds_of(["nv-volatile", "", "insert", metric::MEAN], system, of_domain(domain));
+    let part = |(system, paper)| {
+        let figure = time(system, Domain::Adr)?.by(&time(system, Domain::PageCache)?)?;
+        Some(Part::ratio(system, "without flushes", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
+    };
+    Some(Judgement::of(&[("lcb-4k", 16.0), ("cdds-4k", 20.0)].map(part).into_iter().collect::<Option<Vec<_>>>()?))
+}
+
+pub(super) fn fewer_flushes_and_slower(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let mut parts = Vec::new();
+    for (cdds, lcb) in CDDS_SIZES.into_iter().zip(LCB_SIZES) {
+        let ratio = |experiment, metric| evidence.ratio([experiment, "", "insert", metric], cdds, lcb);
+        parts.push(Part::ratio(cdds, lcb, ratio("nv-nodes", metric::MEAN)?, Wanted::ratio(1.11, 1.32, TIME_TOLERANCE)));
+        parts.push(Part::ratio(format!("lines flushed: {cdds}"), lcb, ratio("nv-counts", metric::LINES_FLUSHED)?, Wanted::BELOW));
+    }
+    Some(Judgement::of(&parts))
 }
 
 pub(super) fn fewer_flushes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    // 80 and 97 %, which are rounded.
-    all_of(&beside_lcb(evidence, ["nv-counts", "", "insert", metric::LINES_FLUSHED], Wanted::between(1.0 / 0.205, 1.0 / 0.025))?)
+    // 80 and 97 %, 76 and 96 %, which are rounded.
+    let (lcb, cdds) = (Wanted::between(1.0 / 0.205, 1.0 / 0.025), Wanted::between(1.0 / 0.245, 1.0 / 0.035));
+    beside_both(evidence, ["nv-counts", "", "insert", metric::LINES_FLUSHED], lcb, cdds)
 }
 
 pub(super) fn faster_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
-    Some(Judgement::of(&[beside_largest_lcb(evidence, "insert", 15.2)?]))
+    Some(Judgement::of(&largest_nodes(evidence, "insert", &[("lcb-4k", 15.2)])?))
+}
+
+pub(super) fn faster_inserts_than_cdds(evidence: &Evidence<'_>) -> Option<Judgement> {
+    Some(Judgement::of(&largest_nodes(evidence, "insert", &[("cdds-4k", 8.0)])?))
+}
+
+pub(super) fn faster_inserts_without_misses(evidence: &Evidence<'_>) -> Option<Judgement> {
+    Some(Judgement::of(&largest_nodes(evidence, "insert", &[("lcb-4k", 7.0), ("cdds-4k", 9.0)])?))
 }
 
 pub(super) fn faster_updates(evidence: &Evidence<'_>) -> Option<Judgement> {
-    Some(Judgement::of(&[beside_largest_lcb(evidence, "update", 5.6)?]))
+    Some(Judgement::of(&largest_nodes(evidence, "update", &[("lcb-4k", 5.6), ("cdds-4k", 8.5)])?))
 }
 
 pub(super) fn faster_deletes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    all_of(&beside_lcb(evidence, ["nv-nodes", "", "delete", metric::MEAN], Wanted::ABOVE)?)
+    beside_both(evidence, ["nv-nodes", "", "delete", metric::MEAN], Wanted::ABOVE, Wanted::BELOW)
 }
 
 pub(super) fn alike_searches(evidence: &Evidence<'_>) -> Option<Judgement> {
-    all_of(&beside_lcb(evidence, ["nv-nodes", "", "search", metric::MEAN], ALIKE)?)
+    beside_both(evidence, ["nv-nodes", "", "search", metric::MEAN], ALIKE, ALIKE)
 }
 
 pub(super) fn mixes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let part = |share: &'static str, wanted| {
-        let figure = evidence.ratio(["nv-mixes", share, "run", metric::MEAN], "lcb-4k", "nv-4k")?;
-        Some(Part::ratio(format!("{share}: lcb-4k"), "nv-4k", figure, wanted))
+    let part = |(rival, share, wanted): (&str, &'static str, Wanted)| {
+        let figure = evidence.ratio(["nv-mixes", share, "run", metric::MEAN], rival, "nv-4k")?;
+        Some(Part::ratio(format!("{share}: {rival}"), "nv-4k", figure, wanted))
     };
-    Some(Judgement::of(&[part("90 % inserts", Wanted::ratio(6.6, 6.6, TIME_TOLERANCE))?, part("10 % inserts", Wanted::ABOVE)?]))
+    let of = [("lcb-4k", 6.6), ("cdds-4k", 10.0)].into_iter().filter(|(rival, _)| evidence.is_planned("nv-mixes", rival));
+    let shares = of.flat_map(|(rival, paper)| [(rival, "90 % inserts", Wanted::ratio(paper, paper, TIME_TOLERANCE)), (rival, "10 % inserts", Wanted::ABOVE)]);
+    Some(Judgement::of(&shares.map(part).collect::<Option<Vec<_>>>()?))
 }
 
 pub(super) fn fewer_misses(evidence: &Evidence<'_>) -> Option<Judgement> {
-    all_of(&beside_lcb(evidence, ["nv-reads", "", "insert", metric::LAST_LEVEL_MISSES], Wanted::between(1.0 / 0.76, 1.0 / 0.17))?)
+    let (lcb, cdds) = (Wanted::between(1.0 / 0.76, 1.0 / 0.17), Wanted::between(1.0 / 0.61, 1.0 / 0.1));
+    beside_both(evidence, ["nv-reads", "", "insert", metric::LAST_LEVEL_MISSES], lcb, cdds)
 }
 
 /// Times of NV-Tree by size of its leaves, and whether the largest are the fastest.
@@ -488,14 +533,16 @@ fn by_size(evidence: &Evidence<'_>, phases: &[&str], beside: Vec<Part>) -> Optio
 }
 
 pub(super) fn larger_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let beside = if evidence.is_planned("nv-nodes", "lcb-4k") { vec![beside_largest_lcb(evidence, "insert", 8.0)?] } else { Vec::new() };
-    by_size(evidence, &["insert"], beside)
+    by_size(evidence, &["insert"], largest_nodes(evidence, "insert", &[("lcb-4k", 8.0), ("cdds-4k", 16.0)])?)
 }
 
 pub(super) fn larger_changes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let falls =
-        |phase| Some(Part::ratio(format!("{phase}: lcb-4k"), "lcb", evidence.ratio(["nv-nodes", "", phase, metric::MEAN], "lcb-4k", "lcb")?, Wanted::ABOVE));
-    let beside = if evidence.is_planned("nv-nodes", "lcb-4k") { vec![falls("update")?, falls("delete")?] } else { Vec::new() };
+    let falls = |(phase, largest, smallest)| {
+        let figure = evidence.ratio(["nv-nodes", "", phase, metric::MEAN], largest, smallest)?;
+        Some(Part::ratio(format!("{phase}: {largest}"), smallest, figure, Wanted::ABOVE))
+    };
+    let of = [("update", "lcb-4k", "lcb"), ("delete", "lcb-4k", "lcb"), ("update", "cdds-4k", "cdds")];
+    let beside = of.into_iter().filter(|(_, largest, _)| evidence.is_planned("nv-nodes", largest)).map(falls).collect::<Option<Vec<_>>>()?;
     by_size(evidence, &["update", "delete"], beside)
 }
 
@@ -504,7 +551,8 @@ pub(super) fn flat_reads(evidence: &Evidence<'_>) -> Option<Judgement> {
     let reads = NV_SIZES.into_iter().map(|system| Some(format!("{:.0}", evidence.median(what, system)?))).collect::<Option<Vec<_>>>()?;
     let part = |system: &&str| Some(Part::ratio(*system, "nv", evidence.ratio(what, system, "nv")?, Wanted::near(1.0, 1.0, COUNT_TOLERANCE)));
     let mut parts = NV_SIZES[1..].iter().map(part).collect::<Option<Vec<_>>>()?;
-    parts.extend(beside_lcb(evidence, what, Wanted::between(1.0 / 0.56, 1.0 / 0.1))?);
+    parts.extend(beside_nv(evidence, LCB_SIZES, what, Wanted::between(1.0 / 0.56, 1.0 / 0.1))?);
+    parts.extend(beside_nv(evidence, CDDS_SIZES, what, Wanted::between(1.0 / 0.48, 1.0 / 0.08))?);
     let judged = Judgement::of(&parts);
     Some(Judgement { ours: format!("{} reads an insert at 0.5, 1, 2, 4 KiB; {}", reads.join(", "), judged.ours), ..judged })
 }
@@ -619,7 +667,7 @@ pub(super) fn slower_media(evidence: &Evidence<'_>) -> Option<Judgement> {
         let figure = time(system, added)?.by(&time(system, 0)?)?;
         Some(Part::ratio(format!("{added} ns: {system}"), "without", figure, Wanted::ratio(paper, paper, TIME_TOLERANCE)))
     };
-    let of = [("nv-4k", 50, 1.05), ("nv-4k", 180, 3.06), ("lcb-4k", 50, 1.51), ("lcb-4k", 180, 3.41)];
+    let of = [("nv-4k", 50, 1.05), ("nv-4k", 180, 3.06), ("lcb-4k", 50, 1.51), ("lcb-4k", 180, 3.41), ("cdds-4k", 50, 1.87), ("cdds-4k", 180, 3.81)];
     Some(Judgement::of(&of.into_iter().filter(|(system, ..)| evidence.is_planned("nv-media", system)).map(part).collect::<Option<Vec<_>>>()?))
 }
 
@@ -728,7 +776,13 @@ mod tests {
             let mut results = planned("nv");
             let figures = [("nv", 100.0), ("nv-1k", 97.0), ("nv-2k", 101.0), ("nv-4k", largest)];
             add(&mut results, "nv-reads", metric::DATA_READS, &figures, |_| true);
-            add(&mut results, "nv-reads", metric::DATA_READS, &LCB_SIZES.map(|system| (system, 400.0)), |_| true);
+            add(
+                &mut results,
+                "nv-reads",
+                metric::DATA_READS,
+                &[LCB_SIZES, CDDS_SIZES].as_flattened().iter().map(|system| (*system, 400.0)).collect::<Vec<_>>(),
+                |_| true,
+            );
             let judged = flat_reads(&Evidence(&results)).unwrap();
             assert!(judged.verdict == verdict && judged.ours.starts_with("100, 97, 101, "), "{judged:?}");
         }

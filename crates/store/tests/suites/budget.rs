@@ -58,8 +58,10 @@ impl Bench {
     /// What it costs to overwrite the value of each key by itself, on average.
     fn put(&self) -> (f64, u64) {
         let costs: Vec<_> = (0..64u64).map(|n| self.cost(|| self.space.put(&n.to_be_bytes(), &[2; 20]).unwrap())).collect();
-        assert!(costs.iter().all(|cost| cost.fences == costs[0].fences), "{costs:?}");
-        (costs.iter().map(|cost| cost.lines).sum::<u64>() as f64 / 64.0, costs[0].fences)
+        let least = costs.iter().map(|cost| cost.fences).min().unwrap();
+        // Leaves that are appended to are full now and then.
+        assert!(costs.iter().filter(|cost| cost.fences > least).count() <= 6, "{costs:?}");
+        (costs.iter().map(|cost| cost.lines).sum::<u64>() as f64 / 64.0, least)
     }
 }
 
@@ -79,13 +81,16 @@ fn a_put_costs_its_record_and_the_index_with_snapshots_and_without() {
 }
 
 /// What an entry costs that is changed, and one that is removed, in an index whose name begins so: that is its own budget.
-const ENTRIES: [(&str, Cost, Cost); 17] = [
+const ENTRIES: [(&str, Cost, Cost); 19] = [
     ("ever", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("isle", Cost { lines: 1, fences: 1 }, Cost { lines: 2, fences: 1 }),
+    ("fp-published", Cost { lines: 3, fences: 3 }, Cost { lines: 1, fences: 1 }),
     ("fp", Cost { lines: 2, fences: 2 }, Cost { lines: 1, fences: 1 }),
     // A node, its log and its header, beside what changes.
     ("lcb-128", Cost { lines: 4, fences: 4 }, Cost { lines: 4, fences: 4 }),
     ("lcb", Cost { lines: 10, fences: 4 }, Cost { lines: 10, fences: 4 }),
+    // The end of the old entry, a new one, the version.
+    ("cdds", Cost { lines: 3, fences: 2 }, Cost { lines: 2, fences: 2 }),
     ("lb", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("nv", Cost { lines: 2, fences: 2 }, Cost { lines: 2, fences: 2 }),
     ("wb-bitmap", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
@@ -123,9 +128,10 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
             let costs = puts();
             drop(snapshot);
             let unusual: Vec<_> = costs.iter().filter(|cost| !usual(cost)).collect();
-            // What is changed takes room until a leaf is copied.
-            if !index.starts_with("bztree") {
-                assert!(unusual.len() <= usize::from(index.starts_with("fp-192")), "{index}, {is_versioned}: {unusual:?}, not {put:?}");
+            // What is changed takes room until a leaf is copied, or what is behind it is moved.
+            if !index.starts_with("bztree") && !index.starts_with("cdds") {
+                let unusual_max = if index == "nv-256" { 6 } else { usize::from(index.starts_with("fp-192")) };
+                assert!(unusual.len() <= unusual_max, "{index}, {is_versioned}: {unusual:?}, not {put:?}");
                 assert!(costs.iter().filter(|cost| cost.lines <= put.lines + 1).count() >= 56, "{index}, {is_versioned}: {costs:?}, about {put:?}");
             }
             assert_eq!(costs.iter().map(|cost| cost.lines).min(), Some(put.lines), "{index}, {is_versioned}");
@@ -134,7 +140,7 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
         let bench = Bench::new(index);
         let deletes = [5u64, 40, 63].map(|n| bench.cost(|| assert!(bench.space.delete(&n.to_be_bytes()).unwrap())));
         assert!(deletes.contains(&removal), "{index}: {deletes:?}, not {removal:?}");
-        let differ = ["isle-128", "fast-fair", "circ", "lcb", "bztree"].iter().any(|name| index.starts_with(name));
+        let differ = ["isle-128", "fast-fair", "circ", "lcb", "cdds", "bztree"].iter().any(|name| index.starts_with(name));
         assert!(differ || deletes.iter().all(|cost| *cost == removal), "{index}: {deletes:?}, not {removal:?}");
     }
 }
@@ -142,8 +148,8 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
 /// The device is waited for once, for record and entry; of an index that does not publish them together, for each.
 #[test]
 fn a_put_waits_for_a_device_once() {
-    // BzTree waits for the descriptor as well, for its words twice, and now and then for the copy of a leaf.
-    for (index, ..) in indexes().filter(|(index, ..)| !index.starts_with("bztree")) {
+    // BzTree waits for the descriptor as well, for its words twice, and now and then for the copy of a leaf; CDDS for each entry that it moves.
+    for (index, ..) in indexes().filter(|(index, ..)| !index.starts_with("bztree") && !index.starts_with("cdds")) {
         let waits = match index {
             index if index.starts_with("ever") => 1,
             // It makes an entry durable before it counts it.

@@ -1,0 +1,418 @@
+//! Nodes of CDDS, the multi-version B-tree that NV-Tree's paper compares with (S. Venkataraman, N. Tolia, P. Ranganathan and R. H. Campbell, "Consistent and
+//! Durable Data Structures for Non-Volatile Byte-Addressable Memory", FAST 2011): nothing that lives is overwritten. An entry says from which version on it
+//! lives, and until which; one store of the version commits.
+//!
+//! ```text
+//! header, slots    2 a line: head | value | start | end; the run word of the header is: version | slots used | those by the dead | check
+//! ```
+//!
+//! At version v an entry lives if start <= v < end. Those that live ascend in the slots used; the dead lie among them, anywhere. The paper has one
+//! version for the tree, and one writer; here each node has its own, so writers of two nodes do not meet, and it lies in the line that the paper flushes for its
+//! count. Between nodes goes what goes in all of these trees: a split ends the entries that the new node has.
+//!
+//! One slot more than there are entries is never full of what lives, so that an update always has a slot for the version that it makes.
+//!
+//! # Writing
+//!
+//! A slot is written poisoned: start := never; head; value; end; then its start. It is in one line, so a crash leaves it as it was, or poisoned, or written. The
+//! paper writes its fields one by one, and a crash leaves the key of one entry with the value of another.
+//!
+//! At version v, each step durable before the next:
+//! 1. Update: end of the old entry := v + 1.
+//! 2. Insert, and update: a slot. Entries shift towards the first slot behind those used; if there is none, towards the nearest slot of an entry that is dead
+//!    at v. What is overwritten is dead, or is durable in the slot beside it.
+//! 3. Remove, and cut: end of each entry := v + 1.
+//! 4. The run word, with v + 1: the commit point.
+//!
+//! Append, in a join: the entries go behind the slots used, and count with the run word, which is durable with the link that the caller stores next. If there is
+//! no room for them behind the dead, these are left out first: at the same version, entry by entry, each of which is poisoned where it was when it is durable
+//! where it goes. The slot behind those used is poisoned before: see below.
+//!
+//! # Recovery
+//!
+//! If among the slots used one is poisoned, or two neighbours are one entry, or two that have only the dead between them, then entries were being shifted: the slot behind those used is one
+//! of them, or poisoned, and there is one entry too many, or a gap. 1. end := never, of what would end later than now. 2. Of slots poisoned and of two of one
+//! entry, all but that are left out, and the dead, as for an append; the run word says so. 3. The entries end before the first that is beyond the node's range. A
+//! crash within begins again: no step takes away what another one looks for.
+
+use super::node::{Birth, Header, Line, Node, Run, UNSOUND};
+use crate::Error;
+use crate::key::Key;
+use crate::selective::leaf::Entry;
+use crate::shift::{HEAD, VALUE};
+use everleaf_pmem::{Medium, Pm, Word, resident};
+use std::cmp::Ordering as Order;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Slots of a line.
+const PER_LINE: usize = 2;
+const START: usize = 0;
+const END: usize = 1;
+/// Later than all versions: the end of what lives, and the start of what is being written.
+const NEVER: u64 = u64::MAX;
+
+resident! {
+    /// A node with `LINES` lines of slots. See the module documentation.
+    pub(crate) struct Versioned<const LINES: usize> {
+        header: Header,
+        lines: [Line; LINES],
+    }
+}
+
+/// What the run word says.
+#[derive(Clone, Copy)]
+struct State {
+    version: u64,
+    used: usize,
+    dead: usize,
+}
+
+impl State {
+    /// Version, 40 bits | slots used, 8 bits | those of them that are dead, 8 bits | a byte so that all of them are odd together, and damage shows.
+    fn word(self) -> u64 {
+        let word = self.version << 24 | (self.used as u64) << 16 | (self.dead as u64) << 8;
+        word | u64::from(!parity(word))
+    }
+
+    fn of(word: u64) -> Self {
+        Self { version: word >> 24, used: usize::from((word >> 16) as u8), dead: usize::from((word >> 8) as u8) }
+    }
+
+    fn lives_at(self, [start, end]: &[Word; 2]) -> bool {
+        start.get() <= self.version && self.version < end.get()
+    }
+}
+
+/// All bytes of a word together, by exclusive or.
+fn parity(word: u64) -> u8 {
+    word.to_le_bytes().into_iter().fold(0, |all, byte| all ^ byte)
+}
+
+impl<const LINES: usize> Node for Versioned<LINES> {
+    const LINES: usize = LINES;
+    const SLOTS: usize = LINES * PER_LINE;
+    const CAPACITY: usize = Self::SLOTS - 1;
+
+    #[inline(always)]
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    #[inline(always)]
+    fn run(&self) -> Run {
+        Run { base: 0, count: self.state().used }
+    }
+
+    fn run_word(count: usize) -> u64 {
+        State { version: 1, used: count, dead: 0 }.word()
+    }
+
+    #[inline(always)]
+    fn count_from(&self, _least: impl FnOnce() -> usize) -> usize {
+        let State { used, dead, .. } = self.state();
+        used - dead
+    }
+
+    #[inline(always)]
+    fn slot(&self, slot: usize) -> &[Word; 2] {
+        &self.lines[slot / PER_LINE][slot % PER_LINE * 2]
+    }
+
+    #[inline(always)]
+    fn value(&self, rank: usize) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.slot(self.slot_at(rank)?)[VALUE].get())
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.living().map_while(|slot| Entry::read(self.slot(slot)))
+    }
+
+    #[inline(always)]
+    fn rank<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K, _from: usize) -> Result<(usize, bool), Error> {
+        let (state, head) = (self.state(), key.head(0));
+        let State { used, dead, .. } = state;
+        if dead > 0 && self.living().count() != used - dead {
+            // One of the dead may look as if it lived, and its record as it was.
+            return Err(self.damaged(pm, UNSOUND));
+        }
+        let (mut start, mut end) = (0, if dead == 0 { used } else { 0 });
+        while start < end {
+            let middle = start + (end - start) / 2;
+            if self.slot(middle)[HEAD].get() < head { start = middle + 1 } else { end = middle }
+        }
+        let mut below = start;
+        // Ranks are slots where nothing is dead: see `slot_at`.
+        for slot in (start..used).filter(|&slot| dead == 0 || state.lives_at(self.lifetime(slot))) {
+            let entry = self.slot(slot);
+            match if K::WHOLE || entry[HEAD].get() != head { head.cmp(&entry[HEAD].get()) } else { self.compare(pm, key, entry)? } {
+                Order::Less => break,
+                Order::Equal => return Ok((below, true)),
+                Order::Greater => below += 1,
+            }
+        }
+        Ok((below, false))
+    }
+
+    fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, _count: usize, entry: Entry) -> Run {
+        let at = rank.checked_sub(1).and_then(|before| self.slot_at(before)).map_or(0, |before| before + 1);
+        let state = self.add(pm, at, entry);
+        self.commit(pm, state);
+        self.run()
+    }
+
+    fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, _count: usize) -> Run {
+        if let Some(slot) = self.slot_at(rank) {
+            self.end(pm, slot);
+            pm.fence();
+            let state = self.state();
+            self.commit(pm, State { dead: state.dead + 1, ..state });
+        }
+        self.run()
+    }
+
+    fn update<M: Medium>(&self, pm: &Pm<M>, rank: usize, value: NonZeroU64) {
+        let Some(slot) = self.slot_at(rank) else { return };
+        // Durable with what is added.
+        self.end(pm, slot);
+        let state = self.add(pm, slot + 1, Entry { head: self.slot(slot)[HEAD].get(), value });
+        self.commit(pm, State { dead: state.dead + 1, ..state });
+    }
+
+    fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize) {
+        let state = self.state();
+        let mut dead = state.dead;
+        for slot in self.living().skip(count) {
+            self.end(pm, slot);
+            dead += 1;
+        }
+        pm.fence();
+        // persist-equivalent(fence drop): till it is durable, recovery goes by the range, which is smaller already; what comes next fences.
+        self.commit(pm, State { dead, ..state });
+    }
+
+    fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self) {
+        let used = self.state().used;
+        if used + next.count() > Self::SLOTS {
+            if used < Self::SLOTS {
+                self.poison(pm, used);
+            }
+            self.leave_out_dead(pm, used);
+        }
+        let state = self.state();
+        let mut used = state.used;
+        for Entry { head, value } in next.entries().take(Self::SLOTS - used) {
+            // persist-equivalent(store early): none of them counts yet.
+            self.write(pm, used, [head, value.get(), state.version + 1, NEVER]);
+            pm.flush(self.whole(used));
+            used += 1;
+        }
+        pm.fence();
+        // Durable with the link, which lies in the same line and comes next. Till then all of them go.
+        pm.store(&self.header.run, State { version: state.version + 1, used, ..state }.word(), Release);
+    }
+
+    fn build<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, entries: impl Iterator<Item = Entry>) {
+        let mut count = 0;
+        for (Entry { head, value }, slot) in entries.zip(0..Self::SLOTS) {
+            self.slot(slot).iter().zip([head, value.get()]).for_each(|(word, value)| pm.store(word, value, Relaxed));
+            self.lifetime(slot).iter().zip([1, NEVER]).for_each(|(word, value)| pm.store(word, value, Relaxed));
+            count += 1;
+        }
+        self.write_header(pm, birth, count);
+    }
+
+    fn recover<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, high: Option<&K>) -> Result<(), Error> {
+        if !self.is_sound_word() {
+            return Err(self.damaged(pm, UNSOUND));
+        }
+        let State { used, dead, .. } = self.state();
+        let is_torn = self.is_torn();
+        let limit = if is_torn { (used + 1).min(Self::SLOTS) } else { used };
+        // Whatever was cut short, as many live as did before.
+        let twice = self.living_in(0..limit).zip(self.living_in(0..limit).skip(1)).filter(|&(one, other)| self.are_one(one, other)).count();
+        if self.living_in(0..limit).count() != used - dead + twice {
+            return Err(self.damaged(pm, UNSOUND));
+        }
+        for slot in self.living_in(0..limit).filter(|&slot| self.lifetime(slot)[END].get() != NEVER) {
+            pm.store(&self.lifetime(slot)[END], NEVER, Relaxed);
+            pm.persist(self.lifetime(slot));
+        }
+        if is_torn {
+            self.leave_out_dead(pm, limit);
+        }
+        if !self.has_its_run() {
+            return Err(self.damaged(pm, UNSOUND));
+        }
+        let Some(high) = high else { return Ok(()) };
+        for (rank, slot) in self.living().enumerate() {
+            if self.is_beyond(pm, self.slot(slot), high)? {
+                self.cut(pm, rank);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn is_sound(&self) -> bool {
+        // Where a slot of the dead will be looked for, there must be one.
+        self.is_sound_word() && (self.state().used < Self::SLOTS || self.living().count() < Self::SLOTS)
+    }
+
+    fn has_its_run(&self) -> bool {
+        let is_over = |slot| {
+            let lifetime = self.lifetime(slot);
+            lifetime[START].get() <= self.state().version && (lifetime[END].get() <= self.state().version || lifetime[END].get() == NEVER)
+        };
+        let State { used, dead, .. } = self.state();
+        self.is_sound_word() && !self.is_torn() && (0..used).all(is_over) && self.living().count() == used - dead && self.entries().count() == used - dead
+    }
+}
+
+impl<const LINES: usize> Versioned<LINES> {
+    /// What the run word says, with no more slots than there are.
+    #[inline(always)]
+    fn state(&self) -> State {
+        let State { version, used, dead } = State::of(self.header.run.get());
+        let used = used.min(Self::SLOTS);
+        State { version, used, dead: dead.min(used) }
+    }
+
+    fn is_sound_word(&self) -> bool {
+        let word = self.header.run.get();
+        let State { used, dead, .. } = State::of(word);
+        parity(word) == u8::MAX && used <= Self::SLOTS && dead <= used && used - dead <= Self::CAPACITY
+    }
+
+    /// Start and end of an entry.
+    #[inline(always)]
+    fn lifetime(&self, slot: usize) -> &[Word; 2] {
+        &self.lines[slot / PER_LINE][slot % PER_LINE * 2 + 1]
+    }
+
+    /// All words of a slot.
+    fn whole(&self, slot: usize) -> &[[Word; 2]] {
+        &self.lines[slot / PER_LINE][slot % PER_LINE * 2..][..2]
+    }
+
+    /// Which slots hold what lives.
+    #[inline(always)]
+    fn living_in(&self, slots: Range<usize>) -> impl Iterator<Item = usize> {
+        let state = self.state();
+        slots.filter(move |&slot| state.lives_at(self.lifetime(slot)))
+    }
+
+    #[inline(always)]
+    fn living(&self) -> impl Iterator<Item = usize> {
+        self.living_in(0..self.state().used)
+    }
+
+    /// The slot of the entry at a rank.
+    #[inline(always)]
+    fn slot_at(&self, rank: usize) -> Option<usize> {
+        let State { used, dead, .. } = self.state();
+        if dead == 0 { Some(rank).filter(|rank| *rank < used) } else { self.living().nth(rank) }
+    }
+
+    /// Whether a crash interrupted a shift.
+    fn is_torn(&self) -> bool {
+        let State { version, used, .. } = self.state();
+        (0..used).any(|slot| self.lifetime(slot)[START].get() > version)
+            || (1..used).any(|slot| self.are_one(slot - 1, slot))
+            || self.living().zip(self.living().skip(1)).any(|(one, other)| self.are_one(one, other))
+    }
+
+    /// Whether two slots hold the same entry, whatever its end: no two of a key have the same start.
+    fn are_one(&self, one: usize, other: usize) -> bool {
+        let identity = |slot: usize| [&self.slot(slot)[HEAD], &self.slot(slot)[VALUE], &self.lifetime(slot)[START]].map(Word::get);
+        identity(one) == identity(other)
+    }
+
+    /// Writes a slot so that a crash leaves it as it was, poisoned, or written. The caller flushes it.
+    #[track_caller]
+    fn write<M: Medium>(&self, pm: &Pm<M>, slot: usize, [head, value, start, end]: [u64; 4]) {
+        let ([to_head, to_value], [to_start, to_end]) = (self.slot(slot), self.lifetime(slot));
+        for (word, value) in [(to_start, NEVER), (to_head, head), (to_value, value), (to_end, end), (to_start, start)] {
+            pm.store(word, value, Release);
+        }
+    }
+
+    #[track_caller]
+    fn copy<M: Medium>(&self, pm: &Pm<M>, from: usize, to: usize) {
+        let ([head, value], [start, end]) = (self.slot(from), self.lifetime(from));
+        self.write(pm, to, [head, value, start, end].map(Word::get));
+        pm.persist(self.whole(to));
+    }
+
+    #[track_caller]
+    fn poison<M: Medium>(&self, pm: &Pm<M>, slot: usize) {
+        pm.store(&self.lifetime(slot)[START], NEVER, Release);
+        pm.persist(self.lifetime(slot));
+    }
+
+    /// Has an entry end with the next version. The caller fences.
+    #[track_caller]
+    fn end<M: Medium>(&self, pm: &Pm<M>, slot: usize) {
+        pm.store(&self.lifetime(slot)[END], self.state().version + 1, Release);
+        pm.flush(self.lifetime(slot));
+    }
+
+    /// Step 2, before a slot; what the run word will say, but for the version.
+    fn add<M: Medium>(&self, pm: &Pm<M>, at: usize, entry: Entry) -> State {
+        let state = self.state();
+        let is_dead = |slot: &usize| !state.lives_at(self.lifetime(*slot));
+        let (behind, before) = ((at..state.used).find(is_dead), (0..at).rev().find(is_dead));
+        let (at, state) = match (behind, before) {
+            _ if state.used < Self::SLOTS => {
+                (at..state.used).rev().for_each(|slot| self.copy(pm, slot, slot + 1));
+                (at, State { used: state.used + 1, ..state })
+            }
+            (Some(behind), before) if before.is_none_or(|before| behind - at < at - before) => {
+                (at..behind).rev().for_each(|slot| self.copy(pm, slot, slot + 1));
+                (at, State { dead: state.dead - 1, ..state })
+            }
+            (_, Some(before)) => {
+                (before + 1..at).for_each(|slot| self.copy(pm, slot, slot - 1));
+                (at - 1, State { dead: state.dead - 1, ..state })
+            }
+            // Who changes a node has looked: see `is_sound`.
+            _ => unreachable!("a node whose slots are all used, and none by the dead"),
+        };
+        self.write(pm, at, [entry.head, entry.value.get(), state.version + 1, NEVER]);
+        pm.persist(self.whole(at));
+        state
+    }
+
+    /// Step 4.
+    #[track_caller]
+    fn commit<M: Medium>(&self, pm: &Pm<M>, state: State) {
+        pm.store(&self.header.run, State { version: state.version + 1, ..state }.word(), Release);
+        pm.persist(&self.header);
+    }
+
+    /// Leaves the entries of the first slots that live, each once, durably: who closes the pool next flushes nothing.
+    fn leave_out_dead<M: Medium>(&self, pm: &Pm<M>, slots: usize) {
+        let State { version, .. } = self.state();
+        let mut count = 0;
+        for slot in self.living_in(0..slots) {
+            if count > 0 && self.are_one(count - 1, slot) {
+                self.poison(pm, slot);
+                continue;
+            }
+            if slot != count {
+                self.copy(pm, slot, count);
+                self.poison(pm, slot);
+            }
+            count += 1;
+        }
+        pm.store(&self.header.run, State { version, used: count, dead: 0 }.word(), Release);
+        pm.persist(&self.header);
+    }
+}
