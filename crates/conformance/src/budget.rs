@@ -235,9 +235,9 @@ impl Budget {
             };
         }
         if entry.name.starts_with("cdds") {
-            // A change writes each entry that it shifts, the new one, and the version, each with a fence; an update the end of the old one besides. A split writes
-            // a new node, for byte strings the record of its fence, the link, the end of each entry that the new node has, and the version; then the node above
-            // has an insert, and the leaf. A join leaves out the dead, two lines and fences an entry, and adds the others.
+            // A change writes each entry that it shifts, the new one, and the version, each with a fence; an update the end of the old one besides. A split
+            // writes a new node, for byte strings the record of its fence, the link, the end of each entry that the new node has, and the version; then the
+            // node above has an insert, and the leaf. A join leaves out the dead, two lines and fences an entry, and adds the others.
             let (slots, record) = (entry.leaf_capacity as u64 + 1, if K::WHOLE { 0 } else { 1 });
             let (node, levels) = (slots / 2 + 1, if slots == 6 { 7 } else { 3 });
             let change = |lines: u64| (0..slots).map(move |shifted| cost(shifted + lines, shifted + 2));

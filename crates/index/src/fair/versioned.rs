@@ -6,34 +6,35 @@
 //! header, slots    2 a line: head | value | start | end; the run word of the header is: version | slots used | those by the dead | check
 //! ```
 //!
-//! At version v an entry lives if start <= v < end. Those that live ascend in the slots used; the dead lie among them, anywhere. The paper has one
-//! version for the tree, and one writer; here each node has its own, so writers of two nodes do not meet, and it lies in the line that the paper flushes for its
-//! count. Between nodes goes what goes in all of these trees: a split ends the entries that the new node has.
+//! At version v an entry lives if start <= v < end. Those that live ascend in the slots used; the dead lie among them, anywhere. The paper has one version for
+//! the tree, and one writer; here each node has its own, so writers of two nodes do not meet, and it lies in the line that the paper flushes for its count.
+//! Between nodes goes what goes in all of these trees: a split ends the entries that the new node has.
 //!
-//! One slot more than there are entries is never full of what lives, so that an update always has a slot for the version that it makes.
+//! A node has one slot more than entries, so that an update always finds one for the version that it makes.
 //!
 //! # Writing
 //!
-//! A slot is written poisoned: start := never; head; value; end; then its start. It is in one line, so a crash leaves it as it was, or poisoned, or written. The
-//! paper writes its fields one by one, and a crash leaves the key of one entry with the value of another.
+//! A slot is written poisoned: start := never; head; value; end; then its start. It lies in one line, so a crash leaves it as it was, or poisoned, or written.
+//! The paper writes its fields one by one, and a crash leaves the key of one entry with the value of another.
 //!
-//! At version v, each step durable before the next:
-//! 1. Update: end of the old entry := v + 1.
+//! At version v:
+//! 1. Update: end of the old entry := v + 1; flush.
 //! 2. Insert, and update: a slot. Entries shift towards the first slot behind those used; if there is none, towards the nearest slot of an entry that is dead
-//!    at v. What is overwritten is dead, or is durable in the slot beside it.
-//! 3. Remove, and cut: end of each entry := v + 1.
-//! 4. The run word, with v + 1: the commit point.
+//!    at v. Each is durable before the next: what is overwritten is dead, or is durable in the slot beside it.
+//! 3. Remove, and cut: end of each entry := v + 1; flush, fence.
+//! 4. The run word, with v + 1: the commit point. Persist.
 //!
-//! Append, in a join: the entries go behind the slots used, and count with the run word, which is durable with the link that the caller stores next. If there is
-//! no room for them behind the dead, these are left out first: at the same version, entry by entry, each of which is poisoned where it was when it is durable
-//! where it goes. The slot behind those used is poisoned before: see below.
+//! Append, in a join: the entries go behind the slots used, and count with the run word, which is durable with the link that the caller stores next. If there
+//! is no room for them behind the dead, these are left out first: at the same version, entry by entry, each of which is poisoned where it was when it is
+//! durable where it goes. The slot behind those used is poisoned before: see below.
 //!
 //! # Recovery
 //!
-//! If among the slots used one is poisoned, or two neighbours are one entry, or two that have only the dead between them, then entries were being shifted: the slot behind those used is one
-//! of them, or poisoned, and there is one entry too many, or a gap. 1. end := never, of what would end later than now. 2. Of slots poisoned and of two of one
-//! entry, all but that are left out, and the dead, as for an append; the run word says so. 3. The entries end before the first that is beyond the node's range. A
-//! crash within begins again: no step takes away what another one looks for.
+//! If among the slots used one is poisoned, or two neighbours are one entry, or two that have only the dead between them, then entries were being shifted, and
+//! the slot behind those used is one of them, or poisoned. As many live as the run word says, which it says of the time before: else there is damage.
+//! 1. end := never, of what would end later than now.
+//! 2. Where entries were being shifted: each that lives once, and the dead left out, as for an append.
+//! 3. The entries end before the first that is beyond the node's range. A crash within begins again: no step takes away what another one looks for.
 
 use super::node::{Birth, Header, Line, Node, Run, UNSOUND};
 use crate::Error;
@@ -186,15 +187,12 @@ impl<const LINES: usize> Node for Versioned<LINES> {
     }
 
     fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize) {
-        let state = self.state();
-        let mut dead = state.dead;
-        for slot in self.living().skip(count) {
-            self.end(pm, slot);
-            dead += 1;
-        }
+        // Behind the last that is left, slots are not used any more, and searches find nothing dead there.
+        let Some(used) = count.checked_sub(1).map_or(Some(0), |last| Some(self.slot_at(last)? + 1)) else { return };
+        self.living().skip(count).for_each(|slot| self.end(pm, slot));
         pm.fence();
         // persist-equivalent(fence drop): till it is durable, recovery goes by the range, which is smaller already; what comes next fences.
-        self.commit(pm, State { dead, ..state });
+        self.commit(pm, State { used, dead: used - count, ..self.state() });
     }
 
     fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self) {
