@@ -457,6 +457,9 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K
             let (low, high) = self.read(scan_target(from, direction), |leaf| {
                 entries.clear();
                 entries.extend(leaf.entries());
+                if !leaf.holds(entries.len()) {
+                    return Err(self.damage(leaf, node::UNSOUND));
+                }
                 if !K::WHOLE {
                     entries.iter().for_each(|entry| Record::prefetch(&self.pool, entry.value.get()));
                 }

@@ -82,7 +82,7 @@ impl Row {
         let missing: Vec<&str> = self.needs.iter().copied().filter(|name| !is_there(name, systems)).collect();
         let (ours, verdict, mut why) = if missing.is_empty() {
             match self.judge_present(evidence) {
-                Some(Judgement { ours, verdict, why }) => (ours, verdict, format!("{} {why}", self.why).trim().to_owned()),
+                Some(Judgement { ours, verdict, why }) => (ours, verdict, format!("{} {why}{}", self.why, self.unplanned(evidence)).trim().to_owned()),
                 None => (String::new(), Verdict::CannotCompare, self.unmeasured(evidence)),
             }
         } else {
@@ -97,6 +97,14 @@ impl Row {
         Claim { id, place, what, paper, ours, verdict, why, experiments }
     }
 
+    /// What it is about that no experiment it is judged by had to measure, as in files from before that was there.
+    fn unplanned(&self, evidence: &Evidence<'_>) -> String {
+        let experiments = self.experiments();
+        let is_planned = |name: &str| experiments.is_empty() || experiments.iter().any(|experiment| evidence.is_planned(experiment, name));
+        let unplanned: Vec<&str> = self.needs.iter().copied().filter(|name| !is_planned(name)).collect();
+        if unplanned.is_empty() { String::new() } else { format!(" Not measured in this run: {}.", unplanned.join(", ")) }
+    }
+
     /// Why it was not measured.
     fn unmeasured(&self, evidence: &Evidence<'_>) -> String {
         match evidence.0.skipped.iter().find(|skipped| self.experiments().contains(&skipped.experiment.as_str())) {
@@ -107,17 +115,19 @@ impl Row {
 
     /// What comes of it where all that it needs is there; `None` if it was not measured.
     fn judge_present(&self, evidence: &Evidence<'_>) -> Option<Judgement> {
-        match &self.rule {
+        let judged = match &self.rule {
             Rule::Ratios { experiment, workload, phase, metric, base, of, tolerance } => {
-                Some(Judgement::of(&evidence.ratios([experiment, workload, phase, metric], base, of, *tolerance)?))
+                Judgement::of(&evidence.ratios([experiment, workload, phase, metric], base, of, *tolerance)?)
             }
             Rule::Values { experiment, workload, phase, metric, of, tolerance } => {
-                Some(Judgement::of(&evidence.values([experiment, workload, phase, metric], of, *tolerance)?))
+                Judgement::of(&evidence.values([experiment, workload, phase, metric], of, *tolerance)?)
             }
-            Rule::By(_, judge) => judge(evidence),
-            Rule::Arithmetic(judge) => Some(judge()),
-            Rule::Not(verdict) => Some(Judgement { ours: String::new(), verdict: *verdict, why: String::new() }),
-        }
+            Rule::By(_, judge) => judge(evidence)?,
+            Rule::Arithmetic(judge) => judge(),
+            Rule::Not(verdict) => return Some(Judgement { ours: String::new(), verdict: *verdict, why: String::new() }),
+        };
+        // None of its parts was to be measured.
+        Some(judged).filter(|judged| !judged.ours.is_empty())
     }
 }
 

@@ -129,7 +129,7 @@ fn a_pool_that_grows_can_be_looked_at() {
 }
 
 #[test]
-fn decorators_see_the_hardware() {
+fn a_pool_counts_if_its_hardware_is_made_to() {
     let (_dir, path) = temporary();
     let pool = Pool::create_with(&path, &small(), |hardware| hardware.with_write_latency(100).with_counters(None)).unwrap();
     let counters = pool.medium().counters().unwrap();
@@ -140,6 +140,26 @@ fn decorators_see_the_hardware() {
     pool.link_root("name", 1, block).unwrap();
     let counts = counters.totals();
     assert_eq!((counts.flushes, counts.fences), (3, 3), "a slab's header, seal, then one line of the directory");
+}
+
+/// What is published is one wait, and nobody sees it before.
+#[test]
+fn what_is_published_to_a_device_is_counted_as_one_wait() {
+    let (_dir, path) = temporary();
+    let options = PoolOptions { domain: Some(Domain::Msync), ..small() };
+    let pool = Pool::create_with(&path, &options, |hardware| hardware.with_counters(None)).unwrap();
+    let block = pool.alloc_words(8).unwrap();
+    let block = pool.seal(block);
+    let word = &block[0];
+    let counters = pool.medium().counters().unwrap();
+    counters.reset();
+    pool.publish(|| {
+        pool.store(word, 7, Ordering::Release);
+        pool.flush(word);
+        assert_eq!(word.get(), 0, "held back");
+    });
+    let counts = counters.totals();
+    assert_eq!((word.get(), counts.stores, counts.flushes, counts.fences), (7, 1, 1, 1));
 }
 
 /// Tests run as root may write what they may not; a file system that is read-only says no to everyone.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! line 0   link of the next node of the level | low fence | level, as a link | run | four words of zeroes
-//! line l   4 x { head, value }                                                      1 <= l <= LINES; a node is 64 (LINES + 1) bytes
+//! line l   4 x { head, value }, or 2 with a lifetime                                 1 <= l <= LINES; a node is 64 (LINES + 1) bytes, and a log
 //! ```
 //!
 //! Entries ascend. In a leaf, an entry is that of a key. In an inner node it is that of a child: the value is its link, the head that of its low fence, and
@@ -125,6 +125,11 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
     /// Whether the header can be true. Who changes a node has looked.
     #[inline(always)]
     fn is_sound(&self) -> bool {
+        true
+    }
+
+    /// Whether there are so many entries as the header says, if it does. Who has read them all asks.
+    fn holds(&self, _count: usize) -> bool {
         true
     }
 

@@ -1,6 +1,6 @@
 //! Creating, opening, filling and checking a tree; recovery is described at the head of the tree's module.
 
-use super::node::{Birth, Node};
+use super::node::{Birth, Node, PER_LINE, UNSOUND};
 use super::structure::{linked, take_over};
 use super::{Fair, LEVEL, LEVELS_MAX, TreeRoot};
 use crate::counter::Counter;
@@ -39,7 +39,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
 
     /// A tree of these nodes.
     fn assemble(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, nodes: &[Off<N>], leaf_count: usize, key_count: u64) -> Result<Self, Error> {
-        const { assert!(SENTINELS == 0 || SENTINELS == N::LINES, "one for each line") };
+        const { assert!(SENTINELS == 0 || SENTINELS == N::LINES && N::SLOTS == N::LINES * PER_LINE, "one for each line of entries alone") };
         const { assert!(N::CAPACITY >= 4, "a node with a single child must not come of a split, or levels are as wide as those below") };
         let places: Vec<u64> = nodes.iter().map(|node| node.bytes()).collect();
         check_apart(places.iter().map(|place| (*place, size_of::<N>())).chain([(root.bytes(), size_of::<TreeRoot>())]).collect())?;
@@ -267,6 +267,9 @@ fn adopt<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>],
                 }
                 let has_moved = *off != node && expected == low(node)?;
                 if has_moved {
+                    if !parent.is_sound() {
+                        return Err(everleaf_pmem::Error::corrupt(off.bytes(), UNSOUND).into());
+                    }
                     parent.update(pool, *rank, linked(node));
                 }
                 has_moved || *off == node

@@ -51,6 +51,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 const PER_LINE: usize = 2;
 const START: usize = 0;
 const END: usize = 1;
+/// Changes of one node, after which it takes no more: some days of nothing else. What recovery does comes on top.
+const VERSION_MAX: u64 = (1 << 40) - 16;
 /// Later than all versions: the end of what lives, and the start of what is being written.
 const NEVER: u64 = u64::MAX;
 
@@ -111,6 +113,11 @@ impl<const LINES: usize> Node for Versioned<LINES> {
         Run { base: 0, count: self.state().used }
     }
 
+    fn holds(&self, count: usize) -> bool {
+        let State { used, dead, .. } = self.state();
+        count == used - dead
+    }
+
     fn run_word(count: usize) -> u64 {
         State { version: 1, used: count, dead: 0 }.word()
     }
@@ -162,9 +169,9 @@ impl<const LINES: usize> Node for Versioned<LINES> {
     }
 
     fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, _count: usize, entry: Entry) -> Run {
-        let at = rank.checked_sub(1).and_then(|before| self.slot_at(before)).map_or(0, |before| before + 1);
-        let state = self.add(pm, at, entry);
-        self.commit(pm, state);
+        if let Some(state) = self.behind(rank).and_then(|at| self.add(pm, at, entry)) {
+            self.commit(pm, state);
+        }
         self.run()
     }
 
@@ -182,14 +189,17 @@ impl<const LINES: usize> Node for Versioned<LINES> {
         let Some(slot) = self.slot_at(rank) else { return };
         // Durable with what is added.
         self.end(pm, slot);
-        let state = self.add(pm, slot + 1, Entry { head: self.slot(slot)[HEAD].get(), value });
-        self.commit(pm, State { dead: state.dead + 1, ..state });
+        if let Some(state) = self.add(pm, slot + 1, Entry { head: self.slot(slot)[HEAD].get(), value }) {
+            self.commit(pm, State { dead: state.dead + 1, ..state });
+        }
     }
 
     fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize) {
         // Behind the last that is left, slots are not used any more, and searches find nothing dead there.
-        let Some(used) = count.checked_sub(1).map_or(Some(0), |last| Some(self.slot_at(last)? + 1)) else { return };
+        let Some(used) = self.behind(count) else { return };
+        // persist-equivalent: nothing but damage has recovery look there; then what it finds is dead.
         self.living().skip(count).for_each(|slot| self.end(pm, slot));
+        // persist-equivalent(fence drop): as above.
         pm.fence();
         // persist-equivalent(fence drop): till it is durable, recovery goes by the range, which is smaller already; what comes next fences.
         self.commit(pm, State { used, dead: used - count, ..self.state() });
@@ -223,6 +233,10 @@ impl<const LINES: usize> Node for Versioned<LINES> {
             self.lifetime(slot).iter().zip([1, NEVER]).for_each(|(word, value)| pm.store(word, value, Relaxed));
             count += 1;
         }
+        if count < Self::SLOTS {
+            // persist-equivalent: nothing but damage has recovery look there; then what it finds is no entry.
+            pm.store(&self.lifetime(count)[START], NEVER, Relaxed);
+        }
         self.write_header(pm, birth, count);
     }
 
@@ -245,9 +259,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
         if is_torn {
             self.leave_out_dead(pm, limit);
         }
-        if !self.has_its_run() {
-            return Err(self.damaged(pm, UNSOUND));
-        }
+        self.check_order::<K, M>(pm)?;
         let Some(high) = high else { return Ok(()) };
         for (rank, slot) in self.living().enumerate() {
             if self.is_beyond(pm, self.slot(slot), high)? {
@@ -261,7 +273,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
     #[inline(always)]
     fn is_sound(&self) -> bool {
         // Where a slot of the dead will be looked for, there must be one.
-        self.is_sound_word() && (self.state().used < Self::SLOTS || self.living().count() < Self::SLOTS)
+        self.is_sound_word() && self.state().version < VERSION_MAX && (self.state().used < Self::SLOTS || self.living().count() < Self::SLOTS)
     }
 
     fn has_its_run(&self) -> bool {
@@ -319,10 +331,16 @@ impl<const LINES: usize> Versioned<LINES> {
         if dead == 0 { Some(rank).filter(|rank| *rank < used) } else { self.living().nth(rank) }
     }
 
+    /// The slot behind the entry before a rank.
+    fn behind(&self, rank: usize) -> Option<usize> {
+        rank.checked_sub(1).map_or(Some(0), |before| Some(self.slot_at(before)? + 1))
+    }
+
     /// Whether a crash interrupted a shift.
     fn is_torn(&self) -> bool {
         let State { version, used, .. } = self.state();
-        (0..used).any(|slot| self.lifetime(slot)[START].get() > version)
+        // Any other start that is not over is damage.
+        (0..used).any(|slot| [NEVER, version + 1].contains(&self.lifetime(slot)[START].get()))
             || (1..used).any(|slot| self.are_one(slot - 1, slot))
             || self.living().zip(self.living().skip(1)).any(|(one, other)| self.are_one(one, other))
     }
@@ -362,30 +380,31 @@ impl<const LINES: usize> Versioned<LINES> {
         pm.flush(self.lifetime(slot));
     }
 
-    /// Step 2, before a slot; what the run word will say, but for the version.
-    fn add<M: Medium>(&self, pm: &Pm<M>, at: usize, entry: Entry) -> State {
+    /// Step 2, before a slot; what the run word will say, but for the version. `None` if there is no slot, which there is in each sound node.
+    fn add<M: Medium>(&self, pm: &Pm<M>, at: usize, entry: Entry) -> Option<State> {
         let state = self.state();
-        let is_dead = |slot: &usize| !state.lives_at(self.lifetime(*slot));
-        let (behind, before) = ((at..state.used).find(is_dead), (0..at).rev().find(is_dead));
-        let (at, state) = match (behind, before) {
-            _ if state.used < Self::SLOTS => {
-                (at..state.used).rev().for_each(|slot| self.copy(pm, slot, slot + 1));
-                (at, State { used: state.used + 1, ..state })
-            }
-            (Some(behind), before) if before.is_none_or(|before| behind - at < at - before) => {
-                (at..behind).rev().for_each(|slot| self.copy(pm, slot, slot + 1));
-                (at, State { dead: state.dead - 1, ..state })
-            }
-            (_, Some(before)) => {
-                (before + 1..at).for_each(|slot| self.copy(pm, slot, slot - 1));
-                (at - 1, State { dead: state.dead - 1, ..state })
-            }
-            // Who changes a node has looked: see `is_sound`.
-            _ => unreachable!("a node whose slots are all used, and none by the dead"),
+        let (at, state) = if state.used < Self::SLOTS {
+            (at..state.used).rev().for_each(|slot| self.copy(pm, slot, slot + 1));
+            (at, State { used: state.used + 1, ..state })
+        } else {
+            let is_dead = |slot: &usize| !state.lives_at(self.lifetime(*slot));
+            let (behind, before) = ((at..state.used).find(is_dead), (0..at).rev().find(is_dead));
+            let at = match (behind, before) {
+                (Some(behind), before) if before.is_none_or(|before| behind - at < at - before) => {
+                    (at..behind).rev().for_each(|slot| self.copy(pm, slot, slot + 1));
+                    at
+                }
+                (_, Some(before)) => {
+                    (before + 1..at).for_each(|slot| self.copy(pm, slot, slot - 1));
+                    at - 1
+                }
+                _ => return None,
+            };
+            (at, State { dead: state.dead.saturating_sub(1), ..state })
         };
         self.write(pm, at, [entry.head, entry.value.get(), state.version + 1, NEVER]);
         pm.persist(self.whole(at));
-        state
+        Some(state)
     }
 
     /// Step 4.

@@ -455,6 +455,7 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Measure;
     use everleaf_pmem::Domain;
 
     /// A huge page that was touched first within 5,000 inserts took four times as long as all of them, in every second round.
@@ -471,7 +472,7 @@ mod tests {
             directory: None,
             huge_pages: false,
             prefault: false,
-            measure: crate::plan::Measure::Time,
+            measure: Measure::Time,
         };
         let instance = all().iter().find(|system| system.name() == "lb").unwrap().create(&setting).unwrap();
         let (size, space) = (LEAVES * 256, instance.space().unwrap());

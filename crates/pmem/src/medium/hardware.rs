@@ -9,7 +9,7 @@
 //!
 //! In `Msync` what is published ([`Medium::publish`]) is stored when the journal has it.
 //!
-//! Counters of what passes are data, too: where there are some, stores take the way that they take in `Msync`, and flushes and fences have a case of their own.
+//! Counters of what passes are data, too: where there are some, each step takes the way, out of line, that it takes in `Msync`.
 
 use super::holding::{self, Holding};
 use super::latency::Latency;
@@ -40,14 +40,14 @@ pub struct Hardware {
     counters: Option<Box<Counters>>,
 }
 
-/// What a step has to do: what the domain asks for, or to be counted besides.
+/// What a step has to do: what the domain asks for, or, out of line, more than a processor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Duty {
     Adr,
     Eadr,
     PageCache,
-    Msync,
-    Count,
+    /// In `Msync`, and where steps are counted.
+    Slow,
 }
 
 impl From<Domain> for Duty {
@@ -56,7 +56,7 @@ impl From<Domain> for Duty {
             Domain::Adr => Self::Adr,
             Domain::Eadr => Self::Eadr,
             Domain::PageCache => Self::PageCache,
-            Domain::Msync => Self::Msync,
+            Domain::Msync => Self::Slow,
         }
     }
 }
@@ -86,7 +86,7 @@ impl Hardware {
     /// The same, with counters of what passes; and a device behind them that gathers lines in `buffer`, if there is one.
     #[must_use]
     pub fn with_counters(self, buffer: Option<WriteBuffer>) -> Self {
-        Self { duty: Duty::Count, counters: Some(Box::new(Counters::new(buffer))), ..self }
+        Self { duty: Duty::Slow, counters: Some(Box::new(Counters::new(buffer))), ..self }
     }
 
     /// What has passed, if that is counted.
@@ -124,12 +124,6 @@ impl Hardware {
         self.domain
     }
 
-    /// Whether a store may be more than one.
-    #[inline(always)]
-    fn looks_at_stores(&self) -> bool {
-        matches!(self.duty, Duty::Msync | Duty::Count)
-    }
-
     /// A store that may be held back, or is counted.
     #[cold]
     fn store_slowly(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
@@ -164,17 +158,19 @@ impl Hardware {
             Duty::Adr => self.write_back(lines),
             Duty::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
             Duty::Eadr | Duty::PageCache => {}
-            Duty::Msync => self.remember(lines),
-            Duty::Count => self.count_flush(lines),
+            Duty::Slow => self.flush_slowly(lines),
         }
     }
 
     #[cold]
-    fn count_flush(&self, lines: Lines<'_>) {
+    fn flush_slowly(&self, lines: Lines<'_>) {
         if let Some(counters) = &self.counters {
             counters.flushed(&lines);
         }
-        self.flush_as(self.domain.into(), lines);
+        match self.domain {
+            Domain::Msync => self.remember(lines),
+            domain => self.flush_as(domain.into(), lines),
+        }
     }
 
     #[inline(always)]
@@ -185,17 +181,19 @@ impl Hardware {
                 store_fence();
                 self.latency.pay();
             }
-            Duty::Msync => self.wait(),
-            Duty::Count => self.count_fence(),
+            Duty::Slow => self.fence_slowly(),
         }
     }
 
     #[cold]
-    fn count_fence(&self) {
+    fn fence_slowly(&self) {
         if let Some(counters) = &self.counters {
             counters.fenced();
         }
-        self.fence_as(self.domain.into());
+        match self.domain {
+            Domain::Msync => self.wait(),
+            domain => self.fence_as(domain.into()),
+        }
     }
 
     #[inline]
@@ -268,7 +266,7 @@ fn touch(one: &Range<usize>, other: &Range<usize>) -> bool {
 impl Medium for Hardware {
     #[inline(always)]
     fn store(&self, at: usize, word: &AtomicU64, value: u64, order: Ordering) {
-        if self.looks_at_stores() {
+        if self.duty == Duty::Slow {
             self.store_slowly(at, word, value, order);
         } else {
             word.store(value, order);
@@ -293,7 +291,7 @@ impl Medium for Hardware {
 
     #[inline(always)]
     fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
-        if self.looks_at_stores() {
+        if self.duty == Duty::Slow {
             return self.exchange_slowly(at, word, current, new);
         }
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
@@ -317,7 +315,7 @@ impl Medium for Hardware {
             act();
             return fence();
         }
-        // Nothing is durable without a file.
+        // Nothing is durable without a file; one wait is counted, as with one.
         if self.file.as_ref().is_none_or(|file| file.journal().is_none()) {
             act();
             return fence();

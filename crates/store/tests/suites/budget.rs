@@ -58,10 +58,8 @@ impl Bench {
     /// What it costs to overwrite the value of each key by itself, on average.
     fn put(&self) -> (f64, u64) {
         let costs: Vec<_> = (0..64u64).map(|n| self.cost(|| self.space.put(&n.to_be_bytes(), &[2; 20]).unwrap())).collect();
-        let least = costs.iter().map(|cost| cost.fences).min().unwrap();
-        // Leaves that are appended to are full now and then.
-        assert!(costs.iter().filter(|cost| cost.fences > least).count() <= 6, "{costs:?}");
-        (costs.iter().map(|cost| cost.lines).sum::<u64>() as f64 / 64.0, least)
+        assert!(costs.iter().all(|cost| cost.fences == costs[0].fences), "{costs:?}");
+        (costs.iter().map(|cost| cost.lines).sum::<u64>() as f64 / 64.0, costs[0].fences)
     }
 }
 
@@ -81,10 +79,9 @@ fn a_put_costs_its_record_and_the_index_with_snapshots_and_without() {
 }
 
 /// What an entry costs that is changed, and one that is removed, in an index whose name begins so: that is its own budget.
-const ENTRIES: [(&str, Cost, Cost); 19] = [
+const ENTRIES: [(&str, Cost, Cost); 18] = [
     ("ever", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("isle", Cost { lines: 1, fences: 1 }, Cost { lines: 2, fences: 1 }),
-    ("fp-published", Cost { lines: 3, fences: 3 }, Cost { lines: 1, fences: 1 }),
     ("fp", Cost { lines: 2, fences: 2 }, Cost { lines: 1, fences: 1 }),
     // A node, its log and its header, beside what changes.
     ("lcb-128", Cost { lines: 4, fences: 4 }, Cost { lines: 4, fences: 4 }),
@@ -107,8 +104,11 @@ const ENTRIES: [(&str, Cost, Cost); 19] = [
     ("bztree", Cost { lines: 8, fences: 4 }, Cost { lines: 6, fences: 4 }),
 ];
 
+/// Each structure, in the sizes for checking and in its own. Others differ in when leaves are divided; what they cost the conformance suites have.
 fn indexes() -> impl Iterator<Item = (&'static str, Cost, Cost)> {
-    everleaf_index::registry::<[u8], Hardware>().into_iter().filter(|entry| entry.persistent).map(|entry| {
+    const OTHERS: [&str; 10] = ["-256", "-512", "-768", "-1k", "-2k", "-4k", "-published", "-htm", "-packed", "-olc"];
+    let is_chosen = |name: &str| ["-128", "-192", "cdds-256"].iter().any(|small| name.contains(small)) || !OTHERS.iter().any(|other| name.ends_with(other));
+    everleaf_index::registry::<[u8], Hardware>().into_iter().filter(move |entry| entry.persistent && is_chosen(entry.name)).map(|entry| {
         let (_, change, removal) = ENTRIES.into_iter().find(|(name, ..)| entry.name.starts_with(name)).expect("every index has a budget");
         (entry.name, change, removal)
     })
@@ -131,7 +131,7 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
             // What is changed takes room until a leaf is copied, or what is behind it is moved.
             if !index.starts_with("bztree") && !index.starts_with("cdds") {
                 assert!(unusual.len() <= usize::from(index.starts_with("fp-192")), "{index}, {is_versioned}: {unusual:?}, not {put:?}");
-                assert!(costs.iter().filter(|cost| cost.lines <= put.lines + 1).count() >= 48, "{index}, {is_versioned}: {costs:?}, about {put:?}");
+                assert!(costs.iter().filter(|cost| cost.lines <= put.lines + 1).count() >= 56, "{index}, {is_versioned}: {costs:?}, about {put:?}");
             }
             assert_eq!(costs.iter().map(|cost| cost.lines).min(), Some(put.lines), "{index}, {is_versioned}");
         }
