@@ -244,15 +244,16 @@ impl Budget {
             let most = slots + 2;
             let divided = cost(node + record + 1 + slots.div_ceil(2) + 1, 2 + 2);
             let leaf = 2;
+            let merge = cost(levels * (3 * slots + 6), levels * (2 * slots + 6));
             return Self {
                 insert: change(2).collect(),
                 insert_lines: 2.0 + slots as f64 / 2.0,
                 update: change(3).collect(),
                 remove: vec![cost(2, 2)],
-                without_room: Some(cost(levels * (3 * slots + 6), levels * (2 * slots + 6))),
+                without_room: Some(merge),
                 cheapest_split: change(2).map(|above| cost(divided.lines + above.lines + leaf, divided.fences + above.fences + leaf)).collect(),
                 split: cost(levels * (divided.lines + node + most + 3) + most, levels * (divided.fences + most + 4) + most),
-                merge: cost(levels * (3 * slots + 6), levels * (2 * slots + 6)),
+                merge,
             };
         }
         if entry.name.starts_with("pf") {

@@ -301,7 +301,9 @@ fn run_phase(
     if phase.touches_ahead {
         instance.touch_ahead(operations)?;
     }
-    instance.reset_counts();
+    if let Some(counters) = instance.counters() {
+        counters.reset();
+    }
     let before = instance.marks();
     let outcome = run_threads(instance, &work)?;
     let mut metrics = Metrics::new();
@@ -312,8 +314,8 @@ fn run_phase(
         return Err(Error::WrongAnswers { system: name.into(), phase: phase.name.clone(), count: outcome.wrong });
     }
     outcome.report(parameters, &mut metrics);
-    if let (Measure::Counts, Some(counts)) = (parameters.measure, instance.counts()) {
-        report_counts(&counts, operations, &mut metrics);
+    if let (Measure::Counts, Some(counters)) = (parameters.measure, instance.counters()) {
+        report_counts(&counters.totals(), operations, &mut metrics);
     }
     if let (Some(before), Some(after)) = (before, instance.marks()) {
         // An update divides leaves, too, where they keep what was, as NV-Tree's do.

@@ -18,7 +18,7 @@ use crate::Error;
 use crate::plan::{KeyKind, Measure};
 use everleaf_index::Rebuilds;
 use everleaf_pmem::htm::Statistics;
-use everleaf_pmem::{Counts, Domain, Pool};
+use everleaf_pmem::{Counters, Domain, Pool};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::slice::ChunksExact;
@@ -118,13 +118,10 @@ pub trait Instance: Send + Sync {
     /// Whatever hinders it.
     fn space(&self) -> Result<Space, Error>;
 
-    /// What has passed to persistent memory since the last [`Instance::reset_counts`]; `None` unless it was created for [`Measure::Counts`].
-    fn counts(&self) -> Option<Counts> {
+    /// What passes to persistent memory; `None` unless it was created for [`Measure::Counts`].
+    fn counters(&self) -> Option<&Counters> {
         None
     }
-
-    /// Starts counting anew.
-    fn reset_counts(&self) {}
 
     /// Touches the persistent memory that so many new leaves will take, if it has leaves, so that nobody waits for the system to find pages for them.
     ///

@@ -245,25 +245,51 @@ impl Pool<Hardware> {
         let options = PoolOptions { size_max: 0, accept_dirty_shutdown: true, domain: Some(Domain::PageCache), ..PoolOptions::default() };
         Self::in_file(path, &options, mode, |hardware| hardware)
     }
-}
 
-impl<M: Medium> Pool<M> {
-    /// Like [`Pool::create`], on whatever medium `decorate` makes of the hardware.
+    /// Like [`Pool::create`], on what `equip` makes of the hardware.
     ///
     /// # Errors
     /// As [`Pool::create`].
-    pub fn create_with(path: &Path, options: &PoolOptions, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
-        Self::in_file(path, options, Mode::Create, decorate)
+    pub fn create_with(path: &Path, options: &PoolOptions, equip: impl FnOnce(Hardware) -> Hardware) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::Create, equip)
     }
 
-    /// Like [`Pool::open`], on whatever medium `decorate` makes of the hardware.
+    /// Like [`Pool::open`], on what `equip` makes of the hardware.
     ///
     /// # Errors
     /// As [`Pool::open`].
-    pub fn open_with(path: &Path, options: &PoolOptions, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
-        Self::in_file(path, options, Mode::Open, decorate)
+    pub fn open_with(path: &Path, options: &PoolOptions, equip: impl FnOnce(Hardware) -> Hardware) -> Result<Arc<Self>, Error> {
+        Self::in_file(path, options, Mode::Open, equip)
     }
 
+    fn in_file(path: &Path, options: &PoolOptions, mode: Mode, equip: impl FnOnce(Hardware) -> Hardware) -> Result<Arc<Self>, Error> {
+        let mapping = Arc::new(map_file(path, options, mode)?);
+        let backing = Backing::File(Arc::clone(&mapping));
+        let mut flaws = Vec::new();
+        if mode == Mode::Salvage {
+            mend(&mapping, &mut flaws)?;
+        }
+        if mode != Mode::Create {
+            recover_journal(&backing, options, mode, &mut flaws)?;
+        }
+        let domain = match (options.domain, mapping.sharing()) {
+            (Some(domain), _) => domain,
+            // Whoever has asked for that relies on it, until he asks for another.
+            (None, _) if left_in(&backing) == Some(Domain::Msync) => Domain::Msync,
+            (None, Sharing::Direct) => Sysfs::of_this_machine().domain(mapping.device()?),
+            (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
+        };
+        let hardware = Hardware::new(domain).of_file(&mapping);
+        let pool = Self::start(backing, equip(hardware), options, mode, Some(domain), flaws)?;
+        if !mode.looks() && pool.backing.journal().is_none() {
+            // Of a process that died when it had closed the pool.
+            remove_journal(path, pool.info().uuid);
+        }
+        Ok(pool)
+    }
+}
+
+impl<M: Medium> Pool<M> {
     /// A pool in memory of `options.size_max` bytes, gone with the process.
     ///
     /// # Errors
@@ -286,32 +312,6 @@ impl<M: Medium> Pool<M> {
     /// Everything that can be wrong with a pool; see [`Error`].
     pub fn open_in(memory: Arc<Memory>, medium: M, options: PoolOptions) -> Result<Arc<Self>, Error> {
         Self::start(Backing::Memory(memory), medium, &options, Mode::Open, None, Vec::new())
-    }
-
-    fn in_file(path: &Path, options: &PoolOptions, mode: Mode, decorate: impl FnOnce(Hardware) -> M) -> Result<Arc<Self>, Error> {
-        let mapping = Arc::new(map_file(path, options, mode)?);
-        let backing = Backing::File(Arc::clone(&mapping));
-        let mut flaws = Vec::new();
-        if mode == Mode::Salvage {
-            mend(&mapping, &mut flaws)?;
-        }
-        if mode != Mode::Create {
-            recover_journal(&backing, options, mode, &mut flaws)?;
-        }
-        let domain = match (options.domain, mapping.sharing()) {
-            (Some(domain), _) => domain,
-            // Whoever has asked for that relies on it, until he asks for another.
-            (None, _) if left_in(&backing) == Some(Domain::Msync) => Domain::Msync,
-            (None, Sharing::Direct) => Sysfs::of_this_machine().domain(mapping.device()?),
-            (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
-        };
-        let hardware = Hardware::new(domain).of_file(&mapping);
-        let pool = Self::start(backing, decorate(hardware), options, mode, Some(domain), flaws)?;
-        if !mode.looks() && pool.backing.journal().is_none() {
-            // Of a process that died when it had closed the pool.
-            remove_journal(path, pool.info().uuid);
-        }
-        Ok(pool)
     }
 
     fn start(backing: Backing, medium: M, options: &PoolOptions, mode: Mode, domain: Option<Domain>, mut flaws: Vec<Error>) -> Result<Arc<Self>, Error> {

@@ -114,8 +114,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
     }
 
     fn holds(&self, count: usize) -> bool {
-        let State { used, dead, .. } = self.state();
-        count == used - dead
+        count == self.count()
     }
 
     fn run_word(count: usize) -> u64 {
@@ -146,7 +145,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
     fn rank<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K, _from: usize) -> Result<(usize, bool), Error> {
         let (state, head) = (self.state(), key.head(0));
         let State { used, dead, .. } = state;
-        if dead > 0 && self.living().count() != used - dead {
+        if dead > 0 && !self.holds(self.living().count()) {
             // One of the dead may look as if it lived, and its record as it was.
             return Err(self.damaged(pm, UNSOUND));
         }
@@ -244,12 +243,10 @@ impl<const LINES: usize> Node for Versioned<LINES> {
         if !self.is_sound_word() {
             return Err(self.damaged(pm, UNSOUND));
         }
-        let State { used, dead, .. } = self.state();
-        let is_torn = self.is_torn();
+        let (State { used, .. }, is_torn) = (self.state(), self.is_torn());
         let limit = if is_torn { (used + 1).min(Self::SLOTS) } else { used };
         // Whatever was cut short, as many live as did before.
-        let twice = self.living_in(0..limit).zip(self.living_in(0..limit).skip(1)).filter(|&(one, other)| self.are_one(one, other)).count();
-        if self.living_in(0..limit).count() != used - dead + twice {
+        if !self.holds(self.living_in(0..limit).count() - self.copies(limit)) {
             return Err(self.damaged(pm, UNSOUND));
         }
         for slot in self.living_in(0..limit).filter(|&slot| self.lifetime(slot)[END].get() != NEVER) {
@@ -281,8 +278,8 @@ impl<const LINES: usize> Node for Versioned<LINES> {
             let lifetime = self.lifetime(slot);
             lifetime[START].get() <= self.state().version && (lifetime[END].get() <= self.state().version || lifetime[END].get() == NEVER)
         };
-        let State { used, dead, .. } = self.state();
-        self.is_sound_word() && !self.is_torn() && (0..used).all(is_over) && self.living().count() == used - dead && self.entries().count() == used - dead
+        let is_counted = self.holds(self.living().count()) && self.holds(self.entries().count());
+        self.is_sound_word() && !self.is_torn() && (0..self.state().used).all(is_over) && is_counted
     }
 }
 
@@ -342,7 +339,12 @@ impl<const LINES: usize> Versioned<LINES> {
         // Any other start that is not over is damage.
         (0..used).any(|slot| [NEVER, version + 1].contains(&self.lifetime(slot)[START].get()))
             || (1..used).any(|slot| self.are_one(slot - 1, slot))
-            || self.living().zip(self.living().skip(1)).any(|(one, other)| self.are_one(one, other))
+            || self.copies(used) > 0
+    }
+
+    /// How many that live in the first slots are the one before once more.
+    fn copies(&self, slots: usize) -> usize {
+        self.living_in(0..slots).zip(self.living_in(0..slots).skip(1)).filter(|&(one, other)| self.are_one(one, other)).count()
     }
 
     /// Whether two slots hold the same entry, whatever its end: no two of a key have the same start.

@@ -1,5 +1,6 @@
 //! The experiments behind the claims, at a size that fits the machine.
 
+use super::rules::{NV_SIZES, NV_STUDY};
 use super::table::ROWS;
 use super::{Row, is_there};
 use crate::Error;
@@ -334,9 +335,6 @@ fn pftree(Scale(n): Scale) -> Vec<Experiment> {
 
 /// NV-Tree's study: memory as fast as DRAM, nodes from 512 B to 4 KiB.
 fn nv(Scale(n): Scale) -> Vec<Experiment> {
-    let all = ["nv", "nv-1k", "nv-2k", "nv-4k"];
-    let rivals = ["lcb", "lcb-1k", "lcb-2k", "lcb-4k", "cdds", "cdds-1k", "cdds-2k", "cdds-4k"];
-    let with_rivals = [all.as_slice(), &rivals].concat();
     let case = |workload: Workload, latency: u64, measure: Measure| Case { workload, parameters: parameters(n, latency, measure) };
     let micro = workload("micro", None, vec![phase("insert", INSERT), phase("search", SEARCH), phase("update", UPDATE), phase("delete", DELETE)]);
     let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
@@ -366,28 +364,28 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "nv-nodes",
             "NV-Tree, LCB+-Tree and CDDS by size of their nodes",
-            &with_rivals,
+            NV_STUDY,
             vec![case(micro, 0, Measure::Time)],
             Some((Shape::Bars, "phase", metric::MEAN)),
         ),
         experiment(
             "nv-counts",
             "What inserts of NV-Tree, LCB+-Tree and CDDS flush, by size of their nodes",
-            &with_rivals,
+            NV_STUDY,
             vec![case(insert(), 0, Measure::Counts)],
             [(Shape::Bars, "system", metric::LINES_FLUSHED), (Shape::Bars, "system", metric::SPLITS)],
         ),
         experiment(
             "nv-reads",
             "What inserts of NV-Tree, LCB+-Tree and CDDS read, by size of their nodes",
-            &with_rivals,
+            NV_STUDY,
             vec![read],
             [(Shape::Bars, "system", metric::DATA_READS), (Shape::Bars, "system", metric::LAST_LEVEL_MISSES)],
         ),
         experiment(
             "nv-rebuild",
             "Building inner nodes anew, by number of keys and size of the leaves",
-            &all,
+            &NV_SIZES,
             rebuilt.into(),
             [(Shape::Lines, "keys", metric::REBUILD_SHARE), (Shape::Lines, "keys", metric::REBUILD_PER_LEAF)],
         ),
@@ -401,7 +399,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "nv-reopen",
             "Opening NV-Tree after a crash, by size of its leaves",
-            &all,
+            &NV_SIZES,
             vec![opened],
             [(Shape::Bars, "system", metric::RECOVERY), (Shape::Bars, "system", metric::REBUILD_FROM_LEAVES)],
         ),

@@ -9,11 +9,13 @@ use everleaf_index::registry;
 use everleaf_pmem::{Domain, Hardware};
 
 /// NV-Tree's sizes of leaves.
-const NV_SIZES: [&str; 4] = ["nv", "nv-1k", "nv-2k", "nv-4k"];
+pub(super) const NV_SIZES: [&str; 4] = ["nv", "nv-1k", "nv-2k", "nv-4k"];
 /// LCB+-Tree's, with which its paper compares it.
 const LCB_SIZES: [&str; 4] = ["lcb", "lcb-1k", "lcb-2k", "lcb-4k"];
 /// CDDS's, likewise.
 const CDDS_SIZES: [&str; 4] = ["cdds", "cdds-1k", "cdds-2k", "cdds-4k"];
+/// All of them.
+pub(super) const NV_STUDY: &[&str] = [NV_SIZES, LCB_SIZES, CDDS_SIZES].as_flattened();
 /// LB+-Tree's sizes of leaves.
 const LB_SIZES: [&str; 4] = ["lb", "lb-512", "lb-768", "lb-1k"];
 /// Its rivals, each with the LB+-Tree whose leaves are as large.

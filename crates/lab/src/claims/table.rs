@@ -1,8 +1,8 @@
 //! The claims: one row each, in the order of the papers.
 
 use super::rules::{
-    alike_searches, all_steps_from_roart, dense_inserts, dense_inserts_of_two, dividing_inserts, dividing_inserts_of_two, faster_deletes, faster_inserts,
-    faster_inserts_than_cdds, faster_inserts_without_misses, faster_than_others, faster_updates, fastest_at_every_size, fewer_flushes,
+    NV_STUDY, alike_searches, all_steps_from_roart, dense_inserts, dense_inserts_of_two, dividing_inserts, dividing_inserts_of_two, faster_deletes,
+    faster_inserts, faster_inserts_than_cdds, faster_inserts_without_misses, faster_than_others, faster_updates, fastest_at_every_size, fewer_flushes,
     fewer_flushes_and_slower, fewer_misses, fewer_splits, flat_reads, flushed_store, gap_over_latency, inserts_alone, inserts_among_lookups,
     inserts_for_a_split, larger_changes, larger_inserts, larger_nodes, leaf_alone, leaf_sizes, led_inserts, led_searches, led_tail, lookups_among_inserts,
     metadata_share, mixed_latency, mixes, moved_entries, naive_header, other_operations, overall_range, random_inserts, rebuild_by_size, rebuild_by_threads,
@@ -11,9 +11,6 @@ use super::rules::{
 };
 use super::{COUNT_TOLERANCE, Row, Rule, TIME_TOLERANCE};
 use crate::result::{Verdict, metric};
-
-/// NV-Tree and its rivals in all sizes of their nodes.
-const NV_STUDY: &[&str] = &["nv", "nv-1k", "nv-2k", "nv-4k", "lcb", "lcb-1k", "lcb-2k", "lcb-4k", "cdds", "cdds-1k", "cdds-2k", "cdds-4k"];
 
 /// Every claim.
 pub(super) const ROWS: &[Row] = &[

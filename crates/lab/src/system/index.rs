@@ -9,7 +9,7 @@ use crate::Error;
 use crate::plan::KeyKind;
 use everleaf_index::record::Record;
 use everleaf_index::{Direction, Entry, Key, OrderedIndex, Recovery, Trace, registry};
-use everleaf_pmem::{Counters, Counts, Hardware, Pool, PoolOptions, WORD, htm};
+use everleaf_pmem::{Counters, Hardware, Pool, PoolOptions, WORD, htm};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 use std::path::PathBuf;
@@ -261,14 +261,8 @@ impl<K: Class + ?Sized> Instance for Open<K> {
         Ok(Space { pool_bytes: self.entry.persistent.then_some(bytes), leaves: Some(self.index.stats().leaves) })
     }
 
-    fn counts(&self) -> Option<Counts> {
-        self.pool.medium().counters().map(Counters::totals)
-    }
-
-    fn reset_counts(&self) {
-        if let Some(counters) = self.pool.medium().counters() {
-            counters.reset();
-        }
+    fn counters(&self) -> Option<&Counters> {
+        self.pool.medium().counters()
     }
 
     fn touch_ahead(&self, leaves: u64) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
 use super::{Capabilities, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
 use crate::Error;
 use everleaf::{Direction, Namespace, Options, Store};
-use everleaf_pmem::{Counters, Counts, Pool};
+use everleaf_pmem::{Counters, Pool};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,14 +93,8 @@ impl Instance for Open {
         Ok(Space { pool_bytes: Some(self.store.fill().used as u64), leaves: Some(self.leaves_and_splits().0) })
     }
 
-    fn counts(&self) -> Option<Counts> {
-        self.store.pool().medium().counters().map(Counters::totals)
-    }
-
-    fn reset_counts(&self) {
-        if let Some(counters) = self.store.pool().medium().counters() {
-            counters.reset();
-        }
+    fn counters(&self) -> Option<&Counters> {
+        self.store.pool().medium().counters()
     }
 
     fn marks(&self) -> Option<Marks> {
