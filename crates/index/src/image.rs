@@ -27,6 +27,8 @@ use std::sync::atomic::{
 const CHECK: usize = 0;
 const WORDS: usize = 1;
 const HEADER: usize = 2;
+/// Words that are checked at once.
+const PIECE: usize = 512;
 
 /// Lets writes through until the index is closed.
 #[derive(Default)]
@@ -101,19 +103,21 @@ pub(crate) fn block<M: Medium>(pool: &Pool<M>, slot: &Word) -> Option<(u64, usiz
 fn seal(content: &[u64]) -> Vec<u64> {
     let mut words = vec![0, (HEADER + content.len()) as u64];
     words.extend(content);
-    words[CHECK] = check_of(&words);
+    words[CHECK] = append(0, &words[WORDS..]).into();
     words
 }
 
 fn read<M: Medium>(pool: &Pool<M>, block: Off<Word>) -> Option<Vec<u64>> {
     let header = pool.words(block, HEADER)?;
     let words = pool.words(block, usize::try_from(header[WORDS].get()).ok()?)?;
-    let words: Vec<u64> = words.iter().map(Word::get).collect();
-    (words.len() >= HEADER && words[CHECK] == check_of(&words)).then(|| words[HEADER..].to_vec())
+    let (_, content) = words.split_at_checked(HEADER)?;
+    // Checked before it is copied: how much there is may be what is damaged.
+    let check = words[WORDS..].chunks(PIECE).fold(0, |check, piece| append(check, &piece.iter().map(Word::get).collect::<Vec<_>>()));
+    (words[CHECK].get() == check.into()).then(|| content.iter().map(Word::get).collect())
 }
 
-fn check_of(words: &[u64]) -> u64 {
-    crc32c::crc32c(bytemuck::cast_slice(&words[WORDS..])).into()
+fn append(check: u32, words: &[u64]) -> u32 {
+    crc32c::crc32c_append(check, bytemuck::cast_slice(words))
 }
 
 #[cfg(test)]

@@ -433,7 +433,19 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// Looks at a latched leaf that is about to be given up, or divided: who believes it then would write elsewhere what it says, and no damage would be found
     /// any more. As at opening, which reads few records, and stores nothing where nothing is wrong.
     fn examine(&self, leaf: &L) -> Result<(), Error> {
-        leaf.recover(&self.pool)
+        leaf.recover(&self.pool)?;
+        if K::WHOLE || !L::Structure::FENCED {
+            return Ok(());
+        }
+        // What all heads leave out is not looked at there, and a copy would leave out something else.
+        let mut entries = Vec::with_capacity(L::CAPACITY);
+        leaf.entries(&mut entries);
+        match entries.first() {
+            Some(Entry { head, value }) if K::rehead(&self.pool, leaf.skip(), *head, *value)? != *head => {
+                Err(self.damage(leaf, "a leaf whose heads leave out other bytes than it says"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn damage(&self, leaf: &L, what: &'static str) -> Error {

@@ -124,6 +124,18 @@ fn a_line_that_is_not_counted_right_is_not_changed() {
     open(&pool).unwrap().check().unwrap();
 }
 
+/// Those behind it, which nothing is wrong with, were in no list any more.
+#[test]
+fn a_leaf_that_has_become_zeroes_is_not_loaded() {
+    let pool = pool();
+    let (index, _, leaves) = three_leaves(&pool);
+    words(&pool, leaves[0]).iter().for_each(|word| pool.store(word, 0, Relaxed));
+    let refused = index.bulk_load(&mut (0..10).map(|n| (n, value(n))), FILL).unwrap_err();
+    assert!(refused.to_string().contains("none comes behind it"), "{refused}");
+    let (low, high) = (CAPACITY * 3 / 4, CAPACITY * 3 / 4 * 3);
+    assert!((low..high).all(|n| index.get(&(n * 10)).unwrap() == Some(value(n))));
+}
+
 /// It was loaded over what was there.
 #[test]
 fn a_leaf_that_seems_to_be_empty_is_not_loaded() {

@@ -10,6 +10,7 @@
 //! ```
 
 use crate::Key;
+use crate::record::KEY_SIZE_MAX;
 use everleaf_pmem::WORD;
 use std::borrow::Borrow;
 
@@ -57,7 +58,7 @@ impl<K: Key + ?Sized> Image<K> {
             let (low, after) = match K::WHOLE {
                 true => (K::restore(*first, &[]), after),
                 false => {
-                    let length = usize::try_from(*first).ok()?;
+                    let length = usize::try_from(*first).ok().filter(|length| *length <= KEY_SIZE_MAX)?;
                     let (low, after) = after.split_at_checked(length.div_ceil(WORD))?;
                     (K::restore(0, bytemuck::cast_slice::<u64, u8>(low).get(..length)?), after)
                 }

@@ -4,7 +4,7 @@ use super::image::Image;
 use super::leaf::{self, Birth, Entry, LeafLayout};
 use super::log::{self, Log, Logs};
 use super::router::{Build, Router, Target};
-use super::structure::Structure;
+use super::structure::{Structure, flush};
 use super::waypoints::{Waypoints, list};
 use super::{Selective, TreeRoot};
 use crate::counter::Counter;
@@ -278,8 +278,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Ok(());
         }
         let held = self.hold(K::LOWEST);
+        let expect_only = || match (is_only(held.leaf), self.router.fences_of(K::LOWEST).high) {
+            (true, None) => Ok(()),
+            (true, Some(_)) => Err(self.damage(held.leaf, "a leaf that says that none comes behind it")),
+            (false, _) => Err(not_empty()),
+        };
         // In this order: a count that is damaged may say that the leaf is empty.
-        if let Err(error) = self.examine(held.leaf).and_then(|()| if is_only(held.leaf) { Ok(()) } else { Err(not_empty()) }) {
+        if let Err(error) = self.examine(held.leaf).and_then(|()| expect_only()) {
             held.lock.release_unchanged();
             return Err(error);
         }
@@ -372,7 +377,7 @@ impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
         let skip = next.filter(|_| L::Structure::FENCED).map_or(0, |next| last.low.borrow().shared(next.low.borrow()));
         let entries: Vec<Entry> = last.entries.iter().map(|(key, value)| Entry { head: key.borrow().head(skip), value: *value }).collect();
         last.leaf.build(pool, &Birth { next: next.map_or(0, |next| next.leaf.off().link()), low: last.low_word, skip }, &entries)?;
-        self.leaves.push(last.leaf.flush());
+        self.leaves.push(flush(last.leaf));
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use super::router::{Fences, Router};
 use super::structure::{Structure, flush};
 use super::{Held, Selective};
 use crate::{Error, Key, Relocated};
-use everleaf_pmem::{Durable, Medium, Off, schedule};
+use everleaf_pmem::{Durable, Medium, Off, Word, schedule};
 use std::borrow::Borrow;
 
 /// How often to try a leaf that others are at.
@@ -32,11 +32,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             let Held { off, leaf, lock } = self.hold(key);
             // The leaf is latched, so its fences stand.
             let Fences { low, high } = self.router.fences_of(key);
-            let fence = match K::read_fence(&self.pool, leaf.low()) {
-                Ok((_, fence)) => fence.map(|(fence, _)| fence),
+            // Where it lies is in the leaf; nobody need read it.
+            let link = if K::WHOLE { 0 } else { leaf.low() };
+            let fence = match Off::<Word>::from_link(link) {
+                Ok(fence) => Some(fence).filter(|fence| !fence.is_null()),
                 Err(error) => {
                     lock.release_unchanged();
-                    return Err(error);
+                    return Err(error.into());
                 }
             };
             if attempts == 0 || !is_leaving(off) && !fence.is_some_and(|fence| is_leaving(fence.bytes())) {

@@ -15,9 +15,10 @@
 //! the longest way between two that do not. (Those of LB+-Tree are believed: there, one that names a leaf which has been freed and used again spoils the tree
 //! that is rebuilt, and taking a leaf out of the list takes one write more, to be ordered before it.)
 //!
-//! All leaves are waypoints with the same chance, however the tree has grown: of the leaves that lie where one may be, the n-th becomes one with the chance
-//! that is its share, in the place of any other (Vitter, "Random Sampling with a Reservoir"). So the longest way between two of 64 is about a fourteenth of the
-//! list.
+//! Of the leaves that lie where one may be, the n-th that comes becomes one with the chance that is its share, in the place of any other (Vitter, "Random
+//! Sampling with a Reservoir"). So, where leaves stay where they were made, all are waypoints with the same chance, however the tree has grown, and the longest
+//! way between two of 64 is about a fourteenth of the list. Where splits put two leaves in the place of one, half of those that come are looked at, and waypoints
+//! are lost with their leaves; so they are with leaves that merge or move.
 
 use super::Selective;
 use super::leaf::LeafLayout;
