@@ -348,6 +348,19 @@ impl Budget {
                 merge: and(of_levels(2), change),
             };
         }
+        if entry.name.starts_with("skip") {
+            // A node, and the word that leads to it. It may take a slab.
+            return Self {
+                insert: Vec::new(),
+                insert_lines: 0.0,
+                update: vec![cost(1, 1)],
+                remove: Vec::new(),
+                without_room: None,
+                cheapest_split: vec![cost(2, 2)],
+                split: cost(2 + 1, 2 + 1),
+                merge: cost(1, 1),
+            };
+        }
         panic!("no budget for {}", entry.name);
     }
 }

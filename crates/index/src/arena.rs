@@ -5,6 +5,7 @@
 
 use bytemuck::Zeroable;
 use everleaf_pmem::huge::Zeroes;
+use parking_lot::Mutex;
 use std::sync::OnceLock;
 
 /// Grows by chunks: the first has `FIRST` things, a power of two, each other one twice as many as the one before it.
@@ -60,6 +61,28 @@ impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
     pub(crate) fn left_in_chunk(&self, number: usize) -> usize {
         let (chunk, at) = Self::place(number);
         (1 << chunk) - at
+    }
+}
+
+/// Numbers of an arena that serve: those that have been given back come first.
+pub(crate) struct Numbers(Mutex<(u32, Vec<u32>)>);
+
+impl Numbers {
+    /// The lowest that is handed out.
+    pub(crate) fn from(first: u32) -> Self {
+        Self(Mutex::new((first, Vec::new())))
+    }
+
+    pub(crate) fn take(&self) -> u32 {
+        let (next, free) = &mut *self.0.lock();
+        free.pop().unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        })
+    }
+
+    pub(crate) fn give(&self, number: u32) {
+        self.0.lock().1.push(number);
     }
 }
 

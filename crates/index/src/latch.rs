@@ -199,12 +199,23 @@ impl Latch {
     /// Begins a new life of what the latch guards; false, and nothing, if it lives already: it must be new, or have been given up.
     #[must_use]
     pub(crate) fn revive(&self) -> bool {
+        self.begin_again(0).is_some()
+    }
+
+    /// The same, locked, for what is not ready to be read; `None` if it lives already.
+    pub(crate) fn revive_locked(&self) -> Option<Locked<'_>> {
+        self.begin_again(LOCKED).map(|version| Locked { latch: self, version })
+    }
+
+    /// The version with which the new life begins.
+    fn begin_again(&self, held: u64) -> Option<u64> {
         let version = self.0.load(Ordering::Relaxed);
+        let begun = raised(version & !OBSOLETE | BEGUN);
         let dead = version == 0 || version & OBSOLETE != 0;
-        let revived = dead && self.0.compare_exchange(version, raised(version & !OBSOLETE | BEGUN), Ordering::Release, Ordering::Relaxed).is_ok();
+        let revived = dead && self.0.compare_exchange(version, begun | held, Ordering::Release, Ordering::Relaxed).is_ok();
         // Nor does anybody see a store of the new life without seeing that the old one has ended.
         fence(Ordering::Release);
-        revived
+        revived.then_some(begun)
     }
 
     /// Locks what has not begun, and begins; `None` if it has begun.

@@ -20,6 +20,7 @@ mod registry;
 mod scan;
 pub mod selective;
 mod shift;
+mod skip;
 mod strings;
 mod volatile;
 

@@ -7,6 +7,7 @@ use crate::pf::{self, Pf};
 use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
 use crate::selective::{AnyRouter, FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Selective, WbLeaf};
+use crate::skip::Skip;
 use crate::{Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Medium, Pool, Reach, schedule};
 use std::num::NonZeroU64;
@@ -98,7 +99,7 @@ pub(crate) fn in_shares<T: Sync, R: Send>(items: &[T], threads: usize, work: imp
     let (mine, others) = items.split_at(share);
     let work = &work;
     std::thread::scope(|scope| {
-        let workers: Vec<_> = others.chunks(share).map(|share| scope.spawn(move || work(share))).collect();
+        let workers: Vec<_> = others.chunks(share.max(1)).map(|share| scope.spawn(move || work(share))).collect();
         let mut done = vec![work(mine)?];
         for worker in workers {
             done.push(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
@@ -207,6 +208,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         pf::<K, M, pf::Pointers>("roart", "ROART with arrays of up to 64 words", pf::RECORDS),
         bz::<K, M>("bztree-4", "BzTree with nodes of 4 entries: for exhaustive checking", 4),
         bz::<K, M>("bztree", "BzTree with nodes of 1 KiB", 42),
+        skip::<K, M, 1>("skip-2", "a skip list with a tower for every second node: for exhaustive checking"),
+        skip::<K, M, 2>("skip", "a divided skip list, its towers in DRAM"),
         Entry {
             name: "volatile",
             summary: "B+-tree in DRAM, the baseline",
@@ -350,6 +353,18 @@ fn bz<K: Key + ?Sized, M: Medium>(name: &'static str, summary: &'static str, cap
         leaf_capacity: capacity,
         creator: |entry, pool, root| Ok(Box::new(Bz::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?)),
         opener: |entry, pool, root, recovery| Ok(Box::new(Bz::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
+    }
+}
+
+/// The skip list.
+fn skip<K: Key + ?Sized, M: Medium, const RARE: u32>(name: &'static str, summary: &'static str) -> Entry<K, M> {
+    Entry {
+        name,
+        summary,
+        persistent: true,
+        leaf_capacity: 1,
+        creator: |entry, pool, root| Ok(Box::new(Skip::<K, M, RARE>::create(pool, root, entry.name)?)),
+        opener: |entry, pool, root, recovery| Ok(Box::new(Skip::<K, M, RARE>::open(pool, root, entry.name, recovery)?)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The volatile baseline: a B+-tree in DRAM with sorted leaves, on the same router. What persistence costs is measured against it.
 
-use crate::arena::Arena;
+use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
 use crate::scan::{next_bound, scan_leaves, scan_target, with_key};
@@ -14,7 +14,6 @@ use everleaf_pmem::schedule::{
     atomic::{AtomicU32, AtomicU64},
 };
 use everleaf_pmem::{Medium, Off, Pool, probe};
-use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
@@ -30,16 +29,10 @@ pub(crate) struct Tree<K: Key + ?Sized, M: Medium> {
     pool: Arc<Pool<M>>,
     router: Olc<K, FANOUT>,
     leaves: Arena<Leaf, 16>,
-    free: Mutex<Free>,
+    numbers: Numbers,
     keys: Counter,
     leaf_count: Counter,
     splits: Counter,
-}
-
-#[derive(Default)]
-struct Free {
-    next: u32,
-    numbers: Vec<u32>,
 }
 
 /// Entries in ascending order; changed in place under the latch.
@@ -136,10 +129,9 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         let leaves = Arena::new();
         let first: &Leaf = leaves.get_or_make(0);
         assert!(first.latch.revive(), "a latch of zeroes has not begun");
-        let free = Mutex::new(Free { next: 1, numbers: Vec::new() });
         let (keys, leaf_count, splits) = (Counter::default(), Counter::default(), Counter::default());
         leaf_count.add(1);
-        Self { pool: pool.clone(), router: Olc::build(&[(K::LOWEST.to_owned(), 0)]), leaves, free, keys, leaf_count, splits }
+        Self { pool: pool.clone(), router: Olc::build(&[(K::LOWEST.to_owned(), 0)]), leaves, numbers: Numbers::from(1), keys, leaf_count, splits }
     }
 
     #[inline(always)]
@@ -148,13 +140,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
     }
 
     fn take(&self) -> (u64, &Leaf) {
-        let number = {
-            let mut free = self.free.lock();
-            free.numbers.pop().unwrap_or_else(|| {
-                free.next += 1;
-                free.next - 1
-            })
-        };
+        let number = self.numbers.take();
         let leaf = self.leaves.get_or_make(number as usize);
         assert!(leaf.latch.revive(), "a number serves one leaf at a time");
         (u64::from(number), leaf)
@@ -275,7 +261,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         right_lock.release_obsolete();
         self.leaf_count.add(-1);
         schedule::drain();
-        self.free.lock().numbers.push(numbers[1] as u32);
+        self.numbers.give(numbers[1] as u32);
         Ok(())
     }
 }

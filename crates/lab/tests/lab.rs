@@ -285,9 +285,9 @@ fn recovery_and_space() {
         Case { workload: Workload { phases: Vec::new(), ..workload::find("search").unwrap() }, parameters }
     };
     for key in [KeyKind::Integer, KeyKind::Bytes(20)] {
-        let systems = ["isle", "wb", "ever", "nv", "fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree", "store", "volatile"];
+        let systems = ["isle", "wb", "ever", "nv", "fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree", "skip", "store", "volatile"];
         let results = run(plan(&systems, vec![at(Measure::Recovery, key), at(Measure::Space, key)]));
-        for system in systems[..12].iter().copied().chain(["store:ever"]) {
+        for system in systems[..13].iter().copied().chain(["store:ever"]) {
             for name in [metric::RECOVERY, metric::RECOVERY_IN_FULL, metric::REOPENING, metric::REOPENING_IN_FULL] {
                 assert!(figure(&results, system, "reopen", name) > 0.0, "{system}: {name}");
             }

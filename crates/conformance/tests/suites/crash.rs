@@ -25,7 +25,8 @@ fn worlds() -> impl Iterator<Item = Box<dyn Suite>> {
 /// Those with leaves that are not so large that everything takes long to read again for every image, each on one router: routers are in DRAM. A world that
 /// takes as long as all others together shows with one class of keys what it has to show.
 fn small_worlds() -> impl Iterator<Item = Box<dyn Suite>> {
-    let is_small = |name: &str| ["-4/", "p-art/", "-64", "-128", "-192", "s-256", "x128", "x192", "pool", "store"].iter().any(|small| name.contains(small));
+    let is_small =
+        |name: &str| ["-4/", "skip-2/", "p-art/", "-64", "-128", "-192", "s-256", "x128", "x192", "pool", "store"].iter().any(|small| name.contains(small));
     let is_left_out = |name: &str| name.contains("-packed") || name.contains("-olc") || ["ever-128/bytes", "bztree-4/u64"].contains(&name);
     worlds().filter(move |suite| is_small(&suite.name()) && !is_left_out(&suite.name()))
 }

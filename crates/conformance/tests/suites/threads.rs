@@ -41,6 +41,7 @@ fn threads_crash_on_the_store() {
         ("p-art", 10),
         ("roart-4", 10),
         ("bztree-4", 10),
+        ("skip-2", 10),
     ] {
         run(Store { index }, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }

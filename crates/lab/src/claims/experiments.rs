@@ -46,6 +46,8 @@ impl FromStr for Scale {
 pub(super) const PAPERS_SIZE: usize = 1;
 /// Phases of as many inserts each into a loaded tree: the paper has 50 to 300 thousand.
 pub(super) const STRETCHES: [&str; 3] = ["insert", "insert 2", "insert 3"];
+/// What of db_bench LB+-Tree's paper runs in X-Engine, and the phase of each.
+pub(super) const ENGINE: [(&str, &str); 3] = [("readrandom", "search"), ("fillseq", "insert"), ("fillrandom", "insert")];
 /// Fewest keys whose reads are counted: enough for leaves of 4 KiB to be many.
 const READ_KEYS_MIN: u64 = 20_000;
 /// Slow memory as Isle-Tree's paper emulates it.
@@ -216,6 +218,11 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
     let lookups = |name| some(n / 20, Phase { distribution: Distribution::Random, ..phase(name, SEARCH) });
     let reads = workload("reads", filled(0.7), vec![lookups("search"), lookups("search 2"), lookups("search 3"), some(n / 20, phase("delete", DELETE))]);
     let rebuilt = [1, 2].map(|threads| case(workload("rebuild", filled(0.7), Vec::new()), threads, Measure::Recovery));
+    let engine = |name, threads| Case {
+        workload: crate::workload::find(name).expect("one of db_bench"),
+        parameters: Parameters { key: KeyKind::Bytes(8), value_bytes: 20, threads, ..parameters(n / 4, 0, Measure::Time) },
+    };
+    let engines = [1, 2].into_iter().flat_map(|threads| ENGINE.map(|(name, _)| engine(name, threads)));
     let served = Case {
         workload: workload("clients", Some(RANDOM), vec![some(n / 80, phase("insert", INSERT)), some(n / 80, phase("search", SEARCH))]),
         parameters: Parameters { key: KeyKind::Bytes(20), threads: 2, ..parameters(n / 40, 0, Measure::Time) },
@@ -257,6 +264,13 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
             &["server:lb", "server:wb-256", "server:fp-256"],
             vec![served],
             Some((Shape::Bars, "phase", metric::MEAN)),
+        ),
+        experiment(
+            "lb-engine",
+            "db_bench in a store, on a tree and on a skip list",
+            &["store:lb", "store:skip"],
+            engines.collect(),
+            Some((Shape::Bars, "workload", metric::MEAN)),
         ),
         experiment(
             "lb-rebuild",

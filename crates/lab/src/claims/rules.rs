@@ -1,7 +1,7 @@
 //! Rules of their own: claims that are more than one metric of some systems.
 
 use super::evidence::{Evidence, Figure, Finding, Judgement, Part, Wanted};
-use super::experiments::{PAPERS_SIZE, STRETCHES};
+use super::experiments::{ENGINE, PAPERS_SIZE, STRETCHES};
 use super::{COUNT_TOLERANCE, Ranges, TIME_TOLERANCE};
 use crate::raw::{FLUSHED_LINE, STORE};
 use crate::result::{Measurement, metric};
@@ -418,6 +418,23 @@ pub(super) fn rebuild_by_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
     let ratio = time(2)?.by(&time(1)?)?;
     let ours = format!("{:.1} ms with one thread; with two {}", time(1)?.figure()?.median * 1e3, ratio.show(2, " of that"));
     Some(Judgement::new(true, ours).cannot_compare())
+}
+
+/// How many times as long the store takes on a skip list.
+fn in_an_engine(evidence: &Evidence<'_>, count: u16, ranges: [(f64, f64); 3]) -> Option<Judgement> {
+    let part = |((workload, phase), (low, high))| {
+        let time = |system| evidence.rounds_of(["lb-engine", workload, phase, metric::MEAN], system, threads(count));
+        Some(Part::ratio(format!("{workload}: store:skip"), "store:lb", time("store:skip")?.by(&time("store:lb")?)?, Wanted::ratio(low, high, TIME_TOLERANCE)))
+    };
+    Some(Judgement::of(&ENGINE.into_iter().zip(ranges).map(part).collect::<Option<Vec<_>>>()?))
+}
+
+pub(super) fn in_an_engine_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
+    in_an_engine(evidence, 1, [(1.31, 1.54), (1.44, 1.8), (1.46, 1.83)])
+}
+
+pub(super) fn in_an_engine_by_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
+    in_an_engine(evidence, 2, [(1.25, 1.4), (1.35, 1.64), (1.28, 1.46)])
 }
 
 pub(super) fn served(evidence: &Evidence<'_>) -> Option<Judgement> {

@@ -69,7 +69,7 @@ fn is_about_transactions(name: &str) -> bool {
 /// Trees of which every node persists are read as they are.
 fn leaves_image<K: Class + ?Sized>(name: &str) -> bool {
     let is_one_of = |families: &[&str]| families.iter().any(|family| name.strip_prefix(family).is_some_and(|size| size.is_empty() || size.starts_with('-')));
-    !(K::WHOLE && is_one_of(&["ever"]) || is_one_of(&["fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree"]))
+    !(K::WHOLE && is_one_of(&["ever"]) || is_one_of(&["fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree", "skip"]))
 }
 
 impl Class for u64 {

@@ -6,7 +6,8 @@ use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const INDEXES: [&str; 15] = ["isle", "ever", "nv", "fp", "lb", "wb", "isle-packed", "fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree"];
+const INDEXES: [&str; 16] =
+    ["isle", "ever", "nv", "fp", "lb", "wb", "isle-packed", "fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree", "skip"];
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 

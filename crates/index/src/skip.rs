@@ -1,0 +1,699 @@
+//! A divided skip list: its lowest level is a linked list in persistent memory, and what leads there is in DRAM (the baseline of J. Liu, S. Chen and L. Wang,
+//! "LB+-Trees: Optimizing Persistent Index Performance on 3DXPoint Memory", PVLDB 13(7), 2020; W. Pugh, "Skip Lists: A Probabilistic Alternative to Balanced
+//! Trees", CACM 33(6), 1990).
+//!
+//! ```text
+//! level 2    head ------------------------------> tower                        DRAM
+//! level 1    head -----------> tower -----------> tower ----------> tower      DRAM
+//!              |                 |                  |                 |
+//! level 0     root -> n -> n --> n ----> n -------> n -> n -> n ----> n        persistent
+//! ```
+//!
+//! A node has one entry, and every fourth a tower above it, of one more level every fourth time. The root block links the first node; a node is
+//!
+//! | byte | word |
+//! |---|---|
+//! | 0 | link of the next node, 0 at the end |
+//! | 8 | head of the key |
+//! | 16 | value |
+//!
+//! in a block of 32 bytes, so no node lies in two lines. A tower is one line: its latch, its node, the head of that node's key, and a number of the next tower
+//! on each of its levels.
+//!
+//! 1. the list holds every entry once, in the order of the keys; nothing else persists;
+//! 2. the *segment* of a tower are the nodes from its own to the one before the next tower's; that of the head begins with the first node. The latch of a tower
+//!    guards the words by which its segment hangs together, the values in it, and which tower is next on each of its levels;
+//! 3. a latch is free only when all that it guards is durable: so what a reader has read between two equal versions cannot be taken back by a crash (durable
+//!    linearizability), and who inserts behind an entry knows that a crash leaves it;
+//! 4. whoever has the latch of a tower waits for none but those of towers to the left.
+//!
+//! # Changes, in the segment of a latched tower
+//!
+//! - **Insert**: 1. a node, with the next one in it; flush, fence. A crash forgets it: nobody can reach it. 2. The word that leads there := the node; flush,
+//!   fence. 3. If the node is to have a tower, that becomes the next one of the latched tower, which ends the segment there; then, with its own latch alone,
+//!   of a tower on each level above.
+//! - **Update**: the value; flush, fence.
+//! - **Removal**: the word that leads to the node := the next one; flush, fence. Then the node may be used again. A node with a tower is led to by the segment
+//!   before: its tower is latched, taken away on each level from the top down, and at last the one before it is latched, too, whose segment goes on with what is
+//!   left.
+//! - **Relocation**: a copy of a node; flush, fence. The word that leads to the node := the copy; flush, fence.
+//! - **Bulk load**: all nodes, one fence; then the root block leads to the first.
+//!
+//! Each is one word for a crash: before it is durable all is as before, afterwards nothing is missing. What nobody reaches then is free memory. Whether a node
+//! has a tower, and how high, is drawn from where it lies: that is known again after a crash, is as good as a throw of dice, and no two threads meet in drawing.
+//!
+//! # Readers
+//!
+//! They take no lock. What leads them down is believed only at the end, where a tower was alive and not beyond the key, and the next one was, at one version of
+//! its latch: whatever way has led there, the key belongs to that segment. The same holds for the tower that comes before one on a level above.
+//!
+//! # What is ours
+//!
+//! The paper says how the list is divided, and no more. Lists without latches mark links of entries that are deleted, before they are unlinked, and keep a reader
+//! from what a crash takes back by a flush of the link that led there. With latches of segments there is nothing in between, and recovery takes nothing away.
+
+mod open;
+mod relocate;
+
+use crate::arena::{Arena, Numbers};
+use crate::counter::Counter;
+use crate::image::Gate;
+use crate::latch::{Latch, Locked, Restart};
+use crate::scan::{LeafRead, bound_behind, scan_leaves, scan_target, with_key};
+use crate::selective::When;
+use crate::selective::leaf::Entry;
+use crate::selective::router::Target;
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
+use bytemuck::Zeroable;
+use everleaf_pmem::schedule::{
+    self,
+    atomic::{AtomicU32, AtomicU64},
+};
+use everleaf_pmem::{Medium, Off, Pool, Word, resident};
+use std::cmp::Ordering as Order;
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+resident! {
+    /// The root block of a list.
+    struct ListRoot {
+        /// Link of the first node.
+        first: Word,
+        reserved: [Word; 7],
+    }
+}
+
+resident! {
+    /// See the module documentation.
+    struct Node {
+        next: Word,
+        head: Word,
+        value: Word,
+    }
+}
+
+/// Size of the block of a node, and what its offset is a multiple of.
+const NODE: u64 = 32;
+/// Levels of towers; what is left of a line. With more than 4^10 nodes for each tower on the highest, searches begin there with more steps.
+const LEVELS: usize = 10;
+/// The tower that leads to the first node, and has no key.
+const HEAD: u32 = 0;
+/// Entries that a scan gathers at once, if there are as many: segments are short.
+const GATHERED: usize = 32;
+/// So many nodes are followed before it is looked whether they are still those of a segment.
+const STEPS: usize = 64;
+
+/// See the module documentation. All zeroes, it does not live.
+#[derive(Zeroable)]
+#[repr(C, align(64))]
+struct Tower {
+    latch: Latch,
+    /// Of the key of its node.
+    head: AtomicU64,
+    /// Where its node lies, in bytes, and in what is 0 of that, the number of its levels.
+    node: AtomicU64,
+    /// By level; 0 at the end, the head being behind none.
+    next: [AtomicU32; LEVELS],
+}
+
+impl Tower {
+    fn node(&self) -> Off<Node> {
+        Off::new(self.node.load(Relaxed) & !(NODE - 1))
+    }
+
+    fn levels(&self) -> usize {
+        (self.node.load(Relaxed) % NODE) as usize
+    }
+
+    fn set_node(&self, node: Off<Node>, levels: usize) {
+        self.node.store(node.bytes() | levels as u64, Relaxed);
+    }
+}
+
+/// A tower, and the version of its latch at which something was found out about it.
+struct Reached<'a> {
+    number: u32,
+    tower: &'a Tower,
+    version: u64,
+}
+
+/// A node, and the word of its segment that leads to it: none does to the first of a tower.
+struct Place<'a> {
+    slot: Option<&'a Word>,
+    off: Off<Node>,
+    node: &'a Node,
+}
+
+/// Where a key is, or belongs.
+enum Found<'a> {
+    Entry(Place<'a>, NonZeroU64),
+    Gap(&'a Word),
+}
+
+/// Why an attempt has ended.
+enum Stop {
+    /// Somebody was faster.
+    Restart,
+    /// What was read counts, and says so.
+    Failed(Error),
+}
+
+impl From<Restart> for Stop {
+    fn from(Restart: Restart) -> Self {
+        Self::Restart
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<everleaf_pmem::Error> for Stop {
+    fn from(error: everleaf_pmem::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// See the module documentation. Of 2^`RARE` nodes one has a tower.
+pub(crate) struct Skip<K: Key + ?Sized, M: Medium, const RARE: u32> {
+    pool: Arc<Pool<M>>,
+    root: Off<ListRoot>,
+    towers: Arena<Tower, 64>,
+    numbers: Numbers,
+    /// Levels that any tower has had: where searches begin.
+    levels: AtomicUsize,
+    keys: Counter,
+    gate: Gate,
+    _key: PhantomData<fn(&K)>,
+}
+
+/// The nodes of a segment, or of a list.
+struct Segment<'a, M: Medium> {
+    pool: &'a Pool<M>,
+    first: Option<Off<Node>>,
+    /// The word that leads to the next one.
+    slot: Option<&'a Word>,
+    end: Off<Node>,
+}
+
+impl<'a, M: Medium> Iterator for Segment<'a, M> {
+    type Item = Result<Place<'a>, Error>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (slot, off) = match self.first.take() {
+            Some(off) => (None, off),
+            None => match self.slot?.get() {
+                0 => return None,
+                link => match Off::from_link(link) {
+                    Ok(off) if off == self.end => return None,
+                    Ok(off) => (self.slot, off),
+                    Err(error) => return Some(Err(error.into())),
+                },
+            },
+        };
+        Some(node_at(self.pool, off).map(|node| {
+            self.slot = Some(&node.next);
+            Place { slot, off, node }
+        }))
+    }
+}
+
+#[inline(always)]
+fn node_at<M: Medium>(pool: &Pool<M>, off: Off<Node>) -> Result<&Node, Error> {
+    match pool.get(off) {
+        Some(node) if off.bytes().is_multiple_of(NODE) => Ok(node),
+        _ => Err(damage(off, "a node does not lie in the pool")),
+    }
+}
+
+fn damage(at: Off<Node>, what: &'static str) -> Error {
+    everleaf_pmem::Error::corrupt(at.bytes(), what).into()
+}
+
+impl Place<'_> {
+    #[inline(always)]
+    fn value(&self) -> Result<NonZeroU64, Error> {
+        NonZeroU64::new(self.node.value.get()).ok_or_else(|| damage(self.off, "a node without a value"))
+    }
+
+    fn entry(&self) -> Result<Entry, Error> {
+        Ok(Entry { head: self.node.head.get(), value: self.value()? })
+    }
+}
+
+impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
+    fn root(&self) -> &ListRoot {
+        self.pool.get(self.root).expect("the root block was checked when the list was opened")
+    }
+
+    /// A tower by a number that was handed out.
+    #[inline(always)]
+    fn tower(&self, number: u32) -> &Tower {
+        self.towers.get(number as usize).expect("a number of a tower was handed out with the tower")
+    }
+
+    /// The tower behind one, on a level.
+    #[inline(always)]
+    fn next(&self, tower: &Tower, level: usize) -> Option<(u32, &Tower)> {
+        match tower.next[level].load(Acquire) {
+            HEAD => None,
+            next => Some((next, self.tower(next))),
+        }
+    }
+
+    /// The nodes of the segment of a tower.
+    #[inline(always)]
+    fn segment(&self, number: u32, tower: &Tower) -> Segment<'_, M> {
+        let end = self.next(tower, 0).map_or(Off::NULL, |(_, next)| next.node());
+        match number {
+            HEAD => Segment { pool: &self.pool, first: None, slot: Some(&self.root().first), end },
+            _ => Segment { pool: &self.pool, first: Some(tower.node()), slot: None, end },
+        }
+    }
+
+    /// Levels of the tower of a node that is new there: none, mostly.
+    fn levels_of(off: Off<Node>) -> usize {
+        // The finalizer of SplitMix64.
+        let mixed = (off.bytes() ^ off.bytes() >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31).trailing_zeros() / RARE).min(LEVELS as u32) as usize
+    }
+
+    /// Whether a tower, which need not live, comes before what is sought, or is where it begins.
+    #[inline(always)]
+    fn leads(&self, tower: &Tower, target: Target<'_, K>) -> Result<bool, Stop> {
+        let (key, or_equal) = match target {
+            Target::At(key) => (key, true),
+            Target::Below(key) => (key, false),
+            Target::Last => return Ok(true),
+        };
+        let head = tower.head.load(Relaxed);
+        match key.head(0).cmp(&head) {
+            Order::Equal if !K::WHOLE => self.leads_by_record(tower, key, or_equal),
+            order => Ok(order == Order::Greater || or_equal && order == Order::Equal),
+        }
+    }
+
+    /// The same, where heads are equal. Whoever asks is pinned.
+    fn leads_by_record(&self, tower: &Tower, key: &K, or_equal: bool) -> Result<bool, Stop> {
+        let (head, off) = (tower.head.load(Relaxed), tower.node());
+        let order = node_at(&self.pool, off).and_then(|node| {
+            let value = Place { slot: None, off, node }.value()?;
+            key.compare(&self.pool, 0, head, value)
+        });
+        match order {
+            Ok(order) => Ok(order == Order::Greater || or_equal && order == Order::Equal),
+            Err(error) if !tower.latch.is_dead() && tower.head.load(Relaxed) == head && tower.node() == off => Err(error.into()),
+            Err(_) => Err(Stop::Restart),
+        }
+    }
+
+    /// The last tower of a level that leads to a target, at a version at which it was.
+    #[inline(always)]
+    fn reach(&self, target: Target<'_, K>, level: usize) -> Result<Reached<'_>, Stop> {
+        let (mut number, mut tower) = (HEAD, self.tower(HEAD));
+        for above in (level + 1..self.levels.load(Relaxed)).rev() {
+            while let Some((next, behind)) = self.next(tower, above) {
+                if !self.leads(behind, target)? {
+                    break;
+                }
+                (number, tower) = (next, behind);
+            }
+        }
+        loop {
+            let version = tower.latch.read()?;
+            if number != HEAD && (tower.levels() <= level || !self.leads(tower, target)?) {
+                // Another one, in another life.
+                return Err(Stop::Restart);
+            }
+            match self.next(tower, level) {
+                Some((next, behind)) if self.leads(behind, target)? => (number, tower) = (next, behind),
+                _ => {
+                    tower.latch.validate_unappended(version)?;
+                    return Ok(Reached { number, tower, version });
+                }
+            }
+        }
+    }
+
+    /// What was concluded from a segment, if nothing of it has changed since it was reached.
+    #[inline(always)]
+    fn settled<T>(&self, reached: &Reached<'_>, conclusion: Result<T, Error>) -> Result<T, Stop> {
+        reached.tower.latch.validate_unappended(reached.version)?;
+        Ok(conclusion?)
+    }
+
+    /// Finds a key in its segment.
+    #[inline(always)]
+    fn find(&self, reached: &Reached<'_>, key: &K) -> Result<Found<'_>, Stop> {
+        let mut segment = self.segment(reached.number, reached.tower);
+        for step in 1.. {
+            let Some(place) = segment.next() else { break };
+            let compared = place.and_then(|place| {
+                let Entry { head, value } = place.entry()?;
+                Ok((key.compare(&self.pool, 0, head, value)?, place, value))
+            });
+            match compared {
+                Ok((Order::Greater, ..)) => (),
+                Ok((Order::Equal, place, value)) => return self.settled(reached, Ok(Found::Entry(place, value))),
+                Ok((Order::Less, Place { slot: Some(slot), .. }, _)) => return self.settled(reached, Ok(Found::Gap(slot))),
+                Ok((Order::Less, Place { off, .. }, _)) => return self.settled(reached, Err(damage(off, "a node whose key is not that of its tower"))),
+                Err(error) => return self.settled(reached, Err(error)),
+            }
+            if step % STEPS == 0 {
+                self.settled(reached, Ok(()))?;
+            }
+        }
+        let slot = segment.slot.expect("a segment has a node, or the root block before it");
+        self.settled(reached, Ok(Found::Gap(slot)))
+    }
+
+    /// Tries until nobody is faster. Pinned where keys are in records: whoever is led by one that was replaced meanwhile reads the same key.
+    #[inline(always)]
+    fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+        let _guard = (!K::WHOLE).then(|| self.pool.pin());
+        loop {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Restart) => schedule::spin(),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
+        self.retry(|| {
+            let reached = self.reach(Target::At(key), 0)?;
+            match self.find(&reached, key)? {
+                Found::Entry(_, old) if !when.concerns(true) => Ok(Some(old)),
+                Found::Gap(_) if !when.concerns(false) => Ok(None),
+                Found::Entry(Place { node, .. }, old) => {
+                    let _lock = reached.tower.latch.lock_from(reached.version)?;
+                    self.pool.store(&node.value, value.get(), Release);
+                    self.pool.persist(&node.value);
+                    Ok(Some(old))
+                }
+                Found::Gap(slot) => {
+                    let node = self.pool.alloc::<Node>()?;
+                    let lock = reached.tower.latch.lock_from(reached.version)?;
+                    self.write(&node, slot.get(), Entry { head: key.head(0), value });
+                    let off = self.pool.link(slot, self.pool.seal(node));
+                    self.raise(key, off, &reached, lock);
+                    self.keys.add(1);
+                    Ok(None)
+                }
+            }
+        })
+    }
+
+    /// Writes a node that nobody can reach.
+    fn write(&self, node: &Node, next: u64, Entry { head, value }: Entry) {
+        self.pool.store(&node.next, next, Relaxed);
+        self.pool.store(&node.head, head, Relaxed);
+        self.pool.store(&node.value, value.get(), Relaxed);
+    }
+
+    /// Gives a new node in a latched segment its tower, if it is to have one.
+    fn raise(&self, key: &K, off: Off<Node>, before: &Reached<'_>, lock: Locked<'_>) {
+        let levels = Self::levels_of(off);
+        if levels == 0 {
+            return;
+        }
+        let number = self.numbers.take();
+        let tower = self.towers.get_or_make(number as usize);
+        let own = tower.latch.revive_locked().expect("a number serves one tower at a time");
+        tower.head.store(key.head(0), Relaxed);
+        tower.set_node(off, levels);
+        tower.next[0].store(before.tower.next[0].load(Relaxed), Relaxed);
+        before.tower.next[0].store(number, Release);
+        drop(lock);
+        self.levels.fetch_max(levels, Relaxed);
+        for level in 1..levels {
+            // Damage that is met on the way is for others to tell of: this is as good as done.
+            let linked = self.beside(key, level, |left| {
+                tower.next[level].store(left.next[level].load(Relaxed), Relaxed);
+                left.next[level].store(number, Release);
+            });
+            if linked.is_err() {
+                tower.set_node(off, level);
+                break;
+            }
+        }
+        drop(own);
+    }
+
+    /// Changes, under its latch, the last tower of a level below a key, to whose tower the caller has the latch.
+    fn beside(&self, key: &K, level: usize, mut change: impl FnMut(&Tower)) -> Result<(), Error> {
+        self.retry(|| {
+            let Reached { tower, version, .. } = self.reach(Target::Below(key), level)?;
+            let _lock = tower.latch.lock_from(version)?;
+            change(tower);
+            Ok(())
+        })
+    }
+
+    #[inline(always)]
+    fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.retry(|| {
+            let reached = self.reach(Target::At(key), 0)?;
+            let Found::Entry(place, value) = self.find(&reached, key)? else { return Ok(None) };
+            let lock = reached.tower.latch.lock_from(reached.version)?;
+            match place.slot {
+                Some(slot) => {
+                    self.unlink(slot, &place);
+                    drop(lock);
+                }
+                None => self.take_first(key, &reached, lock, &place)?,
+            }
+            self.keys.add(-1);
+            Ok(Some(value))
+        })
+    }
+
+    /// Takes a node away to which a word of a latched segment leads.
+    fn unlink(&self, slot: &Word, Place { off, node, .. }: &Place<'_>) {
+        self.pool.store(slot, node.next.get(), Release);
+        self.pool.persist(slot);
+        self.pool.retire(*off, &self.pool.pin());
+    }
+
+    /// Takes away a latched tower, and its node.
+    #[cold]
+    fn take_first(&self, key: &K, reached: &Reached<'_>, lock: Locked<'_>, place: &Place<'_>) -> Result<(), Error> {
+        let Reached { number, tower, .. } = *reached;
+        for level in (1..tower.levels()).rev() {
+            self.beside(key, level, |left| {
+                if left.next[level].load(Relaxed) == number {
+                    left.next[level].store(tower.next[level].load(Relaxed), Release);
+                }
+            })?;
+            tower.set_node(place.off, level);
+        }
+        let (left, left_lock, slot) = self.hold_before(key, reached, place)?;
+        self.unlink(slot, place);
+        left.next[0].store(tower.next[0].load(Relaxed), Release);
+        drop(left_lock);
+        lock.release_obsolete();
+        schedule::drain();
+        self.numbers.give(number);
+        Ok(())
+    }
+
+    /// Latches the tower before a latched one, and finds the word in its segment that leads to the node of that.
+    fn hold_before(&self, key: &K, reached: &Reached<'_>, place: &Place<'_>) -> Result<(&Tower, Locked<'_>, &Word), Error> {
+        self.retry(|| {
+            let left = self.reach(Target::Below(key), 0)?;
+            let lock = left.tower.latch.lock_from(left.version)?;
+            let mut segment = self.segment(left.number, left.tower);
+            let is_before = left.tower.next[0].load(Relaxed) == reached.number;
+            let walked = segment.by_ref().try_for_each(|place| place.map(|_| ()));
+            match segment.slot.filter(|slot| is_before && slot.get() == place.off.link()) {
+                Some(slot) if walked.is_ok() => Ok((left.tower, lock, slot)),
+                _ => {
+                    lock.release_unchanged();
+                    walked?;
+                    Err(damage(place.off, "a node that the one before it does not lead to").into())
+                }
+            }
+        })
+    }
+
+    /// The key at which the segment of a tower begins.
+    fn low(&self, number: u32, tower: &Tower) -> Result<K::Owned, Error> {
+        let mut key = K::LOWEST.to_owned();
+        if number != HEAD {
+            let off = tower.node();
+            let value = Place { slot: None, off, node: node_at(&self.pool, off)? }.value()?;
+            K::read(&self.pool, tower.head.load(Relaxed), value, &mut key)?;
+        }
+        Ok(key)
+    }
+
+    /// Where the segment of a tower ends.
+    fn high(&self, tower: &Tower) -> Result<Option<K::Owned>, Error> {
+        self.next(tower, 0).map(|(number, next)| self.low(number, next)).transpose()
+    }
+
+    /// The entries of the segment with which a scan begins or goes on, and if it goes upwards, of some behind it, and what comes then.
+    fn read(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
+        entries.clear();
+        let first = self.reach(scan_target::<K>(from, direction), 0)?;
+        let low = match direction {
+            Direction::Forward => K::Owned::default(),
+            Direction::Reverse => self.settled(&first, self.low(first.number, first.tower))?,
+        };
+        let mut reached = first;
+        loop {
+            for (step, place) in self.segment(reached.number, reached.tower).enumerate() {
+                match place.and_then(|place| place.entry()) {
+                    Ok(entry) => entries.push(entry),
+                    Err(error) => return self.settled(&reached, Err(error)),
+                }
+                if step % STEPS == STEPS - 1 {
+                    self.settled(&reached, Ok(()))?;
+                }
+            }
+            match self.next(reached.tower, 0).filter(|_| direction == Direction::Forward && entries.len() < GATHERED) {
+                Some((number, tower)) => {
+                    let version = tower.latch.read_below(&reached.tower.latch, reached.version)?;
+                    reached = Reached { number, tower, version };
+                }
+                None => {
+                    let high = self.settled(&reached, self.high(reached.tower))?;
+                    return Ok(bound_behind::<K>(direction, || low, || high));
+                }
+            }
+        }
+    }
+
+    /// See [`Gate::acknowledged`].
+    #[inline(always)]
+    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.gate.acknowledged(&self.pool, write)
+    }
+}
+
+impl<K: Key + ?Sized, M: Medium, const RARE: u32> OrderedIndex<K> for Skip<K, M, RARE> {
+    fn get(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.retry(|| {
+            let reached = self.reach(Target::At(key), 0)?;
+            Ok(match self.find(&reached, key)? {
+                Found::Entry(_, value) => Some(value),
+                Found::Gap(_) => None,
+            })
+        })
+    }
+
+    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Absent))
+    }
+
+    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Always))
+    }
+
+    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.set(key, value, When::Present))
+    }
+
+    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.acknowledged(|| self.take(key))
+    }
+
+    fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
+        let read = |from: &Bound<K::Owned>, entries: &mut Vec<Entry>| self.retry(|| self.read(from, direction, entries)).map(LeafRead::from);
+        scan_leaves(&self.pool, from, direction, |entry| *entry, read, |_| {}, with_key(&self.pool, |entry| *entry, visit))
+    }
+
+    fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {
+        self.acknowledged(|| self.load(entries))
+    }
+
+    fn check(&self) -> Result<Stats, Error> {
+        self.check_all()
+    }
+
+    fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
+        self.visit_blocks(visit)
+    }
+
+    fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
+        self.acknowledged(|| self.relocate_segments(from, leaves_max, is_leaving))
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.acknowledged(|| {
+            self.gate.close();
+            Ok(())
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        let keys = self.keys.get();
+        Stats { keys, leaves: keys, leaf_bytes: keys * NODE, depth: self.levels.load(Relaxed) as u32 + 1, ..Stats::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Recovery;
+    use everleaf_pmem::{Hardware, PoolOptions};
+
+    type List = Skip<u64, Hardware, 2>;
+
+    fn filled(keys: u64) -> List {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
+        let list = List::create(&pool, "list", "skip").unwrap();
+        (0..keys).for_each(|key| assert_eq!(list.insert(&(key * 7919 % keys), NonZeroU64::MIN).unwrap(), None));
+        list
+    }
+
+    fn opened(list: &List) -> Result<List, Error> {
+        List::open(&list.pool, "list", "skip", &Recovery { reach: None, trace: None, threads: 2 })
+    }
+
+    /// Towers on a level.
+    fn towers(list: &List, level: usize) -> usize {
+        std::iter::successors(list.next(list.tower(HEAD), level), |(_, tower)| list.next(tower, level)).count()
+    }
+
+    /// One node in four has a tower, and of these one in four another level; they go with their nodes, and are there again when the list is opened.
+    #[test]
+    fn towers_come_and_go_with_nodes() {
+        let list = filled(20_000);
+        let heights: Vec<_> = (0..4).map(|level| towers(&list, level)).collect();
+        assert!((4_500..5_500).contains(&heights[0]) && (1_000..1_500).contains(&heights[1]), "{heights:?}");
+        assert_eq!((0..4).map(|level| towers(&opened(&list).unwrap(), level)).collect::<Vec<_>>(), heights);
+        for key in 0..20_000 {
+            assert!(list.remove(&key).unwrap().is_some());
+            assert!(key % 1000 > 0 || list.check().is_ok());
+        }
+        assert_eq!((0..LEVELS).map(|level| towers(&list, level)).sum::<usize>(), 0);
+        assert_eq!(list.root().first.get(), 0);
+    }
+
+    /// A list that comes back to one of its nodes, or leads to what none can be, is not followed for ever.
+    #[test]
+    fn a_list_that_is_none_is_damage() {
+        let list = filled(100);
+        let node = |key: u64| list.survey().unwrap()[key as usize].off;
+        let (fifth, last) = (node(5), node(99));
+        for (of, forged) in [(last, fifth), (last, last), (fifth, Off::new(fifth.bytes() + 8)), (fifth, Off::new(1 << 40))] {
+            let word = &list.pool.get(of).unwrap().next;
+            let was = word.get();
+            list.pool.store(word, forged.link(), Release);
+            assert!(opened(&list).is_err() && list.check().is_err(), "{of:?} leads to {forged:?}");
+            list.pool.store(word, was, Release);
+        }
+        assert_eq!(opened(&list).unwrap().check().unwrap().keys, 100);
+    }
+}
