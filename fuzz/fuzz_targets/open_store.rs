@@ -19,7 +19,21 @@ use std::sync::atomic::Ordering;
 
 const SIZE: usize = 128 << 10;
 const INDEXES: [&str; 15] = [
-    "ever-64", "isle-128", "lb-128", "fp-192", "wb-128", "nv-128", "fast-fair-128", "circ-192", "lcb-128", "cdds-256", "pf-4", "p-art", "roart-4", "bztree-4", "skip-2",
+    "ever-64",
+    "isle-128",
+    "lb-128",
+    "fp-192",
+    "wb-128",
+    "nv-128",
+    "fast-fair-128",
+    "circ-192",
+    "lcb-128",
+    "cdds-256",
+    "pf-4",
+    "p-art",
+    "roart-4",
+    "bztree-4",
+    "skip-2",
 ];
 /// More entries than the pool has room for are a loop.
 const ENTRIES_MAX: usize = SIZE / 8;

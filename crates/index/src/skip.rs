@@ -22,7 +22,7 @@
 //!
 //! 1. the list holds every entry once, in the order of the keys; nothing else persists;
 //! 2. the *segment* of a tower are the nodes from its own to the one before the next tower's; that of the head begins with the first node. The latch of a tower
-//!    guards the words by which its segment hangs together, the values in it, and which tower is next on each of its levels;
+//!    guards the words by which its segment hangs together, the values in it, and which tower is next on each level;
 //! 3. a latch is free only when all that it guards is durable: so what a reader has read between two equal versions cannot be taken back by a crash (durable
 //!    linearizability), and who inserts behind an entry knows that a crash leaves it;
 //! 4. whoever has the latch of a tower waits for none but those of towers to the left.
@@ -34,13 +34,13 @@
 //!   of a tower on each level above.
 //! - **Update**: the value; flush, fence.
 //! - **Removal**: the word that leads to the node := the next one; flush, fence. Then the node may be used again. A node with a tower is led to by the segment
-//!   before: its tower is latched, taken away on each level from the top down, and at last the one before it is latched, too, whose segment goes on with what is
-//!   left.
+//!   before: its tower is latched, and taken away on each level from the top down; at last the tower before it is latched, too, whose segment goes on with what
+//!   is left.
 //! - **Relocation**: a copy of a node; flush, fence. The word that leads to the node := the copy; flush, fence.
 //! - **Bulk load**: all nodes, one fence; then the root block leads to the first.
 //!
 //! Each is one word for a crash: before it is durable all is as before, afterwards nothing is missing. What nobody reaches then is free memory. Whether a node
-//! has a tower, and how high, is drawn from where it lies: that is known again after a crash, is as good as a throw of dice, and no two threads meet in drawing.
+//! has a tower, and how high, is drawn from where it lies: that is known again after a crash, is as good as a throw of dice, and threads do not meet in it.
 //!
 //! # Readers
 //!
@@ -49,8 +49,8 @@
 //!
 //! # What is ours
 //!
-//! The paper says how the list is divided, and no more. Lists without latches mark links of entries that are deleted, before they are unlinked, and keep a reader
-//! from what a crash takes back by a flush of the link that led there. With latches of segments there is nothing in between, and recovery takes nothing away.
+//! The paper says how the list is divided, and no more. Lists without latches mark links of entries that are deleted before they are unlinked, and keep readers
+//! from what a crash takes back by a flush of the link that led there. With latches of segments there is nothing in between, for recovery to take away.
 
 mod open;
 mod relocate;

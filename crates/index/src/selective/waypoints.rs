@@ -17,8 +17,8 @@
 //!
 //! Of the leaves that lie where one may be, the n-th that comes becomes one with the chance that is its share, in the place of any other (Vitter, "Random
 //! Sampling with a Reservoir"). So, where leaves stay where they were made, all are waypoints with the same chance, however the tree has grown, and the longest
-//! way between two of 64 is about a fourteenth of the list. Where splits put two leaves in the place of one, half of those that come are looked at, and waypoints
-//! are lost with their leaves; so they are with leaves that merge or move.
+//! way between two of 64 is about a fourteenth of the list. Where splits put two leaves in the place of one, half of those that come are looked at, and
+//! waypoints are lost with their leaves; so they are with leaves that merge or move.
 
 use super::Selective;
 use super::leaf::LeafLayout;

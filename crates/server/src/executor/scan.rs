@@ -119,19 +119,18 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
         Some(key) if key >= prefix.as_slice() => Bound::Excluded(key.to_vec()),
         _ => Bound::Included(prefix.clone()),
     };
-    let (mut visited, mut visited_size, mut steps) = (0, 0, 0_usize);
+    let (mut visited, mut visited_size, mut steps) = (0, 0, 0);
     let mut found = Vec::new();
     let mut last = None;
     call.database().scan_keys(from.as_ref().map(Vec::as_slice), Direction::Forward, |key| {
         if !key.starts_with(&prefix) {
             return ControlFlow::Break(());
         }
-        if options.strings && options.pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+        if options.strings && options.pattern.is_none_or(|pattern| glob::matches_counted(pattern, key, &mut steps)) {
             found.push(key.to_vec());
         }
         visited += 1;
         visited_size += key.len();
-        steps = steps.saturating_add(options.pattern.map_or(0, |pattern| glob::step_count_max(pattern, key.len())));
         if visited < options.count && visited_size < VISIT_SIZE_MAX && steps < SLICE_STEP_COUNT {
             return ControlFlow::Continue(());
         }

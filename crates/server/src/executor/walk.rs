@@ -130,14 +130,14 @@ impl Unfinished for Walk {
         let from = std::mem::replace(&mut self.from, Bound::Unbounded);
         let from = from.as_ref().map(Vec::as_slice);
         let size_max = self.elements.out.len() + SLICE_SIZE;
-        let (mut visited, mut steps) = (0, 0_usize);
+        let (mut visited, mut steps) = (0, 0);
         let mut slice = Slice::Last;
         let (database, direction, shape) = (databases.at(self.database), self.direction, self.shape);
         let mut visit = |key: &[u8], value: Option<&[u8]>| {
             if self.is_behind_end(key) {
                 return ControlFlow::Break(());
             }
-            if self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key)) {
+            if self.pattern.as_ref().is_none_or(|pattern| glob::matches_counted(pattern, key, &mut steps)) {
                 self.take(key, value);
                 self.remaining -= 1;
                 if self.remaining == 0 {
@@ -145,7 +145,6 @@ impl Unfinished for Walk {
                 }
             }
             visited += 1;
-            steps = steps.saturating_add(self.pattern.as_ref().map_or(0, |pattern| glob::step_count_max(pattern, key.len())));
             if visited == SLICE_KEY_COUNT || steps >= SLICE_STEP_COUNT || self.elements.out.len() >= size_max {
                 slice = Slice::More;
                 self.from = Bound::Excluded(key.to_vec());
