@@ -54,12 +54,11 @@ mod relocate;
 mod structure;
 
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::scan::{LeafRead, bound_behind, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
-use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use everleaf_pmem::{Medium, Off, Pool, WORD, Word, resident, schedule};
 use mwcas::{Failed, exchange};
 use node::{DELETED, Found, MADE, Node, RESERVED, Status, UNMADE, VISIBLE};
@@ -90,7 +89,6 @@ pub(crate) struct Bz<K: Key + ?Sized, M: Medium> {
     keys: Counter,
     leaves: Counter,
     splits: Counter,
-    gate: Gate,
     _key: PhantomData<fn(&K)>,
 }
 
@@ -316,12 +314,6 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         let _guard = self.pool.pin();
         self.trail(Target::Last).map_or(0, |trail| trail.len() as u32)
     }
-
-    /// See [`Gate::acknowledged`].
-    #[inline(always)]
-    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.gate.acknowledged(&self.pool, write)
-    }
 }
 
 impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Bz<K, M> {
@@ -336,20 +328,9 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Bz<K, M> {
         })
     }
 
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent))
-    }
-
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always))
-    }
-
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present))
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+    #[inline(always)]
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
+        write.sets().map_or_else(|| self.take(key), |(value, when)| self.set(key, value, when))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
@@ -358,7 +339,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Bz<K, M> {
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        self.acknowledged(|| self.load(entries, fill))
+        self.load(entries, fill)
     }
 
     fn check(&self) -> Result<Stats, Error> {
@@ -370,14 +351,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Bz<K, M> {
     }
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        self.acknowledged(|| self.relocate_nodes(from, leaves_max, is_leaving))
-    }
-
-    fn close(&self) -> Result<(), Error> {
-        self.acknowledged(|| {
-            self.gate.close();
-            Ok(())
-        })
+        self.relocate_nodes(from, leaves_max, is_leaving)
     }
 
     fn stats(&self) -> Stats {

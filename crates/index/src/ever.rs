@@ -72,7 +72,6 @@ mod structure;
 
 use crate::batch::{Fencing, at_once};
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::{Change, Locked, Restart};
 use crate::scan::with_key;
 use crate::selective::When;
@@ -111,7 +110,6 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     leaves: Counter,
     splits: Counter,
     behind: Behind<K>,
-    gate: Gate,
 }
 
 /// What DRAM knows of what is in the leaves.
@@ -401,12 +399,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         Ok(Ok(Some(old)))
     }
-
-    /// Runs a write unless the pool refuses writes, and acknowledges it only if its fences have done what they say.
-    #[inline(always)]
-    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.gate.acknowledged(&self.pool, write)
-    }
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> OrderedIndex<K> for Ever<K, M, LINES, LEAVES, FANOUT> {
@@ -437,24 +429,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(())
     }
 
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent))
-    }
-
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always))
-    }
-
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present))
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+    #[inline(always)]
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
+        write.sets().map_or_else(|| self.take(key), |(value, when)| self.set(key, value, when))
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        writes.chunks(at_once(self.pool.medium())).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
+        writes.chunks(at_once(self.pool.medium())).try_for_each(|writes| self.write_many(writes, Fencing::Own, returned))
     }
 
     fn apply_behind(&self, fence: &dyn Fn(), writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
@@ -466,7 +447,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        writes.chunks(GROUP).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Callers, returned)))
+        writes.chunks(GROUP).try_for_each(|writes| self.write_many(writes, Fencing::Callers, returned))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
@@ -482,7 +463,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        self.acknowledged(|| self.load(entries, fill))
+        self.load(entries, fill)
     }
 
     fn check(&self) -> Result<Stats, Error> {
@@ -490,7 +471,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn close(&self) -> Result<(), Error> {
-        self.acknowledged(|| self.leave_image())
+        self.leave_image()
     }
 
     fn blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
@@ -498,11 +479,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        self.acknowledged(|| self.relocate_leaves(from, leaves_max, is_leaving))
+        self.relocate_leaves(from, leaves_max, is_leaving)
     }
 
     fn gather(&self) -> Result<usize, Error> {
-        self.acknowledged(|| self.directory.gather(&self.pool, &self.root().first))
+        self.directory.gather(&self.pool, &self.root().first)
     }
 
     fn is_spare(&self, block: u64) -> bool {

@@ -69,7 +69,6 @@ mod structure;
 mod versioned;
 
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::{Latch, Latches, Locked, Place, Restart};
 use crate::record::Record;
 use crate::scan::{bound_behind, scan_leaves, scan_target, with_key};
@@ -77,7 +76,7 @@ use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
 use crate::selective::structure::is_getting_sparse;
-use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 pub(crate) use circular::Circular;
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
 pub(crate) use fast::Fast;
@@ -113,7 +112,6 @@ pub(crate) struct Fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usi
     keys: Counter,
     leaves: Counter,
     splits: Counter,
-    gate: Gate,
     _key: PhantomData<fn(&K)>,
 }
 
@@ -398,12 +396,6 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(old)
     }
 
-    /// See [`Gate::acknowledged`].
-    #[inline(always)]
-    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.gate.acknowledged(&self.pool, write)
-    }
-
     /// Where the range of a node ends. Its next node is not given up before the node has changed.
     fn high(&self, node: &N) -> Result<Option<K::Owned>, Error> {
         match node.next().get() {
@@ -436,20 +428,9 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K
         Ok(self.seek(key, |_| false)?.1)
     }
 
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent))
-    }
-
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always))
-    }
-
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present))
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+    #[inline(always)]
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
+        write.sets().map_or_else(|| self.take(key), |(value, when)| self.set(key, value, when))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
@@ -482,7 +463,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        self.acknowledged(|| self.load(entries, fill))
+        self.load(entries, fill)
     }
 
     fn check(&self) -> Result<Stats, Error> {
@@ -494,11 +475,11 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K
     }
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        self.acknowledged(|| self.relocate_leaves(from, leaves_max, is_leaving))
+        self.relocate_leaves(from, leaves_max, is_leaving)
     }
 
     fn close(&self) -> Result<(), Error> {
-        self.acknowledged(|| self.leave_image())
+        self.leave_image()
     }
 
     fn stats(&self) -> Stats {

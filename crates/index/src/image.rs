@@ -19,41 +19,13 @@
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pool, WORD, Word};
-use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{Relaxed, Release},
-};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 const CHECK: usize = 0;
 const WORDS: usize = 1;
 const HEADER: usize = 2;
 /// Words that are checked at once.
 const PIECE: usize = 512;
-
-/// Lets writes through until the index is closed.
-#[derive(Default)]
-pub(crate) struct Gate {
-    is_closed: AtomicBool,
-}
-
-impl Gate {
-    /// Runs a write unless the pool or the index refuses writes, and acknowledges it only if its fences have done what they say.
-    #[inline(always)]
-    pub(crate) fn acknowledged<M: Medium, T>(&self, pool: &Pool<M>, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        pool.writable()?;
-        if self.is_closed.load(Relaxed) {
-            return Err(everleaf_pmem::Error::Closed.into());
-        }
-        let result = write()?;
-        pool.writable()?;
-        Ok(result)
-    }
-
-    /// From here on writes are refused.
-    pub(crate) fn close(&self) {
-        self.is_closed.store(true, Relaxed);
-    }
-}
 
 /// Writes an image to a new block and links it in `slot`, durably. In a pool without room there is none.
 ///

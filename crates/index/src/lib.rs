@@ -11,6 +11,7 @@ mod counter;
 mod error;
 mod ever;
 mod fair;
+mod gated;
 mod image;
 mod key;
 mod latch;
@@ -59,29 +60,35 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
         Ok(())
     }
 
+    /// Makes one write. Returns the value that the key had before.
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error>;
+
     /// Adds `key` if it is absent. Returns the value that is there already, in which case nothing has changed.
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error>;
+    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.write(key, Write::Insert(value))
+    }
 
     /// Sets the value of `key`, present or not. Returns the value it had.
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error>;
+    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.write(key, Write::Upsert(value))
+    }
 
     /// Sets the value of `key` if it is present. Returns the value it had; `None` means that nothing has changed.
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error>;
+    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+        self.write(key, Write::Update(value))
+    }
 
     /// Removes `key`. Returns the value it had.
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error>;
+    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        self.write(key, Write::Remove)
+    }
 
     /// Makes several writes; those to equal keys one after the other. Each is durable and visible when the call returns; none is tied to another, by a crash or
     /// for those who read meanwhile. What each single call would have returned is appended to `returned`; after an error, by so much longer has it become as
     /// writes were made. Faster than one by one: memory is asked for at once, and where the structure allows it, writes share their fence.
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         for (key, write) in writes {
-            returned.push(match *write {
-                Write::Insert(value) => self.insert(key, value),
-                Write::Upsert(value) => self.upsert(key, value),
-                Write::Update(value) => self.update(key, value),
-                Write::Remove => self.remove(key),
-            }?);
+            returned.push(self.write(key, *write)?);
         }
         Ok(())
     }
@@ -178,7 +185,7 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     fn stats(&self) -> Stats;
 }
 
-/// A write to one key; see [`OrderedIndex::apply`].
+/// A write to one key; see [`OrderedIndex::write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// As [`OrderedIndex::insert`].

@@ -65,12 +65,11 @@ mod side;
 mod structure;
 
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::{Latch, Place, Restart};
 use crate::scan::{LeafRead, scan_leaves, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
-use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use block::Shape;
 use everleaf_pmem::{Durable, Medium, Off, Pool, Word, resident, schedule};
 use form::Brought;
@@ -108,7 +107,6 @@ pub(crate) struct Pf<K: Key + ?Sized, M: Medium, F: Form> {
     arrays: Counter,
     array_words: Counter,
     splits: Counter,
-    gate: Gate,
     _of: PhantomData<fn(&K, F)>,
 }
 
@@ -494,12 +492,6 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     fn drops_last(&self) -> bool {
         !F::KEEPS_KEYS || self.records_max == 1
     }
-
-    /// See [`Gate::acknowledged`].
-    #[inline(always)]
-    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.gate.acknowledged(&self.pool, write)
-    }
 }
 
 const DAMAGED: &str = "a record that is not what was written";
@@ -512,20 +504,9 @@ impl<K: Key + ?Sized, M: Medium, F: Form> OrderedIndex<K> for Pf<K, M, F> {
         })
     }
 
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent))
-    }
-
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always))
-    }
-
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present))
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+    #[inline(always)]
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
+        write.sets().map_or_else(|| self.take(key), |(value, when)| self.set(key, value, when))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
@@ -534,7 +515,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> OrderedIndex<K> for Pf<K, M, F> {
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        self.acknowledged(|| self.load(entries, fill))
+        self.load(entries, fill)
     }
 
     fn check(&self) -> Result<Stats, Error> {
@@ -546,14 +527,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> OrderedIndex<K> for Pf<K, M, F> {
     }
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        self.acknowledged(|| self.relocate_arrays(from, leaves_max, is_leaving))
-    }
-
-    fn close(&self) -> Result<(), Error> {
-        self.acknowledged(|| {
-            self.gate.close();
-            Ok(())
-        })
+        self.relocate_arrays(from, leaves_max, is_leaving)
     }
 
     fn stats(&self) -> Stats {

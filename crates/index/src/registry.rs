@@ -3,6 +3,7 @@
 use crate::bz::Bz;
 use crate::ever::Ever;
 use crate::fair::{Circular, Fair, Fast, Logged, Node, Versioned};
+use crate::gated::Gated;
 use crate::pf::{self, Pf};
 use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
@@ -315,8 +316,8 @@ fn ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, con
         summary,
         persistent: true,
         leaf_capacity: LINES * 4,
-        creator: |entry, pool, root| Ok(Box::new(Ever::<K, M, LINES, LEAVES, FANOUT>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Ever::<K, M, LINES, LEAVES, FANOUT>::open(pool, root, entry.name, recovery)?)),
+        creator: |entry, pool, root| gated(pool, Ever::<K, M, LINES, LEAVES, FANOUT>::create(pool, root, entry.name)?),
+        opener: |entry, pool, root, recovery| gated(pool, Ever::<K, M, LINES, LEAVES, FANOUT>::open(pool, root, entry.name, recovery)?),
     }
 }
 
@@ -327,8 +328,8 @@ fn fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize>(name: &'sta
         summary,
         persistent: true,
         leaf_capacity: N::CAPACITY,
-        creator: |entry, pool, root| Ok(Box::new(Fair::<K, M, N, SENTINELS>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Fair::<K, M, N, SENTINELS>::open(pool, root, entry.name, recovery)?)),
+        creator: |entry, pool, root| gated(pool, Fair::<K, M, N, SENTINELS>::create(pool, root, entry.name)?),
+        opener: |entry, pool, root, recovery| gated(pool, Fair::<K, M, N, SENTINELS>::open(pool, root, entry.name, recovery)?),
     }
 }
 
@@ -339,8 +340,8 @@ fn pf<K: Key + ?Sized, M: Medium, F: pf::Form>(name: &'static str, summary: &'st
         summary,
         persistent: true,
         leaf_capacity: records_max,
-        creator: |entry, pool, root| Ok(Box::new(Pf::<K, M, F>::create(pool, root, entry.name, entry.leaf_capacity)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Pf::<K, M, F>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
+        creator: |entry, pool, root| gated(pool, Pf::<K, M, F>::create(pool, root, entry.name, entry.leaf_capacity)?),
+        opener: |entry, pool, root, recovery| gated(pool, Pf::<K, M, F>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?),
     }
 }
 
@@ -351,8 +352,8 @@ fn bz<K: Key + ?Sized, M: Medium>(name: &'static str, summary: &'static str, cap
         summary,
         persistent: true,
         leaf_capacity: capacity,
-        creator: |entry, pool, root| Ok(Box::new(Bz::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Bz::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?)),
+        creator: |entry, pool, root| gated(pool, Bz::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?),
+        opener: |entry, pool, root, recovery| gated(pool, Bz::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?),
     }
 }
 
@@ -363,8 +364,8 @@ fn skip<K: Key + ?Sized, M: Medium, const RARE: u32>(name: &'static str, summary
         summary,
         persistent: true,
         leaf_capacity: 1,
-        creator: |entry, pool, root| Ok(Box::new(Skip::<K, M, RARE>::create(pool, root, entry.name)?)),
-        opener: |entry, pool, root, recovery| Ok(Box::new(Skip::<K, M, RARE>::open(pool, root, entry.name, recovery)?)),
+        creator: |entry, pool, root| gated(pool, Skip::<K, M, RARE>::create(pool, root, entry.name)?),
+        opener: |entry, pool, root, recovery| gated(pool, Skip::<K, M, RARE>::open(pool, root, entry.name, recovery)?),
     }
 }
 
@@ -407,6 +408,11 @@ fn packed<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(nam
     }
 }
 
+/// Behind its gate.
+fn gated<K: Key + ?Sized, I: OrderedIndex<K> + 'static, M: Medium>(pool: &Arc<Pool<M>>, index: I) -> Result<Box<dyn OrderedIndex<K>>, Error> {
+    Ok(Box::new(Gated::new(pool, index)))
+}
+
 /// A tree on whichever router: compiled once for all.
 type Tree<K, M, L, const FANOUT: usize> = Selective<K, L, AnyRouter<K, FANOUT>, M>;
 
@@ -416,7 +422,7 @@ fn create<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(
     root: &str,
     router: Build<K, AnyRouter<K, FANOUT>>,
 ) -> Result<Box<dyn OrderedIndex<K>>, Error> {
-    Ok(Box::new(Tree::<K, M, L, FANOUT>::create(pool, root, entry.name, router)?))
+    gated(pool, Tree::<K, M, L, FANOUT>::create(pool, root, entry.name, router)?)
 }
 
 fn open<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(
@@ -426,5 +432,5 @@ fn open<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(
     recovery: &Recovery<'_, M>,
     router: Build<K, AnyRouter<K, FANOUT>>,
 ) -> Result<Box<dyn OrderedIndex<K>>, Error> {
-    Ok(Box::new(Tree::<K, M, L, FANOUT>::open(pool, root, entry.name, recovery, router)?))
+    gated(pool, Tree::<K, M, L, FANOUT>::open(pool, root, entry.name, recovery, router)?)
 }

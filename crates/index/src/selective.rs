@@ -40,7 +40,6 @@ mod waypoints;
 
 use crate::batch::{Fencing, STAGED_MAX, at_once};
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::{Latch, Latches, Locked, Restart};
 use crate::{Direction, Error, Key, OrderedIndex, Rebuilds, Relocated, Stats, Visit, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
@@ -85,7 +84,6 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     keys: Counter,
     leaves: Counter,
     splits: Counter,
-    gate: Gate,
     /// See [`Rebuilds::from_leaves`].
     from_leaves: Duration,
     _key: PhantomData<fn(&K, L)>,
@@ -316,12 +314,6 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// See [`Gate::acknowledged`].
-    #[inline(always)]
-    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.gate.acknowledged(&self.pool, write)
-    }
-
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         loop {
             let Ok(sought) = self.seek(key, |is_there| is_there) else {
@@ -503,28 +495,17 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
         Ok(())
     }
 
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent))
-    }
-
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always))
-    }
-
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present))
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+    #[inline(always)]
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
+        write.sets().map_or_else(|| self.take(key), |(value, when)| self.set(key, value, when))
     }
 
     fn apply(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        writes.chunks(at_once(self.pool.medium())).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Own, returned)))
+        writes.chunks(at_once(self.pool.medium())).try_for_each(|writes| self.write_many(writes, Fencing::Own, returned))
     }
 
     fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        writes.chunks(STAGED_MAX).try_for_each(|writes| self.acknowledged(|| self.write_many(writes, Fencing::Callers, returned)))
+        writes.chunks(STAGED_MAX).try_for_each(|writes| self.write_many(writes, Fencing::Callers, returned))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
@@ -532,7 +513,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        self.acknowledged(|| self.load(entries, fill))
+        self.load(entries, fill)
     }
 
     fn check(&self) -> Result<Stats, Error> {
@@ -544,11 +525,11 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
     }
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        self.acknowledged(|| self.relocate_leaves(from, leaves_max, is_leaving))
+        self.relocate_leaves(from, leaves_max, is_leaving)
     }
 
     fn close(&self) -> Result<(), Error> {
-        self.acknowledged(|| self.leave_image())
+        self.leave_image()
     }
 
     fn stats(&self) -> Stats {

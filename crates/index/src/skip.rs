@@ -25,7 +25,8 @@
 //!    guards the words by which its segment hangs together, the values in it, and which tower is next on each level;
 //! 3. a latch is free only when all that it guards is durable: so what a reader has read between two equal versions cannot be taken back by a crash (durable
 //!    linearizability), and who inserts behind an entry knows that a crash leaves it;
-//! 4. whoever has the latch of a tower waits for none but those of towers to the left.
+//! 4. whoever has the latch of a tower tries for those of towers to the left, and begins to look for them again where they are taken: he does not wait for one
+//!    that he found by a number which is out of date.
 //!
 //! # Changes, in the segment of a latched tower
 //!
@@ -40,7 +41,7 @@
 //! - **Bulk load**: all nodes, one fence; then the root block leads to the first.
 //!
 //! Each is one word for a crash: before it is durable all is as before, afterwards nothing is missing. What nobody reaches then is free memory. Whether a node
-//! has a tower, and how high, is drawn from where it lies: that is known again after a crash, is as good as a throw of dice, and threads do not meet in it.
+//! has a tower, and how high, is drawn from where it lies, when it is new and when the list is opened: as good as a throw of dice, and threads do not meet in it.
 //!
 //! # Readers
 //!
@@ -57,19 +58,19 @@ mod relocate;
 
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::{Latch, Locked, Restart};
 use crate::scan::{LeafRead, bound_behind, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
-use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit};
+use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
     self,
     atomic::{AtomicU32, AtomicU64},
 };
 use everleaf_pmem::{Medium, Off, Pool, Word, resident};
+use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -98,7 +99,7 @@ resident! {
 
 /// Size of the block of a node, and what its offset is a multiple of.
 const NODE: u64 = 32;
-/// Levels of towers; what is left of a line. With more than 4^10 nodes for each tower on the highest, searches begin there with more steps.
+/// Levels of towers; what is left of a line. In a list of many times 4^10 nodes, searches begin with more steps on the highest.
 const LEVELS: usize = 10;
 /// The tower that leads to the first node, and has no key.
 const HEAD: u32 = 0;
@@ -106,6 +107,8 @@ const HEAD: u32 = 0;
 const GATHERED: usize = 32;
 /// So many nodes are followed before it is looked whether they are still those of a segment.
 const STEPS: usize = 64;
+/// Attempts before others are let run.
+const SPINS: u32 = 16;
 
 /// See the module documentation. All zeroes, it does not live.
 #[derive(Zeroable)]
@@ -189,17 +192,24 @@ pub(crate) struct Skip<K: Key + ?Sized, M: Medium, const RARE: u32> {
     /// Levels that any tower has had: where searches begin.
     levels: AtomicUsize,
     keys: Counter,
-    gate: Gate,
     _key: PhantomData<fn(&K)>,
 }
 
 /// The nodes of a segment, or of a list.
 struct Segment<'a, M: Medium> {
     pool: &'a Pool<M>,
+    /// Most nodes that may come: more are a list that leads to itself.
+    left: usize,
     first: Option<Off<Node>>,
     /// The word that leads to the next one.
     slot: Option<&'a Word>,
     end: Off<Node>,
+}
+
+impl<'a, M: Medium> Segment<'a, M> {
+    fn new(pool: &'a Pool<M>, first: Option<Off<Node>>, slot: Option<&'a Word>, end: Off<Node>) -> Self {
+        Self { pool, left: pool.length() / NODE as usize, first, slot, end }
+    }
 }
 
 impl<'a, M: Medium> Iterator for Segment<'a, M> {
@@ -218,6 +228,10 @@ impl<'a, M: Medium> Iterator for Segment<'a, M> {
                 },
             },
         };
+        if self.left == 0 {
+            return Some(Err(damage(off, DISORDER)));
+        }
+        self.left -= 1;
         Some(node_at(self.pool, off).map(|node| {
             self.slot = Some(&node.next);
             Place { slot, off, node }
@@ -232,6 +246,8 @@ fn node_at<M: Medium>(pool: &Pool<M>, off: Off<Node>) -> Result<&Node, Error> {
         _ => Err(damage(off, "a node does not lie in the pool")),
     }
 }
+
+const DISORDER: &str = "a node that is not in the order of keys";
 
 fn damage(at: Off<Node>, what: &'static str) -> Error {
     everleaf_pmem::Error::corrupt(at.bytes(), what).into()
@@ -273,8 +289,8 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     fn segment(&self, number: u32, tower: &Tower) -> Segment<'_, M> {
         let end = self.next(tower, 0).map_or(Off::NULL, |(_, next)| next.node());
         match number {
-            HEAD => Segment { pool: &self.pool, first: None, slot: Some(&self.root().first), end },
-            _ => Segment { pool: &self.pool, first: Some(tower.node()), slot: None, end },
+            HEAD => Segment::new(&self.pool, None, Some(&self.root().first), end),
+            _ => Segment::new(&self.pool, Some(tower.node()), None, end),
         }
     }
 
@@ -315,20 +331,21 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         }
     }
 
-    /// The last tower of a level that leads to a target, at a version at which it was.
+    /// The last tower of a level that leads to a target, at a version at which it was. Waits for nobody.
     #[inline(always)]
     fn reach(&self, target: Target<'_, K>, level: usize) -> Result<Reached<'_>, Stop> {
-        let (mut number, mut tower) = (HEAD, self.tower(HEAD));
+        let (mut number, mut tower, mut beyond) = (HEAD, self.tower(HEAD), HEAD);
         for above in (level + 1..self.levels.load(Relaxed)).rev() {
-            while let Some((next, behind)) = self.next(tower, above) {
+            while let Some((next, behind)) = self.next(tower, above).filter(|(next, _)| *next != beyond) {
                 if !self.leads(behind, target)? {
+                    beyond = next;
                     break;
                 }
                 (number, tower) = (next, behind);
             }
         }
         loop {
-            let version = tower.latch.read()?;
+            let version = tower.latch.try_read()?;
             if number != HEAD && (tower.levels() <= level || !self.leads(tower, target)?) {
                 // Another one, in another life.
                 return Err(Stop::Restart);
@@ -379,13 +396,15 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     #[inline(always)]
     fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
         let _guard = (!K::WHOLE).then(|| self.pool.pin());
-        loop {
+        for round in 0u32.. {
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Restart) => schedule::spin(),
+                Err(Stop::Restart) if round < SPINS => schedule::spin(),
+                Err(Stop::Restart) => schedule::rest(),
             }
         }
+        unreachable!("the loop ends by returning")
     }
 
     #[inline(always)]
@@ -441,6 +460,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
             let linked = self.beside(key, level, |left| {
                 tower.next[level].store(left.next[level].load(Relaxed), Relaxed);
                 left.next[level].store(number, Release);
+                Ok(())
             });
             if linked.is_err() {
                 tower.set_node(off, level);
@@ -451,12 +471,11 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     }
 
     /// Changes, under its latch, the last tower of a level below a key, to whose tower the caller has the latch.
-    fn beside(&self, key: &K, level: usize, mut change: impl FnMut(&Tower)) -> Result<(), Error> {
+    fn beside(&self, key: &K, level: usize, change: impl Fn(&Tower) -> Result<(), Error>) -> Result<(), Error> {
         self.retry(|| {
             let Reached { tower, version, .. } = self.reach(Target::Below(key), level)?;
             let _lock = tower.latch.lock_from(version)?;
-            change(tower);
-            Ok(())
+            Ok(change(tower)?)
         })
     }
 
@@ -473,16 +492,16 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
                 }
                 None => self.take_first(key, &reached, lock, &place)?,
             }
+            self.pool.retire(place.off, &self.pool.pin());
             self.keys.add(-1);
             Ok(Some(value))
         })
     }
 
     /// Takes a node away to which a word of a latched segment leads.
-    fn unlink(&self, slot: &Word, Place { off, node, .. }: &Place<'_>) {
-        self.pool.store(slot, node.next.get(), Release);
+    fn unlink(&self, slot: &Word, place: &Place<'_>) {
+        self.pool.store(slot, place.node.next.get(), Release);
         self.pool.persist(slot);
-        self.pool.retire(*off, &self.pool.pin());
     }
 
     /// Takes away a latched tower, and its node.
@@ -491,9 +510,11 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         let Reached { number, tower, .. } = *reached;
         for level in (1..tower.levels()).rev() {
             self.beside(key, level, |left| {
-                if left.next[level].load(Relaxed) == number {
-                    left.next[level].store(tower.next[level].load(Relaxed), Release);
+                if left.next[level].load(Relaxed) != number {
+                    return Err(damage(place.off, DISORDER));
                 }
+                left.next[level].store(tower.next[level].load(Relaxed), Release);
+                Ok(())
             })?;
             tower.set_node(place.off, level);
         }
@@ -511,46 +532,62 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     fn hold_before(&self, key: &K, reached: &Reached<'_>, place: &Place<'_>) -> Result<(&Tower, Locked<'_>, &Word), Error> {
         self.retry(|| {
             let left = self.reach(Target::Below(key), 0)?;
-            let lock = left.tower.latch.lock_from(left.version)?;
             let mut segment = self.segment(left.number, left.tower);
-            let is_before = left.tower.next[0].load(Relaxed) == reached.number;
-            let walked = segment.by_ref().try_for_each(|place| place.map(|_| ()));
-            match segment.slot.filter(|slot| is_before && slot.get() == place.off.link()) {
-                Some(slot) if walked.is_ok() => Ok((left.tower, lock, slot)),
-                _ => {
-                    lock.release_unchanged();
-                    walked?;
-                    Err(damage(place.off, "a node that the one before it does not lead to").into())
+            for (step, place) in segment.by_ref().enumerate() {
+                if step % STEPS == STEPS - 1 || place.is_err() {
+                    self.settled(&left, place)?;
                 }
             }
+            let is_before = left.tower.next[0].load(Acquire) == reached.number;
+            let slot = segment.slot.filter(|slot| is_before && slot.get() == place.off.link());
+            let slot = self.settled(&left, slot.ok_or_else(|| damage(place.off, DISORDER)))?;
+            Ok((left.tower, left.tower.latch.lock_from(left.version)?, slot))
         })
     }
 
-    /// The key at which the segment of a tower begins.
+    /// The key at which the segment of a tower begins. Its head is that by which searches go.
     fn low(&self, number: u32, tower: &Tower) -> Result<K::Owned, Error> {
         let mut key = K::LOWEST.to_owned();
         if number != HEAD {
             let off = tower.node();
             let value = Place { slot: None, off, node: node_at(&self.pool, off)? }.value()?;
-            K::read(&self.pool, tower.head.load(Relaxed), value, &mut key)?;
+            let head = tower.head.load(Relaxed);
+            K::read(&self.pool, head, value, &mut key)?;
+            if (*key.borrow()).head(0) != head {
+                return Err(damage(off, DISORDER));
+            }
         }
         Ok(key)
     }
 
-    /// Where the segment of a tower ends.
-    fn high(&self, tower: &Tower) -> Result<Option<K::Owned>, Error> {
-        self.next(tower, 0).map(|(number, next)| self.low(number, next)).transpose()
+    /// Where the segment of a tower ends: above the key that has led to it, if one has.
+    fn high(&self, tower: &Tower, key: Option<&K>) -> Result<Option<K::Owned>, Error> {
+        let Some((number, next)) = self.next(tower, 0) else { return Ok(None) };
+        let high = self.low(number, next)?;
+        if key.is_none_or(|key| *high.borrow() > *key) { Ok(Some(high)) } else { Err(damage(next.node(), DISORDER)) }
+    }
+
+    /// The bound with which a scan goes on behind the segment of a tower, which is beyond the one that it has come from.
+    fn behind(&self, reached: &Reached<'_>, from: &Bound<K::Owned>, direction: Direction) -> Result<Option<Bound<K::Owned>>, Error> {
+        let key = match from {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
+        };
+        if direction == Direction::Forward {
+            return Ok(self.high(reached.tower, key.map(Borrow::borrow))?.map(Bound::Included));
+        }
+        let low = self.low(reached.number, reached.tower)?;
+        let is_below = key.is_none_or(|key| low < *key || low == *key && (matches!(from, Bound::Included(_)) || *low.borrow() == *K::LOWEST));
+        match is_below {
+            true => Ok(bound_behind::<K>(direction, || low, || None)),
+            false => Err(damage(reached.tower.node(), DISORDER)),
+        }
     }
 
     /// The entries of the segment with which a scan begins or goes on, and if it goes upwards, of some behind it, and what comes then.
     fn read(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
         entries.clear();
-        let first = self.reach(scan_target::<K>(from, direction), 0)?;
-        let low = match direction {
-            Direction::Forward => K::Owned::default(),
-            Direction::Reverse => self.settled(&first, self.low(first.number, first.tower))?,
-        };
-        let mut reached = first;
+        let mut reached = self.reach(scan_target::<K>(from, direction), 0)?;
         loop {
             for (step, place) in self.segment(reached.number, reached.tower).enumerate() {
                 match place.and_then(|place| place.entry()) {
@@ -566,18 +603,9 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
                     let version = tower.latch.read_below(&reached.tower.latch, reached.version)?;
                     reached = Reached { number, tower, version };
                 }
-                None => {
-                    let high = self.settled(&reached, self.high(reached.tower))?;
-                    return Ok(bound_behind::<K>(direction, || low, || high));
-                }
+                None => return self.settled(&reached, self.behind(&reached, from, direction)),
             }
         }
-    }
-
-    /// See [`Gate::acknowledged`].
-    #[inline(always)]
-    fn acknowledged<T>(&self, write: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.gate.acknowledged(&self.pool, write)
     }
 }
 
@@ -592,20 +620,9 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> OrderedIndex<K> for Skip<K, M,
         })
     }
 
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Absent))
-    }
-
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Always))
-    }
-
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.set(key, value, When::Present))
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        self.acknowledged(|| self.take(key))
+    #[inline(always)]
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
+        write.sets().map_or_else(|| self.take(key), |(value, when)| self.set(key, value, when))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {
@@ -614,7 +631,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> OrderedIndex<K> for Skip<K, M,
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {
-        self.acknowledged(|| self.load(entries))
+        self.load(entries)
     }
 
     fn check(&self) -> Result<Stats, Error> {
@@ -626,14 +643,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> OrderedIndex<K> for Skip<K, M,
     }
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
-        self.acknowledged(|| self.relocate_segments(from, leaves_max, is_leaving))
-    }
-
-    fn close(&self) -> Result<(), Error> {
-        self.acknowledged(|| {
-            self.gate.close();
-            Ok(())
-        })
+        self.relocate_segments(from, leaves_max, is_leaving)
     }
 
     fn stats(&self) -> Stats {

@@ -4,10 +4,11 @@ use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart};
 use crate::scan::{next_bound, scan_leaves, scan_target, with_key};
+use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse};
-use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit};
+use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
     self,
@@ -167,18 +168,18 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         }
     }
 
-    fn set(&self, key: &K, value: NonZeroU64, if_absent: bool, if_present: bool) -> Result<Option<NonZeroU64>, Error> {
+    fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
         loop {
             let (leaf, lock, number) = self.hold(key);
             match leaf.find(&self.pool, key)? {
                 Ok(slot) => {
                     let old = leaf.value(slot);
-                    if if_present {
+                    if when.concerns(true) {
                         leaf.values[slot].store(value.get(), Relaxed);
                     }
                     return Ok(old);
                 }
-                Err(_) if !if_absent => return Ok(None),
+                Err(_) if !when.concerns(false) => return Ok(None),
                 Err(slot) if leaf.count() < CAPACITY => {
                     leaf.insert(slot, key.head(leaf.skip()), value);
                     drop(lock);
@@ -188,6 +189,21 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
                 Err(_) => self.split(key, leaf, number)?,
             }
         }
+    }
+
+    fn take_key(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let (leaf, lock, _) = self.hold(key);
+        let Ok(slot) = leaf.find(&self.pool, key)? else { return Ok(None) };
+        let old = leaf.value(slot);
+        leaf.remove(slot);
+        let count = leaf.count();
+        drop(lock);
+        self.keys.add(-1);
+        if is_getting_sparse(count, CAPACITY) {
+            // Somebody in the way is no reason to wait.
+            let _ = self.merge(key);
+        }
+        Ok(old)
     }
 
     /// Gives the upper half of a full leaf, whose latch the caller holds, to a new one.
@@ -281,31 +297,8 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
         }
     }
 
-    fn insert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.set(key, value, true, false)
-    }
-
-    fn upsert(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.set(key, value, true, true)
-    }
-
-    fn update(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        self.set(key, value, false, true)
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let (leaf, lock, _) = self.hold(key);
-        let Ok(slot) = leaf.find(&self.pool, key)? else { return Ok(None) };
-        let old = leaf.value(slot);
-        leaf.remove(slot);
-        let count = leaf.count();
-        drop(lock);
-        self.keys.add(-1);
-        if is_getting_sparse(count, CAPACITY) {
-            // Somebody in the way is no reason to wait.
-            let _ = self.merge(key);
-        }
-        Ok(old)
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
+        write.sets().map_or_else(|| self.take_key(key), |(value, when)| self.set(key, value, when))
     }
 
     fn scan(&self, from: Bound<&K>, direction: Direction, visit: &mut Visit<'_, K>) -> Result<(), Error> {

@@ -8,7 +8,7 @@
 //! is linked by way of the intent, which recovery completes. With [`WAYPOINT_DANGLES`] the node that was added last is the waypoint.
 
 use crate::Class;
-use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit};
+use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit, Write};
 use everleaf_pmem::{Durable, Medium, Off, Pool, Word};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
@@ -246,35 +246,15 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> OrderedIndex<K> for List<K
         node.map(|node| value(self.line(node)?)).transpose()
     }
 
-    fn insert(&self, key: &K, word: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
+    fn write(&self, key: &K, write: Write) -> Result<Option<NonZeroU64>, Error> {
         let _latch = self.latch.lock();
-        match self.seek(key)? {
-            (_, Some(node)) => Ok(Some(value(self.line(node)?)?)),
-            (slot, None) => self.add(slot, key, word).map(|()| None),
-        }
-    }
-
-    fn upsert(&self, key: &K, word: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        let _latch = self.latch.lock();
-        match self.seek(key)? {
-            (slot, Some(node)) => self.change(slot, node, key, word).map(Some),
-            (slot, None) => self.add(slot, key, word).map(|()| None),
-        }
-    }
-
-    fn update(&self, key: &K, word: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
-        let _latch = self.latch.lock();
-        match self.seek(key)? {
-            (slot, Some(node)) => self.change(slot, node, key, word).map(Some),
-            (_, None) => Ok(None),
-        }
-    }
-
-    fn remove(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let _latch = self.latch.lock();
-        match self.seek(key)? {
-            (slot, Some(node)) => self.drop_node(slot, node).map(Some),
-            (_, None) => Ok(None),
+        let (slot, node) = self.seek(key)?;
+        match (write, node) {
+            (Write::Insert(_), Some(node)) => Ok(Some(value(self.line(node)?)?)),
+            (Write::Insert(word) | Write::Upsert(word), None) => self.add(slot, key, word).map(|()| None),
+            (Write::Upsert(word) | Write::Update(word), Some(node)) => self.change(slot, node, key, word).map(Some),
+            (Write::Remove, Some(node)) => self.drop_node(slot, node).map(Some),
+            (Write::Update(_) | Write::Remove, None) => Ok(None),
         }
     }
 

@@ -4,7 +4,6 @@ use super::node::{self, DELETED, Node, Part, Status, VISIBLE};
 use super::structure::{Built, Gone, fence_block};
 use super::{Bz, LEVELS_MAX, Stop, TreeRoot, mwcas};
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::router::Target;
@@ -55,7 +54,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
 
     fn new(pool: &Arc<Pool<M>>, root: Off<TreeRoot>, capacity: usize) -> Self {
         let (keys, leaves, splits) = (Counter::default(), Counter::default(), Counter::default());
-        Self { pool: pool.clone(), root, capacity, keys, leaves, splits, gate: Gate::default(), _key: PhantomData }
+        Self { pool: pool.clone(), root, capacity, keys, leaves, splits, _key: PhantomData }
     }
 
     /// Opens a tree again, and ends what a crash has left in the middle of things. That is durable when the call returns; opening again after a crash within

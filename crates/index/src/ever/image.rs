@@ -32,7 +32,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         });
         checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
-        self.gate.close();
         if K::WHOLE { Ok(()) } else { image::leave(&self.pool, &self.root().image, &content) }
     }
 }

@@ -5,7 +5,7 @@ use super::directory::{Directory, Extent, Number, generation_of, handle, state_o
 use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
-use crate::image::{self, Gate};
+use crate::image;
 use crate::registry::{Recovery, find_root, kind_of};
 use crate::selective::leaf;
 use crate::selective::leaf::Placed;
@@ -59,7 +59,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let leaves = Counter::default();
         leaves.add(live.len() as i64);
         let (router, splits) = (Olc::build(live), Counter::default());
-        Self { pool: pool.clone(), root, directory, known, router, leaves, splits, behind: Behind::nothing(), gate: Gate::default() }
+        Self { pool: pool.clone(), root, directory, known, router, leaves, splits, behind: Behind::nothing() }
     }
 
     /// The descriptor of a leaf that begins to live.

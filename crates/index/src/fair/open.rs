@@ -4,7 +4,7 @@ use super::node::{Birth, Node, PER_LINE, UNSOUND};
 use super::structure::{linked, take_over};
 use super::{Fair, LEVEL, LEVELS_MAX, TreeRoot};
 use crate::counter::Counter;
-use crate::image::{self, Gate};
+use crate::image;
 use crate::latch::{Latches, check_apart};
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::leaf::Entry;
@@ -47,12 +47,11 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         keys.add(key_count as i64);
         leaves.add(leaf_count as i64);
         latches.begin(&places)?;
-        Ok(Self { pool: pool.clone(), root, latches, keys, leaves, splits: Counter::default(), gate: Gate::default(), _key: PhantomData })
+        Ok(Self { pool: pool.clone(), root, latches, keys, leaves, splits: Counter::default(), _key: PhantomData })
     }
 
     /// See [`OrderedIndex::close`].
     pub(super) fn leave_image(&self) -> Result<(), Error> {
-        self.gate.close();
         image::leave(&self.pool, &self.root().image, &[self.keys.get()])
     }
 

@@ -8,7 +8,6 @@ use super::side::{Lines, Side};
 use super::structure::Built;
 use super::{Child, DAMAGED, Pf, TreeRoot};
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::{Direction, Error, Key, OrderedIndex, Stats};
@@ -78,7 +77,6 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             arrays: Counter::default(),
             array_words: Counter::default(),
             splits: Counter::default(),
-            gate: Gate::default(),
             _of: PhantomData,
         }
     }

@@ -8,7 +8,7 @@ use super::structure::{Structure, flush};
 use super::waypoints::{Waypoints, list};
 use super::{Selective, TreeRoot};
 use crate::counter::Counter;
-use crate::image::{self, Gate};
+use crate::image;
 use crate::latch::{Latches, check_apart};
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::{Error, Key, Stats};
@@ -95,7 +95,6 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             keys,
             leaves,
             splits: Counter::default(),
-            gate: Gate::default(),
             from_leaves: listed.map_or(Duration::ZERO, |listed| listed + built),
             _key: PhantomData,
         }
@@ -106,7 +105,6 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let mut leaves = Vec::new();
         let checked = self.router.check(&mut |fences, leaf| leaves.push((fences.low.clone(), leaf)));
         checked.map_err(|what| everleaf_pmem::Error::corrupt(self.root.bytes(), what))?;
-        self.gate.close();
         image::leave(&self.pool, &self.root().image, &Image::<K> { keys: self.keys.get(), leaves }.encode())
     }
 

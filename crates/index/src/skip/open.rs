@@ -2,14 +2,12 @@
 //!
 //! Recovery follows the list once, puts towers over it, and has nothing to repair: a crash leaves the list as it was before a change or behind it.
 
-use super::{HEAD, LEVELS, ListRoot, NODE, Node, Place, Segment, Skip, Tower, damage};
+use super::{DISORDER, HEAD, LEVELS, ListRoot, NODE, Node, Place, Segment, Skip, Tower, damage};
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
-use crate::image::Gate;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::leaf::Entry;
-use crate::selective::router::Target;
 use crate::{Error, Key, OrderedIndex, Stats};
 use everleaf_pmem::{Medium, Off, Pool};
 use std::borrow::Borrow;
@@ -36,7 +34,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         assert!(head.latch.revive(), "a latch of zeroes has not begun");
         head.set_node(Off::NULL, LEVELS);
         let (numbers, levels) = (Numbers::from(HEAD + 1), AtomicUsize::new(1));
-        Self { pool: pool.clone(), root, towers, numbers, levels, keys: Counter::default(), gate: Gate::default(), _key: PhantomData }
+        Self { pool: pool.clone(), root, towers, numbers, levels, keys: Counter::default(), _key: PhantomData }
     }
 
     /// Opens a list again.
@@ -49,7 +47,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         let places = list.survey()?;
         let mut blocks = vec![(list.root.bytes(), size_of::<ListRoot>())];
         blocks.extend(places.iter().map(|place| (place.off.bytes(), NODE as usize)));
-        check_apart(blocks.clone())?;
+        check_apart(blocks)?;
         if let Some(reach) = recovery.reach {
             reach.mark(list.root, size_of::<ListRoot>())?;
             places.iter().try_for_each(|place| reach.mark(place.off, size_of::<Node>()))?;
@@ -93,14 +91,14 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     /// All nodes, in the order in which they are linked, while nobody writes: the heads of their keys ascend, and it ends.
     pub(super) fn survey(&self) -> Result<Vec<Place<'_>>, Error> {
         let mut places: Vec<Place<'_>> = Vec::new();
-        for place in (Segment { pool: &self.pool, first: None, slot: Some(&self.root().first), end: Off::NULL }) {
+        for place in Segment::new(&self.pool, None, Some(&self.root().first), Off::NULL) {
             let place = place?;
             let is_in_order = places.last().is_none_or(|before| {
                 let (before, head) = (before.node.head.get(), place.node.head.get());
                 before < head || before == head && !K::WHOLE
             });
-            if !is_in_order || places.len() as u64 * NODE > self.pool.length() as u64 {
-                return Err(damage(place.off, "a node that is not in the order of keys"));
+            if !is_in_order {
+                return Err(damage(place.off, DISORDER));
             }
             places.push(place);
         }
@@ -122,7 +120,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
                 return Err(damage(place.off, "a node whose head is not that of its key"));
             }
             if before.as_ref().is_some_and(|before| *before >= key) {
-                return Err(damage(place.off, "a node that is not in the order of keys"));
+                return Err(damage(place.off, DISORDER));
             }
             before = Some(key.clone());
         }
@@ -168,8 +166,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         }
         let mut nodes = Some(self.pool.fence_all(nodes));
         self.retry(|| {
-            let head = self.reach(Target::Below(K::LOWEST), 0)?;
-            let _lock = head.tower.latch.lock_from(head.version)?;
+            let _lock = self.tower(HEAD).latch.try_lock()?;
             if first.get() != 0 {
                 return Err(not_empty().into());
             }

@@ -17,7 +17,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         let reached = self.reach(Target::At(key), 0)?;
         let lock = reached.tower.latch.lock_from(reached.version)?;
         let moved = (|| {
-            let high = self.high(reached.tower)?;
+            let high = self.high(reached.tower, Some(key))?;
             let (mut segment, mut has_moved) = (self.segment(reached.number, reached.tower), false);
             while let Some(place) = segment.next() {
                 let place = place?;
