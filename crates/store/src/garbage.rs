@@ -51,6 +51,8 @@ pub(crate) const STEPS_PER_WRITE: usize = 4;
 pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 64 };
 /// Steps, at first, when a pool is full.
 const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
+/// Sweeps for a write that a full pool refuses: one that would need more room than they make is refused, and the next one goes on behind them.
+const SWEEPS_FOR_ROOM: usize = 16;
 /// Blocks of an index that are given back in a step.
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
@@ -432,18 +434,22 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Tries again what a full pool has refused: garbage makes room, whoever gives it back, and a delete that kept versions may need keep them no longer. Some
-    /// of it, for what is small is not to pay for all of it; each time twice as much as before, until there is no more, and none of the keys that are swept
-    /// then has expired. The caller holds no stripe and is not pinned.
+    /// of it, for what is small is not to pay for all of it; each time twice as much as before, until there is no more; and then keys that have expired, until
+    /// none of those that are swept has, or [`SWEEPS_FOR_ROOM`] have found some. The caller holds no stripe and is not pinned.
     pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let (mut steps, mut is_more) = (STEPS_FOR_ROOM, true);
+        let (mut steps, mut sweeps, mut is_more) = (STEPS_FOR_ROOM, 0, true);
         loop {
             match act() {
                 Err(error) if is_more && error.is_no_space() => {
-                    is_more = self.make_room(steps) || self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0)
+                    if self.make_room(steps) {
+                        steps = steps.saturating_mul(2);
+                    } else {
+                        is_more = sweeps < SWEEPS_FOR_ROOM && self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0);
+                        sweeps += 1;
+                    }
                 }
                 outcome => return outcome,
             }
-            steps *= 2;
         }
     }
 

@@ -236,7 +236,9 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970. From then on the key is absent, whoever asks, but for snapshots that were taken
-    /// before.
+    /// before. It takes room until it is written, or swept: by [`Store::sweep`](crate::Store::sweep); by [`Store::keep_house`](crate::Store::keep_house), which
+    /// a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) says so; or, among some thousand keys, for a write that a full pool
+    /// would refuse.
     ///
     /// # Errors
     /// See [`Namespace::put`].

@@ -43,8 +43,8 @@ pub struct Options {
     /// Number of threads that rebuild the store after a crash. Default: one per processor.
     pub recovery_threads: usize,
     /// Whether a thread of the store removes keys that have expired, and gives back what snapshots and clears have left, ten times a second until the store is
-    /// closed or dropped. Default false: writes give back a little each, and nobody removes what has expired but whoever calls [`Store::keep_house`]. Set it in
-    /// programs that write seldom, or have keys that expire, and do not call that themselves, as the server does.
+    /// closed or dropped. Default false: writes give back a little each, and nobody removes what has expired but whoever calls [`Store::keep_house`], or has no
+    /// room for a write. Set it in programs that write seldom, or have keys that expire, and do not call that themselves, as the server does.
     pub keeps_house: bool,
     /// The clocks by which keys expire. Default: those of the system; others only for tests.
     pub times: fn() -> Times,

@@ -8,7 +8,7 @@
 //! besides, behind its own: one that cannot be removed must not keep it from coming on. There are so many of them as [`TOUCHED_MAX`], and none is noted while
 //! somebody else notes one. What is forgotten so, the sweep comes to in its time.
 //!
-//! A write that a full pool refuses sweeps as much as [`Store::keep_house`] does at a time, and is tried again if that has removed anything.
+//! A write that a full pool refuses sweeps as much as [`Store::keep_house`] does at a time, and is tried again if that has removed anything, a few times.
 //!
 //! A pass through a namespace that finds nothing that expires takes it off the list. Each write of something that expires is counted in its namespace, under
 //! the stripe of its key, before it is published ([`Shared::note_expiry`]); a round through all namespaces begins by reading their counts and then waits, once,

@@ -150,6 +150,27 @@ fn a_full_pool_gives_up_what_has_expired() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// One write went through all keys, and where each sweep found some that had expired, but not what makes the room that was wanted, it did not come back.
+#[test]
+fn a_write_without_room_sweeps_no_more_than_some_thousand_keys() {
+    let store = Store::anonymous(Options { size_max: 16 << 20, ..options() }).unwrap();
+    let space = store.namespace("space").unwrap();
+    let expiry_ms = store.time_ms() + 100;
+    let put = |n: u32| if n % 500 == 0 { space.put_until(&n.to_be_bytes(), &[1; 100], expiry_ms) } else { space.put(&n.to_be_bytes(), &[1; 100]) };
+    let count = (0..).find(|n| put(*n).is_err()).unwrap();
+    assert!(count > 66_000, "{count}");
+    let (sender, refusals) = std::sync::mpsc::channel();
+    let of_thread = space.clone();
+    std::thread::spawn(move || {
+        pass(100);
+        sender.send(of_thread.put(b"large", &[2; 150 << 10]))
+    });
+    let refusal = refusals.recv_timeout(std::time::Duration::from_secs(60)).expect("it is refused").unwrap_err();
+    assert!(refusal.is_no_space(), "{refusal}");
+    assert_eq!(store.expired_count(), 32, "two of each thousand");
+    assert_eq!(space.count(), u64::from(count) - 32);
+}
+
 #[test]
 fn a_key_is_absent_from_its_time_on_whoever_asks() {
     let (store, space) = store();
