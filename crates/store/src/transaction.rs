@@ -218,7 +218,11 @@ impl<M: Listed> Transaction<M> {
     }
 
     /// What the transaction makes of `key`, if it has written it.
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
     fn written(&self, namespace: &Namespace<M>, key: &[u8]) -> Option<&Write<M>> {
+        namespace.check_belongs_to(&self.snapshot.shared);
         if self.writes.is_empty() { None } else { self.writes.get(&place(namespace, key)) }
     }
 
@@ -480,14 +484,15 @@ impl<M: Listed> Transaction<M> {
         self.check_range_size()?;
         let begun = cursor.clone();
         let mut own = self.own(namespace, &begun).peekable();
-        // The own key at which `show` had enough.
+        // The own key at which `show` had enough, or that could not be shown.
         let mut last = None;
         let outcome = view.walk(cursor, reading, &mut |met| {
             let key = met.key();
             while let Some((due, to)) = own.next_if(|(own, _)| begun.is_before(own, key)) {
-                if self.show_own(namespace, due, to, None, show)?.is_break() {
+                let shown = self.show_own(namespace, due, to, None, show);
+                if !matches!(shown, Ok(ControlFlow::Continue(()))) {
                     last = Some(due);
-                    return Ok(ControlFlow::Break(()));
+                    return shown;
                 }
             }
             match own.next_if(|(own, _)| *own == key) {
@@ -500,8 +505,10 @@ impl<M: Listed> Transaction<M> {
                 && last.is_none()
                 && let Some((due, to)) = own.next()
             {
-                if self.show_own(namespace, due, to, None, show)?.is_break() {
+                let shown = self.show_own(namespace, due, to, None, show);
+                if !matches!(shown, Ok(ControlFlow::Continue(()))) {
                     last = Some(due);
+                    _ = shown?;
                 }
             }
             Ok(())

@@ -583,17 +583,21 @@ fn a_large_transaction_is_one_too() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// Of a key that it had written in a namespace of its own with the same number, a transaction told what it had written.
 #[test]
 fn a_namespace_of_another_store_is_refused() {
-    let ((store, _), (_, other)) = (self::store(), self::store());
-    let (snapshot, transaction) = (store.snapshot().unwrap(), store.begin(Isolation::Snapshot).unwrap());
+    let ((store, space), (_, other)) = (self::store(), self::store());
+    let (snapshot, mut transaction) = (store.snapshot().unwrap(), store.begin(Isolation::Snapshot).unwrap());
+    transaction.put(&space, b"x", b"11").unwrap();
     let cursor = || Cursor::prefix(b"", Direction::Forward);
-    let calls: [&dyn Fn(); 6] = [
+    let calls: [&dyn Fn(); 8] = [
         &|| drop(snapshot.get(&other, b"x")),
         &|| drop(snapshot.entry(&other, b"x")),
         &|| drop(snapshot.get_many(&other, &[b"x"])),
         &|| drop(snapshot.walk(&other, &mut cursor(), |_, _| ControlFlow::Continue(()))),
         &|| drop(transaction.get(&other, b"x")),
+        &|| drop(transaction.entry(&other, b"x")),
+        &|| drop(transaction.value_size(&other, b"x")),
         &|| drop(transaction.walk_keys(&other, &mut cursor(), |_| ControlFlow::Continue(()))),
     ];
     for call in calls {
