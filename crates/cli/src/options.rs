@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use everleaf::{Namespace, Options, Store};
-use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
+use everleaf_pmem::{Domain, Hardware};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -71,7 +71,7 @@ impl NamespaceArgument {
 impl PoolArguments {
     /// Opens the store, which must be there already, for `work`, and closes it whatever comes of that: what is not closed has to be recovered.
     pub(crate) fn with_store<T>(&self, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
-        use_and_close(Store::on(Pool::open(&self.pool, &self.pool_options())?, &Options::default())?, work)
+        use_and_close(Store::open_existing(&self.pool, self.store_options())?, work)
     }
 
     /// The same with a store that is created if it is not there.
@@ -81,19 +81,13 @@ impl PoolArguments {
 
     /// Opens the store, or creates it.
     pub(crate) fn open_or_create(&self, index: &IndexArgument) -> Result<Store, Failure> {
-        let pool = Pool::open_or_create(&self.pool, &self.pool_options())?;
-        Ok(Store::on(pool, &Options { index: index.index.clone(), ..Options::default() })?)
+        Ok(Store::open(&self.pool, Options { index: index.index.clone(), ..self.store_options() })?)
     }
 
-    /// How to create a store in a new pool.
+    /// How to open or create the store.
     pub(crate) fn store_options(&self) -> Options {
         let Self { size_max, domain, accept_dirty_shutdown, prefault, .. } = *self;
         Options { size_max: size_max.0, domain, accept_dirty_shutdown, prefault: prefault.0, ..Options::default() }
-    }
-
-    /// How to open or create the pool.
-    pub(crate) fn pool_options(&self) -> PoolOptions {
-        self.store_options().pool()
     }
 }
 
@@ -109,7 +103,7 @@ pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure>
 /// Of two failures, that of `work` is told.
 fn use_and_close<T>(store: Store, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
     let outcome = work(&store);
-    let closed = store.close();
+    let closed = store.close().map_err(everleaf::Error::from);
     let done = outcome?;
     closed?;
     Ok(done)

@@ -57,6 +57,7 @@ use everleaf_index::record::{Record, Version};
 use everleaf_index::{Listed, Write};
 use everleaf_pmem::{Hardware, Medium, Off, Pool, Reserve, Word, with_reserve};
 use std::borrow::Cow;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,6 +104,12 @@ enum Aim<'b, M: Listed> {
     Entry(Cow<'b, Option<Entry>>),
     /// What is in the pool already.
     Draft(&'b Draft<M>),
+}
+
+impl<M: Listed> fmt::Debug for Batch<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("changes", &self.changes.len()).field("expectations", &self.expectations.len()).finish()
+    }
 }
 
 impl<M: Listed> Default for Batch<M> {

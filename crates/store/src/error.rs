@@ -111,6 +111,27 @@ pub enum Error {
     },
 }
 
+/// What an error comes down to, for who decides what to do about it. See [`Error::kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// There is no pool at that path, or the beginning of one whose creation did not finish.
+    NoPool,
+    /// Somebody has the pool open: another process, or this one.
+    InUse,
+    /// What is read is not what was written, or no pool at all: restore a backup, or [`repair`](crate::repair) the pool.
+    Damaged,
+    /// A failure of the machine may have torn the pool: restore a backup, or see
+    /// [`Options::accept_dirty_shutdown`](crate::Options::accept_dirty_shutdown).
+    Torn,
+    /// The pool is full: see [`Error::is_no_space`].
+    NoSpace,
+    /// The system refuses something, or the device has not taken what was written.
+    System,
+    /// Anything else, of which the variants of [`Error`] tell.
+    Other,
+}
+
 impl From<everleaf_pmem::Error> for Error {
     fn from(error: everleaf_pmem::Error) -> Self {
         Self::Index(error.into())
@@ -118,6 +139,24 @@ impl From<everleaf_pmem::Error> for Error {
 }
 
 impl Error {
+    /// What it comes down to.
+    pub fn kind(&self) -> ErrorKind {
+        use everleaf_pmem::Error as Pmem;
+        match self {
+            Self::Index(everleaf_index::Error::Pmem(error)) => match error {
+                Pmem::NoPool { .. } | Pmem::Unfinished { .. } => ErrorKind::NoPool,
+                Pmem::Locked { .. } => ErrorKind::InUse,
+                Pmem::Corrupt { .. } | Pmem::Checksum { .. } | Pmem::NotAPool { .. } | Pmem::Truncated { .. } | Pmem::Headless { .. } => ErrorKind::Damaged,
+                Pmem::DirtyShutdown { .. } | Pmem::MachineFailed { .. } | Pmem::NoJournal { .. } => ErrorKind::Torn,
+                Pmem::NoSpace { .. } => ErrorKind::NoSpace,
+                Pmem::ReadOnly { .. } | Pmem::AddressSpace { .. } | Pmem::WriteBack { .. } | Pmem::Io { .. } => ErrorKind::System,
+                _ => ErrorKind::Other,
+            },
+            Self::Thread { .. } => ErrorKind::System,
+            _ => ErrorKind::Other,
+        }
+    }
+
     /// Whether the pool was full: a smaller write, or the same one after deletes, may succeed. Nothing was changed. But of what does several writes, each on
     /// its own, those in front of the one that failed are done: `put_many`, `act_many`, `delete_many` and `delete_range` of a
     /// [`Namespace`](crate::Namespace), and [`Import::advance`](crate::Import::advance).

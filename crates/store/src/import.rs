@@ -160,7 +160,7 @@ impl NewPool {
     pub(crate) fn close_as(self, name: impl FnOnce(Unfinished) -> io::Result<()>) -> Result<usize, StreamError> {
         let pool = Arc::clone(self.store.pool());
         pool.give_back().map_err(Error::from)?;
-        self.store.close()?;
+        self.store.close().map_err(Error::from)?;
         let size = pool.info().size;
         drop((pool, self.journal));
         name(self.unfinished).map_err(|source| StreamError::Io { action: "give the pool its name", source })?;

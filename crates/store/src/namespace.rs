@@ -26,6 +26,7 @@ use crate::view::View;
 use everleaf_index::record::{KeySum, Record, Version};
 use everleaf_index::{Listed, Write};
 use everleaf_pmem::{Fresh, Hardware, Medium, Off, Reserve, Word, with_reserve};
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -138,6 +139,12 @@ pub struct Namespace<M: Medium = Hardware> {
 impl<M: Medium> Clone for Namespace<M> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone(), space: self.space.clone() }
+    }
+}
+
+impl<M: Medium> fmt::Debug for Namespace<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace").field("name", &self.space.name).finish_non_exhaustive()
     }
 }
 

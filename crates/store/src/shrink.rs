@@ -66,8 +66,8 @@ impl<E: Into<Error>> From<E> for Early {
 
 impl<M: Listed> Store<M> {
     /// Moves records and leaves together and gives the space that was between them back to the file system, while others read and write. `watch` hears of each
-    /// step, and says whether to go on; it must not verify or compact the store, which would wait for this for ever. What [`Evacuation::Sparse`] moves is worth
-    /// it; [`Evacuation::All`] shows that everything can be moved.
+    /// step, and says whether to go on; it must not verify, compact or load anything in the store, which would wait for this for ever, or have others do so.
+    /// What [`Evacuation::Sparse`] moves is worth it; [`Evacuation::All`] shows that everything can be moved.
     ///
     /// # Errors
     /// A damaged pool, [`Error::Halted`]. Without room it moves what it can.

@@ -36,6 +36,7 @@ use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -293,6 +294,12 @@ pub struct Snapshot<M: Listed = Hardware> {
     pub(crate) shared: Arc<Shared<M>>,
     held: Option<Held>,
     moment: Moment,
+}
+
+impl<M: Listed> fmt::Debug for Snapshot<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("timestamp", &self.moment.at).finish_non_exhaustive()
+    }
 }
 
 impl<M: Listed> Store<M> {

@@ -21,6 +21,7 @@ use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Watched};
 use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -91,6 +92,35 @@ pub(crate) fn again<M: Medium, T>(pool: &Pool<M>, mut act: impl FnMut() -> Resul
 pub struct Store<M: Medium = Hardware> {
     pub(crate) shared: Arc<Shared<M>>,
     pub(crate) housekeeper: Option<Housekeeper>,
+}
+
+impl<M: Medium> fmt::Debug for Store<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shared, housekeeper } = self;
+        f.debug_struct("Store").field("path", &shared.pool.path()).field("keeps_house", &housekeeper.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A store that [`Store::close`] has not closed, and why.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct Unclosed<M: Medium = Hardware> {
+    /// The store.
+    pub store: Store<M>,
+    /// Why it was not closed.
+    pub error: Error,
+}
+
+impl<M: Medium> fmt::Debug for Unclosed<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unclosed").field("store", &self.store).field("error", &self.error).finish()
+    }
+}
+
+impl<M: Medium> From<Unclosed<M>> for Error {
+    fn from(unclosed: Unclosed<M>) -> Self {
+        unclosed.error
+    }
 }
 
 /// What the store and its namespaces' handles share.
@@ -235,6 +265,14 @@ impl Store<Hardware> {
         Self::on(Pool::open_or_create(path, &options.pool())?, &options)
     }
 
+    /// Opens the store in the pool file at `path`, which must be there, recovering it if it was not closed.
+    ///
+    /// # Errors
+    /// Whatever can be wrong with a pool; see [`Store::on`]. Of [`ErrorKind::NoPool`](crate::ErrorKind::NoPool) if there is none.
+    pub fn open_existing(path: &Path, options: Options) -> Result<Self, Error> {
+        Self::on(Pool::open(path, &options.pool())?, &options)
+    }
+
     /// A store in anonymous memory of at most [`Options::size_max`] bytes, gone with the process: for tests and for measuring.
     ///
     /// # Errors
@@ -339,10 +377,13 @@ impl<M: Listed> Store<M> {
     /// is not believed.
     ///
     /// # Errors
-    /// The system's, when the pool file cannot be completed; damage; [`Error::Halted`]; [`Error::SnapshotsOpen`], when one holds something back. The next open
-    /// then recovers the pool.
-    pub fn close(self) -> Result<(), Error> {
-        drop(self.housekeeper);
+    /// The system's, when the pool file cannot be completed; damage; [`Error::Halted`]; [`Error::SnapshotsOpen`], when one holds something back: then the store
+    /// that is handed back is open as before, and may be closed when they are dropped. If it is dropped without, the next open recovers the pool.
+    pub fn close(self) -> Result<(), Unclosed<M>> {
+        self.shut_down().map_err(|error| Unclosed { store: self, error })
+    }
+
+    fn shut_down(&self) -> Result<(), Error> {
         let _loading = schedule::lock(&self.shared.loading);
         loop {
             self.shared.writable()?;

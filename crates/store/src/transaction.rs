@@ -49,6 +49,7 @@ use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -118,6 +119,13 @@ pub struct Transaction<M: Listed = Hardware> {
     reads: Mutex<Reads>,
     /// Ends after all that was written to the pool is given back: as long as there is a snapshot, the store is not closed.
     snapshot: Snapshot<M>,
+}
+
+impl<M: Listed> fmt::Debug for Transaction<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { isolation, snapshot, writes, .. } = self;
+        f.debug_struct("Transaction").field("isolation", isolation).field("snapshot", snapshot).field("writes", &writes.len()).finish_non_exhaustive()
+    }
 }
 
 /// What a key is to be.

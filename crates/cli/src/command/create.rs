@@ -21,10 +21,10 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         // A pool that is there already is an error here, where every other command would open it.
-        let store = Store::on(Pool::create(&self.pool.pool, &self.pool.pool_options())?, &Options::default())?;
+        let store = Store::on(Pool::create(&self.pool.pool, &self.pool.store_options().pool())?, &Options::default())?;
         let info = store.pool().info();
         let uuid = format!("{:032x}", info.uuid);
-        store.close()?;
+        store.close().map_err(everleaf::Error::from)?;
         let mut out = Output::new();
         match self.json {
             true => {

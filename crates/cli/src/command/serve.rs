@@ -80,7 +80,7 @@ impl Arguments {
         let served = self.serve(listener, config, &store, start.elapsed());
         // In any case: that nobody reads the greeting is no reason for a recovery the next time.
         let closed = match Arc::try_unwrap(store) {
-            Ok(store) => store.close(),
+            Ok(store) => store.close().map_err(everleaf::Error::from),
             Err(_) => unreachable!("the server and the signal watcher have ended, and nobody else holds the store"),
         };
         served?;

@@ -109,7 +109,7 @@ impl Instance for Open {
         let path = path.ok_or_else(|| Error::Missing { system: system.name.clone(), operation: "reopening without a file" })?;
         drop(namespace);
         match shutdown {
-            Shutdown::Close => store.close().map_err(failed)?,
+            Shutdown::Close => store.close().map_err(|unclosed| failed(unclosed.error))?,
             Shutdown::Crash => drop(store),
         }
         let start = Instant::now();

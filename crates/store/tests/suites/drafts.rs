@@ -188,7 +188,7 @@ fn a_store_is_not_closed_under_a_transaction_that_has_written_to_the_pool() {
     space.put(b"a", b"1").unwrap();
     let mut transaction = store.begin(Isolation::Snapshot).unwrap();
     transaction.put(&space, b"b", &[2; LARGE]).unwrap();
-    assert!(matches!(store.close(), Err(Error::SnapshotsOpen { count: 1 })));
+    assert!(matches!(store.close().map_err(Error::from), Err(Error::SnapshotsOpen { count: 1 })));
     drop((transaction, space));
     let store = open();
     assert_eq!(store.namespace("space").unwrap().count(), 1);

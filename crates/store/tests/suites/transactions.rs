@@ -2,7 +2,7 @@
 
 use crate::INDEXES;
 use crate::shown::forge_commit_of;
-use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Namespace, Options, Snapshot, Store, Transaction};
+use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Merge, Namespace, Options, Snapshot, Store, Transaction};
 use everleaf_pmem::{Found, Hardware, Memory, Pool, PoolOptions};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
@@ -337,6 +337,54 @@ fn nothing_that_was_held_back_outlives_the_store() {
     assert!(report.is_sound(), "{report:?}");
 }
 
+/// The handle was gone, and with it the way to close the store.
+#[test]
+fn a_store_that_is_not_closed_yet_is_handed_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = Options { size_max: 64 << 20, keeps_house: true, ..Options::default() };
+    let store = Store::open(&path, options.clone()).unwrap();
+    let space = store.namespace("space").unwrap();
+    space.put(b"k", b"v").unwrap();
+    let snapshot = store.snapshot().unwrap();
+    space.delete(b"k").unwrap();
+    let store = store.close().unwrap_err().store;
+    space.put_until(b"l", b"w", store.time_ms() + 1).unwrap();
+    while space.count() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(store.expired_count(), 1, "its thread goes on");
+    drop((snapshot, space));
+    store.close().unwrap();
+    assert_eq!(Store::open(&path, options).unwrap().pool().info().found, Found::Clean);
+}
+
+/// After an entry of its own that could not be shown, a transaction went on behind the next one of its snapshot.
+#[test]
+fn a_cursor_goes_on_behind_an_entry_of_its_own_that_cannot_be_shown() {
+    let (store, space) = store();
+    for (direction, expected) in [(Direction::Forward, ["", "a!", "x", "xx!", "y", "z", "z!"]), (Direction::Reverse, ["z!", "z", "y", "xx!", "x", "a!", ""])] {
+        let mut transaction = store.begin(Isolation::Snapshot).unwrap();
+        ["", "z"].iter().for_each(|key| transaction.put(&space, key.as_bytes(), b"own").unwrap());
+        for key in ["a!", "xx!", "z!"] {
+            transaction.merge(&space, key.as_bytes(), Merge::With(Arc::new(|_| Err("a test".into())))).unwrap();
+        }
+        let mut cursor = Cursor::new(Bound::Unbounded, direction);
+        let mut shown = Vec::new();
+        while !cursor.is_over() {
+            let walked = transaction.walk(&space, &mut cursor, |key, _| {
+                shown.push(String::from_utf8(key.to_vec()).unwrap());
+                ControlFlow::Continue(())
+            });
+            match walked {
+                Err(Error::Merge { key, .. }) => shown.push(String::from_utf8(key).unwrap()),
+                walked => walked.unwrap(),
+            }
+        }
+        assert_eq!(shown, expected);
+    }
+}
+
 #[test]
 fn a_store_is_closed_when_nothing_is_held_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -350,11 +398,10 @@ fn a_store_is_closed_when_nothing_is_held_back() {
         if holds_back {
             space.delete(b"k").unwrap();
         }
-        match store.close() {
-            Ok(()) => assert!(!holds_back),
-            Err(Error::SnapshotsOpen { count: 1 }) => assert!(holds_back),
-            Err(error) => panic!("{error}"),
-        }
+        let unclosed = store.close().err();
+        assert!(unclosed.as_ref().map(|unclosed| &unclosed.error).is_none_or(|error| matches!(error, Error::SnapshotsOpen { count: 1 })), "{unclosed:?}");
+        assert_eq!(unclosed.is_some(), holds_back);
+        drop(unclosed);
         assert_eq!(snapshot.get(&space, b"k").unwrap().as_deref(), Some(&b"v"[..]));
         drop((snapshot, space));
         let store = Store::open(&path, options.clone()).unwrap();

@@ -1,7 +1,7 @@
 //! What the world does to a store: full pools, damage, bad input, restarts.
 
 use crate::shown::keys;
-use everleaf::{Batch, Change, Cursor, Direction, Error, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
+use everleaf::{Batch, Change, Cursor, Direction, Error, ErrorKind, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -42,6 +42,31 @@ fn a_store_that_was_not_closed_comes_back() {
     let numbers = store.namespace("numbers").unwrap();
     assert_eq!((numbers.count(), numbers.get(&key(14_999)).unwrap()), (15_000, Some(14_999u64.to_le_bytes().to_vec())));
     assert!(store.verify().unwrap().is_sound());
+}
+
+/// Whoever had a wrong path got a new pool there.
+#[test]
+fn what_is_to_be_there_is_opened_or_the_kind_of_error_tells() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let kind = || Store::open_existing(&path, options()).err().map(|error| error.kind());
+    assert_eq!((kind(), path.exists()), (Some(ErrorKind::NoPool), false));
+    let store = Store::open(&path, options()).unwrap();
+    assert_eq!(kind(), Some(ErrorKind::InUse));
+    store.close().unwrap();
+    assert_eq!(kind(), None);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[512..1536].fill(7);
+    std::fs::write(&path, bytes).unwrap();
+    assert_eq!(kind(), Some(ErrorKind::Damaged));
+    std::fs::write(&path, "something else").unwrap();
+    assert_eq!(kind(), Some(ErrorKind::Damaged));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    assert_eq!(kind(), Some(ErrorKind::System));
+    let store = Store::anonymous(Options { size_max: 2 << 20, ..options() }).unwrap();
+    assert_eq!(store.namespace("space").unwrap().put(b"k", &[1; 2 << 20]).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(store.namespace("").unwrap_err().kind(), ErrorKind::Other);
 }
 
 #[test]
