@@ -542,7 +542,7 @@ fn file_of(generation: u64) -> usize {
 
 /// Makes one of the two files, which is locked as long as it is open, with blocks and a head on the device. What fails leaves none.
 fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
-    remove(path, head.uuid)?;
+    remove(path, Some(head.uuid))?;
     // For nobody else, until it is known who may read the pool.
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let fill = || {
@@ -562,8 +562,8 @@ fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
     }
 }
 
-/// Takes away a file of a journal of this pool that nobody uses, if it is there, or one that nothing has been written to.
-fn remove(path: &Path, uuid: u128) -> io::Result<()> {
+/// Takes away a file of a journal of this pool, or of any, that nobody uses, if it is there, or one that nothing has been written to.
+fn remove(path: &Path, uuid: Option<u128>) -> io::Result<()> {
     let there = match open_part(path, true) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         there => there?,
@@ -578,7 +578,7 @@ fn remove(path: &Path, uuid: u128) -> io::Result<()> {
     if !is_empty {
         there.read_exact_at(bytemuck::cast_slice_mut(&mut words), 0)?;
     }
-    if words != [0; HEAD_WORDS] && Head::decode(&words).is_none_or(|head| head.uuid != uuid) {
+    if words != [0; HEAD_WORDS] && Head::decode(&words).is_none_or(|head| uuid.is_some_and(|uuid| head.uuid != uuid)) {
         return Err(io::Error::other("there is another file of this name, or another pool's journal; move it to where that is"));
     }
     // Its owner may have taken it away meanwhile.
@@ -729,7 +729,7 @@ fn read_words(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Takes away what is left of the journal of the pool `uuid` at `path`, which needs none. It means nothing, so it does no harm if it stays.
-pub(crate) fn remove_journal(path: &Path, uuid: u128) {
+/// Takes away what is left of the journal of the pool `uuid`, or of any, at `path`, which needs none. It means nothing, so it does no harm if it stays.
+pub(crate) fn remove_journal(path: &Path, uuid: Option<u128>) {
     paths(path).iter().flatten().for_each(|path| _ = remove(path, uuid));
 }

@@ -246,6 +246,11 @@ impl Pool<Hardware> {
         Self::in_file(path, &options, mode, |hardware| hardware)
     }
 
+    /// Takes away the journal of whichever pool was in the file at `path`, of which nothing is wanted any more, unless somebody uses it.
+    pub fn drop_journal_at(path: &Path) {
+        remove_journal(path, None);
+    }
+
     /// Like [`Pool::create`], on what `equip` makes of the hardware.
     ///
     /// # Errors
@@ -283,7 +288,7 @@ impl Pool<Hardware> {
         let pool = Self::start(backing, equip(hardware), options, mode, Some(domain), flaws)?;
         if !mode.looks() && pool.backing.journal().is_none() {
             // Of a process that died when it had closed the pool.
-            remove_journal(path, pool.info().uuid);
+            remove_journal(path, Some(pool.info().uuid));
         }
         Ok(pool)
     }
@@ -454,6 +459,11 @@ impl<M: Medium> Pool<M> {
     /// What would have kept the pool from being opened, had it not been accepted by an option, or been only looked at: of such a pool something may be lost.
     pub fn flaws(&self) -> &[Error] {
         &self.flaws
+    }
+
+    /// The domain in which it was opened last: of a pool that is only looked at, that of whoever has used it.
+    pub fn left_in(&self) -> Option<Domain> {
+        schedule::lock(&self.superblock).left_in()
     }
 
     /// Size of a slab in bytes; the first is the header.
@@ -774,7 +784,7 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
     if found.features_incompatible & JOURNAL != 0 {
         commit_to_device(&pm, backing, &Superblock { sequence: found.next(), ..without_journal(&found) })?;
     }
-    remove_journal(mapping.path(), found.uuid);
+    remove_journal(mapping.path(), Some(found.uuid));
     Ok(())
 }
 

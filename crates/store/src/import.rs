@@ -7,7 +7,7 @@ use crate::stream::{Origin, Part, Passed, StreamEntry, StreamError, StreamReader
 use crate::unfinished::Unfinished;
 use crate::{Act, Error, Namespace, Options, Store};
 use everleaf_index::Listed;
-use everleaf_pmem::{Hardware, Pool};
+use everleaf_pmem::{Hardware, Pool, files};
 use std::fs;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -147,6 +147,8 @@ impl NewPool {
     pub(crate) fn create(path: &Path, source: Option<&Path>, options: Options) -> Result<Self, StreamError> {
         let failed = |source: io::Error| Error::from(everleaf_pmem::Error::Io { action: "create", path: path.to_owned(), source });
         let (unfinished, _) = Unfinished::create(path, source).map_err(failed)?;
+        // What a crash has left of one that had this name has left that, too.
+        Pool::drop_journal_at(unfinished.path());
         unfinished.unlock().map_err(failed)?;
         let store = Store::open(unfinished.path(), options)?;
         Ok(Self { journal: Journal(Arc::clone(store.pool())), store, unfinished })
@@ -163,7 +165,9 @@ impl NewPool {
         self.store.close().map_err(Error::from)?;
         let size = pool.info().size;
         drop((pool, self.journal));
-        name(self.unfinished).map_err(|source| StreamError::Io { action: "give the pool its name", source })?;
+        // The journal of a pool that had the name is gone, and must not be there again after a crash: it would be another pool's for this one.
+        let named = files::sync_directory_of(self.unfinished.target()).and_then(|()| name(self.unfinished));
+        named.map_err(|source| StreamError::Io { action: "give the pool its name", source })?;
         Ok(size)
     }
 }

@@ -540,6 +540,19 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     assert_eq!(lost("alone", "alone.to", "journal"), 1);
 }
 
+/// It was made anew in the domain that was found, which survives less.
+#[test]
+fn a_pool_that_is_repaired_stays_in_the_domain_msync() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
+    let options = |domain| Options { domain, size_max: 64 << 20, ..Options::default() };
+    Store::open(&place("pool"), options(Some(Domain::Msync))).unwrap().close().unwrap();
+    for (name, asked, domain) in [("kept", None, Domain::Msync), ("asked for", Some(Domain::PageCache), Domain::PageCache)] {
+        repair(&place("pool"), &place(name), options(asked), |_| ()).unwrap();
+        assert_eq!(Store::open(&place(name), options(None)).unwrap().pool().info().domain, Some(domain), "{name}");
+    }
+}
+
 /// With such a key it seems not to belong into its leaf, as what a division has left behind: so the index does not show it.
 #[test]
 fn of_a_record_whose_key_is_damaged_repair_tells() {
