@@ -198,8 +198,8 @@ impl<M: Listed> Store<M> {
         let changes = combine(changes)?;
         let check = |time_ms| {
             expectations.iter().try_for_each(|item| match item.namespace.holds(&item.key, item.to.as_deref(), Some(Moment::now(time_ms)))? {
-                true => Ok(()),
-                false => Err(conflict(&item.namespace.space, &item.key)),
+                Some(_) => Ok(()),
+                None => Err(conflict(&item.namespace.space, &item.key)),
             })
         };
         self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(expectations.iter().map(Item::place).collect()), None, check))

@@ -278,15 +278,16 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.delete_locked(stripe, key)))
     }
 
-    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: absent); whether it was.
+    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: absent); whether it was. A key that expires goes on to do so, as with
+    /// [`Change::Put`].
     ///
     /// # Errors
     /// See [`Namespace::put`].
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
         check_sizes(key, new.unwrap_or_default())?;
         let swap = |stripe: &Locked<'_>| match self.holds(key, expected, None)? {
-            true => Ok((true, self.set_locked(stripe, key, new.map(Content::lasting))?)),
-            false => Ok((false, Way::Plain)),
+            Some(expiry_ms) => Ok((true, self.set_locked(stripe, key, new.map(|value| Content { value, expiry_ms }))?)),
+            None => Ok((false, Way::Plain)),
         };
         self.shared.with_room(|| self.with_stripe(key, swap))
     }
@@ -362,16 +363,16 @@ impl<M: Listed> Namespace<M> {
         self.shared.remove(&self.space, |_| Ok(())).map(drop)
     }
 
-    /// Whether the value of `key` is `expected` (`None`: absent).
-    pub(crate) fn holds(&self, key: &[u8], expected: Option<&[u8]>, moment: Option<Moment>) -> Result<bool, Error> {
+    /// When the value of `key` expires, if it does; if it is `expected` (`None`: absent).
+    pub(crate) fn holds(&self, key: &[u8], expected: Option<&[u8]>, moment: Option<Moment>) -> Result<Option<Option<u64>>, Error> {
         let held = self.view_at(moment).find(key, |found| {
             let is_expected = expected.is_some_and(|expected| expected.len() == found.size());
-            if is_expected { found.entry().map(|entry| Some(entry.value)) } else { found.check().map(|()| None) }
+            if is_expected { found.entry().map(Some) } else { found.check().map(|()| None) }
         })?;
         Ok(match (held, expected) {
-            (None, None) => true,
-            (Some(value), Some(expected)) => value.as_deref() == Some(expected),
-            _ => false,
+            (None, None) => Some(None),
+            (Some(Some(entry)), Some(expected)) if entry.value == expected => Some(entry.expiry_ms),
+            _ => None,
         })
     }
 

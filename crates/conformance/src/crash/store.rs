@@ -348,7 +348,7 @@ impl World for Stores {
             Swap(space, key, expected, new) => {
                 if content.get(&(space, key.into())).map(|(value, _)| value.as_slice()) == expected.map(str::as_bytes) {
                     match new {
-                        Some(new) => drop(content.insert((space, key.into()), (new.into(), None))),
+                        Some(new) => content.entry((space, key.into())).or_default().0 = new.into(),
                         None => drop(content.remove(&(space, key.into()))),
                     }
                 }

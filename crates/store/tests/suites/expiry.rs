@@ -206,6 +206,22 @@ fn a_key_is_absent_from_its_time_on_whoever_asks() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// A session that was swapped for its next state lasted for ever.
+#[test]
+fn what_is_swapped_goes_on_to_expire() {
+    let (store, space) = store();
+    let expiry_ms = store.time_ms() + 10;
+    space.put_until(b"k", b"1", expiry_ms).unwrap();
+    for _versioned in [None, Some(store.snapshot().unwrap())] {
+        let (old, new) = (space.get(b"k").unwrap(), space.get(b"k").unwrap().map(|value| [&value[..], b"+"].concat()));
+        assert!(space.compare_and_swap(b"k", old.as_deref(), new.as_deref()).unwrap());
+        assert_eq!(space.entry(b"k").unwrap(), Some(Entry { value: new.unwrap(), expiry_ms: Some(expiry_ms) }));
+    }
+    pass(10);
+    assert!(space.compare_and_swap(b"k", None, Some(b"2")).unwrap());
+    assert_eq!(space.expiry_ms(b"k").unwrap(), Some(None), "what was absent has no time to go on with");
+}
+
 #[test]
 fn writes_treat_what_has_expired_as_absent() {
     let (store, space) = store();
