@@ -23,7 +23,7 @@ pub struct Import<'s, R, M: Listed = Hardware> {
 
 impl<M: Listed> Store<M> {
     /// Begins to write what the stream `input` holds into the store. Of a key that is there already, what the stream says wins, even if that has expired
-    /// meanwhile: then the key is removed. Namespaces that are not there get the index that they had, if this version knows it.
+    /// meanwhile: then the key is removed. Namespaces that are not there get the index that they had, if this version knows it, be it that they have no keys.
     ///
     /// # Errors
     /// It is no stream, or one of a later version, or damaged, or cannot be read.
@@ -42,6 +42,7 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
             Part::Namespace { name, index } => {
                 let namespace = self.store.namespace(name)?;
                 namespace.prefer_index(index);
+                namespace.create()?;
                 self.namespace = Some(namespace);
                 Ok(true)
             }

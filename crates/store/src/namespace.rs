@@ -162,6 +162,11 @@ impl<M: Listed> Namespace<M> {
         self.shared.prefer_index(&self.space, name);
     }
 
+    /// Has it be there, be it without keys.
+    pub(crate) fn create(&self) -> Result<(), Error> {
+        self.shared.with_room(|| self.with_stripe(&[], |_| Ok((self.with_index(|_| self.shared.writable())?, Way::Plain))))
+    }
+
     /// The value of `key`.
     ///
     /// # Errors

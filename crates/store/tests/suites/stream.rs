@@ -101,6 +101,33 @@ fn an_empty_store_and_an_empty_namespace_have_streams() {
     assert_eq!(reader.next_part().unwrap(), Part::End);
 }
 
+/// One without keys that are seen was lost, and its index with it.
+#[test]
+fn an_empty_namespace_stays_whatever_copies_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let source = Store::open(&at("pool"), options()).unwrap();
+    for name in ["empty", "expired", "full"] {
+        let namespace = source.namespace(name).unwrap();
+        namespace.prefer_index("ever-64");
+        namespace.put_until(b"k", b"v", if name == "full" { FAR_MS } else { 1 }).unwrap();
+    }
+    source.namespace("empty").unwrap().delete(b"k").unwrap();
+    let indexes = |store: &Store| store.stats().namespaces.into_iter().map(|namespace| (namespace.name, namespace.index)).collect::<Vec<_>>();
+    let expected = indexes(&source);
+    let stream = export(&source);
+    source.close().unwrap();
+    let copy = store("ever");
+    copy.import(stream.as_slice()).unwrap().finish().unwrap();
+    assert_eq!(indexes(&copy), expected);
+    restore(&at("restored"), options(), stream.as_slice(), |_, _| ()).unwrap();
+    everleaf::repair(&at("pool"), &at("repaired"), options(), |_| ()).unwrap();
+    everleaf::compact(&at("pool"), options(), |_, _| ()).unwrap();
+    for name in ["restored", "repaired", "pool"] {
+        assert_eq!(indexes(&Store::open(&at(name), options()).unwrap()), expected, "{name}");
+    }
+}
+
 /// Two keys are always changed together, and others come and go; a namespace is cleared in between.
 #[test]
 fn an_export_shows_one_moment_whatever_is_written_meanwhile() {
