@@ -238,8 +238,8 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
                     if at == self.capacity {
                         return self.make_room(key, &leaf);
                     }
-                    // Not flushed: what becomes visible in the leaf does so by the same word.
                     let with = Status(status.0 + RESERVED);
+                    // persist-equivalent(exchange late): it is not flushed. What becomes visible in the leaf does so by the same word.
                     self.pool.compare_exchange(leaf.status_word(), status.0, with.0).map_err(|_| Stop::Restart)?;
                     reserved = Some(Reserved { leaf: leaf.off, at });
                     self.expect_unused(&leaf, at)?;

@@ -41,7 +41,7 @@
 //! - **Bulk load**: all nodes, one fence; then the root block leads to the first.
 //!
 //! Each is one word for a crash: before it is durable all is as before, afterwards nothing is missing. What nobody reaches then is free memory. Whether a node
-//! has a tower, and how high, is drawn from where it lies, when it is new and when the list is opened: as good as a throw of dice, and threads do not meet in it.
+//! has a tower, and how high, is drawn from where it lies, when it is new and when the list is opened: as good as dice, and threads do not meet in it.
 //!
 //! # Readers
 //!

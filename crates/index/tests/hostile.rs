@@ -136,6 +136,46 @@ fn a_leaf_that_has_become_zeroes_is_not_loaded() {
     assert!((low..high).all(|n| index.get(&(n * 10)).unwrap() == Some(value(n))));
 }
 
+/// Whatever index it is of which nothing is left but the root block, it is not taken for an empty one while it is open; nor is a tree of which every node
+/// persists whose top was lost while it was closed.
+#[test]
+fn what_has_become_zeroes_is_not_empty() {
+    let clear = |pool: &Pool, (off, size): (u64, usize)| {
+        pool.words(Off::<Word>::new(off), size / 8).unwrap().iter().for_each(|word| pool.store(word, 0, Relaxed));
+    };
+    for entry in registry::<u64, Hardware>().into_iter().filter(|entry| entry.persistent) {
+        let pool = pool();
+        let index = entry.create(&pool, "t").unwrap();
+        (0..3).for_each(|n| assert_eq!(index.insert(&n, value(n)).unwrap(), None));
+        let mut blocks = Vec::new();
+        let mut note = |off, size| {
+            blocks.push((off, size));
+            Ok(())
+        };
+        index.blocks(&mut note).unwrap();
+        blocks[1..].iter().for_each(|block| clear(&pool, *block));
+        let loaded = index.bulk_load(&mut (10..20).map(|n| (n, value(n))), FILL);
+        assert!(loaded.is_err(), "{}", entry.name);
+    }
+    for name in ["fast-fair", "circ", "lcb", "cdds"] {
+        let pool = pool();
+        let entry = registry::<u64, Hardware>().into_iter().find(|entry| entry.name == name).unwrap();
+        let index = entry.create(&pool, "t").unwrap();
+        (0..100).for_each(|n| assert_eq!(index.insert(&n, value(n)).unwrap(), None));
+        let mut root = None;
+        let mut note = |off, _| {
+            root.get_or_insert(off);
+            Ok(())
+        };
+        index.blocks(&mut note).unwrap();
+        index.close().unwrap();
+        drop(index);
+        let top = pool.words(Off::<Word>::new(root.unwrap()), 1).unwrap()[0].get();
+        clear(&pool, (Off::<Word>::from_link(top).unwrap().bytes(), 64));
+        assert!(entry.open(&pool, "t", &Recovery { reach: None, trace: None, threads: 1 }).is_err(), "{name}");
+    }
+}
+
 /// It was loaded over what was there.
 #[test]
 fn a_leaf_that_seems_to_be_empty_is_not_loaded() {

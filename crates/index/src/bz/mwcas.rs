@@ -128,6 +128,7 @@ impl<'a> Descriptor<'a> {
     /// Puts the descriptor where the old values are: whether it was in all words, as long as it was undecided.
     fn install<M: Medium>(&self, pool: &Pool<M>, depth: usize) -> Result<bool, Error> {
         for target in &self.targets {
+            // persist-equivalent(exchange early): they may come in any order.
             while let Err(found) = pool.compare_exchange(target.word, target.old, self.reference) {
                 match found {
                     _ if found == self.reference => break,
@@ -168,6 +169,7 @@ impl<'a> Descriptor<'a> {
             pool.persist(self.head);
         }
         for target in targets {
+            // persist-equivalent(exchange early): they may come in any order, as the head is durable.
             _ = pool.compare_exchange(target.word, self.reference, Self::value(target, state));
         }
         flush_all(pool, targets);
@@ -216,7 +218,6 @@ fn settle<M: Medium>(pool: &Pool<M>, word: &Word, found: u64, depth: usize) -> R
 ///
 /// # Errors
 /// A full pool; damage, and then nobody may use again what the new values lead to.
-#[track_caller]
 pub(super) fn exchange<M: Medium>(pool: &Pool<M>, targets: &mut [Target<'_>]) -> Result<bool, Failed> {
     targets.sort_unstable_by_key(|target| pool.offset_of(target.word).bytes());
     let words: Vec<u64> = targets.iter().flat_map(|target| [pool.offset_of(target.word).bytes(), target.old, target.new]).collect();

@@ -82,7 +82,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
                 tree.keys.add(entries.len() as i64);
                 entries.into_iter().try_for_each(|value| recovery.trace.map_or(Ok(()), |trace| trace(value)))?;
             }
-            // What this thread has flushed. Descriptors are free memory from here on.
+            // What this thread has flushed, of inner nodes, too. Descriptors are free memory from here on.
             pool.fence();
             Ok::<_, Error>(())
         })?;
@@ -108,7 +108,6 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             }
             next += 1;
         }
-        self.pool.fence();
         Ok(places)
     }
 

@@ -50,6 +50,7 @@ impl<'p, M: Medium> Built<'p, M> {
     pub(super) fn seal(self) -> Vec<Durable<'p, [Word], M>> {
         let nodes = self.nodes.into_iter().map(|(block, count)| block.flush_first(count * WORD));
         let flushed: Vec<_> = nodes.chain(self.fences.into_iter().map(Fresh::flush)).collect();
+        // persist-equivalent(fence drop): the exchange that leads to them is a fence, too.
         self.pool.fence_all(flushed)
     }
 }

@@ -189,6 +189,10 @@ impl<const LINES: usize> Node for Circular<LINES> {
         self.header.run.get() == self.run().word()
     }
 
+    fn holds(&self, count: usize) -> bool {
+        self.is_sound() && count == self.run().count
+    }
+
     fn has_its_run(&self) -> bool {
         let run = self.run();
         self.is_sound() && (0..Self::SLOTS).all(|rank| self.is_vacant(Self::slot_of(run, rank)) == (rank >= run.count))

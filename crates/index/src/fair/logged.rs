@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! header, lines    entries from the first slot on, as many as the run word of the header says, which is as Circ-Tree's
-//! log              the run word, as it was, or 0: no change is under way | seven words of zeroes
+//! log              the run word, as it was, or 0: no change is under way | seven words that nobody reads
 //! image            the lines, as they were
 //! ```
 //!
@@ -158,6 +158,10 @@ impl<const LINES: usize> Node for Logged<LINES> {
     #[inline(always)]
     fn is_sound(&self) -> bool {
         Self::is_count(self.header.run.get())
+    }
+
+    fn holds(&self, count: usize) -> bool {
+        self.is_sound() && count == self.run().count
     }
 
     fn has_its_run(&self) -> bool {

@@ -128,7 +128,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         true
     }
 
-    /// Whether there are so many entries as the header says, if it does. Who has read them all asks.
+    /// Whether there are so many entries as the header says, if it does, and that can be true. Who has read them all asks.
     fn holds(&self, _count: usize) -> bool {
         true
     }

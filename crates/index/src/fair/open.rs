@@ -64,11 +64,14 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
         recovery.reach.map_or(Ok(()), |reach| reach.mark(root, size_of::<TreeRoot>()))?;
         let image = image::take(pool, &block.image, recovery.reach.is_none());
-        let counted = image.and_then(|content| content.first().copied());
+        let keys_left = image.and_then(|content| content.first().copied());
 
         let top = Off::from_link(block.top.get())?;
+        let height = height::<M, N>(pool, top)?;
+        // A top of zeroes looks like a leaf without entries: one that is a leaf is read.
+        let counted = keys_left.filter(|_| height > 0);
         let (mut nodes, mut expected, mut keys) = (Vec::new(), vec![Place { off: top, parent: None }], counted.unwrap_or(0));
-        for level in (0..=height::<M, N>(pool, top)?).rev() {
+        for level in (0..=height).rev() {
             let first = nodes.len();
             if level == 0 && counted.is_some() {
                 for leaf in &expected {
@@ -82,6 +85,9 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
                 nodes.extend(rejoin::<K, M, N>(pool, &listed, &orphans)?);
                 if level == 0 {
                     keys = entries;
+                    if keys_left.is_some_and(|left| left != keys) {
+                        return Err(everleaf_pmem::Error::corrupt(top.bytes(), "a tree that has other entries than when it was closed").into());
+                    }
                 }
             }
             let leaves = nodes.len() - first;
@@ -179,7 +185,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
             return Ok(());
         }
         let leaf = self.hold(Target::At(K::LOWEST), 0)?.expect("every tree has leaves");
-        if !is_only(leaf.node) || !self.is_top(leaf.off) {
+        if self.keys.get() > 0 || !is_only(leaf.node) || !self.is_top(leaf.off) {
             leaf.lock.release_unchanged();
             return Err(not_empty());
         }

@@ -37,24 +37,39 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
 
     /// Moves the node of a level that `key` belongs to, if it is to leave; `None` if the tree is not so high.
     fn relocate_node(&self, key: &K, level: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<Passed<K>>, Error> {
-        let Some(held) = self.hold(Target::At(key), level)? else { return Ok(None) };
-        let passed = (|| {
-            let (low, fence) = K::read_fence(&*self.pool, held.node.low())?;
-            let high = self.high_above(held.node, key)?;
-            let has_moved = is_leaving(held.off) || fence.is_some_and(|(fence, _)| is_leaving(fence.bytes()));
-            if has_moved {
-                self.replace(&held, low.borrow(), level)?;
+        let found = self.retry(|| {
+            let reached = match self.reach(Target::At(key), level)? {
+                Ok(Some(reached)) => reached,
+                Ok(None) => return Ok(Ok(None)),
+                Err(error) => return Ok(Err(error)),
+            };
+            let Found { off, node, .. } = reached.at;
+            let read = K::read_fence(&*self.pool, node.low()).and_then(|(low, fence)| Ok((low, fence, self.high_above(node, key)?)));
+            let (low, fence, high) = match read {
+                Ok(read) => read,
+                Err(error) => return reached.validate().map(|()| Err(error)),
+            };
+            let has_moved = is_leaving(off) || fence.is_some_and(|(fence, _)| is_leaving(fence.bytes()));
+            let passed = Passed { low, high, has_moved };
+            // Only what leaves is latched.
+            match has_moved {
+                true => Ok(self.lock(reached)?.map(|held| Some((passed, Some((held, fence)))))),
+                false => reached.validate().map(|()| Ok(Some((passed, None)))),
             }
-            Ok((Passed { low, high, has_moved }, fence))
-        })();
-        match passed {
-            Ok((passed, fence)) if passed.has_moved => {
+        })?;
+        let (passed, held) = match found {
+            Some((passed, Some(held))) => (passed, held),
+            left => return Ok(left.map(|(passed, _)| passed)),
+        };
+        let (held, fence) = held;
+        match self.replace(&held, passed.low.borrow(), level) {
+            Ok(()) => {
                 self.give_up(held, fence);
                 Ok(Some(passed))
             }
-            left => {
+            Err(error) => {
                 held.lock.release_unchanged();
-                left.map(|(passed, _)| Some(passed))
+                Err(error)
             }
         }
     }

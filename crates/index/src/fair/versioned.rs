@@ -114,7 +114,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
     }
 
     fn holds(&self, count: usize) -> bool {
-        count == self.count()
+        self.is_sound_word() && count == self.count()
     }
 
     fn run_word(count: usize) -> u64 {

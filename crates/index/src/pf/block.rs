@@ -12,6 +12,7 @@
 //!
 //! A *digit* of a key is one of its bytes plus 1, or 0 where it ends; so no key is a prefix of another.
 
+use super::form::Located;
 use crate::{Error, Key};
 use everleaf_pmem::{LINE, Medium, Off, Pm, WORD, Word, crc32c, probe};
 use std::borrow::Borrow;
@@ -215,13 +216,13 @@ impl<'p> Record<'p> {
         words(self).cmp(words(other)).then(self.length().cmp(&other.length()))
     }
 
-    /// Whether it counts; `None` if it does not say what was written.
-    pub(super) fn state<K: Key + ?Sized>(self) -> Option<bool> {
+    /// Its key, and whether it counts; `None` if it does not say what was written.
+    pub(super) fn read<K: Key + ?Sized>(self) -> Option<(K::Owned, bool)> {
         let key = self.key::<K>();
         let meta = meta::<K>(key.borrow());
         match self.meta ^ meta {
-            0 if self.value().is_some() => Some(true),
-            difference if difference == LIVE ^ DEAD => Some(false),
+            0 if self.value().is_some() => Some((key, true)),
+            difference if difference == LIVE ^ DEAD => Some((key, false)),
             _ => None,
         }
     }
@@ -234,14 +235,19 @@ impl<'p> Record<'p> {
     }
 }
 
-/// The records of an array, as many as are found: where each begins, whether it counts, and itself. An error if there is something else between them.
-pub(super) fn records<'p, K: Key + ?Sized>(array: &'p [Word]) -> impl Iterator<Item = Option<(usize, bool, Record<'p>)>> {
-    let mut at = 1;
+/// The records of an array, as many as are found. An error if there is something else between them.
+pub(super) fn records<K: Key + ?Sized>(array: &[Word]) -> impl Iterator<Item = Option<Located<K>>> {
+    let mut next = 1;
     std::iter::from_fn(move || {
+        let at = next;
         array.get(at).filter(|meta| meta.get() != 0)?;
-        let found = Record::at(array, at).filter(|record| !K::WHOLE || record.length() == WORD).and_then(|record| Some((at, record.state::<K>()?, record)));
-        at = found.map_or(array.len(), |(at, _, record)| at + record.words.len());
-        Some(found)
+        next = array.len();
+        let record = Record::at(array, at).filter(|record| !K::WHOLE || record.length() == WORD);
+        Some(record.and_then(|record| {
+            next = at + record.words.len();
+            let (key, is_live) = record.read::<K>()?;
+            Some(Located { at, key, payload: record.value().filter(|_| is_live) })
+        }))
     })
 }
 

@@ -20,7 +20,7 @@
 
 use super::block::{self, Record};
 use super::side::Side;
-use super::{Array, DAMAGED, Found};
+use super::{Array, DAMAGED, Found, RECORDS};
 use crate::record;
 use crate::selective::leaf::{self, Entry};
 use crate::{Error, Key};
@@ -191,13 +191,13 @@ impl Form for Direct {
 
     fn entry<K: Key + ?Sized, M: Medium>(_: &Pm<M>, array: &Array<'_>, at: usize) -> Result<(K::Owned, NonZeroU64), Error> {
         let record = Self::record(array, at)?;
-        record.state::<K>().ok_or_else(|| array.damage(DAMAGED))?;
-        Ok((record.key::<K>(), Self::value_of(array, record)?))
+        let (key, _) = record.read::<K>().ok_or_else(|| array.damage(DAMAGED))?;
+        Ok((key, Self::value_of(array, record)?))
     }
 
     fn sample<K: Key + ?Sized, M: Medium>(_: &Pm<M>, array: &Array<'_>) -> Result<K::Owned, Error> {
-        let first = Record::at(array.words, 1).filter(|first| first.state::<K>().is_some());
-        Ok(first.ok_or_else(|| array.damage(DAMAGED))?.key::<K>())
+        let first = Record::at(array.words, 1).and_then(|first| first.read::<K>());
+        Ok(first.ok_or_else(|| array.damage(DAMAGED))?.0)
     }
 
     #[inline(always)]
@@ -247,8 +247,7 @@ impl Form for Direct {
     }
 
     fn records<K: Key + ?Sized, M: Medium>(_: &Pm<M>, array: &[Word]) -> Option<Vec<Located<K>>> {
-        let located = |(at, is_live, record): (usize, bool, Record<'_>)| Located { at, key: record.key::<K>(), payload: record.value().filter(|_| is_live) };
-        block::records::<K>(array).map(|record| record.map(located)).collect()
+        block::records::<K>(array).collect()
     }
 
     fn tell<K: Key + ?Sized>(side: Side<'_>, Located { at, key, payload }: &Located<K>) {
@@ -447,6 +446,10 @@ impl Form for Pointers {
 
     fn records<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word]) -> Option<Vec<Located<K>>> {
         let words = array.iter().enumerate().skip(1).map(|(at, word)| (at, word.get())).filter(|(_, word)| *word != 0);
+        // Before keys are copied: one record would do for all of them.
+        if words.clone().count() > RECORDS {
+            return None;
+        }
         let located = |(at, word)| {
             let payload = Self::payload_of::<K>(word)?;
             let key = Self::key::<K, M>(pm, payload).ok()?;

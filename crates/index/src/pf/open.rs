@@ -17,6 +17,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A block of a tree, and the word of another that leads to it.
@@ -97,9 +98,19 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             blocks.clone().try_for_each(|(off, size)| reach.mark(Off::<Word>::new(off), size))?;
         }
         tree.lines.begin(&blocks.clone().map(|(off, _)| off).collect::<Vec<_>>())?;
+        let sampled = AtomicUsize::new(0);
         let shares = in_shares(&nodes, recovery.threads, |share| {
             let mut records = Vec::new();
-            Ok::<_, Error>((share.iter().map(|node| tree.recover(node, recovery, &mut records)).collect::<Result<Vec<_>, Error>>()?, records))
+            let recover = |node: &Node| {
+                let common = tree.recover(node, recovery, &mut records)?;
+                // Of records of their own, samples are no larger than the pool.
+                let size = common.as_ref().map_or(0, |common| (*common.sample.borrow()).bytes().len());
+                match sampled.fetch_add(size, Relaxed) > pool.length() {
+                    true => Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array whose records are those of others").into()),
+                    false => Ok(common),
+                }
+            };
+            Ok::<_, Error>((share.iter().map(recover).collect::<Result<Vec<_>, Error>>()?, records))
         })?;
         let (common, records): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         check_prefixes(&nodes, &common.into_iter().flatten().collect::<Vec<_>>())?;
@@ -286,7 +297,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         self.retry(|| {
             let top = self.top()?;
             self.replace_top(&top, |built| {
-                if top.count() > 0 {
+                if top.count() > 0 || self.keys.get() > 0 {
                     return Err(not_empty());
                 }
                 *built = std::mem::replace(&mut loaded, Built::new(&self.pool, self.records_max));

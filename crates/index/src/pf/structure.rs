@@ -67,8 +67,8 @@ impl<'p, M: Medium> Built<'p, M> {
         Ok(self.add(array, length))
     }
 
-    /// A tree of entries in ascending order, with a top of its own, or not: its outermost block. `fits` says
-    /// which may be in one array, and is told whether these are all of them.
+    /// A tree of entries in ascending order, with a top of its own, or not: its outermost block. `fits` says which may be in one array, and is told whether
+    /// these are all of them.
     pub(super) fn tree<K: Key + ?Sized, F: Form>(
         &mut self,
         entries: &[(K::Owned, NonZeroU64)],

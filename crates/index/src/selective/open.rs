@@ -276,10 +276,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Ok(());
         }
         let held = self.hold(K::LOWEST);
-        let expect_only = || match (is_only(held.leaf), self.router.fences_of(K::LOWEST).high) {
-            (true, None) => Ok(()),
-            (true, Some(_)) => Err(self.damage(held.leaf, "a leaf that says that none comes behind it")),
-            (false, _) => Err(not_empty()),
+        let expect_only = || match self.router.fences_of(K::LOWEST).high {
+            _ if !is_only(held.leaf) => Err(not_empty()),
+            Some(_) => Err(self.damage(held.leaf, "a leaf that says that none comes behind it")),
+            // Zeroes look like a leaf without entries.
+            None if self.keys.get() > 0 => Err(not_empty()),
+            None => Ok(()),
         };
         // In this order: a count that is damaged may say that the leaf is empty.
         if let Err(error) = self.examine(held.leaf).and_then(|()| expect_only()) {

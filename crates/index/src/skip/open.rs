@@ -167,7 +167,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         let mut nodes = Some(self.pool.fence_all(nodes));
         self.retry(|| {
             let _lock = self.tower(HEAD).latch.try_lock()?;
-            if first.get() != 0 {
+            if first.get() != 0 || self.keys.get() > 0 {
                 return Err(not_empty().into());
             }
             let offs: Vec<_> = nodes.take().into_iter().flatten().map(|node| node.release()).collect();

@@ -271,8 +271,8 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["skip"],
         lacks: &[],
         rule: Rule::Not(Verdict::CannotCompare),
-        why: "The divided list is skip, whose writes persist; the figure's three lists write nothing back, and differ in whether nodes and towers lie in DRAM or \
-               in 3DXP, which are both DRAM here.",
+        why: "The divided list is skip, whose writes persist; the figure's three lists write nothing back, and differ in whether nodes and towers lie in DRAM \
+               or in 3DXP, which are both DRAM here.",
     },
     Row {
         paper: "lb",
