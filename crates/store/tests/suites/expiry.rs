@@ -156,7 +156,7 @@ fn a_write_without_room_sweeps_no_more_than_some_thousand_keys() {
     let store = Store::anonymous(Options { size_max: 16 << 20, ..options() }).unwrap();
     let space = store.namespace("space").unwrap();
     let expiry_ms = store.time_ms() + 100;
-    let put = |n: u32| if n % 500 == 0 { space.put_until(&n.to_be_bytes(), &[1; 100], expiry_ms) } else { space.put(&n.to_be_bytes(), &[1; 100]) };
+    let put = |n: u32| if n.is_multiple_of(500) { space.put_until(&n.to_be_bytes(), &[1; 100], expiry_ms) } else { space.put(&n.to_be_bytes(), &[1; 100]) };
     let count = (0..).find(|n| put(*n).is_err()).unwrap();
     assert!(count > 66_000, "{count}");
     let (sender, refusals) = std::sync::mpsc::channel();

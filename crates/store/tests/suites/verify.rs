@@ -380,7 +380,7 @@ fn whatever_byte_of_the_clock_is_damaged_no_batch_is_undone() {
         for by in 1..=255 {
             let mut damaged = sound.clone();
             damaged[at] ^= by;
-            let refused = open(&damaged, "ever-64").err().expect("a damaged clock").to_string();
+            let refused = open(&damaged, "ever-64").expect_err("a damaged clock").to_string();
             assert!(refused.contains("a clock"), "{refused}");
         }
         let mut damaged = sound.clone();
@@ -440,7 +440,7 @@ fn of_a_pool_that_is_cut_off_the_rest_is_found() {
     let mut counts = Vec::new();
     for length in (SLAB_SIZE..end).step_by(3001).chain([end]) {
         std::fs::write(&path, &sound[..length]).unwrap();
-        let refused = Store::open(&path, options("ever-64")).err().expect("a pool without its end").to_string();
+        let refused = Store::open(&path, options("ever-64")).expect_err("a pool without its end").to_string();
         assert!(refused.contains("is truncated"), "{refused}");
         let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ()).unwrap();
         assert!(salvaged.losses[0].what.contains(&format!("behind byte {length} is lost")), "{:?}", salvaged.losses);
@@ -501,7 +501,7 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name);
     let lost = |pool: &str, to: &str, what: &str| {
-        let refused = Store::open(&place(pool), Options::default()).err().expect("a pool that may be torn");
+        let refused = Store::open(&place(pool), Options::default()).expect_err("a pool that may be torn");
         assert!(refused.kind() == ErrorKind::Torn && refused.to_string().contains(what), "{refused}");
         let salvaged = repair(&place(pool), &place(to), Options::default(), |_| ()).unwrap();
         assert!(salvaged.losses.iter().any(|loss| loss.what.contains("acknowledged writes may be lost") && loss.what.contains(what)), "{salvaged:?}");
