@@ -363,7 +363,12 @@ fn items_of_memcached_outlive_kill_9() {
 
 #[test]
 fn a_lost_item_would_be_noticed() {
-    for (number, defect) in ["flush_all\r\n", "set keeper-0-3 1 0 2\r\n1 \r\n", "set keeper-0-3 7 0 2\r\n8 \r\n"].into_iter().enumerate() {
+    let set = |flags: u64, number| {
+        let item = items::item("keeper-0-3", number);
+        format!("set keeper-0-3 {flags} 0 {}\r\n{item}\r\n", item.len())
+    };
+    let defects = ["flush_all\r\n".to_owned(), set(1, 1), set(7, 8), "append keeper-0-3 0 0 1\r\ni\r\n".to_owned()];
+    for (number, defect) in defects.iter().enumerate() {
         let directory = tempfile::tempdir().expect("a directory for the pool");
         let place = Place { pool: directory.path().join(format!("{number}.pool")), index: "ever", domain: "page-cache" };
         let (server, mut keeper) = (Server::start(&place), Keeper::new(0, 1));

@@ -165,6 +165,9 @@ pub struct Extent {
     /// Give every n-th image a second life
     #[arg(long, default_value_t = 64)]
     second_life_every: u64,
+    /// In second lives, give recovery and each step a thread of their own
+    #[arg(long)]
+    hand_over: bool,
     /// Largest number of images of a crash point that are all shown
     #[arg(long, default_value_t = 4096)]
     images_max: u64,
@@ -211,6 +214,7 @@ impl Extent {
             lives: self.lives,
             follow_up_every: self.follow_up_every,
             second_life_every: self.second_life_every,
+            hands_over: self.hand_over,
             life: CrashOptions {
                 stores_are_durable: self.durable_cache,
                 images_max: self.images_max,

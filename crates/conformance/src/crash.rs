@@ -24,7 +24,7 @@ mod field;
 mod flagged;
 pub(crate) mod index;
 pub mod list;
-mod mutate;
+pub(crate) mod mutate;
 mod pool;
 mod printed;
 mod progress;
@@ -47,8 +47,9 @@ pub use report::{Report, Violation};
 pub use seeded::{Seed, Sown, controls, seeds, sow};
 pub use store::{StoreChange, Stores};
 pub use story::Crashed;
-pub use world::{Applied, Start, Step, World};
+pub use world::{Applied, Promise, Start, Step, World};
 
+use crate::Broken;
 use checker::{Checker, Run};
 use everleaf_index::{Key, registry};
 use everleaf_pmem::{Crash, CrashOptions};
@@ -80,6 +81,9 @@ pub struct Options {
     pub follow_up_every: u64,
     /// Every how many images there is another life; eight times as often where recovery repaired something. Default 64.
     pub second_life_every: u64,
+    /// Whether in later lives recovery and each step have a thread of their own: what one has flushed and not fenced, no fence of the next makes durable, and
+    /// stays in the balance. That are many images. Default false.
+    pub hands_over: bool,
     /// How the images of a crash point are chosen, and what mistake is planted.
     pub life: CrashOptions,
     /// Only the start of this name.
@@ -121,6 +125,7 @@ impl Default for Options {
             lives: 1,
             follow_up_every: 1,
             second_life_every: 64,
+            hands_over: false,
             life: CrashOptions::default(),
             start: None,
             threads: 2,
@@ -238,7 +243,10 @@ fn indexes<K: crate::Class + Key + ?Sized>() -> impl Iterator<Item = Box<dyn Sui
 
 /// Runs all sequences of at most `options.operations` steps from every start, and examines every image of every crash point.
 pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
-    let numbers: Vec<usize> = numbered(&**world, options).map(|(number, _)| number).collect();
+    let numbers = match numbered(&**world, options) {
+        Ok(numbers) => numbers,
+        Err(report) => return report,
+    };
     // An item of work is a start and the first step; that without one crashes the opening.
     let items = numbers.len() * (SYMBOLS_MAX + 1);
     let start_of = move |item: usize| numbers[item / (SYMBOLS_MAX + 1)];
@@ -258,11 +266,14 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
 
 /// Runs random sequences as `options` say, as many from each start, and examines every image of small crash points and a sample of those of large ones.
 pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
-    let numbers: Vec<usize> = numbered(&**world, options).map(|(number, _)| number).collect();
+    let numbers = match numbered(&**world, options) {
+        Ok(numbers) => numbers,
+        Err(report) => return report,
+    };
     // A thread keeps what it has built of a start for as long as the start is the same.
     let start_of = {
         let sequences = options.sequences.max(1);
-        move |item: usize| numbers.get(item * numbers.len() / sequences).copied().unwrap_or(0)
+        move |item: usize| numbers[item * numbers.len() / sequences]
     };
     let starts = start_of.clone();
     let report = distribute(world, options, options.sequences, start_of, move |checker, world, options, item| {
@@ -300,10 +311,15 @@ pub fn replay<W: World>(world: &Arc<W>, case: Case, options: &Options) -> Report
     shrink::shrink_report(world, &options, report)
 }
 
-/// The starts that `options` choose, with their numbers.
-fn numbered<W: World>(world: &W, options: &Options) -> impl Iterator<Item = (usize, Start<W::Change>)> {
-    let wanted = options.start.clone();
-    world.starts().into_iter().enumerate().filter(move |(_, start)| wanted.as_ref().is_none_or(|wanted| start.name == wanted))
+/// The numbers of the starts that `options` choose, or what is wrong with them: no work at all would pass.
+fn numbered<W: World>(world: &W, options: &Options) -> Result<Vec<usize>, Report> {
+    let starts = world.starts();
+    let Some(wanted) = &options.start else { return Ok((0..starts.len()).collect()) };
+    starts.iter().position(|start| start.name == wanted).map(|number| vec![number]).ok_or_else(|| {
+        let names: Vec<_> = starts.iter().map(|start| start.name).collect();
+        let broken = Broken::new("a world has the start that is asked for", names.join(", "));
+        Report { violation: Some(Violation::before_any_crash(world.name(), wanted, broken)), ..Report::default() }
+    })
 }
 
 /// The steps of a random case, one after the other.
@@ -380,6 +396,9 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
     say("seed", options.seed.to_string(), standard.seed.to_string());
     if options.closes {
         command += " --closes";
+    }
+    if options.hands_over {
+        command += " --hand-over";
     }
     if options.life.stores_are_durable {
         command += " --durable-cache";

@@ -90,11 +90,13 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
         for step in 0..self.options.operations {
             // Threads fill and drain in turn, so that leaves split and merge under each other's feet.
             let growing = (step / self.options.own_keys + self.number).is_multiple_of(2);
-            match self.random.random_range(0..20u32) {
-                0..12 => self.change_own(growing)?,
-                12 => self.many_own(growing)?,
-                13..18 => self.change_shared()?,
-                _ => self.scan()?,
+            // A scan of many keys takes as long as a hundred changes.
+            let scans = if self.options.own_keys < 100 { 4 } else { 1 };
+            match self.random.random_range(0..40u32) {
+                0..2 => self.many_own(growing)?,
+                2..12 => self.change_shared()?,
+                chosen if chosen < 12 + scans => self.scan()?,
+                _ => self.change_own(growing)?,
             }
         }
         Ok(())

@@ -175,13 +175,14 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         self.make(writes, |linked, returned| self.write_linked(linked, returned))
     }
 
-    /// [`Self::write_many`], with a fence behind them that the index has left to its caller.
+    /// [`Self::write_many`], with a fence behind them that the index has left to its caller, and `meanwhile` before it.
     ///
     /// # Errors
     /// A full or damaged pool.
-    pub fn write_many_and_fence(&self, writes: &[(K::Owned, Write)]) -> Result<Vec<Option<u64>>, Error> {
+    pub fn write_many_and_fence(&self, writes: &[(K::Owned, Write)], meanwhile: impl FnOnce() -> Result<(), Error>) -> Result<Vec<Option<u64>>, Error> {
         self.make(writes, |linked, returned| {
             self.index.apply_unfenced(linked, returned)?;
+            meanwhile()?;
             self.pool.fence();
             Ok(())
         })

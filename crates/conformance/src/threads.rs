@@ -37,7 +37,7 @@ pub use story::Violation;
 pub use table::Table;
 pub use target::{Index, Mood, Target, World};
 
-use everleaf_pmem::{Act, CrashOptions, Fault, Site};
+use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site};
 use parking_lot::Mutex;
 use run::{Schedule, Worker};
 use std::collections::BTreeSet;
@@ -69,6 +69,10 @@ pub struct Options {
     pub steps_max: u64,
     /// A part of a protocol to leave out, so that the checker can show that it notices.
     pub omission: Option<Omission>,
+    /// A mistake at each place like this, in recoveries, too. Default none.
+    pub fault: Option<Fault>,
+    /// Where to note the places where a mistake could be made, as the run comes by.
+    pub profile: Option<Arc<Profile>>,
     /// A fence that does not come where it stands, but when its call is over: latches are free before what they guarded is durable. Default none.
     pub late_fence: Option<Site>,
     /// Where to note every part of a protocol that could be left out, as the run comes by.
@@ -96,6 +100,8 @@ impl Default for Options {
             follow_up_every: 8,
             steps_max: 1 << 20,
             omission: None,
+            fault: None,
+            profile: None,
             late_fence: None,
             sites: None,
             store_buffers: None,
@@ -109,7 +115,7 @@ impl Default for Options {
 impl Options {
     fn life(&self, seed: u64) -> CrashOptions {
         let Self { images_max, awaits_device, durable_cache: stores_are_durable, .. } = *self;
-        let fault = self.late_fence.map(|site| Fault { site, act: Act::Drop });
+        let fault = self.fault.or(self.late_fence.map(|site| Fault { site, act: Act::Drop }));
         CrashOptions {
             seed,
             images_max,
@@ -118,8 +124,14 @@ impl Options {
             drops_flushes: stores_are_durable,
             awaits_device,
             fault,
+            profile: self.profile.clone(),
             ..CrashOptions::default()
         }
+    }
+
+    /// Of the life in which an image is recovered.
+    fn recovery(&self) -> CrashOptions {
+        CrashOptions { fault: self.fault, ..CrashOptions::default() }
     }
 
     /// The n-th schedule.

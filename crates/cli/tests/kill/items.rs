@@ -76,7 +76,7 @@ impl Keeper {
             let state = self.random.random_ratio(3, 4).then_some(self.sent);
             match state {
                 Some(number) => {
-                    let item = format!("{number} {}", "i".repeat(self.random.random_range(0..SIZE_MAX)));
+                    let item = item(&name, number);
                     let (flags, exptime) = (number as u32, if number % 3 == 0 { 1_000_000 } else { 0 });
                     write!(requests, "set {name} {flags} {exptime} {}\r\n{item}\r\n", item.len())?;
                 }
@@ -125,7 +125,13 @@ pub(crate) fn disturb(port: u16, requests: &str) {
     while client.line().expect("it replies") != "MN" {}
 }
 
-/// The items of those names, each by the number with which it begins, and which its flags are, too.
+/// What the request of that number sets a key to.
+pub(crate) fn item(name: &str, number: u64) -> String {
+    let size = StdRng::seed_from_u64(number).random_range(0..SIZE_MAX);
+    format!("{number} {name} {}", "i".repeat(size))
+}
+
+/// The items of those names, each by the number with which it begins, which its flags are, too, and which says what follows.
 fn read(client: &mut Client, names: &[String]) -> io::Result<HashMap<String, u64>> {
     client.0.get_mut().write_all(format!("get {}\r\n", names.join(" ")).as_bytes())?;
     let mut found = HashMap::new();
@@ -139,7 +145,8 @@ fn read(client: &mut Client, names: &[String]) -> io::Result<HashMap<String, u64
         let mut item = vec![0; size.parse::<usize>().map_err(io::Error::other)? + 2];
         client.0.read_exact(&mut item)?;
         let text = String::from_utf8(item).map_err(io::Error::other)?;
-        let number = text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).filter(|number| (*number as u32).to_string() == flags);
+        let is_whole = |number: &u64| (*number as u32).to_string() == flags && text.strip_suffix("\r\n") == Some(&item(name, *number));
+        let number = text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).filter(is_whole);
         found.insert(name.to_owned(), number.ok_or_else(|| io::Error::other(format!("{line}: {text}")))?);
     }
 }

@@ -42,7 +42,7 @@ impl Shared {
 
     /// A number above all before.
     pub(crate) fn now(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::SeqCst)
+        self.clock.fetch_add(1, Ordering::SeqCst) + 1
     }
 }
 

@@ -8,10 +8,12 @@
 //! ```
 
 use super::{table, watch::watched};
+use crate::crash::mutate::why;
 use crate::crash::source::Source;
 use crate::threads::{Index, Omission, Options, Report, Store, Table, Target, run};
 use clap::Args;
 use everleaf_pmem::schedule::{IS_BUILT_IN, Slip};
+use everleaf_pmem::{Fault, Profile, Site, Tally};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,6 +58,9 @@ pub struct Arguments {
     /// which leaves out each in turn, tells which were noticed, and fails if one was not that the source does not say to change nothing
     #[arg(long)]
     omit: Option<String>,
+    /// Make each mistake which the source says to change nothing, and tell which of them several threads notice
+    #[arg(long, conflicts_with = "omit")]
+    equivalent: bool,
     /// Number of schedules that run at the same time
     #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
     workers: usize,
@@ -91,6 +96,7 @@ impl Arguments {
             return Err("threads are scheduled in a build with debug assertions: `cargo xtask crash threads` makes one".to_owned());
         }
         let omit = match self.omit.as_deref() {
+            None if self.equivalent => Omit::Equivalent,
             None => Omit::Nothing,
             Some("all") => Omit::Each,
             Some(text) => Omit::One(omission(text)?),
@@ -123,6 +129,8 @@ enum Omit {
     Nothing,
     One(Omission),
     Each,
+    /// No part of a protocol, but what the source says to change nothing.
+    Equivalent,
 }
 
 struct Runs<'a> {
@@ -149,6 +157,7 @@ impl Runs<'_> {
         self.has_run = true;
         match &self.omit {
             Omit::Each => self.omit_each(&name, target),
+            Omit::Equivalent => self.mistake_each(&name, target),
             Omit::Nothing => self.run_once(&name, target(), None),
             Omit::One(omission) => self.run_once(&name, target(), Some(omission.clone())),
         }
@@ -228,6 +237,20 @@ impl Runs<'_> {
         }
         println!("{name}: {noticed} of {} omissions noticed, {annotated} annotated as not needed", sites.len());
         self.failed |= noticed + annotated < sites.len();
+    }
+
+    /// Makes each mistake which the source says to change nothing at a place that some schedules come by, and tells which were noticed.
+    fn mistake_each<T: Target>(&self, name: &str, target: impl Fn() -> T) {
+        let (profile, mut source) = (Arc::<Profile>::default(), Source::of_this_build());
+        self.watch(name, target(), Options { profile: Some(Arc::clone(&profile)), ..self.options(SCHEDULES, None) });
+        let mistakes = |(site, tally): (Site, Tally)| tally.acts().map(move |act| Fault { site, act }).collect::<Vec<_>>();
+        for fault in profile.sites().into_iter().flat_map(mistakes) {
+            let Some(why) = why(&mut source, &fault) else { continue };
+            let options = self.options(self.arguments.schedules.unwrap_or(SCHEDULES), None);
+            let report = self.watch(name, target(), Options { fault: Some(fault), shrinks: false, ..options });
+            let what = report.violation.as_ref().map_or_else(|| "not noticed".to_owned(), |violation| format!("noticed, {}", violation.broken.rule));
+            println!("{name}: {} {}: {what} in {} schedules; {why}", fault.site, fault.act, report.counts.schedules);
+        }
     }
 }
 

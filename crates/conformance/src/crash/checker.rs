@@ -2,16 +2,16 @@
 
 use super::report::{Report, Violation};
 use super::story::Crashed;
-use super::world::{Applied, Start, Step, World};
+use super::world::{Applied, Promise, Start, Step, World};
 use super::{Case, Options};
 use crate::Broken;
-use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Fresh, Image, Life, Memory, Points, Pool, PoolOptions, Seen, WORD, Word};
+use everleaf_pmem::{Crash, CrashOptions, Deed, Error, Fresh, Image, Life, Medium, Memory, Points, Pool, PoolOptions, Seen, WORD, Word};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -154,7 +154,7 @@ impl<W: World> Checker<W> {
             let mut model = self.model.clone();
             let made: Vec<_> = self.start.changes.iter().cloned().map(Step::Change).collect();
             for step in made.iter().chain(setup) {
-                self.take(&mut live, &self.ground.clone(), &mut model, step)?;
+                self.take(&mut live, &self.ground.clone(), &mut model, step, &mut |_| {})?;
             }
             self.model = model;
             if let Some(live) = live.filter(|_| self.start.closed) {
@@ -332,7 +332,7 @@ impl<W: World> Checker<W> {
         }
         let Some(extent) = extent else {
             life.begin();
-            return self.take(live, &life.medium(), model, step);
+            return self.take(live, &life.medium(), model, step, &mut |_| {});
         };
         let mut allowed = vec![model.clone()];
         if let Step::Change(change) = step {
@@ -348,7 +348,7 @@ impl<W: World> Checker<W> {
             self.shut_down(life, live, &allowed, extent)?;
             self.watch(life, &allowed, extent);
         }
-        let taken = self.take(live, &life.medium(), model, step);
+        let taken = self.take(live, &life.medium(), model, step, &mut |promised| self.watch(life, &Expected::new(promised), extent));
         self.watch(life, &Expected::new(vec![model.clone()]), extent);
         life.end();
         life.look_away();
@@ -356,12 +356,19 @@ impl<W: World> Checker<W> {
     }
 
     /// Takes a step, in the world and in the model.
-    fn take(&self, live: &mut Option<W::Live>, medium: &Crash, model: &mut W::Content, step: &Step<W::Change>) -> Result<(), Broken> {
+    fn take(
+        &self,
+        live: &mut Option<W::Live>,
+        medium: &Crash,
+        model: &mut W::Content,
+        step: &Step<W::Change>,
+        promise: Promise<'_, W::Content>,
+    ) -> Result<(), Broken> {
         self.run.steps.fetch_add(1, Ordering::Relaxed);
         self.say(|| step.to_string());
         match step {
             Step::Change(change) => {
-                if self.apply(live.as_mut().expect("open between steps"), model, change)? == Applied::Refused {
+                if self.apply(live.as_mut().expect("open between steps"), model, change, promise)? == Applied::Refused {
                     self.notes.lock().report.refused += 1;
                 }
                 Ok(())
@@ -377,8 +384,8 @@ impl<W: World> Checker<W> {
     }
 
     /// Does an operation, in the world and, unless it is refused, in the model.
-    fn apply(&self, live: &mut W::Live, model: &mut W::Content, change: &W::Change) -> Result<Applied, Broken> {
-        let applied = self.world.apply(live, model, change)?;
+    fn apply(&self, live: &mut W::Live, model: &mut W::Content, change: &W::Change, promise: Promise<'_, W::Content>) -> Result<Applied, Broken> {
+        let applied = self.world.apply(live, model, change, promise)?;
         if applied == Applied::Done {
             self.world.model(model, change);
         }
@@ -561,7 +568,7 @@ impl<W: World> Checker<W> {
         let mut model = found;
         for change in self.world.follow_up(&self.start, &model) {
             self.say(|| format!("it is used: {change}"));
-            self.apply(live, &mut model, &change).map_err(|broken| Broken::new(RULE, broken))?;
+            self.apply(live, &mut model, &change, &mut |_| {}).map_err(|broken| Broken::new(RULE, broken))?;
         }
         let used = self.world.content(live, self.limit()).map_err(|broken| Broken::new(RULE, broken))?;
         if used != model {
@@ -575,7 +582,9 @@ impl<W: World> Checker<W> {
         self.notes.lock().report.second_lives += 1;
         let life = image.live(self.life_options(image.hash()));
         self.say(|| "the pool is opened and recovered, for another life".to_owned());
-        let mut live = Some(self.open(&life, 1)?);
+        let hands_over = self.options.hands_over;
+        let open = || self.open(&life, 1);
+        let mut live = Some(if hands_over { by_another(open) } else { open() }?);
         let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
         let extent = Extent { depth: 0, lives, nested: false, closed: false };
         // Who opens it after a shutdown repairs nothing, and what is written to once more becomes durable then: so a shutdown comes first, or not at all.
@@ -584,7 +593,7 @@ impl<W: World> Checker<W> {
             // What a crash within it can leave is examined where it is a step.
             self.shut_down(&life, &mut live, &Expected::new(vec![model.clone()]), Extent { lives: 0, ..extent })?;
             life.look_away();
-            live = Some(self.open(&life, 1)?);
+            live = Some(if hands_over { by_another(open) } else { open() }?);
         }
         let mut random = image.hash() ^ self.options.seed;
         for _ in 0..LIFE_STEPS {
@@ -594,7 +603,12 @@ impl<W: World> Checker<W> {
                 break;
             }
             let change = changes[(random >> 33) as usize % changes.len()].clone();
-            self.step(&life, &mut live, &mut model, &Step::Change(change), Some(extent))?;
+            // Where caches are durable, so is what another thread can see.
+            if hands_over && self.options.life.stores_are_durable {
+                life.medium().fence();
+            }
+            let step = || self.step(&life, &mut live, &mut model, &Step::Change(change), Some(extent));
+            if hands_over { by_another(step) } else { step() }?;
         }
         Ok(())
     }
@@ -624,6 +638,11 @@ impl<W: World> Checker<W> {
     fn pool_options(&self) -> PoolOptions {
         PoolOptions { size_max: self.memory.size(), slab_size: SLAB, ..PoolOptions::default() }
     }
+}
+
+/// Has a thread of its own do it.
+pub(super) fn by_another<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// A key that operations do not speak of, between some that they do.

@@ -1,9 +1,10 @@
 //! An index of the registry in a crash run.
 
-use super::world::{Applied, Start, World};
+use super::checker::by_another;
+use super::world::{Applied, Promise, Start, World};
 use crate::subject::{Model, apply_to_model};
 use crate::{Broken, Change, Class, ROOT, Subject};
-use everleaf_index::{Entry, FILL, Write};
+use everleaf_index::{Entry, Error, FILL, Write};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -21,6 +22,8 @@ pub struct Index<K: Class + ?Sized> {
     /// Whether there are leaves, which can be put elsewhere, and to which several writes can be made that share a fence. The list makes one after the other: a
     /// crash leaves nothing of them that it does not leave of single ones.
     has_leaves: bool,
+    /// Whether it leaves the fence of such writes to its caller, if that asks for it.
+    leaves_fences: bool,
 }
 
 /// What can happen to an index.
@@ -34,6 +37,8 @@ pub enum IndexChange {
     Key(Change),
     /// Several are, together; different ones.
     Many([Change; MANY]),
+    /// So are two, without a fence. Before it comes, another thread puts or deletes another key, or puts the leaf of the first elsewhere.
+    Beside([Change; 2], Option<Change>),
     /// The leaf of a key is put elsewhere.
     Relocate(u32),
 }
@@ -53,6 +58,8 @@ impl fmt::Display for IndexChange {
             Self::Load(count) => write!(f, "load {count} keys"),
             Self::Key(change) => change.fmt(f),
             Self::Many([first, second, third]) => write!(f, "together {first}, {second}, {third}"),
+            Self::Beside([first, second], Some(other)) => write!(f, "together {first}, {second}, and before the fence, by another thread, {other}"),
+            Self::Beside([first, second], None) => write!(f, "together {first}, {second}, and before the fence, by another thread, relocate the leaf"),
             Self::Relocate(key) => write!(f, "relocate the leaf of {key}"),
         }
     }
@@ -62,7 +69,18 @@ impl<K: Class + ?Sized> Index<K> {
     /// The index of an entry of the registry.
     pub fn new(entry: Entry<K, Crash>) -> Self {
         let (has_leaves, capacity) = (entry.name != "list", capacity_of(&entry));
-        Self { keys: capacity as u32 * 16 + 40, has_leaves, capacity, entry }
+        let leaves_fences = ["ever", "isle", "lb", "fp", "nv", "wb"].iter().any(|tree| entry.name.starts_with(tree));
+        Self { keys: capacity as u32 * 16 + 40, has_leaves, leaves_fences, capacity, entry }
+    }
+
+    /// What any of `changes` make of `before`.
+    fn subsets(before: &Model<K>, changes: &[Change]) -> Vec<Option<Model<K>>> {
+        let subset = |chosen: u32| {
+            let mut content = before.clone();
+            apply_all::<K>(&mut content, changes.iter().enumerate().filter(|(number, _)| chosen >> number & 1 == 1).map(|(_, change)| change));
+            Some(content)
+        };
+        (0..1 << changes.len()).map(subset).collect()
     }
 
     /// What a bulk load of `count` keys makes.
@@ -147,6 +165,11 @@ impl<K: Class + ?Sized> World for Index<K> {
                 // Puts alone, too, of which the first may take the last free slot, so that the leaf is divided for the next one.
                 let is_other = content.get::<K>(K::numbered(second).borrow()).is_some_and(|present| *present != payload(second));
                 let many = [put(first), if is_other { Delete(second) } else { put(second) }, put(third)];
+                let other = match content.get::<K>(K::numbered(third).borrow()) {
+                    None => Some(many[2]),
+                    Some(_) if start.closed => None,
+                    Some(_) => Some(Delete(third)),
+                };
                 start
                     .keys
                     .into_iter()
@@ -154,6 +177,7 @@ impl<K: Class + ?Sized> World for Index<K> {
                     .map(IndexChange::Key)
                     .chain(self.has_leaves.then_some(IndexChange::Many(many)))
                     .chain(self.has_leaves.then_some(IndexChange::Relocate(second)))
+                    .chain(self.leaves_fences.then_some(IndexChange::Beside([many[0], many[1]], other)))
                     .collect()
             }
         }
@@ -172,7 +196,12 @@ impl<K: Class + ?Sized> World for Index<K> {
         let growing = (step / u64::from(self.keys)).is_multiple_of(2);
         let mut change = |key| if choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty() { Put(key, step + 2) } else { Delete(key) };
         let changes = [change(key), change(key + 1), change(key + self.keys / 2)];
-        if self.has_leaves && choice.random_ratio(1, 8) { IndexChange::Many(changes) } else { IndexChange::Key(changes[0]) }
+        let [first, second, third] = changes;
+        match choice.random_range(0..16u32) {
+            0 | 1 if self.has_leaves => IndexChange::Many(changes),
+            2 if self.leaves_fences => IndexChange::Beside([first, second], choice.random::<bool>().then_some(third)),
+            _ => IndexChange::Key(first),
+        }
     }
 
     /// Fills a leaf until it splits, updates, and empties it again until it merges.
@@ -190,11 +219,8 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn model(&self, content: &mut Option<Model<K>>, change: &IndexChange) {
         match (change, content) {
             (IndexChange::Key(change), Some(content)) => drop(apply_to_model::<K>(content, *change)),
-            (IndexChange::Many(changes), Some(content)) => {
-                for change in changes {
-                    apply_to_model::<K>(content, *change);
-                }
-            }
+            (IndexChange::Many(changes), Some(content)) => apply_all::<K>(content, changes),
+            (IndexChange::Beside(changes, other), Some(content)) => apply_all::<K>(content, changes.iter().chain(other)),
             (IndexChange::Load(count), Some(content)) => *content = Self::loaded(*count),
             (IndexChange::Create, content) => *content = Some(Model::<K>::new()),
             (IndexChange::Relocate(_), Some(_)) | (_, None) => {}
@@ -203,19 +229,17 @@ impl<K: Class + ?Sized> World for Index<K> {
 
     /// Of writes that were made together, any may have happened.
     fn between(&self, before: &Option<Model<K>>, change: &IndexChange) -> Vec<Option<Model<K>>> {
-        let (IndexChange::Many(changes), Some(before)) = (change, before) else { return Vec::new() };
-        let subset = |chosen: u32| {
-            let mut content = before.clone();
-            for (_, change) in changes.iter().enumerate().filter(|(number, _)| chosen >> number & 1 == 1) {
-                apply_to_model::<K>(&mut content, *change);
+        match (change, before) {
+            (IndexChange::Many(changes), Some(before)) => Self::subsets(before, changes),
+            (IndexChange::Beside([first, second], other), Some(before)) => {
+                let all: Vec<_> = [*first, *second].into_iter().chain(*other).collect();
+                Self::subsets(before, &all)
             }
-            Some(content)
-        };
-        (0..1 << MANY).map(subset).collect()
+            _ => Vec::new(),
+        }
     }
 
-    fn apply(&self, live: &mut Live<K>, before: &Option<Model<K>>, change: &IndexChange) -> Result<Applied, Broken> {
-        const RULE: &str = "an operation succeeds";
+    fn apply(&self, live: &mut Live<K>, before: &Option<Model<K>>, change: &IndexChange, promise: Promise<'_, Option<Model<K>>>) -> Result<Applied, Broken> {
         match *change {
             IndexChange::Create => live.subject = Some(Subject::create(&self.entry, Arc::clone(&live.pool)).map_err(Broken::by(RULE))?),
             IndexChange::Load(count) => {
@@ -225,38 +249,44 @@ impl<K: Class + ?Sized> World for Index<K> {
                 subject.index.bulk_load(&mut values.into_iter(), FILL).map_err(Broken::by(RULE))?;
             }
             IndexChange::Many(changes) => {
-                let mut model = before.clone().unwrap_or_default();
-                let (mut writes, mut were) = (Vec::new(), Vec::new());
-                for change in changes {
-                    writes.push(match change {
-                        Put(key, payload) => (K::numbered(key), NonZeroU64::new(payload).map_or(Write::Remove, Write::Upsert)),
-                        Delete(key) => (K::numbered(key), Write::Remove),
-                    });
-                    were.push(apply_to_model::<K>(&mut model, change));
-                }
-                // What is removed without a fence nobody may write before it.
+                let (writes, were) = written::<K>(before, &changes);
                 let subject = live.subject()?;
-                let returned =
-                    if changes.iter().all(|change| matches!(change, Put(..))) { subject.write_many_and_fence(&writes) } else { subject.write_many(&writes) };
-                let returned = returned.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
-                if returned != were {
-                    return Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {were:?}")));
-                }
+                let returned = if changes.iter().all(|change| matches!(change, Put(..))) {
+                    subject.write_many_and_fence(&writes, || Ok(()))
+                } else {
+                    subject.write_many(&writes)
+                };
+                agree(change, returned, were)?;
+            }
+            IndexChange::Beside(changes, other) => {
+                let (writes, mut were) = written::<K>(before, &changes);
+                let subject = live.subject()?;
+                let (Put(first, _) | Delete(first)) = changes[0];
+                let mut other_was = None;
+                let meanwhile = || {
+                    // Where caches are durable, so is what another thread can see.
+                    if subject.pool.medium().has_durable_caches() {
+                        subject.pool.fence();
+                    }
+                    let act = || other.map_or_else(|| relocate(subject, first).map(|()| None), |other| subject.apply(other));
+                    other_was = by_another(act)?;
+                    let mut after = before.clone().unwrap_or_default();
+                    were.extend(other.map(|other| apply_to_model::<K>(&mut after, other)));
+                    promise(Self::subsets(&after, &changes));
+                    Ok(())
+                };
+                let returned = subject.write_many_and_fence(&writes, meanwhile);
+                let returned = returned.map(|returned| returned.into_iter().chain(other.map(|_| other_was)).collect());
+                agree(change, returned, were)?;
             }
             IndexChange::Relocate(key) => {
-                let index = &live.subject()?.index;
-                let relocated = index.gather().and_then(|_| index.relocate(K::numbered(key).borrow(), 1, &|_| true)).and_then(|_| index.gather());
-                relocated.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
+                relocate(live.subject()?, key).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
                 // What was given back is used by what comes next.
                 live.pool.collect();
             }
             IndexChange::Key(change) => {
-                let (Put(key, _) | Delete(key)) = change;
-                let was = before.as_ref().and_then(|content| content.get::<K>(K::numbered(key).borrow()).copied());
-                let returned = live.subject()?.apply(change).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
-                if returned != was {
-                    return Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {was:?}")));
-                }
+                let (_, were) = written::<K>(before, &[change]);
+                agree(&IndexChange::Key(change), live.subject()?.apply(change).map(|was| vec![was]), were)?;
             }
         }
         Ok(Applied::Done)
@@ -279,6 +309,38 @@ impl<K: Class + ?Sized> World for Index<K> {
         let Some(subject) = &live.subject else { return Ok(()) };
         subject.each_block(visit).map_err(Broken::by("the blocks of a recovered index"))
     }
+}
+
+const RULE: &str = "an operation succeeds";
+
+fn apply_all<'a, K: Class + ?Sized>(content: &mut Model<K>, changes: impl IntoIterator<Item = &'a Change>) {
+    for change in changes {
+        apply_to_model::<K>(content, *change);
+    }
+}
+
+/// Writes by their payloads, and what of `before` they meet.
+fn written<K: Class + ?Sized>(before: &Option<Model<K>>, changes: &[Change]) -> (Vec<(K::Owned, Write)>, Vec<Option<u64>>) {
+    let mut model = before.clone().unwrap_or_default();
+    let write = |change: &Change| match *change {
+        Put(key, payload) => (K::numbered(key), NonZeroU64::new(payload).map_or(Write::Remove, Write::Upsert)),
+        Delete(key) => (K::numbered(key), Write::Remove),
+    };
+    changes.iter().map(|change| (write(change), apply_to_model::<K>(&mut model, *change))).unzip()
+}
+
+/// Whether an operation returned what was there.
+fn agree(change: &IndexChange, returned: Result<Vec<Option<u64>>, Error>, were: Vec<Option<u64>>) -> Result<(), Broken> {
+    let returned = returned.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
+    if returned == were {
+        return Ok(());
+    }
+    Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {were:?}")))
+}
+
+/// Puts the leaf of a key elsewhere.
+fn relocate<K: Class + ?Sized>(Subject { index, .. }: &Subject<K, Crash>, key: u32) -> Result<(), Error> {
+    index.gather().and_then(|_| index.relocate(K::numbered(key).borrow(), 1, &|_| true)).and_then(|_| index.gather()).map(drop)
 }
 
 /// The payload of everything in a start with equal payloads.

@@ -119,7 +119,7 @@ pub(super) fn stages(options: &Options) -> Vec<(bool, Options)> {
     }
     let with = |operations, random, second_life_every| {
         let options = options.clone();
-        Options { operations, random, second_life_every, closes: true, sequences: 2, shrinks: false, ..options }
+        Options { operations, random, second_life_every, hands_over: operations > 0, closes: true, sequences: 2, shrinks: false, ..options }
     };
     let stages: [_; STAGES] = [(false, with(1, 0, 16)), (true, with(0, 60, 32)), (false, with(2, 0, 4)), (true, with(0, 150, 8)), (true, with(0, 600, 8))];
     stages.into()
@@ -208,7 +208,7 @@ fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, stages_max: u
 const MARK: &str = "persist-equivalent";
 
 /// Why the source says that the mistake changes nothing.
-fn why(source: &mut Source, Fault { site, act }: &Fault) -> Option<String> {
+pub(crate) fn why(source: &mut Source, Fault { site, act }: &Fault) -> Option<String> {
     source.why(site.place.file(), site.place.line(), MARK, &format!("{} {act}", site.verb))
 }
 

@@ -3,7 +3,7 @@
 //! A root links a block of its own size, whose first and last word hold a payload: small blocks, blocks of a span, runs of slabs.
 
 use super::checker::SLAB;
-use super::world::{Applied, Start, World};
+use super::world::{Applied, Promise, Start, World};
 use crate::Broken;
 use everleaf_pmem::{Crash, Error, Fresh, Off, Pool, Reach, Word};
 use rand::Rng;
@@ -137,7 +137,13 @@ impl World for Pools {
         };
     }
 
-    fn apply(&self, pool: &mut Arc<Pool<Crash>>, _before: &BTreeMap<u32, u64>, change: &PoolChange) -> Result<Applied, Broken> {
+    fn apply(
+        &self,
+        pool: &mut Arc<Pool<Crash>>,
+        _before: &BTreeMap<u32, u64>,
+        change: &PoolChange,
+        _: Promise<'_, BTreeMap<u32, u64>>,
+    ) -> Result<Applied, Broken> {
         let apply = || {
             match *change {
                 PoolChange::Link(root, payload) => drop(pool.link_root(&name(root), size(root) as u64, pool.seal(block(pool, root, payload)?))?),

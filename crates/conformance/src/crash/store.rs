@@ -6,17 +6,18 @@
 //! their own, until not even the smallest fits: with that, and with a value of each size gone again, so that a write finds room for one of its blocks and not
 //! for the next. What fills it is neither in the model nor compared: of that a crash may take what it will, if the store is sound.
 
-use super::world::{Applied, Start, World};
+use super::checker::by_another;
+use super::world::{Applied, Promise, Start, World};
 use crate::Broken;
-use everleaf::{Act, Batch, Direction, Error, Evacuation, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
+use everleaf::{Act, Batch, Change, Direction, Error, Evacuation, Isolation, Merge, Namespace, Options, Snapshot, Store, Times};
 use everleaf_pmem::{Crash, Pool};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Stores of two namespaces.
 pub struct Stores {
@@ -64,6 +65,10 @@ pub enum StoreChange {
     Delete(usize, &'static str),
     /// Deletes the keys from one to before another, each by itself, in order.
     DeleteRange(usize, &'static str, &'static str),
+    /// Appends to values, all at once.
+    Appends(&'static [(usize, &'static str, &'static str)]),
+    /// Sets when a key expires, if it is there.
+    Expire(usize, &'static str, Expiry),
     /// Sets and deletes all at once.
     Write(&'static [(usize, &'static str, Option<&'static str>)]),
     /// Compares and swaps: namespace, key, what is expected, what is to be.
@@ -129,6 +134,8 @@ impl fmt::Display for StoreChange {
             Sweep => write!(f, "sweep"),
             Load(space, pairs) => write!(f, "load {space}: {pairs:?}"),
             Append(space, key, tail) => write!(f, "append {tail} to {space}/{key}"),
+            Appends(tails) => write!(f, "append at once {tails:?}"),
+            Expire(space, key, expiry) => write!(f, "let {space}/{key} expire: {expiry:?}"),
             Delete(space, key) => write!(f, "delete {space}/{key}"),
             DeleteRange(space, from, to) => write!(f, "delete {space}/{from}..{to}"),
             Write(changes) => write!(f, "write {changes:?}"),
@@ -180,7 +187,7 @@ const DRAFT: &str = "a value of so many bytes that a transaction does not keep i
 /// Others, for a start with keys that expire.
 const OTHERS: [StoreChange; 15] = [
     PutUntil(0, "t", "1", Expiry::Past),
-    PutUntil(0, "t", "2", Expiry::Future),
+    Expire(0, "a", Expiry::Future),
     PutUntil(0, "t", STREAMED, Expiry::Future),
     PutUntil(0, "u", "a value that has expired already and takes more than one line of a cache, as others do", Expiry::Past),
     Put(0, "u", "for good"),
@@ -189,8 +196,8 @@ const OTHERS: [StoreChange; 15] = [
     Delete(0, "u"),
     DeleteRange(0, "aa", "c"),
     Load(1, &[("b", "1"), ("c", "2"), ("d", "3"), ("e", "4")]),
-    Clear(1),
-    Write(&[(0, "t", None), (1, "c", None), (0, "u", Some("batch"))]),
+    Expire(0, "t", Expiry::Past),
+    Appends(&[(0, "t", "+"), (1, "c", "+"), (0, "u", "batch"), (0, "t", "+")]),
     Transact(1, "c", &[(0, "t", None), (1, "c", Some(DRAFT)), (0, "u", Some(DRAFT))]),
     Look,
     Compact,
@@ -234,6 +241,20 @@ const FILLED: [StoreChange; 2] = [
     Many(0, &[("a", Some(("old", None))), ("aa", Some(("1", None))), ("ab", Some(("2", None))), ("b", Some(("3", None)))]),
     Write(&[(1, "b", Some("4")), (1, "c", Some("5")), (0, "a", Some("older"))]),
 ];
+
+/// Every key that an operation speaks of.
+static NAMED: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
+    let all = CHANGES.iter().chain(&OTHERS).chain(&TIGHT).chain(&AFTERWARDS).chain(&FILLED);
+    all.flat_map(|change| match *change {
+        Put(_, key, _) | PutUntil(_, key, ..) | Append(_, key, _) | Expire(_, key, _) | Delete(_, key) | Swap(_, key, ..) => vec![key],
+        Many(_, changes) => changes.iter().map(|(key, _)| *key).collect(),
+        Load(_, pairs) => pairs.iter().map(|(key, _)| *key).collect(),
+        Appends(tails) => tails.iter().map(|(_, key, _)| *key).collect(),
+        Write(changes) | Transact(_, _, changes) => changes.iter().map(|(_, key, _)| *key).collect(),
+        Sweep | DeleteRange(..) | Clear(_) | Look | Compact | Fill | Relieve => Vec::new(),
+    })
+    .collect()
+});
 
 /// An open store.
 pub struct Live {
@@ -337,11 +358,26 @@ impl World for Stores {
         {
             content.extend(pairs.iter().map(|(key, value)| ((space, (*key).into()), ((*value).into(), None))));
         }
-        let mut set = |space: usize, key: &str, value: Option<String>| hold(content, space, key.as_bytes(), value.map(|value| (value.into(), None)));
+        let mut set = |space: usize, key: &str, value: Option<String>| {
+            hold(content, space, key.as_bytes(), value.map(|value| (value.into(), None)));
+        };
         match *change {
             Put(space, key, value) => set(space, key, Some(value.into())),
-            Many(space, changes) => changes.iter().for_each(|(key, value)| hold(content, space, key.as_bytes(), value.and_then(held))),
-            PutUntil(space, key, value, expiry) => hold(content, space, key.as_bytes(), held((value, Some(expiry)))),
+            Many(space, changes) => changes.iter().for_each(|(key, value)| {
+                hold(content, space, key.as_bytes(), value.and_then(held));
+            }),
+            PutUntil(space, key, value, expiry) => {
+                hold(content, space, key.as_bytes(), held((value, Some(expiry))));
+            }
+            Appends(tails) => {
+                tails.iter().for_each(|(space, key, tail)| content.entry((*space, (*key).into())).or_default().0.extend_from_slice(tail.as_bytes()))
+            }
+            Expire(space, key, Expiry::Past) => set(space, key, None),
+            Expire(space, key, Expiry::Future) => {
+                if let Some((_, expiry)) = content.get_mut(&(space, key.into())) {
+                    *expiry = Some(Expiry::Future.ms());
+                }
+            }
             Append(space, key, tail) => content.entry((space, key.into())).or_default().0.extend_from_slice(tail.as_bytes()),
             Delete(space, key) => set(space, key, None),
             Write(changes) => changes.iter().for_each(|(space, key, value)| set(*space, key, value.map(str::to_owned))),
@@ -379,7 +415,7 @@ impl World for Stores {
         (0..1 << writes.len()).map(subset).collect()
     }
 
-    fn apply(&self, live: &mut Live, before: &Content, change: &StoreChange) -> Result<Applied, Broken> {
+    fn apply(&self, live: &mut Live, before: &Content, change: &StoreChange, _: Promise<'_, Content>) -> Result<Applied, Broken> {
         const RULE: &str = "an operation succeeds";
         let outcome = |error: Error| match self.is_full && change.may_be_refused() && error.is_no_space() {
             true => Ok(Applied::Refused),
@@ -390,15 +426,6 @@ impl World for Stores {
             (Look, Some(_)) => {}
             (_, look) => live.look = look,
         }
-        if let Transact(space, key, changes) = *change {
-            let read = match transact(live, space, key, changes) {
-                Ok(read) => read,
-                Err(error) => return outcome(error),
-            };
-            if read.as_ref() != before.get(&(space, key.into())).map(|(value, _)| value) {
-                return Err(Broken::new("a transaction reads what there is", format_args!("{key}: {read:?}")));
-            }
-        }
         if let Load(space, pairs) = *change {
             let loaded = load(live, space, pairs).map_err(Broken::by(RULE))?;
             // Nothing expires where anything is loaded.
@@ -406,7 +433,20 @@ impl World for Stores {
                 return Err(Broken::new("what is loaded was empty", format_args!("{change}: {loaded}")));
             }
         }
-        apply(live, change).map_or_else(outcome, |()| Ok(Applied::Done))
+        let returned = match *change {
+            Transact(space, key, changes) => match transact(live, space, key, changes) {
+                Ok((read, _)) if read.as_ref() != before.get(&(space, key.into())).map(|(value, _)| value) => {
+                    return Err(Broken::new("a transaction reads what there is", format_args!("{key}: {read:?}")));
+                }
+                transacted => transacted.map(|(_, deleted)| deleted),
+            },
+            _ => apply(live, change),
+        };
+        match returned {
+            Err(error) => outcome(error),
+            Ok(returned) if returned == told(before, change) => Ok(Applied::Done),
+            Ok(returned) => Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?}"))),
+        }
     }
 
     fn content(&self, live: &Live, limit: usize) -> Result<Content, Broken> {
@@ -421,6 +461,13 @@ impl World for Stores {
             // Exactly that is what the store's own check finds, which sees what has expired, too.
             if space.count() < forward.len() as u64 {
                 return Err(Broken::new("counts are right", format_args!("{} instead of {} and more", space.count(), forward.len())));
+            }
+            let is_shown = |key: &str| forward.binary_search_by(|(shown, _)| (**shown).cmp(key.as_bytes())).is_ok();
+            for key in NAMED.iter().filter(|key| !is_shown(key)) {
+                let found = space.entry(key.as_bytes()).map_err(Broken::by("a lookup"))?;
+                if found.is_some() {
+                    return Err(Broken::new("what no scan shows no lookup finds", format_args!("{key:?}: {found:?}")));
+                }
             }
             for (key, value) in forward {
                 let found = space.entry(&key).map_err(Broken::by("a lookup"))?;
@@ -446,16 +493,44 @@ fn held((value, expiry): Value) -> Option<Held> {
     (expiry != Some(Expiry::Past)).then(|| (value.into(), expiry.map(Expiry::ms)))
 }
 
-fn hold(content: &mut Content, space: usize, key: &[u8], held: Option<Held>) {
-    match held {
-        Some(held) => drop(content.insert((space, key.into()), held)),
-        None => drop(content.remove(&(space, key.to_vec()))),
+/// Whether something was there.
+fn hold(content: &mut Content, space: usize, key: &[u8], held: Option<Held>) -> bool {
+    let was = match held {
+        Some(held) => content.insert((space, key.into()), held),
+        None => content.remove(&(space, key.to_vec())),
+    };
+    was.is_some()
+}
+
+/// What an operation says of the keys that it has met: of each, or of all together, whether it was there, or how many were. Nothing, if it says nothing.
+fn told(before: &Content, change: &StoreChange) -> Vec<u64> {
+    let value = |space, key: &str| before.get(&(space, key.into())).map(|(value, _)| value.as_slice());
+    let mut now = before.clone();
+    match *change {
+        Delete(space, key) => vec![value(space, key).is_some().into()],
+        Swap(space, key, expected, _) => vec![(value(space, key) == expected.map(str::as_bytes)).into()],
+        DeleteRange(space, from, to) => vec![before.keys().filter(|(at, key)| *at == space && is_within(key, from, to)).count() as u64],
+        Many(space, changes) => {
+            let act = |(key, value): &(&str, Option<Value>)| u64::from(hold(&mut now, space, key.as_bytes(), value.and_then(held)) && value.is_none());
+            changes.iter().map(act).collect()
+        }
+        Transact(_, _, changes) => {
+            let mut set = |(space, key, value): &(usize, &str, Option<&str>)| hold(&mut now, *space, key.as_bytes(), value.map(|value| (value.into(), None)));
+            changes.iter().map(|change| (change.2, set(change))).filter_map(|(value, was)| value.is_none().then_some(was.into())).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
-fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
+/// Does it; what it says. See [`told`].
+fn apply(live: &Live, change: &StoreChange) -> Result<Vec<u64>, Error> {
     let Live { store, spaces, .. } = live;
-    match *change {
+    let done = match *change {
+        Delete(space, key) => return Ok(vec![spaces[space].delete(key.as_bytes())?.into()]),
+        Swap(space, key, expected, new) => {
+            return Ok(vec![spaces[space].compare_and_swap(key.as_bytes(), expected.map(str::as_bytes), new.map(str::as_bytes))?.into()]);
+        }
+        DeleteRange(space, from, to) => return Ok(vec![spaces[space].delete_range(Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()))?]),
         Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
         Many(space, changes) => {
             let act = |(value, expiry): Value| match expiry {
@@ -465,12 +540,17 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
             let acts: Vec<_> = changes.iter().map(|(key, value)| (key.as_bytes(), value.map_or(Act::Delete, act))).collect();
             let mut found = Vec::new();
             spaces[space].act_many(&acts, &mut found, |_, _| Ok(ControlFlow::Continue(())))?;
-            found.into_iter().try_for_each(|found| found.map(drop))
+            return found.into_iter().map(|found| found.map(u64::from)).collect();
         }
         PutUntil(space, key, value, expiry) => spaces[space].put_until(key.as_bytes(), value.as_bytes(), expiry.ms()),
+        Appends(tails) => {
+            let mut batch = Batch::default();
+            tails.iter().for_each(|(space, key, tail)| batch.merge(&spaces[*space], key.as_bytes(), Merge::Append((*tail).into())));
+            store.write(batch)
+        }
+        Expire(space, key, expiry) => spaces[space].modify_entry(key.as_bytes(), |_| Change::Expire(Some(expiry.ms()))),
         Sweep => store.sweep(1 << 10).map(drop),
         Append(space, key, tail) => spaces[space].merge(key.as_bytes(), &Merge::Append(tail.into())).map(drop),
-        Delete(space, key) => spaces[space].delete(key.as_bytes()).map(drop),
         Write(changes) => {
             let mut batch = Batch::default();
             for (space, key, value) in changes {
@@ -481,14 +561,13 @@ fn apply(live: &Live, change: &StoreChange) -> Result<(), Error> {
             }
             store.write(batch)
         }
-        Swap(space, key, expected, new) => spaces[space].compare_and_swap(key.as_bytes(), expected.map(str::as_bytes), new.map(str::as_bytes)).map(drop),
-        DeleteRange(space, from, to) => spaces[space].delete_range(Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes())).map(drop),
         Clear(space) => spaces[space].clear(),
         Compact => store.compact(Evacuation::All, |_| ControlFlow::Continue(())).map(drop),
         Fill => fill(store),
         Relieve => BALLAST_SIZES.iter().try_for_each(|size| store.namespace(BALLAST)?.delete(&ballast(*size, 0)).map(drop)),
         Transact(..) | Load(..) | Look => Ok(()),
-    }
+    };
+    done.map(|()| Vec::new())
 }
 
 fn ballast(size: usize, number: usize) -> Vec<u8> {
@@ -520,18 +599,19 @@ fn load(live: &Live, space: usize, pairs: &[(&str, &str)]) -> Result<bool, Error
     }
 }
 
-/// What the transaction has read.
-fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Option<&str>)]) -> Result<Option<Vec<u8>>, Error> {
+/// What the transaction has read, and of each key that it has deleted whether it was there.
+fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Option<&str>)]) -> Result<(Option<Vec<u8>>, Vec<u64>), Error> {
     let Live { store, spaces, .. } = live;
     let mut transaction = store.begin(Isolation::Serializable)?;
     let read = transaction.get(&spaces[space], key.as_bytes())?;
     let savepoint = transaction.savepoint();
     transaction.put(&spaces[space], key.as_bytes(), DRAFT.as_bytes())?;
     transaction.rollback_to(&savepoint);
+    let mut deleted = Vec::new();
     for (space, key, value) in changes {
         match value {
             Some(value) => transaction.put(&spaces[*space], key.as_bytes(), value.as_bytes())?,
-            None => drop(transaction.delete(&spaces[*space], key.as_bytes())?),
+            None => deleted.push(transaction.delete(&spaces[*space], key.as_bytes())?.into()),
         }
     }
     // Another thread, whose flushes and fences are its own: what this one has written before is made durable by that one. But where caches are durable, so is
@@ -539,9 +619,8 @@ fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Optio
     if store.pool().medium().has_durable_caches() {
         store.pool().fence();
     }
-    let committed = std::thread::scope(|scope| scope.spawn(|| transaction.commit()).join());
-    committed.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    Ok(read)
+    by_another(|| transaction.commit())?;
+    Ok((read, deleted))
 }
 
 /// Checks that a snapshot shows what it did when it was taken.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A world is a handle; what it examines is rebuilt, recovered and thrown away many times.
 pub trait World: Send + Sync + 'static {
     /// It, in an open pool.
-    type Live;
+    type Live: Send;
     /// What it holds.
     type Content: Clone + PartialEq + Hash + Debug + Send + Sync + 'static;
     /// An operation that changes that.
@@ -71,11 +71,12 @@ pub trait World: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Does an operation, and compares what it returns with what the model, in which `before` is, says.
+    /// Does an operation, and compares what it returns with what the model, in which `before` is, says. From when it calls `promise` on, a crash leaves one of
+    /// what it hands over, and nothing else.
     ///
     /// # Errors
     /// A rule that breaks.
-    fn apply(&self, live: &mut Self::Live, before: &Self::Content, change: &Self::Change) -> Result<Applied, Broken>;
+    fn apply(&self, live: &mut Self::Live, before: &Self::Content, change: &Self::Change, promise: Promise<'_, Self::Content>) -> Result<Applied, Broken>;
 
     /// What it holds, by all ways of reading, which must agree; more than `limit` entries are too many.
     ///
@@ -97,6 +98,9 @@ pub trait World: Send + Sync + 'static {
         Ok(())
     }
 }
+
+/// Takes what a crash may leave from now on.
+pub type Promise<'a, C> = &'a mut dyn FnMut(Vec<C>);
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -102,9 +102,11 @@ impl History {
         self.clock += 1;
         self.calls.push(Call { thread, operation: operation.clone(), begun: self.clock, ended: None });
         // Each of them begins for itself.
-        if let Operation::Acts(acts) = operation {
-            self.clock += acts.len() as u64;
-        }
+        self.clock += match operation {
+            Operation::Acts(acts) => acts.len() as u64,
+            Operation::Many(changes) => changes.len() as u64,
+            _ => 0,
+        };
         self.calls.len() - 1
     }
 
@@ -236,7 +238,10 @@ impl Atom {
             }
             (Operation::Many(changes), Returned::Were(were)) => {
                 assert_eq!(changes.len(), were.len(), "an answer for each key");
-                changes.iter().zip(were).for_each(|((register, to), was)| add(Effect::Write(*register, Before::Is(*was), *to)));
+                for (number, ((register, to), was)) in changes.iter().zip(were).enumerate() {
+                    let effect = Effect::Write(*register, Before::Is(*was), *to);
+                    atoms.push(Self { thread: call.thread, begun: call.begun + number as u64, ended, effect });
+                }
             }
             (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),
             // What has been emptied may count as full for a while.
@@ -414,7 +419,7 @@ impl Outcomes {
         let mut hasher = DefaultHasher::new();
         for (registers, own) in found.into_values() {
             assert!(own.len() <= 128, "a history too long to be searched");
-            // Of acts of one call, which end together, only those of the same register are in order.
+            // Of acts or writes of one call, which end together, only those of the same register are in order.
             let is_ordered = |other: &Atom, atom: &Atom| other.ended != atom.ended || other.registers(initial.len()) == atom.registers(initial.len());
             let is_earlier =
                 |other: &Atom, atom: &Atom| other.thread == atom.thread && other.begun < atom.begun && other.ended.is_some() && is_ordered(other, atom);
@@ -634,6 +639,13 @@ mod tests {
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, true, false, true, false]);
         history.end(many, Returned::Done);
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, false, false, true, false]);
+        let is_explained = |were: &[u64]| {
+            let mut history = History::default();
+            let many = history.begin(1, &Operation::Many(vec![(0, A), (0, 0)]));
+            history.end(many, Returned::Were(were.to_vec()));
+            history.outcomes(&[5, 6]).unexplained().is_none()
+        };
+        assert!(is_explained(&[5, A]) && !is_explained(&[0, 5]), "those of a key are in order");
     }
 
     #[test]

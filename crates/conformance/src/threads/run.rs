@@ -28,6 +28,8 @@ const PRELUDE: usize = 7;
 const SEEN_MAX: usize = 1 << 20;
 /// Every how many images several threads recover it, too.
 const BY_THREADS_EVERY: u64 = 8;
+/// Every how many schedules it is closed at the end, and opened again.
+const CLOSED_EVERY: u64 = 8;
 /// Every how many images of which recovery repairs something that repair is crashed.
 const CRASHED_EVERY: u64 = 2;
 
@@ -274,7 +276,7 @@ impl<T: Target> Worker<T> {
                 };
                 let opening = ground.world.opening.iter().map(|operation| (0, operation.clone()));
                 match shared.play(&opening.chain(plan.prelude).collect::<Vec<_>>()) {
-                    Ok(()) => self.run_threads(Arc::new(shared), plan.operations),
+                    Ok(()) => self.run_threads(Arc::new(shared), plan.operations, schedule.order.is_multiple_of(CLOSED_EVERY)),
                     Err(broken) => Some(Finding { broken, image: None }),
                 }
             }
@@ -289,7 +291,7 @@ impl<T: Target> Worker<T> {
         (counts, finding, events)
     }
 
-    fn run_threads(&self, shared: Arc<Shared<T>>, operations: Vec<Vec<(usize, Operation)>>) -> Option<Finding> {
+    fn run_threads(&self, shared: Arc<Shared<T>>, operations: Vec<Vec<(usize, Operation)>>, closes: bool) -> Option<Finding> {
         let count = operations.len();
         let task = |(thread, operations): (usize, Vec<(usize, Operation)>)| {
             let shared = Arc::clone(&shared);
@@ -300,8 +302,9 @@ impl<T: Target> Worker<T> {
         self.crew.finish(count);
         let found = shared.notes.finding.lock().take();
         found.or(shared.baton.broken().map(|broken| Finding { broken, image: None })).or_else(|| {
-            let ended = catch_unwind(AssertUnwindSafe(|| shared.at_the_end())).unwrap_or_else(|panic| Err(panicked(&*panic)));
-            ended.err().map(|broken| Finding { broken, image: None }).or_else(|| shared.notes.finding.lock().take())
+            let notes = Arc::clone(&shared.notes);
+            let ended = catch_unwind(AssertUnwindSafe(|| shared.at_the_end(closes))).unwrap_or_else(|panic| Err(panicked(&*panic)));
+            ended.err().map(|broken| Finding { broken, image: None }).or_else(|| notes.finding.lock().take())
         })
     }
 }
@@ -387,20 +390,20 @@ impl<T: Target> Shared<T> {
     fn watch(&self, thread: usize, step: Step, place: Place, debts: &Mutex<Vec<Debt>>) {
         let addresses = self.ground.addresses();
         let within = |address: usize| addresses.contains(&address).then(|| address - addresses.start);
-        match step {
-            Step::Load(address) => {
-                let debt = within(address).filter(|_| self.ground.target.is_persistent()).and_then(|at| self.life.debt(at));
-                // Who has stored there since, reads that.
-                let is_own = || self.baton.buffers.as_ref().is_some_and(|buffers| buffers.held_back(thread, address).is_some());
-                if let Some(debt) = debt.filter(|_| !is_own()) {
-                    let mut debts = debts.lock();
-                    if !debts.contains(&debt) {
-                        debts.push(debt);
-                        self.notes.counts.lock().dirty_reads += 1;
-                        self.baton.note(|| Event::Dirty { thread, at: debt.at, place });
-                    }
+        if let Step::Load(address) | Step::Exchange(address, _) = step {
+            let debt = within(address).filter(|_| self.ground.target.is_persistent()).and_then(|at| self.life.debt(at));
+            // Who has stored there since, reads that.
+            let is_own = || self.baton.buffers.as_ref().is_some_and(|buffers| buffers.held_back(thread, address).is_some());
+            if let Some(debt) = debt.filter(|_| !is_own()) {
+                let mut debts = debts.lock();
+                if !debts.contains(&debt) {
+                    debts.push(debt);
+                    self.notes.counts.lock().dirty_reads += 1;
+                    self.baton.note(|| Event::Dirty { thread, at: debt.at, place });
                 }
             }
+        }
+        match step {
             Step::Store(address, _) | Step::Exchange(address, _) if self.ground.options.durable_cache => {
                 if let Some(at) = within(address) {
                     self.baton.note(|| Event::Step { thread, at, step, place });
@@ -464,9 +467,9 @@ impl<T: Target> Shared<T> {
         self.life.observe(move |image| schedule::at_once(|| ground.examine(image, &notes, traced)));
     }
 
-    /// All threads have run to their end.
-    fn at_the_end(&self) -> Result<(), Broken> {
-        let Self { ground, live, .. } = self;
+    /// All threads have run to their end. Now and then it is closed, and opened again.
+    fn at_the_end(self: Arc<Self>, closes: bool) -> Result<(), Broken> {
+        let Self { ground, live, .. } = &*self;
         self.life.look_away();
         let outcomes = ground.outcomes(&self.notes);
         if let Some(keys) = outcomes.unexplained() {
@@ -484,7 +487,18 @@ impl<T: Target> Shared<T> {
         if let Some(refused) = outcomes.refuse(&content) {
             return Err(Broken::new("some order of the calls explains what is there", refused));
         }
-        ground.target.audit(live)
+        ground.target.audit(live)?;
+        if !closes || !ground.target.is_persistent() {
+            return Ok(());
+        }
+        let Self { ground, live, life, .. } = Arc::into_inner(self).expect("no thread is left");
+        ground.target.close(live)?;
+        if ground.pool(&life)?.needs_recovery() {
+            return Err(Broken::new("a pool that was closed needs no recovery", "the next opening would recover it"));
+        }
+        let live = ground.open(&life, 1)?;
+        the_same_as(content)(&ground.target.content(&live, &ground.world)?)?;
+        ground.target.audit(&live)
     }
 }
 
@@ -496,13 +510,13 @@ impl<T: Target> Ground<T> {
         let mut initial = vec![0; world.keys.len()];
         if target.is_persistent() {
             let pool = Pool::create_in(Arc::clone(&memory), crash.clone(), pool_options(&*target)).map_err(Broken::by(RULE))?;
-            let live = target.create(Arc::clone(&pool))?;
+            let live = target.create(pool)?;
             for operation in &world.setup {
                 target.apply(&live, &world, operation)?;
             }
             initial = target.content(&live, &world)?;
             if world.closed {
-                target.close(live, &pool)?;
+                target.close(live)?;
             }
         } else {
             // It is made anew for each schedule.
@@ -523,10 +537,13 @@ impl<T: Target> Ground<T> {
         words.start.addr()..words.end.addr()
     }
 
+    fn pool(&self, life: &Life) -> Result<Arc<Pool<Crash>>, Broken> {
+        Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target)).map_err(Broken::by("opening after a crash succeeds"))
+    }
+
     fn open(&self, life: &Life, threads: usize) -> Result<T::Live, Broken> {
         if self.target.is_persistent() {
-            let pool = Pool::open_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
-            return self.target.open(pool.map_err(Broken::by("opening after a crash succeeds"))?, threads);
+            return self.target.open(self.pool(life)?, threads);
         }
         let pool = Pool::create_in(Arc::clone(&self.memory), life.medium(), pool_options(&*self.target));
         let live = self.target.create(pool.map_err(Broken::by("building the world"))?)?;
@@ -556,6 +573,7 @@ impl<T: Target> Ground<T> {
             return Seen::default();
         }
         let outcomes = self.outcomes(notes);
+        let key = image.hash() ^ outcomes.hash();
         {
             let mut counts = notes.counts.lock();
             counts.images += 1;
@@ -563,13 +581,15 @@ impl<T: Target> Ground<T> {
             if seen.len() >= SEEN_MAX {
                 seen.clear();
             }
-            if !seen.insert(image.hash() ^ outcomes.hash()) && !traced {
+            if !seen.insert(key) && !traced {
                 return Seen::default();
             }
             counts.checked += 1;
         }
         let result = catch_unwind(AssertUnwindSafe(|| self.recover(image, &outcomes))).unwrap_or_else(|panic| Err(panicked(&*panic)));
         if let Err(broken) = result {
+            // Shorter schedules may leave it, too.
+            self.seen.lock().remove(&key);
             *notes.finding.lock() = Some(Finding { broken, image: Some(image.to_string()) });
         }
         Seen::default()
@@ -592,7 +612,7 @@ impl<T: Target> Ground<T> {
 
     /// Recovers an image by so many threads: what is there is sound and as `judge` would have it, and a second recovery finds the same and has nothing to do.
     fn recovered(&self, image: &Image<'_>, threads: usize, judge: &Judge) -> Result<Recovered<T>, Broken> {
-        let life = image.live(CrashOptions::default());
+        let life = image.live(self.options.recovery());
         life.unwatch();
         let live = self.open(&life, threads)?;
         let content = self.target.content(&live, &self.world)?;
@@ -600,7 +620,7 @@ impl<T: Target> Ground<T> {
         let repairs = has_changed(&life).is_some();
         judge(&content)?;
         self.target.audit(&live)?;
-        let again = life.live(CrashOptions::default());
+        let again = life.live(self.options.recovery());
         again.unwatch();
         let second = self.open(&again, 1)?;
         the_same_as(content.clone())(&self.target.content(&second, &self.world)?)?;
@@ -614,7 +634,7 @@ impl<T: Target> Ground<T> {
 
     /// Crashes the recovery of an image. Images that this leaves are explained by the same calls; those of its end hold what it has found.
     fn crash_recovery(self: &Arc<Self>, image: &Image<'_>, outcomes: &Arc<Outcomes>) -> Result<(), Broken> {
-        let life = image.live(CrashOptions { fault: None, ..self.options.life(image.hash()) });
+        let life = image.live(CrashOptions { fault: self.options.fault, ..self.options.life(image.hash()) });
         let broken = Arc::new(Mutex::new(None));
         let watch = |judge: Box<Judge>| {
             let (ground, broken) = (Arc::clone(self), Arc::clone(&broken));

@@ -333,6 +333,10 @@ impl Target for Store {
         self.on(pool, threads)
     }
 
+    fn close(&self, live: Live) -> Result<(), Broken> {
+        live.store.close().map_err(Broken::by("closing succeeds"))
+    }
+
     fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         let register = mood.pick(random);
         if mood.reads(random) {

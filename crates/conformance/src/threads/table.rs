@@ -163,6 +163,10 @@ impl Target for Table {
         open().map_err(Broken::by("opening after a crash succeeds"))
     }
 
+    fn close(&self, live: Live) -> Result<(), Broken> {
+        live.pool.close().map_err(Broken::by("closing succeeds"))
+    }
+
     fn draw(&self, _world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         let any = mood.pick(random);
         if mood.reads(random) {

@@ -106,10 +106,7 @@ pub trait Target: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why it cannot be closed.
-    fn close(&self, live: Self::Live, pool: &Pool<Crash>) -> Result<(), Broken> {
-        drop(live);
-        pool.close().map_err(Broken::by("closing succeeds"))
-    }
+    fn close(&self, live: Self::Live) -> Result<(), Broken>;
 
     /// Makes a call up, of `world`, and with `payload` as what it writes.
     fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation;
@@ -374,7 +371,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
         Subject::open(&self.entry, pool, threads).map_err(Broken::by("opening after a crash succeeds"))
     }
 
-    fn close(&self, live: Self::Live, _pool: &Pool<Crash>) -> Result<(), Broken> {
+    fn close(&self, live: Self::Live) -> Result<(), Broken> {
         live.close().map_err(Broken::by("closing succeeds"))
     }
 

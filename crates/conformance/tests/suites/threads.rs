@@ -103,6 +103,10 @@ impl<T: Target> Target for Narrowed<T> {
         self.target.open(pool, threads)
     }
 
+    fn close(&self, live: Self::Live) -> Result<(), Broken> {
+        self.target.close(live)
+    }
+
     fn draw(&self, _world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation {
         (self.draw)(mood, payload, random)
     }
