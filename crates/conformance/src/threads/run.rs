@@ -493,10 +493,11 @@ impl<T: Target> Shared<T> {
         }
         let Self { ground, live, life, .. } = Arc::into_inner(self).expect("no thread is left");
         ground.target.close(live)?;
-        if ground.pool(&life)?.needs_recovery() {
+        let pool = ground.pool(&life)?;
+        if pool.needs_recovery() {
             return Err(Broken::new("a pool that was closed needs no recovery", "the next opening would recover it"));
         }
-        let live = ground.open(&life, 1)?;
+        let live = ground.target.open(pool, 1)?;
         the_same_as(content)(&ground.target.content(&live, &ground.world)?)?;
         ground.target.audit(&live)
     }
