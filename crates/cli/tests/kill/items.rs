@@ -142,10 +142,10 @@ fn read(client: &mut Client, names: &[String]) -> io::Result<HashMap<String, u64
         }
         let words: Vec<_> = line.split(' ').collect();
         let [_, name, flags, size] = words[..] else { return Err(io::Error::other(line)) };
-        let mut item = vec![0; size.parse::<usize>().map_err(io::Error::other)? + 2];
-        client.0.read_exact(&mut item)?;
-        let text = String::from_utf8(item).map_err(io::Error::other)?;
-        let is_whole = |number: &u64| (*number as u32).to_string() == flags && text.strip_suffix("\r\n") == Some(&item(name, *number));
+        let mut bytes = vec![0; size.parse::<usize>().map_err(io::Error::other)? + 2];
+        client.0.read_exact(&mut bytes)?;
+        let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+        let is_whole = |number: &u64| (*number as u32).to_string() == flags && text.strip_suffix("\r\n") == Some(item(name, *number).as_str());
         let number = text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).filter(is_whole);
         found.insert(name.to_owned(), number.ok_or_else(|| io::Error::other(format!("{line}: {text}")))?);
     }
