@@ -245,7 +245,7 @@ fn indexes<K: crate::Class + Key + ?Sized>() -> impl Iterator<Item = Box<dyn Sui
 pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     let numbers = match numbered(&**world, options) {
         Ok(numbers) => numbers,
-        Err(report) => return report,
+        Err(report) => return *report,
     };
     // An item of work is a start and the first step; that without one crashes the opening.
     let items = numbers.len() * (SYMBOLS_MAX + 1);
@@ -268,7 +268,7 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
 pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     let numbers = match numbered(&**world, options) {
         Ok(numbers) => numbers,
-        Err(report) => return report,
+        Err(report) => return *report,
     };
     // A thread keeps what it has built of a start for as long as the start is the same.
     let start_of = {
@@ -312,13 +312,13 @@ pub fn replay<W: World>(world: &Arc<W>, case: Case, options: &Options) -> Report
 }
 
 /// The numbers of the starts that `options` choose, or what is wrong with them: no work at all would pass.
-fn numbered<W: World>(world: &W, options: &Options) -> Result<Vec<usize>, Report> {
+fn numbered<W: World>(world: &W, options: &Options) -> Result<Vec<usize>, Box<Report>> {
     let starts = world.starts();
     let Some(wanted) = &options.start else { return Ok((0..starts.len()).collect()) };
     starts.iter().position(|start| start.name == wanted).map(|number| vec![number]).ok_or_else(|| {
         let names: Vec<_> = starts.iter().map(|start| start.name).collect();
         let broken = Broken::new("a world has the start that is asked for", names.join(", "));
-        Report { violation: Some(Violation::before_any_crash(world.name(), wanted, broken)), ..Report::default() }
+        Box::new(Report { violation: Some(Violation::before_any_crash(world.name(), wanted, broken)), ..Report::default() })
     })
 }
 

@@ -319,8 +319,11 @@ fn apply_all<'a, K: Class + ?Sized>(content: &mut Model<K>, changes: impl IntoIt
     }
 }
 
-/// Writes by their payloads, and what of `before` they meet.
-fn written<K: Class + ?Sized>(before: &Option<Model<K>>, changes: &[Change]) -> (Vec<(K::Owned, Write)>, Vec<Option<u64>>) {
+/// Writes by their payloads, and what they meet.
+type Written<K> = (Vec<(<K as ToOwned>::Owned, Write)>, Vec<Option<u64>>);
+
+/// Changes of what there was before.
+fn written<K: Class + ?Sized>(before: &Option<Model<K>>, changes: &[Change]) -> Written<K> {
     let mut model = before.clone().unwrap_or_default();
     let write = |change: &Change| match *change {
         Put(key, payload) => (K::numbered(key), NonZeroU64::new(payload).map_or(Write::Remove, Write::Upsert)),
