@@ -45,6 +45,7 @@ pub use pool::{PoolChange, Pools};
 pub use progress::Progress;
 pub use report::{Report, Violation};
 pub use seeded::{Seed, Sown, controls, seeds, sow};
+pub(crate) use store::times;
 pub use store::{StoreChange, Stores};
 pub use story::Crashed;
 pub use world::{Applied, Promise, Start, Step, World};

@@ -113,7 +113,8 @@ impl Expiry {
 /// No time passes in a run.
 const NOW_MS: u64 = 1 << 40;
 
-fn times() -> Times {
+/// See [`NOW_MS`].
+pub(crate) fn times() -> Times {
     Times { wall_ms: NOW_MS, passed_ms: 1 }
 }
 

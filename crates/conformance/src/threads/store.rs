@@ -3,6 +3,7 @@
 
 use super::history::{Operation, Returned};
 use super::target::{Index, Mood, Target, World};
+use crate::crash::times;
 use crate::{Broken, Class};
 use everleaf::{Act, Batch, Cursor, Error, Evacuation, Isolation, Merge, Namespace, Options, Store as Everleaf, Transaction};
 use everleaf_index::Direction;
@@ -27,7 +28,7 @@ pub struct Live {
 
 impl Store {
     fn on(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Live, Broken> {
-        let options = Options { index: self.index.to_owned(), recovery_threads: threads, ..Options::default() };
+        let options = Options { index: self.index.to_owned(), recovery_threads: threads, times, ..Options::default() };
         let open = || {
             let store = Everleaf::on(pool, &options)?;
             let space = store.namespace("space")?;

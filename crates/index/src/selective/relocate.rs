@@ -60,8 +60,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                     return Err(error);
                 }
             };
-            // persist-equivalent(fence drop): to one thread, which fences before it acknowledges a change of the copy, or is given the retired blocks. Others
-            // change the copy as soon as it is unlatched.
+            // With a fence: others change the copy as soon as it is unlatched, and are given the retired blocks.
             let copy = self.pool.link(slot, copy).bytes();
             drop(before);
             self.router.replace(off, copy, low.borrow());

@@ -320,7 +320,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         let Some(log::Record { leaf, next, bitmap }) = log.read::<Self, M>(pm)? else { return Ok(()) };
         let slots = Self::slots_of(bitmap).ok_or_else(|| log::damage(pm, log))?;
         pm.at(leaf, "a leaf that a log tells of does not lie in the pool")?.shrink(pm, next, slots);
-        // persist-equivalent(fence drop): to one thread, which fences before anything else is acknowledged. Others change leaves as soon as the tree is open.
+        // With a fence: others change leaves as soon as the tree is open.
         log.clear(pm);
         Ok(())
     }
@@ -359,7 +359,6 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         // persist-equivalent(store early): nobody can reach the leaf before all of it is durable.
         right.switch(pool, moved);
         // The log tells nothing of fingerprints, and those may not be durable, if another thread's batch has written them, whose caller has not fenced yet.
-        // persist-equivalent: to one thread, of which the next fence makes durable whatever it has flushed before.
         pool.flush(self.word());
         let right = pool.fence_all(right.flush()).release();
         let rest = self.bitmap() & !moved;

@@ -170,13 +170,12 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         let copy = (1..count).find(|&slot| are_one::<K>(&line[slot - 1], &line[slot]));
         if let Some(right) = copy {
             shift_left::<K, M>(pm, line, right - 1, count);
-            // persist-equivalent(fence drop): as below. The copy is in a line by itself, and is removed anew.
             pm.persist(line);
         }
         let left = count - usize::from(copy.is_some());
         if counted != left {
             self.set_counter(pm, number, left);
-            // persist-equivalent(fence drop): to one thread, which fences before the tree is closed; after a crash it is counted anew. Others recover for it.
+            // With fences: others change the leaf as soon as the tree is open.
             pm.persist(self.counter_word(number));
         }
         Ok(())

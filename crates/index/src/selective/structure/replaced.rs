@@ -95,7 +95,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             return Ok(());
         };
         let fence = K::read_fence(&tree.pool, right.leaf.low());
-        // persist-equivalent(fence drop): to one thread: when it gets the retired blocks again, epochs later, changes with fences lie between.
+        // With a fence: others change the joined leaf as soon as it is unlatched, and are given the retired blocks.
         let joined = tree.pool.link(slot, joined).bytes();
         drop(before);
         pair.join(joined);
