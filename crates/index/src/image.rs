@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `check` is a checksum of all that follows, of which there are so many `words`, both counted. The content is the index's: [`crate::selective`],
-//! [`crate::ever`] and [`crate::fair`] have one each.
+//! [`crate::ever`], [`crate::fair`] and [`crate::skip`] have one each.
 //!
 //! Closing:
 //! 1. the image goes to a block that nobody can reach: flush. A crash forgets it. In a pool without room there is none, and the next opening reads the leaves.

@@ -58,6 +58,7 @@ mod relocate;
 
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
+use crate::image;
 use crate::latch::{Latch, Locked, Restart};
 use crate::scan::{LeafRead, bound_behind, scan_leaves, scan_target, with_key};
 use crate::selective::When;
@@ -84,7 +85,9 @@ resident! {
     struct ListRoot {
         /// Link of the first node.
         first: Word,
-        reserved: [Word; 7],
+        /// Link of the [image](crate::image), which tells how many keys there are; 0 while the list is open.
+        image: Word,
+        reserved: [Word; 6],
     }
 }
 
@@ -644,6 +647,10 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> OrderedIndex<K> for Skip<K, M,
 
     fn relocate(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
         self.relocate_segments(from, leaves_max, is_leaving)
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        image::leave(&self.pool, &self.root().image, &[self.keys.get()])
     }
 
     fn stats(&self) -> Stats {

@@ -107,7 +107,7 @@ every!(every_crash_of_a_third_life, |name, options| {
     options.second_life_every = match name {
         "store" => 2048,
         // They have few images, of which few are chosen.
-        "roart-4/bytes" | "p-art/bytes" => 16,
+        "roart-4/bytes" | "p-art/bytes" | "skip-2/bytes" => 16,
         name if name.ends_with("/bytes") => 1024,
         _ => 128,
     };

@@ -1,10 +1,12 @@
 //! Making, opening, loading and checking a list.
 //!
-//! Recovery follows the list once, puts towers over it, and has nothing to repair: a crash leaves the list as it was before a change or behind it.
+//! Recovery follows the list once, puts towers over it, and has nothing to repair: a crash leaves the list as it was before a change or behind it. One that was
+//! closed tells how many keys it has (`image.rs`): a link that is 0 would end it.
 
 use super::{DISORDER, HEAD, LEVELS, ListRoot, NODE, Node, Place, Segment, Skip, Tower, damage};
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
+use crate::image;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::leaf::Entry;
@@ -44,7 +46,11 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
         let list = Self::new(pool, Off::new(find_root::<K, M>(pool, name, kind)?));
         pool.at(list.root, "the root block of a list does not lie in the pool")?;
+        let keys_left = image::take(pool, &list.root().image, recovery.reach.is_none());
         let places = list.survey()?;
+        if keys_left.is_some_and(|left| left != [places.len() as u64]) {
+            return Err(damage(Off::new(list.root.bytes()), "a list that has other entries than when it was closed"));
+        }
         let mut blocks = vec![(list.root.bytes(), size_of::<ListRoot>())];
         blocks.extend(places.iter().map(|place| (place.off.bytes(), NODE as usize)));
         check_apart(blocks)?;
@@ -107,6 +113,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
 
     pub(super) fn visit_blocks(&self, visit: &mut dyn FnMut(u64, usize) -> Result<(), Error>) -> Result<(), Error> {
         visit(self.root.bytes(), size_of::<ListRoot>())?;
+        image::block(&self.pool, &self.root().image).map_or(Ok(()), |(off, size)| visit(off, size))?;
         self.survey()?.iter().try_for_each(|place| visit(place.off.bytes(), size_of::<Node>()))
     }
 
