@@ -87,7 +87,9 @@ resident! {
         first: Word,
         /// Link of the [image](crate::image), which tells how many keys there are; 0 while the list is open.
         image: Word,
-        reserved: [Word; 6],
+        /// [`FORM`]: a root block of zeroes is no empty list.
+        form: Word,
+        reserved: [Word; 5],
     }
 }
 
@@ -100,6 +102,8 @@ resident! {
     }
 }
 
+/// That it is a list of nodes as above.
+const FORM: u64 = 1;
 /// Size of the block of a node, and what its offset is a multiple of.
 const NODE: u64 = 32;
 /// Levels of towers; what is left of a line. In a list of many times 4^10 nodes, searches begin with more steps on the highest.

@@ -3,7 +3,7 @@
 //! Recovery follows the list once, puts towers over it, and has nothing to repair: a crash leaves the list as it was before a change or behind it. One that was
 //! closed tells how many keys it has (`image.rs`): a link that is 0 would end it.
 
-use super::{DISORDER, HEAD, LEVELS, ListRoot, NODE, Node, Place, Segment, Skip, Tower, damage};
+use super::{DISORDER, FORM, HEAD, LEVELS, ListRoot, NODE, Node, Place, Segment, Skip, Tower, damage};
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::image;
@@ -26,6 +26,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     /// A full pool, or a root of that name.
     pub(crate) fn create(pool: &Arc<Pool<M>>, name: &str, kind: &str) -> Result<Self, Error> {
         let root = pool.alloc_zeroed::<ListRoot>()?;
+        pool.store(&root.form, FORM, Relaxed);
         let root = pool.link_root(name, kind_of::<K>(kind), pool.seal(root))?;
         Ok(Self::new(pool, root))
     }
@@ -45,7 +46,9 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     /// [`Error::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
         let list = Self::new(pool, Off::new(find_root::<K, M>(pool, name, kind)?));
-        pool.at(list.root, "the root block of a list does not lie in the pool")?;
+        if pool.at(list.root, "the root block of a list does not lie in the pool")?.form.get() != FORM {
+            return Err(damage(Off::new(list.root.bytes()), "the root block of a list of another form"));
+        }
         let keys_left = image::take(pool, &list.root().image, recovery.reach.is_none());
         let places = list.survey()?;
         if keys_left.is_some_and(|left| left != [places.len() as u64]) {
