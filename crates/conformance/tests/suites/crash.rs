@@ -219,7 +219,7 @@ fn states_of_unreachable_blocks_change_nothing() {
 #[test]
 fn sampled_crashes_of_long_sequences() {
     let life = CrashOptions { images_max: 32, sample_count: 4, ..CrashOptions::default() };
-    let options = Options { life, sequences: 1, random: 80, follow_up_every: 8, closes: true, seed: 0x5eed, ..Options::default() };
+    let options = Options { life, sequences: 1, random: 60, follow_up_every: 8, closes: true, seed: 0x5eed, ..Options::default() };
     for suite in worlds() {
         // A step of a store takes as many crash points as a hundred of an index.
         let random = if suite.name() == "store" { options.random / 10 } else { options.random };

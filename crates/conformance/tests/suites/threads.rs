@@ -20,12 +20,12 @@ fn every<K: everleaf_conformance::Class + ?Sized>(schedules: u64) {
 
 #[test]
 fn threads_crash_on_every_index_of_integers() {
-    every::<u64>(500);
+    every::<u64>(350);
 }
 
 #[test]
 fn threads_crash_on_every_index_of_byte_strings() {
-    every::<[u8]>(200);
+    every::<[u8]>(140);
 }
 
 #[test]

@@ -449,7 +449,7 @@ pub(super) const ROWS: &[Row] = &[
         needs: &["lb", "skip"],
         lacks: &[],
         rule: Rule::By(&["lb-engine"], in_an_engine_by_threads),
-        why: "Two threads here.",
+        why: "As B18, with two threads: the machine has no more cores.",
     },
     Row {
         paper: "lb",
