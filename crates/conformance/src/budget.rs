@@ -281,17 +281,8 @@ impl Budget {
         if entry.name == "p-art" {
             // Each key has a leaf, of one line here, and the word that leads there; perhaps with a node, of at most 33 lines. Each block may take a slab.
             let node = 33;
-            return Self {
-                insert: Vec::new(),
-                insert_lines: 0.0,
-                update: vec![cost(1, 1)],
-                remove: Vec::new(),
-                without_room: None,
-                cheapest_split: vec![cost(2, 2)],
-                split: cost(1 + node + 1 + 2, 2 + 2),
-                // The word that leads to it, and perhaps a smaller node.
-                merge: cost(1 + node + 1 + 1, 1 + 2 + 1),
-            };
+            // A removal changes the word that leads to the leaf, and perhaps makes a smaller node.
+            return Self::of_single_entries(cost(1 + node + 1 + 2, 2 + 2), cost(1 + node + 1 + 1, 1 + 2 + 1));
         }
         if entry.name.starts_with("roart") {
             // The record of an integer, then a word in an array: a fence for each. Or both with all of a new array, or of several below a node of at most 33
@@ -350,18 +341,24 @@ impl Budget {
         }
         if entry.name.starts_with("skip") {
             // A node, and the word that leads to it. It may take a slab.
-            return Self {
-                insert: Vec::new(),
-                insert_lines: 0.0,
-                update: vec![cost(1, 1)],
-                remove: Vec::new(),
-                without_room: None,
-                cheapest_split: vec![cost(2, 2)],
-                split: cost(2 + 1, 2 + 1),
-                merge: cost(1, 1),
-            };
+            return Self::of_single_entries(cost(2 + 1, 2 + 1), cost(1, 1));
         }
         panic!("no budget for {}", entry.name);
+    }
+
+    /// Of an index in which each entry has a leaf, that is written and led to by a word, at the least: what an insert and a removal cost at most.
+    fn of_single_entries(split: Cost, merge: Cost) -> Self {
+        let cost = |lines, fences| Cost { lines, fences };
+        Self {
+            insert: Vec::new(),
+            insert_lines: 0.0,
+            update: vec![cost(1, 1)],
+            remove: Vec::new(),
+            without_room: None,
+            cheapest_split: vec![cost(2, 2)],
+            split,
+            merge,
+        }
     }
 }
 

@@ -71,7 +71,7 @@ mod versioned;
 use crate::counter::Counter;
 use crate::latch::{Latch, Latches, Locked, Place, Restart};
 use crate::record::Record;
-use crate::scan::{bound_behind, scan_leaves, scan_target, with_key};
+use crate::scan::{bound_behind, gets_on_below, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
@@ -450,9 +450,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> OrderedIndex<K
                 match direction {
                     Direction::Forward => Ok((K::Owned::default(), self.high_above(leaf, bound.borrow())?)),
                     Direction::Reverse => match self.low(leaf)? {
-                        low if low < *bound => Ok((low, None)),
-                        // Or there is nothing below.
-                        low if low == *bound && (matches!(from, Bound::Included(_)) || *low.borrow() == *K::LOWEST) => Ok((low, None)),
+                        low if gets_on_below::<K>(from, &low) => Ok((low, None)),
                         _ => Err(self.damage(leaf, ASIDE)),
                     },
                 }

@@ -35,6 +35,26 @@ const SPINS: u32 = 128;
 #[derive(Debug)]
 pub struct Restart;
 
+/// Why an attempt of optimistic steps has ended.
+pub(crate) enum Stop {
+    /// Somebody was faster.
+    Restart,
+    /// What was read counts, and says so.
+    Failed(Error),
+}
+
+impl From<Restart> for Stop {
+    fn from(Restart: Restart) -> Self {
+        Self::Restart
+    }
+}
+
+impl<E: Into<Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 /// All zeroes it has not begun. See the module documentation.
 #[derive(Zeroable)]
 #[repr(transparent)]

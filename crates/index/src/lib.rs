@@ -203,6 +203,18 @@ fn made_of<'a, T, K: Key + ?Sized>(things: &[T], write: impl Fn(&T) -> (&'a K, W
     things.iter().map(write).collect()
 }
 
+/// The entries of a bulk load, gathered before anything is made of them.
+///
+/// # Errors
+/// [`Error::Unsorted`].
+fn ascending<K: Key + ?Sized>(entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<Vec<(K::Owned, NonZeroU64)>, Error> {
+    let entries: Vec<_> = entries.collect();
+    match entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
+        Some(at) => Err(Error::Unsorted { position: at as u64 + 1 }),
+        None => Ok(entries),
+    }
+}
+
 /// How far [`OrderedIndex::relocate`] has come.
 #[derive(Debug)]
 pub struct Relocated<K: Key + ?Sized> {

@@ -65,7 +65,7 @@ mod side;
 mod structure;
 
 use crate::counter::Counter;
-use crate::latch::{Latch, Place, Restart};
+use crate::latch::{Latch, Place, Restart, Stop};
 use crate::scan::{LeafRead, scan_leaves, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
@@ -169,26 +169,6 @@ pub(crate) struct Found {
     /// What the array has for the value.
     payload: NonZeroU64,
     value: NonZeroU64,
-}
-
-/// Why an attempt has ended.
-enum Stop {
-    /// Somebody was faster.
-    Restart,
-    /// What was read counts, and says so.
-    Failed(Error),
-}
-
-impl From<Restart> for Stop {
-    fn from(_: Restart) -> Self {
-        Self::Restart
-    }
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
 }
 
 impl<'a> Inner<'a> {

@@ -193,6 +193,15 @@ pub(crate) fn bound_behind<K: Key + ?Sized>(
     }
 }
 
+/// Whether a scan downwards, having gone on from `from`, gets on behind a leaf that begins at `low`: below it, or there is nothing left.
+pub(crate) fn gets_on_below<K: Key + ?Sized>(from: &Bound<K::Owned>, low: &K::Owned) -> bool {
+    match from {
+        Bound::Unbounded => true,
+        Bound::Included(bound) => low <= bound,
+        Bound::Excluded(bound) => low < bound || low == bound && *low.borrow() == *K::LOWEST,
+    }
+}
+
 /// Whether the scan, having begun at `from`, visits `key`.
 fn is_beyond<T: Ord>(key: &T, from: &Bound<T>, direction: Direction) -> bool {
     match (from, direction) {

@@ -59,8 +59,8 @@ mod relocate;
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::image;
-use crate::latch::{Latch, Locked, Restart};
-use crate::scan::{LeafRead, bound_behind, scan_leaves, scan_target, with_key};
+use crate::latch::{Latch, Locked, Stop};
+use crate::scan::{LeafRead, bound_behind, gets_on_below, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
@@ -164,32 +164,6 @@ enum Found<'a> {
     Gap(&'a Word),
 }
 
-/// Why an attempt has ended.
-enum Stop {
-    /// Somebody was faster.
-    Restart,
-    /// What was read counts, and says so.
-    Failed(Error),
-}
-
-impl From<Restart> for Stop {
-    fn from(Restart: Restart) -> Self {
-        Self::Restart
-    }
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<everleaf_pmem::Error> for Stop {
-    fn from(error: everleaf_pmem::Error) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
 /// See the module documentation. Of 2^`RARE` nodes one has a tower.
 pub(crate) struct Skip<K: Key + ?Sized, M: Medium, const RARE: u32> {
     pool: Arc<Pool<M>>,
@@ -252,6 +226,10 @@ fn node_at<M: Medium>(pool: &Pool<M>, off: Off<Node>) -> Result<&Node, Error> {
         Some(node) if off.bytes().is_multiple_of(NODE) => Ok(node),
         _ => Err(damage(off, "a node does not lie in the pool")),
     }
+}
+
+fn value_at<M: Medium>(pool: &Pool<M>, off: Off<Node>) -> Result<NonZeroU64, Error> {
+    Place { slot: None, off, node: node_at(pool, off)? }.value()
 }
 
 const DISORDER: &str = "a node that is not in the order of keys";
@@ -317,22 +295,18 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
             Target::Below(key) => (key, false),
             Target::Last => return Ok(true),
         };
-        let head = tower.head.load(Relaxed);
-        match key.head(0).cmp(&head) {
-            Order::Equal if !K::WHOLE => self.leads_by_record(tower, key, or_equal),
-            order => Ok(order == Order::Greater || or_equal && order == Order::Equal),
-        }
+        let order = match key.head(0).cmp(&tower.head.load(Relaxed)) {
+            Order::Equal if !K::WHOLE => self.compare(tower, key)?,
+            order => order,
+        };
+        Ok(order == Order::Greater || or_equal && order == Order::Equal)
     }
 
-    /// The same, where heads are equal. Whoever asks is pinned.
-    fn leads_by_record(&self, tower: &Tower, key: &K, or_equal: bool) -> Result<bool, Stop> {
+    /// Compares a key with that of a tower, which need not live, by its record. Whoever asks is pinned.
+    fn compare(&self, tower: &Tower, key: &K) -> Result<Order, Stop> {
         let (head, off) = (tower.head.load(Relaxed), tower.node());
-        let order = node_at(&self.pool, off).and_then(|node| {
-            let value = Place { slot: None, off, node }.value()?;
-            key.compare(&self.pool, 0, head, value)
-        });
-        match order {
-            Ok(order) => Ok(order == Order::Greater || or_equal && order == Order::Equal),
+        match value_at(&self.pool, off).and_then(|value| key.compare(&self.pool, 0, head, value)) {
+            Ok(order) => Ok(order),
             Err(error) if !tower.latch.is_dead() && tower.head.load(Relaxed) == head && tower.node() == off => Err(error.into()),
             Err(_) => Err(Stop::Restart),
         }
@@ -430,7 +404,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
                 Found::Gap(slot) => {
                     let node = self.pool.alloc::<Node>()?;
                     let lock = reached.tower.latch.lock_from(reached.version)?;
-                    self.write(&node, slot.get(), Entry { head: key.head(0), value });
+                    self.fill(&node, slot.get(), Entry { head: key.head(0), value });
                     let off = self.pool.link(slot, self.pool.seal(node));
                     self.raise(key, off, &reached, lock);
                     self.keys.add(1);
@@ -441,7 +415,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     }
 
     /// Writes a node that nobody can reach.
-    fn write(&self, node: &Node, next: u64, Entry { head, value }: Entry) {
+    fn fill(&self, node: &Node, next: u64, Entry { head, value }: Entry) {
         self.pool.store(&node.next, next, Relaxed);
         self.pool.store(&node.head, head, Relaxed);
         self.pool.store(&node.value, value.get(), Relaxed);
@@ -557,9 +531,8 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         let mut key = K::LOWEST.to_owned();
         if number != HEAD {
             let off = tower.node();
-            let value = Place { slot: None, off, node: node_at(&self.pool, off)? }.value()?;
             let head = tower.head.load(Relaxed);
-            K::read(&self.pool, head, value, &mut key)?;
+            K::read(&self.pool, head, value_at(&self.pool, off)?, &mut key)?;
             if (*key.borrow()).head(0) != head {
                 return Err(damage(off, DISORDER));
             }
@@ -576,16 +549,15 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
 
     /// The bound with which a scan goes on behind the segment of a tower, which is beyond the one that it has come from.
     fn behind(&self, reached: &Reached<'_>, from: &Bound<K::Owned>, direction: Direction) -> Result<Option<Bound<K::Owned>>, Error> {
-        let key = match from {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key),
-            Bound::Unbounded => None,
-        };
         if direction == Direction::Forward {
-            return Ok(self.high(reached.tower, key.map(Borrow::borrow))?.map(Bound::Included));
+            let key = match from {
+                Bound::Included(key) | Bound::Excluded(key) => Some(key.borrow()),
+                Bound::Unbounded => None,
+            };
+            return Ok(self.high(reached.tower, key)?.map(Bound::Included));
         }
         let low = self.low(reached.number, reached.tower)?;
-        let is_below = key.is_none_or(|key| low < *key || low == *key && (matches!(from, Bound::Included(_)) || *low.borrow() == *K::LOWEST));
-        match is_below {
+        match gets_on_below::<K>(from, &low) {
             true => Ok(bound_behind::<K>(direction, || low, || None)),
             false => Err(damage(reached.tower.node(), DISORDER)),
         }

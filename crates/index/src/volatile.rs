@@ -8,7 +8,7 @@ use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse};
-use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write};
+use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write, ascending};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
     self,
@@ -323,10 +323,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
             return Err(Error::NotEmpty { keys: self.keys.get() });
         }
         // Gathered first, so that an error leaves the index as it was.
-        let entries: Vec<_> = entries.collect();
-        if let Some(at) = entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
-            return Err(Error::Unsorted { position: at as u64 + 1 });
-        }
+        let entries = ascending::<K>(entries)?;
         entries.into_iter().try_for_each(|(key, value)| self.insert(key.borrow(), value).map(|_| ()))
     }
 

@@ -582,9 +582,8 @@ impl<W: World> Checker<W> {
         self.notes.lock().report.second_lives += 1;
         let life = image.live(self.life_options(image.hash()));
         self.say(|| "the pool is opened and recovered, for another life".to_owned());
-        let hands_over = self.options.hands_over;
-        let open = || self.open(&life, 1);
-        let mut live = Some(if hands_over { by_another(open) } else { open() }?);
+        let medium = life.medium();
+        let mut live = Some(self.hand_over(&medium, || self.open(&life, 1))?);
         let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
         let extent = Extent { depth: 0, lives, nested: false, closed: false };
         // Who opens it after a shutdown repairs nothing, and what is written to once more becomes durable then: so a shutdown comes first, or not at all.
@@ -593,7 +592,7 @@ impl<W: World> Checker<W> {
             // What a crash within it can leave is examined where it is a step.
             self.shut_down(&life, &mut live, &Expected::new(vec![model.clone()]), Extent { lives: 0, ..extent })?;
             life.look_away();
-            live = Some(if hands_over { by_another(open) } else { open() }?);
+            live = Some(self.hand_over(&medium, || self.open(&life, 1))?);
         }
         let mut random = image.hash() ^ self.options.seed;
         for _ in 0..LIFE_STEPS {
@@ -603,14 +602,14 @@ impl<W: World> Checker<W> {
                 break;
             }
             let change = changes[(random >> 33) as usize % changes.len()].clone();
-            // Where caches are durable, so is what another thread can see.
-            if hands_over && self.options.life.stores_are_durable {
-                life.medium().fence();
-            }
-            let step = || self.step(&life, &mut live, &mut model, &Step::Change(change), Some(extent));
-            if hands_over { by_another(step) } else { step() }?;
+            self.hand_over(&medium, || self.step(&life, &mut live, &mut model, &Step::Change(change), Some(extent)))?;
         }
         Ok(())
+    }
+
+    /// Does it, in a thread of its own if that is asked for.
+    fn hand_over<T: Send>(&self, medium: &Crash, act: impl FnOnce() -> T + Send) -> T {
+        if self.options.hands_over { by_another(medium, act) } else { act() }
     }
 
     fn open(&self, life: &Life, threads: usize) -> Result<W::Live, Broken> {
@@ -640,8 +639,11 @@ impl<W: World> Checker<W> {
     }
 }
 
-/// Has a thread of its own do it.
-pub(super) fn by_another<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+/// Has a thread of its own do it, whose flushes and fences are its own. But where caches are durable, so is what another thread can see.
+pub(super) fn by_another<T: Send>(medium: &Crash, act: impl FnOnce() -> T + Send) -> T {
+    if medium.has_durable_caches() {
+        medium.fence();
+    }
     std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 

@@ -264,12 +264,8 @@ impl<K: Class + ?Sized> World for Index<K> {
                 let (Put(first, _) | Delete(first)) = changes[0];
                 let mut other_was = None;
                 let meanwhile = || {
-                    // Where caches are durable, so is what another thread can see.
-                    if subject.pool.medium().has_durable_caches() {
-                        subject.pool.fence();
-                    }
                     let act = || other.map_or_else(|| relocate(subject, first).map(|()| None), |other| subject.apply(other));
-                    other_was = by_another(act)?;
+                    other_was = by_another(subject.pool.medium(), act)?;
                     let mut after = before.clone().unwrap_or_default();
                     were.extend(other.map(|other| apply_to_model::<K>(&mut after, other)));
                     promise(Self::subsets(&after, &changes));

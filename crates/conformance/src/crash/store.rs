@@ -615,12 +615,8 @@ fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Optio
             None => deleted.push(transaction.delete(&spaces[*space], key.as_bytes())?.into()),
         }
     }
-    // Another thread, whose flushes and fences are its own: what this one has written before is made durable by that one. But where caches are durable, so is
-    // what another thread can see.
-    if store.pool().medium().has_durable_caches() {
-        store.pool().fence();
-    }
-    by_another(|| transaction.commit())?;
+    // What this thread has written before is made durable by that one.
+    by_another(store.pool().medium(), || transaction.commit())?;
     Ok((read, deleted))
 }
 

@@ -1,5 +1,6 @@
 //! Damaged pools of every index of the registry.
 
+use crate::is_on_another_router;
 use everleaf_conformance::Class;
 use everleaf_conformance::corruption::corruption;
 use everleaf_index::registry;
@@ -7,9 +8,7 @@ use everleaf_index::registry;
 fn every<K: Class + ?Sized>() {
     for entry in registry::<K, _>().into_iter().filter(|entry| entry.persistent) {
         let name = entry.name;
-        // Routers are in DRAM: what is damaged in the pool is the same.
-        let is_variant = ["-htm", "-packed", "-olc"].iter().any(|router| name.ends_with(router));
-        let outcomes = corruption(entry, 150, if is_variant { 150 } else { 1000 });
+        let outcomes = corruption(entry, 150, if is_on_another_router(name) { 150 } else { 1000 });
         println!("{name}, {} keys: {outcomes}", K::NAME);
         // Where a bitmap, a count, or a value of 0 says which entries there are, another one may take some away, and nothing else tells. In wB+-Tree a slot
         // array tells, but for as long as its bit says that it counts; and of a list the number that it had when it was closed, if that is not damaged, too.

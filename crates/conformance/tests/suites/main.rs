@@ -10,3 +10,8 @@ mod race;
 mod readers;
 mod reopen;
 mod threads;
+
+/// Whether an index has the leaves of another one, on another router. Routers are in DRAM.
+fn is_on_another_router(name: &str) -> bool {
+    ["-htm", "-packed", "-olc"].iter().any(|router| name.contains(router))
+}

@@ -1,5 +1,6 @@
 //! Threads under the scheduler: a short run of everything that there is, and defects that must be noticed.
 
+use crate::is_on_another_router;
 use everleaf_conformance::Broken;
 use everleaf_conformance::threads::{Index, Mood, Omission, Operation, Options, Report, Returned, Store, Table, Target, World, run};
 use everleaf_index::Direction;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 /// Small leaves change their structure all the time; the larger ones have to prove less, and so have leaves that are there on another router, too.
 fn every<K: everleaf_conformance::Class + ?Sized>(schedules: u64) {
     for index in Index::<K>::all() {
-        let is_variant = ["-htm", "-packed", "-olc"].iter().any(|router| index.name().contains(router));
-        let schedules = (schedules / index.weight() / if is_variant { 4 } else { 1 }).max(10);
+        let share = if is_on_another_router(&index.name()) { 4 } else { 1 };
+        let schedules = (schedules / index.weight() / share).max(10);
         run(index, Options { schedules, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
     }
 }

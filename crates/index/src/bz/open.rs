@@ -7,7 +7,7 @@ use crate::counter::Counter;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::router::Target;
-use crate::{Error, Key, OrderedIndex, Stats};
+use crate::{Error, Key, OrderedIndex, Stats, ascending};
 use everleaf_pmem::{Medium, Off, Pool, WORD, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -207,10 +207,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         if !self.retry(|| self.make_empty())? {
             return Err(not_empty());
         }
-        let entries: Vec<_> = entries.collect();
-        if let Some(at) = entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
-            return Err(Error::Unsorted { position: at as u64 + 1 });
-        }
+        let entries = ascending::<K>(entries)?;
         if entries.is_empty() {
             return Ok(());
         }

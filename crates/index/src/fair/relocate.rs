@@ -57,11 +57,10 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
                 false => reached.validate().map(|()| Ok(Some((passed, None)))),
             }
         })?;
-        let (passed, held) = match found {
-            Some((passed, Some(held))) => (passed, held),
+        let (passed, held, fence) = match found {
+            Some((passed, Some((held, fence)))) => (passed, held, fence),
             left => return Ok(left.map(|(passed, _)| passed)),
         };
-        let (held, fence) = held;
         match self.replace(&held, passed.low.borrow(), level) {
             Ok(()) => {
                 self.give_up(held, fence);

@@ -244,8 +244,8 @@ pub(super) fn records<K: Key + ?Sized>(array: &[Word]) -> impl Iterator<Item = O
         next = array.len();
         let record = Record::at(array, at).filter(|record| !K::WHOLE || record.length() == WORD);
         Some(record.and_then(|record| {
-            next = at + record.words.len();
             let (key, is_live) = record.read::<K>()?;
+            next = at + record.words.len();
             Some(Located { at, key, payload: record.value().filter(|_| is_live) })
         }))
     })

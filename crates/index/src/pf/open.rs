@@ -10,7 +10,7 @@ use super::{Child, DAMAGED, Pf, TreeRoot};
 use crate::counter::Counter;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
-use crate::{Direction, Error, Key, OrderedIndex, Stats};
+use crate::{Direction, Error, Key, OrderedIndex, Stats, ascending};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -280,10 +280,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         if !self.drop_all()? {
             return Err(not_empty());
         }
-        let mut entries: Vec<_> = entries.collect();
-        if let Some(at) = entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
-            return Err(Error::Unsorted { position: at as u64 + 1 });
-        }
+        let mut entries = ascending::<K>(entries)?;
         if entries.is_empty() {
             return Ok(());
         }

@@ -7,10 +7,9 @@ use super::{DISORDER, FORM, HEAD, LEVELS, ListRoot, NODE, Node, Place, Segment, 
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::image;
-use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::leaf::Entry;
-use crate::{Error, Key, OrderedIndex, Stats};
+use crate::{Error, Key, OrderedIndex, Stats, ascending};
 use everleaf_pmem::{Medium, Off, Pool};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -54,9 +53,11 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         if keys_left.is_some_and(|left| left != [places.len() as u64]) {
             return Err(damage(Off::new(list.root.bytes()), "a list that has other entries than when it was closed"));
         }
-        let mut blocks = vec![(list.root.bytes(), size_of::<ListRoot>())];
-        blocks.extend(places.iter().map(|place| (place.off.bytes(), NODE as usize)));
-        check_apart(blocks)?;
+        // Nodes of a list that ends are apart from each other, as they are of one size, of which their places are multiples.
+        let root = list.root.bytes()..list.root.bytes() + size_of::<ListRoot>() as u64;
+        if let Some(inside) = places.iter().find(|place| place.off.bytes() < root.end && place.off.bytes() + NODE > root.start) {
+            return Err(damage(inside.off, "a node that reaches into the root block of its list"));
+        }
         if let Some(reach) = recovery.reach {
             reach.mark(list.root, size_of::<ListRoot>())?;
             places.iter().try_for_each(|place| reach.mark(place.off, size_of::<Node>()))?;
@@ -163,14 +164,11 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         if first.get() != 0 {
             return Err(not_empty());
         }
-        let entries: Vec<_> = entries.collect();
-        if let Some(at) = entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
-            return Err(Error::Unsorted { position: at as u64 + 1 });
-        }
+        let entries = ascending::<K>(entries)?;
         let (mut next, mut nodes) = (0, Vec::with_capacity(entries.len()));
         for (key, value) in entries.iter().rev() {
             let node = self.pool.alloc::<Node>()?;
-            self.write(&node, next, Entry { head: (*key).borrow().head(0), value: *value });
+            self.fill(&node, next, Entry { head: (*key).borrow().head(0), value: *value });
             next = node.off().link();
             nodes.push(node.flush());
         }

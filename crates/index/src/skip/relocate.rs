@@ -1,6 +1,7 @@
 //! Putting nodes elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
 
-use super::{Place, Skip, Stop};
+use super::{Node, Place, Skip, node_at};
+use crate::latch::Stop;
 use crate::selective::router::Target;
 use crate::{Error, Key, Relocated};
 use everleaf_pmem::{Medium, Off, Word};
@@ -47,11 +48,11 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     }
 
     /// Puts a copy in the place of a node, to which a word of a latched segment leads.
-    fn replace(&self, slot: &Word, place: &Place<'_>) -> Result<(Off<super::Node>, &super::Node), Error> {
-        let copy = self.pool.alloc::<super::Node>()?;
-        self.write(&copy, place.node.next.get(), place.entry()?);
+    fn replace(&self, slot: &Word, place: &Place<'_>) -> Result<(Off<Node>, &Node), Error> {
+        let copy = self.pool.alloc::<Node>()?;
+        self.fill(&copy, place.node.next.get(), place.entry()?);
         let off = self.pool.link(slot, self.pool.seal(copy));
         self.pool.retire(place.off, &self.pool.pin());
-        Ok((off, super::node_at(&self.pool, off)?))
+        Ok((off, node_at(&self.pool, off)?))
     }
 }
