@@ -72,13 +72,11 @@ impl Dependences {
             }
         }
         let Some(lost) = first_lost(stores, &cut) else { return };
-        // What is kept, and alone breaks the rule.
+        // With the stores that are kept behind it put back one after the other, as each may need those before it: the first that breaks the rule.
         let kept = kept_after(stores, &cut, lost);
-        let only = |place| order.keep(|other| cut.keeps(other, &stores[other]) && (other == place || !kept.contains(&other)));
-        let without = |place| order.keep(|other| cut.keeps(other, &stores[other]) && other != place);
-        // Or without which it is not broken: the last, since what relies on it goes with a store.
-        let found = kept.iter().find(|place| breaks(only(**place))).or_else(|| kept.iter().rev().find(|place| !breaks(without(**place))));
-        self.note(&stores[*found.unwrap_or(&kept[0])], &stores[lost]);
+        let up_to = |place| order.keep(|other| cut.keeps(other, &stores[other]) && (other <= place || !kept.contains(&other)));
+        let found = kept.iter().find(|place| breaks(up_to(**place))).or(kept.last());
+        self.note(&stores[*found.expect("something is kept behind what is lost")], &stores[lost]);
     }
 }
 

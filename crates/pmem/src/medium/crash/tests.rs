@@ -502,6 +502,9 @@ fn words_of_a_line_are_independent_but_for_the_dependences_that_show() {
     assert_eq!(dependences(stores, both), [pair(3, 2), pair(5, 4)]);
     let two_lines = move |memory: &Memory| has(memory, 11) && !has(memory, 10) && has(memory, 17) && !has(memory, 16);
     assert_eq!(dependences(stores, two_lines), [pair(3, 2)], "without the one the other is none");
+    // As of two entries that two headers count.
+    let counted = move |memory: &Memory| (has(memory, 10) || has(memory, 11)) && !(has(memory, 8) && has(memory, 9));
+    assert_eq!(dependences(stores, counted), [pair(2, 0), pair(2, 1), pair(3, 0), pair(3, 1)], "not of one entry on the other");
 }
 
 #[test]
