@@ -729,6 +729,24 @@ fn read_words(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
+/// Takes away what is left of the journal of the pool `uuid` at `path`, of which that cannot be made whole. What else lies there, as one that is damaged, gets
+/// another name.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn put_aside(path: &Path, uuid: u128) -> Result<(), Error> {
+    let io_error = |source| Error::Io { action: "put aside the journal of", path: path.to_owned(), source };
+    for part in paths(path).map_err(io_error)? {
+        if remove(&part, Some(uuid)).is_ok() {
+            continue;
+        }
+        let mut aside = part.clone().into_os_string();
+        aside.push(".damaged");
+        std::fs::rename(&part, aside).map_err(io_error)?;
+    }
+    Ok(())
+}
+
 /// Takes away what is left of the journal of the pool `uuid`, or of any, at `path`, which needs none. It means nothing, so it does no harm if it stays.
 pub(crate) fn remove_journal(path: &Path, uuid: Option<u128>) {
     paths(path).iter().flatten().for_each(|path| _ = remove(path, uuid));

@@ -8,8 +8,8 @@
 //! Life of a pool:
 //! - **Create**: see `header.rs`; the magic is the commit point. What a crash leaves before that holds nothing and is created anew.
 //! - **Open**: take the lock; read the superblock and check it; refuse a pool that a dead machine may have torn; mark it as not clean, durably, before anything
-//!   else is stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). A pool that was not clean stays as it
-//!   is, unless its domain outlives the machine, whose device may not have what the page cache shows of the header: then that is written again.
+//!   else is stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). The device may not have what the page
+//!   cache shows of the header, be it that somebody died, or that it has refused to write that: so it is written again, whatever it says.
 //! - **Grow**: see [`Pool::grow`]. **Shrink**: see [`Pool::shrink`].
 //! - **Close**: the allocator writes its snapshot, everything is made durable, then the clean flag, by a change of superblock: the commit point. A crash before
 //!   leaves a pool that was not closed.
@@ -26,7 +26,7 @@ pub use roots::ROOT_NAME_SIZE_MAX;
 
 use crate::alloc::{Allocator, Start};
 use crate::epoch::Epochs;
-use crate::journal::{Journal, Replay, remove_journal};
+use crate::journal::{Journal, Replay, put_aside, remove_journal};
 use crate::map::{Mapping, Memory, Sharing};
 use crate::medium::{Sysfs, boot_id};
 use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
@@ -37,6 +37,7 @@ use header::{Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, SPANS, Superblock};
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -364,8 +365,15 @@ impl<M: Medium> Pool<M> {
             backing,
         };
         pool.durable()?;
-        if !mode.looks() {
-            pool.prefault(options.prefault)?;
+        if !mode.looks()
+            && let Err(error) = pool.prefault(options.prefault)
+        {
+            // What was there is closed again, and what was not is not made.
+            match found {
+                Found::Absent => pool.backing.abandon(),
+                _ => _ = pool.close(),
+            }
+            return Err(error);
         }
         Ok(Arc::new(pool))
     }
@@ -637,14 +645,15 @@ fn open<M: Medium>(
             backing.drop_cached()?;
         }
     }
-    // The device may have the superblock before as the active one, which is the one that is written next. So it gets this one again first, which changes
-    // nothing where it has it.
-    if survives {
+    // The device may have the superblock before as the active one, which is the one that is written next, and that may say that the pool was closed. So it gets
+    // this one again first, which changes nothing where it has it.
+    let has_device = !backing.is_in_memory();
+    if has_device {
         commit_to_device(pm, backing, &found)?;
     }
     // The device has no superblock any more that names another.
     let mut opened = with_journal(&opened, backing, domain)?;
-    if opened != found || survives {
+    if opened != found || has_device {
         opened.sequence = found.next();
         commit_to_device(pm, backing, &opened)?;
     }
@@ -664,8 +673,12 @@ fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Super
     backing.synchronise_header()
 }
 
-/// Makes a pool; its first superblock.
+/// Makes a pool; its first superblock. If that fails, there is none.
 fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_max: usize, domain: Option<Domain>) -> Result<Superblock, Error> {
+    begin(pm, backing, options, size_max, domain).inspect_err(|_| backing.abandon())
+}
+
+fn begin<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_max: usize, domain: Option<Domain>) -> Result<Superblock, Error> {
     let size = backing.make_room(0, 2 * options.slab_size, step_of(0, false), options.slab_size, size_max)?;
     backing.synchronise()?;
     let created = Superblock {
@@ -724,15 +737,18 @@ fn without_journal(superblock: &Superblock) -> Superblock {
 
 /// The domain in which the pool was opened last; `None` if there is none yet, or none that can be read.
 fn left_in(backing: &Backing) -> Option<Domain> {
-    // SAFETY: as in `Pool::start`.
-    let pm = unsafe { Pm::new(Hardware::page_cache(), backing.base(), size_of::<Header>()) };
-    pm.head::<Header>().read(backing.path(), backing.length().ok()?).ok()?.left_in()
+    header_at(backing.base()).head::<Header>().read(backing.path(), backing.length().ok()?).ok()?.left_in()
+}
+
+/// The header of a pool in the page cache, before there is a pool.
+fn header_at(base: NonNull<u8>) -> Pm<Hardware> {
+    // SAFETY: as in `Pool::start`: `base` is that of a backing, which the caller has.
+    unsafe { Pm::new(Hardware::page_cache(), base, size_of::<Header>()) }
 }
 
 /// Makes the header of a damaged pool one that can be read, in this process's own copy; see [`Header::mend`].
 fn mend(mapping: &Mapping, flaws: &mut Vec<Error>) -> Result<(), Error> {
-    // SAFETY: as in `Pool::start`.
-    let pm = unsafe { Pm::new(Hardware::page_cache(), mapping.base(), size_of::<Header>()) };
+    let pm = header_at(mapping.base());
     flaws.extend(pm.head::<Header>().mend(&pm, mapping.path(), mapping.file_length()?, mapping.size() as u64)?);
     Ok(())
 }
@@ -741,8 +757,7 @@ fn mend(mapping: &Mapping, flaws: &mut Vec<Error>) -> Result<(), Error> {
 fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: &mut Vec<Error>) -> Result<(), Error> {
     let Backing::File(mapping) = backing else { return Ok(()) };
     let looks = mode.looks();
-    // SAFETY: as in `Pool::start`.
-    let pm = unsafe { Pm::new(Hardware::page_cache(), backing.base(), size_of::<Header>()) };
+    let pm = header_at(backing.base());
     let header = pm.head::<Header>();
     // What is wrong with it otherwise, `start` says.
     let length = backing.length()?;
@@ -758,7 +773,9 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
         backing.synchronise()?;
         backing.drop_cached()?;
     }
-    match Replay::read(mapping.path(), found.uuid, has_journal.then_some(found.dirty_shutdowns)) {
+    let replay = Replay::read(mapping.path(), found.uuid, has_journal.then_some(found.dirty_shutdowns));
+    let is_given_up = has_journal && replay.is_err();
+    match replay {
         Ok(replay) => {
             // The switch after what it names.
             let (sector, end) = (512, size_of::<Header>() as u64);
@@ -773,13 +790,17 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
             replay.apply(mapping, end..header.read(mapping.path(), length)?.size)?;
         }
         Err(_) if !has_journal => {}
-        Err(error @ Error::NoJournal { .. }) if options.accept_dirty_shutdown => flaws.push(error),
+        Err(error) if options.accept_dirty_shutdown => flaws.push(error),
         Err(error) => return Err(error),
     }
     if looks {
         return Ok(());
     }
     backing.synchronise()?;
+    if is_given_up {
+        // Before the superblock forgets it: what is left would be in the way of a new one.
+        put_aside(mapping.path(), found.uuid)?;
+    }
     let found = header.read(mapping.path(), length)?;
     if found.features_incompatible & JOURNAL != 0 {
         commit_to_device(&pm, backing, &Superblock { sequence: found.next(), ..without_journal(&found) })?;

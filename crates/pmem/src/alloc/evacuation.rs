@@ -55,8 +55,6 @@ impl<M: Medium> Pool<M> {
     /// Those of [`Pool::writable`], [`Error::Io`].
     pub fn give_back(&self) -> Result<usize, Error> {
         let heap = &self.alloc.heap;
-        // Recovery stores what a journal has, and a full disk would have no space for that where it is given back now.
-        self.checkpoint();
         // Once more what was given back before: a file system may keep what it was writing just then.
         self.punch(|from| heap.take_bare_run(from), |slab, count| heap.give_bare(slab, count))?;
         let given = self.punch(|from| heap.take_run(from), |slab, count| heap.give_slabs(slab, count))?;
@@ -83,6 +81,8 @@ impl<M: Medium> Pool<M> {
             }
             from = slab + part;
             let length = part as usize * heap.slab_size();
+            // Nobody stores there any more. Recovery stores what a journal has, and a full disk would have no space for that where it is given back now.
+            self.checkpoint();
             match self.give_up(heap.offset(slab) as usize, length) {
                 Ok(true) => {
                     heap.give_bare(slab, part);

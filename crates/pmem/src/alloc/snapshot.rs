@@ -43,23 +43,13 @@ fn entry(slab: u32, kind: u8, size: u32) -> u64 {
 /// Writes the state of `heap` into free slabs, flushed: the superblock that names it is fenced before it counts, and that fence is behind both. `None` when
 /// there are not enough slabs in a row, or `back` finds no space for them, by offset and length in bytes, or the state is not sound. `retired` blocks are free.
 pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: impl FnOnce(u64, usize) -> bool) -> Option<Snapshot> {
-    let held = heap.inventory(retired).ok()?;
-    let slab_count = heap.slab_count();
-    let mut words = vec![MAGIC, heap.slab_size() as u64, u64::from(slab_count)];
-    let mut used_until = 1;
-    // Number of slabs, and the first: the shortest row of free slabs is not looked for, the longest will do.
-    let mut free = (0, 0);
-    for (slab, held) in held {
-        let count = match held {
-            Found::Run { count } => {
-                words.extend([entry(slab, RUN, 0), u64::from(count)]);
-                count
-            }
+    let mut words = vec![MAGIC, heap.slab_size() as u64, u64::from(heap.slab_count())];
+    for (slab, held) in heap.inventory(retired).ok()? {
+        match held {
+            Found::Run { count } => words.extend([entry(slab, RUN, 0), u64::from(count)]),
+            Found::Blocks { used, .. } if is_unused(&used) => {}
             Found::Blocks { class, used } => {
                 let shape = heap.classes.get(class);
-                if used.iter().all(|bits| *bits == 0) {
-                    continue;
-                }
                 match used == shape.all() {
                     true => words.push(entry(slab, FULL, shape.size)),
                     false => {
@@ -67,19 +57,15 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: i
                         words.extend(used);
                     }
                 }
-                shape.slabs
             }
-        };
-        free = free.max((slab - used_until, used_until));
-        used_until = slab + count;
+        }
     }
-    free = free.max((slab_count.saturating_sub(used_until), used_until));
-
     let length = words.len() * WORD;
-    if length > free.0 as usize * heap.slab_size() {
+    let (count, first) = longest_free(heap)?;
+    if length > count as usize * heap.slab_size() {
         return None;
     }
-    let off = heap.offset(free.1);
+    let off = heap.offset(first);
     if !back(off, length) {
         return None;
     }
@@ -89,6 +75,25 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: i
     }
     pm.flush(target);
     Some(Snapshot { off, length: length as u64, crc: checksum(words.into_iter()) })
+}
+
+/// The longest row of free slabs: how many, and the first. A shorter one that is long enough is not looked for. Readers may still be in retired blocks.
+fn longest_free(heap: &Heap) -> Option<(u32, u32)> {
+    let (mut used_until, mut longest) = (1, (0, 0));
+    for (slab, held) in heap.inventory(&[]).ok()? {
+        let count = match held {
+            Found::Run { count } => count,
+            Found::Blocks { used, .. } if is_unused(&used) => continue,
+            Found::Blocks { class, .. } => heap.classes.get(class).slabs,
+        };
+        longest = longest.max((slab - used_until, used_until));
+        used_until = slab + count;
+    }
+    Some(longest.max((heap.slab_count().saturating_sub(used_until), used_until)))
+}
+
+fn is_unused(used: &[u64]) -> bool {
+    used.iter().all(|bits| *bits == 0)
 }
 
 /// Takes over the state in `snapshot`; `None`, with `heap` unchanged, when it is not sound.
@@ -169,16 +174,5 @@ impl Iterator for Entries<'_> {
 }
 
 pub(super) fn checksum(words: impl Iterator<Item = u64>) -> u32 {
-    let mut bytes = [0u8; 4096];
-    let mut filled = 0;
-    let mut crc = 0;
-    for word in words {
-        bytes[filled..][..WORD].copy_from_slice(&word.to_le_bytes());
-        filled += WORD;
-        if filled == bytes.len() {
-            crc = crc32c::crc32c_append(crc, &bytes);
-            filled = 0;
-        }
-    }
-    crc32c::crc32c_append(crc, &bytes[..filled])
+    words.fold(0, |crc, word| crate::crc32c(crc, &word.to_le_bytes()))
 }

@@ -853,3 +853,21 @@ fn a_snapshot_of_a_full_pool_does_not_fit() {
     assert!(!pool.needs_recovery());
     assert_eq!(fill(&pool, 4000), [blocks[3]]);
 }
+
+/// Who closes a pool waits for no reader, and what a reader may still look at is no place for the snapshot.
+#[test]
+fn the_snapshot_is_not_where_readers_may_be() {
+    let pool = pool(4096, 64);
+    let words = 40 * 512;
+    let block = pool.alloc_words(words).unwrap();
+    block.iter().for_each(|word| pool.store(word, 7, Ordering::Relaxed));
+    let block = pool.seal(block).release();
+    let reader = pool.pin();
+    pool.retire(block, &pool.pin());
+    let snapshot = pool.snapshot().expect("there are free slabs besides");
+    assert!(pool.words(block, words).unwrap().iter().all(|word| word.get() == 7));
+    drop(reader);
+    // In which the block is free, nevertheless.
+    let pool = reopened(pool, Start::Clean(snapshot));
+    assert!(pool.alloc_words(words + 16 * 512).is_ok());
+}

@@ -415,6 +415,20 @@ fn a_journal_that_is_not_as_it_was_left_is_missed() {
     copy(&["pool", "pool.journal0", "pool.journal1"]);
     journals(&|bytes| bytes[40] ^= 1);
     assert_eq!(why(Pool::open(&path, &options())), "is damaged");
+    let accepting = PoolOptions { accept_dirty_shutdown: true, ..options() };
+    let pool = Pool::open(&path, &accepting).unwrap();
+    assert!(pool.root("lines").unwrap().is_some() && matches!(pool.flaws(), [Error::NoJournal { .. }]));
+    pool.close().unwrap();
+    drop(pool);
+    for aside in ["pool.journal0.damaged", "pool.journal1.damaged"] {
+        std::fs::remove_file(directory.path().join(aside)).unwrap();
+    }
+    // One that the system does not read.
+    copy(&["pool", "pool.journal1"]);
+    std::fs::create_dir(directory.path().join("pool.journal0")).unwrap();
+    assert!(matches!(Pool::open(&path, &options()).err(), Some(Error::Io { action: "read the journal", .. })));
+    drop(Pool::open(&path, &accepting).unwrap());
+    std::fs::remove_dir(directory.path().join("pool.journal0.damaged")).unwrap();
     copy(&["pool", "pool.journal0", "pool.journal1"]);
     journals(&|bytes| {
         let words: [u64; HEAD_WORDS] = std::array::from_fn(|word| u64::from_le_bytes(bytes[word * WORD..][..WORD].try_into().unwrap()));
@@ -423,7 +437,7 @@ fn a_journal_that_is_not_as_it_was_left_is_missed() {
     });
     assert_eq!(why(Pool::open(&path, &options())), "belongs to another pool, or to another time");
     journals(&|bytes| bytes.truncate(100));
-    let pool = Pool::open(&path, &PoolOptions { accept_dirty_shutdown: true, ..options() }).unwrap();
+    let pool = Pool::open(&path, &accepting).unwrap();
     assert!(pool.root("lines").unwrap().is_some() && matches!(pool.flaws(), [Error::NoJournal { .. }]));
     pool.close().unwrap();
     drop(pool);

@@ -195,6 +195,13 @@ impl Backing {
         }
     }
 
+    /// Makes a file, in which a pool was to be, one that can hold a pool. If it cannot be done, what is there is that pool.
+    pub(super) fn abandon(&self) {
+        if let Self::File(mapping) = self {
+            let _ = mapping.file().set_len(0);
+        }
+    }
+
     /// Whether no device has any of it: then nothing is left of it that says something else than what is there.
     pub(super) fn is_in_memory(&self) -> bool {
         match self {
