@@ -114,17 +114,6 @@ pub trait Medium: Send + Sync + 'static {
     #[track_caller]
     fn fence(&self);
 
-    /// Runs `act` as one transaction of the processor: its stores reach memory together, for other threads and for a cache that is durable; of each line of a
-    /// cache that is not, a crash leaves all of them or none. The earlier flushes of the thread are no more durable after it than before. `None` if it has not
-    /// taken place, because it has aborted or because there are no transactions here: then nothing has happened, and the caller needs another way.
-    ///
-    /// It must not flush or fence, which may abort it each time, and must not panic.
-    #[inline(always)]
-    #[track_caller]
-    fn transaction<T>(&self, _act: impl FnOnce() -> T) -> Option<T> {
-        None
-    }
-
     /// Runs `act`, which stores and flushes, so that all that this thread has flushed before is durable before a crash leaves anything of what it stores, and
     /// that is durable at the end: between two times `fence`; or, where the medium [holds it back](Medium::holds_back), with what was flushed, by one wait for
     /// a device.

@@ -143,14 +143,6 @@ impl<M: Medium> Pm<M> {
         self.medium.compare_exchange(self.offset_of(word).bytes() as usize, word.atomic(), current, new)
     }
 
-    /// Runs `act` as one transaction; see [`Medium::transaction`]. `None` if nothing has happened.
-    #[inline(always)]
-    #[track_caller]
-    pub fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        schedule::before(Step::Transaction);
-        schedule::at_once(|| self.medium.transaction(act))
-    }
-
     /// Starts the write-back of every line that `what` touches.
     #[inline(always)]
     #[track_caller]
