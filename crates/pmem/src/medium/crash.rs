@@ -63,7 +63,7 @@ pub use trace::{Deed, Trace};
 use super::holding::{self, Holding};
 use super::{LINE, Lines, Medium};
 use crate::schedule::Step;
-use crate::{Memory, WORD, Word, schedule};
+use crate::{Memory, WORD, Word, schedule, word};
 use log::{Log, Way};
 use parking_lot::Mutex;
 use std::panic::Location;
@@ -494,12 +494,12 @@ impl Medium for Crash {
     }
 
     #[track_caller]
-    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+    fn stream(&self, at: usize, words: &[Word], bytes: &[u8]) {
         let site = Site { place: Location::caller(), verb: Verb::Store };
         schedule::let_the_pool_catch_up();
         let mut state = self.level.state.lock();
         let way = if state.options.awaits_device { Way::Relaxed } else { Way::Streamed };
-        for (number, (word, value)) in words.iter().map(Word::atomic).zip(values).enumerate() {
+        for (number, (word, value)) in words.iter().map(Word::atomic).zip(word::values(bytes)).enumerate() {
             let old = word.swap(value, Ordering::Relaxed);
             state.record(at + number * WORD, old, value, way, site, log::this_thread());
         }
