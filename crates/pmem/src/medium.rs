@@ -23,7 +23,7 @@ pub use domain::Domain;
 pub(crate) use domain::{Sysfs, boot_id};
 pub use hardware::Hardware;
 
-use crate::word::{WORD, Word};
+use crate::word::{self, WORD, Word};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,13 +85,13 @@ pub trait Medium: Send + Sync + 'static {
         word.store(value, order);
     }
 
-    /// Stores `values` in `words`, the first of which lies `at` bytes from the start of the pool, past the caches if the medium can. The words are durable
-    /// after a flush and a fence of this thread. Until the fence each of them may have reached memory or not, whatever was stored before or after to other
-    /// words; and no other thread may look at them.
+    /// Stores `bytes` in `words`, which are as many as they fill, little end first, the last one padded with zeroes; past the caches if the medium can. The
+    /// first word lies `at` bytes from the start of the pool. The words are durable after a flush and a fence of this thread. Until the fence each of them may
+    /// have reached memory or not, whatever was stored before or after to other words; and no other thread may look at them.
     #[inline]
     #[track_caller]
-    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
-        for (number, (word, value)) in words.iter().zip(values).enumerate() {
+    fn stream(&self, at: usize, words: &[Word], bytes: &[u8]) {
+        for (number, (word, value)) in words.iter().zip(word::values(bytes)).enumerate() {
             self.store(at + number * WORD, word.atomic(), value, Ordering::Relaxed);
         }
     }
@@ -113,17 +113,6 @@ pub trait Medium: Send + Sync + 'static {
     /// Waits until this thread's earlier flushes are durable.
     #[track_caller]
     fn fence(&self);
-
-    /// Runs `act` as one transaction of the processor: its stores reach memory together, for other threads and for a cache that is durable; of each line of a
-    /// cache that is not, a crash leaves all of them or none. The earlier flushes of the thread are no more durable after it than before. `None` if it has not
-    /// taken place, because it has aborted or because there are no transactions here: then nothing has happened, and the caller needs another way.
-    ///
-    /// It must not flush or fence, which may abort it each time, and must not panic.
-    #[inline(always)]
-    #[track_caller]
-    fn transaction<T>(&self, _act: impl FnOnce() -> T) -> Option<T> {
-        None
-    }
 
     /// Runs `act`, which stores and flushes, so that all that this thread has flushed before is durable before a crash leaves anything of what it stores, and
     /// that is durable at the end: between two times `fence`; or, where the medium [holds it back](Medium::holds_back), with what was flushed, by one wait for

@@ -6,7 +6,7 @@
 
 use crate::medium::{LINE, Lines, Medium};
 use crate::schedule::{self, Step};
-use crate::word::{Resident, WORD, Word};
+use crate::word::{self, Resident, WORD, Word};
 use crate::{Error, Off, probe};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -143,14 +143,6 @@ impl<M: Medium> Pm<M> {
         self.medium.compare_exchange(self.offset_of(word).bytes() as usize, word.atomic(), current, new)
     }
 
-    /// Runs `act` as one transaction; see [`Medium::transaction`]. `None` if nothing has happened.
-    #[inline(always)]
-    #[track_caller]
-    pub fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        schedule::before(Step::Transaction);
-        schedule::at_once(|| self.medium.transaction(act))
-    }
-
     /// Starts the write-back of every line that `what` touches.
     #[inline(always)]
     #[track_caller]
@@ -192,7 +184,7 @@ impl<M: Medium> Pm<M> {
             self.store(word, u64::from_le_bytes(*chunk), Ordering::Relaxed);
         }
         if !rest.is_empty() {
-            self.store(&words[chunks.len()], padded(rest), Ordering::Relaxed);
+            self.store(&words[chunks.len()], word::padded(rest), Ordering::Relaxed);
         }
     }
 
@@ -204,16 +196,7 @@ impl<M: Medium> Pm<M> {
     #[track_caller]
     pub fn stream(&self, words: &[Word], bytes: &[u8]) {
         assert_eq!(words.len(), bytes.len().div_ceil(WORD));
-        let (chunks, rest) = bytes.as_chunks::<WORD>();
-        let values = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk)).chain((!rest.is_empty()).then(|| padded(rest)));
         // One step for a scheduler: nobody can reach the words.
-        self.medium.stream(self.offset_of(words).bytes() as usize, words, values);
+        self.medium.stream(self.offset_of(words).bytes() as usize, words, bytes);
     }
-}
-
-/// The word that begins with `bytes`, fewer than it holds.
-fn padded(bytes: &[u8]) -> u64 {
-    let mut word = [0; WORD];
-    word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(word)
 }

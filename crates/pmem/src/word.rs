@@ -51,6 +51,20 @@ impl std::fmt::Debug for Word {
     }
 }
 
+/// The words that `bytes` fill, little end first, the last one padded with zeroes.
+#[inline(always)]
+pub(crate) fn values(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let (chunks, rest) = bytes.as_chunks::<WORD>();
+    chunks.iter().map(|chunk| u64::from_le_bytes(*chunk)).chain((!rest.is_empty()).then(|| padded(rest)))
+}
+
+/// The word that begins with `bytes`, fewer than it holds.
+pub(crate) fn padded(bytes: &[u8]) -> u64 {
+    let mut word = [0; WORD];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
 /// CRC-32C of the bytes of `words`, as they lie in memory: little end first on the machines that Everleaf runs on.
 pub(crate) fn checksum(words: &[u64]) -> u32 {
     crc32c::crc32c(bytemuck::cast_slice(words))

@@ -20,11 +20,8 @@
 //! until a fence or an exchange of the thread, which makes all of them durable. They are lost where caches are durable, too. Where the kernel writes pages back
 //! ([`Domain::Msync`](crate::Domain::Msync)) nothing goes past the caches: there they are relaxed stores ([`CrashOptions::awaits_device`]).
 //!
-//! *Transactions.* Stores between begin and commit join their lines at the commit: of each line all of them or none are there, but of one line those may be
-//! and of another not. A flush within one is a bug, since processors may abort on it.
-//!
 //! *A cache in the persistence domain* ([`CrashOptions::stores_are_durable`]): a store is durable at once, and a flush means nothing. So there is one image per
-//! moment, but for relaxed stores, which are in the balance until the thread's next ordered store, fence or exchange. A transaction is one store there.
+//! moment, but for relaxed stores, which are in the balance until the thread's next ordered store, fence or exchange.
 //!
 //! **Crash points** are the moments just before a fence or exchange that makes something durable, and the end of an operation. Between two such moments the set
 //! of images only grows and what is promised only becomes stricter, so nothing is missed by not looking in between (one thread; of several threads the same
@@ -66,7 +63,7 @@ pub use trace::{Deed, Trace};
 use super::holding::{self, Holding};
 use super::{LINE, Lines, Medium};
 use crate::schedule::Step;
-use crate::{Memory, WORD, Word, schedule};
+use crate::{Memory, WORD, Word, schedule, word};
 use log::{Log, Way};
 use parking_lot::Mutex;
 use std::panic::Location;
@@ -99,8 +96,6 @@ pub struct CrashOptions {
     pub awaits_device: bool,
     /// Whether flushes do nothing, as would be right where stores are durable at once. Default no.
     pub drops_flushes: bool,
-    /// Whether every transaction aborts, so that whoever tried it must do without. Default no.
-    pub aborts_transactions: bool,
     /// Where to note the sites come by. Default nowhere.
     pub profile: Option<Arc<Profile>>,
     /// Where to count how crash points were shown. Default nowhere.
@@ -124,7 +119,6 @@ impl Default for CrashOptions {
             fault: None,
             awaits_device: false,
             drops_flushes: false,
-            aborts_transactions: false,
             profile: None,
             points: None,
             trace: None,
@@ -241,11 +235,11 @@ impl State {
         let is_unflushed = self.options.stores_are_durable || way == Way::Streamed;
         let store = log::Store { at, old, new, place, by, way, is_unflushed, stretch: 0, number: 0 };
         if self.options.stores_are_durable {
-            return if way.is_ordered() { self.log.order(at, by) } else { self.log.store(store, false) };
+            return if way == Way::Ordered { self.log.order(at, by) } else { self.log.store(store, false) };
         }
         if let Some(profile) = &self.options.profile {
             // A relaxed store claims no order.
-            profile.hit(place, verb, if way.is_ordered() && self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
+            profile.hit(place, verb, if way == Way::Ordered && self.log.may_be_early(&store) { &[Act::Early, Act::Late] } else { &[Act::Late] });
         }
         if Fault::is(self.options.fault, place, verb, Act::Late) {
             self.log.store_late(store);
@@ -375,7 +369,7 @@ impl Crash {
     /// A store reaches the memory, and the log.
     fn store_now(&self, at: usize, value: u64, order: Ordering, place: &'static Location<'static>, by: u64) {
         let mut state = self.level.state.lock();
-        let way = Way::of(order, state.log.in_transaction());
+        let way = Way::of(order);
         if state.options.stores_are_durable && way == Way::Ordered {
             self.level.crash_point(&mut state, Event::Store, Some(place));
         }
@@ -388,7 +382,6 @@ impl Crash {
     /// A fence of thread number `by` is executed.
     fn fence_now(&self, place: &'static Location<'static>, by: u64) {
         let mut state = self.level.state.lock();
-        assert!(!state.log.in_transaction(), "a fence in a transaction, which may abort each attempt at it");
         state.counts.fences += 1;
         self.level.retire(&mut state, Event::Fence, place, by);
         state.tell(place, Verb::Fence, |site, mistake| Deed::Fenced { site, mistake });
@@ -501,13 +494,12 @@ impl Medium for Crash {
     }
 
     #[track_caller]
-    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+    fn stream(&self, at: usize, words: &[Word], bytes: &[u8]) {
         let site = Site { place: Location::caller(), verb: Verb::Store };
         schedule::let_the_pool_catch_up();
         let mut state = self.level.state.lock();
-        assert!(!state.log.in_transaction(), "a stream in a transaction, which may abort each attempt at it");
         let way = if state.options.awaits_device { Way::Relaxed } else { Way::Streamed };
-        for (number, (word, value)) in words.iter().map(Word::atomic).zip(values).enumerate() {
+        for (number, (word, value)) in words.iter().map(Word::atomic).zip(word::values(bytes)).enumerate() {
             let old = word.swap(value, Ordering::Relaxed);
             state.record(at + number * WORD, old, value, way, site, log::this_thread());
         }
@@ -515,15 +507,12 @@ impl Medium for Crash {
 
     #[track_caller]
     fn compare_exchange(&self, at: usize, word: &AtomicU64, current: u64, new: u64) -> Result<u64, u64> {
-        let place = Location::caller();
+        let (place, by) = (Location::caller(), log::this_thread());
         let mut state = self.level.state.lock();
-        if !state.log.in_transaction() {
-            self.level.retire(&mut state, Event::Exchange, place, log::this_thread());
-        }
+        self.level.retire(&mut state, Event::Exchange, place, by);
         let result = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
         if result.is_ok() {
-            let way = Way::of(Ordering::AcqRel, state.log.in_transaction());
-            state.record(at, current, new, way, Site { place, verb: Verb::Exchange }, log::this_thread());
+            state.record(at, current, new, Way::Ordered, Site { place, verb: Verb::Exchange }, by);
         }
         result
     }
@@ -536,7 +525,6 @@ impl Medium for Crash {
     fn flush(&self, lines: Lines<'_>) {
         let place = Location::caller();
         let mut state = self.level.state.lock();
-        assert!(!state.log.in_transaction(), "a flush in a transaction, which may abort each attempt at it");
         state.counts.flushes += 1;
         state.tell(place, Verb::Flush, |site, mistake| Deed::Flushed { at: lines.at() / LINE * LINE, lines: lines.count(), site, mistake });
         if state.stage != Stage::Watched || state.options.stores_are_durable || state.options.drops_flushes {
@@ -608,25 +596,6 @@ impl Medium for Crash {
 
     fn holds_back(&self) -> bool {
         self.awaits_device()
-    }
-
-    #[track_caller]
-    fn transaction<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        let place = Location::caller();
-        {
-            let mut state = self.level.state.lock();
-            assert!(!state.log.in_transaction(), "a transaction in a transaction");
-            if state.options.aborts_transactions {
-                return None;
-            }
-            if state.options.stores_are_durable {
-                self.level.crash_point(&mut state, Event::Store, Some(place));
-            }
-            state.log.set_transaction(true);
-        }
-        let done = act();
-        self.level.state.lock().log.set_transaction(false);
-        Some(done)
     }
 
     fn allocated(&self, at: usize, length: usize) {

@@ -15,7 +15,7 @@ use super::holding::{self, Holding};
 use super::latency::Latency;
 use super::{Counters, Domain, LINE, Lines, Medium, WriteBuffer};
 use crate::map::Mapping;
-use crate::{Word, local};
+use crate::{Word, local, word};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -274,18 +274,19 @@ impl Medium for Hardware {
     }
 
     #[inline]
-    fn stream(&self, at: usize, words: &[Word], values: impl Iterator<Item = u64>) {
+    fn stream(&self, at: usize, words: &[Word], bytes: &[u8]) {
         if let Some(counters) = &self.counters {
             counters.stored(at, words.len());
         }
-        let words = words.iter().map(Word::atomic).zip(values);
+        let stores = words.iter().map(Word::atomic).zip(word::values(bytes));
         match self.domain {
             // What is written back to memory need not be fetched from there first.
             Domain::Adr | Domain::Eadr => {
-                words.for_each(|(word, value)| stream(word, value));
+                // SAFETY: nothing happens in between but that bytes are made words, and the fence follows.
+                stores.for_each(|(word, value)| unsafe { stream(word, value) });
                 store_fence();
             }
-            Domain::PageCache | Domain::Msync => words.for_each(|(word, value)| word.store(value, Ordering::Relaxed)),
+            Domain::PageCache | Domain::Msync => stores.for_each(|(word, value)| word.store(value, Ordering::Relaxed)),
         }
     }
 
@@ -386,11 +387,15 @@ impl WriteBack {
     }
 }
 
-/// Stores past the caches. A [`store_fence`] must follow before anything else touches the word.
+/// Stores past the caches, in no order with other stores.
+///
+/// # Safety
+/// Until a [`store_fence`] the thread does nothing that others could see, but for more such stores.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-fn stream(word: &AtomicU64, value: u64) {
-    // SAFETY: the word is valid for writes, as atomics are; the store is whole, as it is aligned to its size; the fence orders it before all that follows.
+unsafe fn stream(word: &AtomicU64, value: u64) {
+    // SAFETY: the word is valid for writes, as atomics are; the store is whole, as it is aligned to its size. Others see it as a relaxed one: it may come after
+    // more such stores, but by the caller's promise before all else that follows.
     unsafe { std::arch::asm!("movnti [{}], {}", in(reg) word.as_ptr(), in(reg) value, options(nostack, preserves_flags)) }
 }
 
@@ -411,7 +416,7 @@ impl WriteBack {
 }
 
 #[cfg(miri)]
-fn stream(word: &AtomicU64, value: u64) {
+unsafe fn stream(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 

@@ -7,7 +7,7 @@
 //! the source is noted as a [`Dependence`], and no image that goes against it is shown from then on. When nothing breaks any more, the list is what our stores
 //! rely on.
 
-use super::log::Store;
+use super::log::{Store, Way};
 use super::states::{Cut, Order};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl Dependences {
 
     /// Notes that `later` relies on `earlier`.
     fn note(&self, later: &Store, earlier: &Store) {
-        let found = Dependence { later: later.place, earlier: earlier.place, is_ordered: later.way.is_ordered() };
+        let found = Dependence { later: later.place, earlier: earlier.place, is_ordered: later.way == Way::Ordered };
         let mut noted = self.0.lock();
         noted.entry((later.place, earlier.place)).or_insert(found).is_ordered &= found.is_ordered;
     }

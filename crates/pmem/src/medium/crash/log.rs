@@ -37,21 +37,11 @@ pub(super) enum Way {
     Relaxed,
     /// Nothing at all, but for its word. A flush does not help it; a fence of its thread does.
     Streamed,
-    /// It comes after all before it, together with the others of its stretch, which is a transaction.
-    Grouped,
 }
 
 impl Way {
-    pub(super) fn is_ordered(self) -> bool {
-        matches!(self, Self::Ordered | Self::Grouped)
-    }
-
-    pub(super) fn of(order: Ordering, in_transaction: bool) -> Self {
-        match order {
-            _ if in_transaction => Self::Grouped,
-            Ordering::Relaxed => Self::Relaxed,
-            _ => Self::Ordered,
-        }
+    pub(super) fn of(order: Ordering) -> Self {
+        if order == Ordering::Relaxed { Self::Relaxed } else { Self::Ordered }
     }
 }
 
@@ -62,13 +52,8 @@ impl Store {
             || match (earlier.way, self.way) {
                 (Way::Streamed, _) | (_, Way::Streamed) => false,
                 (_, Way::Relaxed) => (earlier.by, earlier.stretch) != (self.by, self.stretch),
-                (_, Way::Ordered | Way::Grouped) => true,
+                (_, Way::Ordered) => true,
             }
-    }
-
-    /// Whether a crash keeps both or neither.
-    pub(super) fn is_with(&self, other: &Self) -> bool {
-        self.way == Way::Grouped && other.way == Way::Grouped && (other.by, other.stretch) == (self.by, self.stretch)
     }
 }
 
@@ -98,7 +83,7 @@ struct Line {
 
 impl Line {
     fn push(&mut self, store: Store, by_word: bool) {
-        self.is_loose |= self.stores.last().is_some_and(|last| !store.needs(last) || store.is_with(last) || by_word && store.at != last.at);
+        self.is_loose |= self.stores.last().is_some_and(|last| !store.needs(last) || by_word && store.at != last.at);
         self.stores.push(store);
     }
 
@@ -119,7 +104,6 @@ impl Line {
 struct Thread {
     number: u64,
     stretch: u64,
-    in_transaction: bool,
     flushed: Vec<Flushed>,
     /// Lines in which it has stored what needs no flush to become durable.
     unflushed: Vec<u32>,
@@ -252,18 +236,6 @@ impl Log {
         }
     }
 
-    /// Whether this thread is in a transaction.
-    pub(super) fn in_transaction(&mut self) -> bool {
-        self.of_this_thread().in_transaction
-    }
-
-    /// A transaction of this thread begins, or commits.
-    pub(super) fn set_transaction(&mut self, begins: bool) {
-        let thread = self.of_this_thread();
-        thread.in_transaction = begins;
-        thread.stretch += 1;
-    }
-
     /// A store to `at` by thread number `number`, durable at once: what it comes after is durable, too, and nothing else that was stored there will ever be
     /// seen.
     pub(super) fn order(&mut self, at: usize, number: u64) {
@@ -324,26 +296,16 @@ impl Log {
         for thread in &mut self.threads {
             thread.flushed.clear();
             thread.unflushed.clear();
-            thread.in_transaction = false;
         }
         self.late.clear();
-    }
-
-    fn this_thread(&mut self) -> usize {
-        self.thread(this_thread())
     }
 
     /// Where the thread of this number stands in the list of threads.
     fn thread(&mut self, number: u64) -> usize {
         self.threads.iter().position(|thread| thread.number == number).unwrap_or_else(|| {
-            self.threads.push(Thread { number, stretch: 0, in_transaction: false, flushed: Vec::new(), unflushed: Vec::new() });
+            self.threads.push(Thread { number, stretch: 0, flushed: Vec::new(), unflushed: Vec::new() });
             self.threads.len() - 1
         })
-    }
-
-    fn of_this_thread(&mut self) -> &mut Thread {
-        let this = self.this_thread();
-        &mut self.threads[this]
     }
 }
 

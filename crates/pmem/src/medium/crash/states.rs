@@ -14,7 +14,6 @@ use super::images::Random;
 use super::log::Store;
 use crate::WORD;
 use crate::medium::LINE;
-use std::ops::Range;
 
 const WORDS: usize = LINE / WORD;
 
@@ -82,34 +81,19 @@ impl<'a> Order<'a> {
         Self { stores, needs: (0..stores.len()).map(needed).collect() }
     }
 
-    /// The stores from `place` on that a crash keeps together.
-    fn group(&self, place: usize) -> Range<usize> {
-        let count = self.stores[place..].windows(2).take_while(|pair| pair[0].is_with(&pair[1])).count();
-        place..place + count + 1
-    }
-
-    /// What is kept with this group, if what it needs is.
-    fn with(&self, mut cut: Cut, group: Range<usize>) -> Option<Cut> {
-        for place in group {
-            if !cut.contains(&self.needs[place]) {
-                return None;
-            }
-            cut.keep(place, &self.stores[place]);
+    /// What is kept with the store at `place`, if what that needs is.
+    fn with(&self, mut cut: Cut, place: usize) -> Option<Cut> {
+        if !cut.contains(&self.needs[place]) {
+            return None;
         }
+        cut.keep(place, &self.stores[place]);
         Some(cut)
     }
 
     /// Keeps the stores that are `wanted`, by their places, as far as what they need is.
     pub(super) fn keep(&self, mut wanted: impl FnMut(usize) -> bool) -> Cut {
-        let (mut cut, mut place) = (Cut::NONE, 0);
-        while place < self.stores.len() {
-            let group = self.group(place);
-            place = group.end;
-            if group.clone().all(&mut wanted) {
-                cut = self.with(cut, group).unwrap_or(cut);
-            }
-        }
-        cut
+        let places = (0..self.stores.len()).filter(|place| wanted(*place));
+        places.fold(Cut::NONE, |cut, place| self.with(cut, place).unwrap_or(cut))
     }
 
     /// A cut at random: all stores up to some place, and some of those behind.
@@ -151,13 +135,11 @@ impl Listing<'_> {
             self.list.push(cut);
             return self.list.len() <= self.end;
         }
-        let group = self.order.group(place);
-        let next = group.end;
-        let Some(kept) = self.order.with(cut, group) else { return self.descend(next, cut) };
+        let Some(kept) = self.order.with(cut, place) else { return self.descend(place + 1, cut) };
         let up = self.up[place];
         self.up[place] = !up;
         let [first, second] = if up { [kept, cut] } else { [cut, kept] };
-        self.descend(next, first) && self.descend(next, second)
+        self.descend(place + 1, first) && self.descend(place + 1, second)
     }
 }
 
@@ -172,7 +154,7 @@ mod tests {
         let place = std::panic::Location::caller();
         let mut store = |number: u64| {
             let (at, by, stretch) = (random.below(4) as usize * WORD, random.below(5) / 4, number / 4 + random.below(2) * 2);
-            let way = if stretch == 1 { Way::Grouped } else { [Way::Ordered, Way::Relaxed, Way::Streamed][random.below(3) as usize] };
+            let way = [Way::Ordered, Way::Relaxed, Way::Streamed][random.below(3) as usize];
             Store { at, old: 0, new: number + 1, place, by, way, is_unflushed: false, stretch, number }
         };
         (0..7).map(&mut store).collect()
@@ -183,8 +165,7 @@ mod tests {
         let has = |set: u32, place: usize| set & 1 << place != 0;
         let is_closed = |set: &u32| {
             let whole = |later: usize| (0..later).all(|earlier| has(*set, earlier) || !stores[later].needs(&stores[earlier]));
-            let together = |place: usize| !stores[place].is_with(&stores[place + 1]) || has(*set, place) == has(*set, place + 1);
-            (0..stores.len()).all(|place| !has(*set, place) || whole(place)) && (0..stores.len() - 1).all(together)
+            (0..stores.len()).all(|place| !has(*set, place) || whole(place))
         };
         (0..1 << stores.len()).filter(is_closed).collect()
     }

@@ -255,63 +255,6 @@ fn an_exchange_completes_what_was_streamed() {
 }
 
 #[test]
-fn a_transaction_is_all_or_nothing_in_each_line() {
-    let memory = Memory::new(SIZE).unwrap();
-    let life = Crash::new(&memory).live(CrashOptions::default());
-    let shown = watch(&memory, &life);
-    let pm = pm(&memory, life.medium());
-    store(&pm, 1, 0, 1);
-    let committed = pm.transaction(|| {
-        store(&pm, 1, 1, 2);
-        pm.store(word(&pm, 2, 0), 3, Ordering::Relaxed);
-        pm.store(word(&pm, 1, 2), 4, Ordering::Relaxed);
-        pm.compare_exchange(word(&pm, 2, 1), 0, 5)
-    });
-    assert_eq!(committed, Some(Ok(0)));
-    store(&pm, 1, 3, 6);
-    life.end();
-    let first = [vec![], vec![(8, 1)], vec![(8, 1), (9, 2), (10, 4)], vec![(8, 1), (9, 2), (10, 4), (11, 6)]];
-    let both = |first: &Vec<_>| [first.clone(), apply(first, &[(16, 3), (17, 5)])];
-    assert_eq!((images(&shown, 1), shown.lock().len()), (first.iter().flat_map(both).collect(), 8));
-    pm.persist(pm.words(Off::<u64>::new(64), 16).unwrap());
-    let (before, points) = (content(&memory), life.points());
-    life.end();
-    assert_eq!(images(&shown, points + 1), BTreeSet::from([before]));
-}
-
-#[test]
-fn a_transaction_is_one_store_where_the_cache_is_durable() {
-    let memory = Memory::new(SIZE).unwrap();
-    let life = Crash::new(&memory).live(CrashOptions { stores_are_durable: true, ..CrashOptions::default() });
-    let shown = watch(&memory, &life);
-    let pm = pm(&memory, life.medium());
-    store(&pm, 1, 0, 1);
-    pm.transaction(|| [(1, 1), (2, 0)].map(|(line, index)| store(&pm, line, index, 2))).unwrap();
-    store(&pm, 1, 0, 3);
-    life.end();
-    let seen: Vec<_> = shown.lock().iter().map(|(.., content)| content.clone()).collect();
-    assert_eq!(seen, [vec![], vec![(8, 1)], vec![(8, 1), (9, 2), (16, 2)], vec![(8, 3), (9, 2), (16, 2)]]);
-}
-
-#[test]
-fn a_transaction_that_aborts_has_not_happened() {
-    let memory = Memory::new(SIZE).unwrap();
-    let life = Crash::new(&memory).live(CrashOptions { aborts_transactions: true, ..CrashOptions::default() });
-    let pm = pm(&memory, life.medium());
-    assert_eq!(pm.transaction(|| store(&pm, 1, 0, 1)), None);
-    assert_eq!(content(&memory), []);
-}
-
-#[test]
-#[should_panic(expected = "a flush in a transaction")]
-fn a_flush_in_a_transaction_is_a_bug() {
-    let memory = Memory::new(SIZE).unwrap();
-    let life = Crash::new(&memory).live(CrashOptions::default());
-    let pm = pm(&memory, life.medium());
-    pm.transaction(|| pm.flush(word(&pm, 1, 0)));
-}
-
-#[test]
 fn where_the_cache_is_durable_a_set_is_in_the_balance_until_what_is_ordered_behind_it() {
     for what in 0..3 {
         let memory = Memory::new(SIZE).unwrap();
