@@ -206,6 +206,10 @@ impl Clients {
         self.by_id.lock().remove(&client.id);
     }
 
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<Client>> {
+        self.by_id.lock().get(&id).cloned()
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.by_id.lock().values().cloned().collect()
     }

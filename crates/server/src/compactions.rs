@@ -46,6 +46,7 @@ impl Compactions {
         }
         let (this, store, stopping) = (self.clone(), store.clone(), stopping.clone());
         let work = move || {
+            let _ended = Ended(&this);
             let outcome = store.compact(Evacuation::Sparse, |shrunk| {
                 this.state.lock().last = *shrunk;
                 if stopping.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -71,5 +72,17 @@ impl Compactions {
     /// Waits for the thread, if there is one.
     pub(crate) fn join(&self) {
         self.thread.join();
+    }
+}
+
+/// However its thread ends, a compaction is over.
+struct Ended<'a>(&'a Compactions);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        if std::mem::replace(&mut state.is_running, false) {
+            state.failure = Some("its thread panicked".into());
+        }
     }
 }

@@ -28,6 +28,8 @@ use arrayvec::ArrayVec;
 
 /// Arguments that a slice handles, about.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
+/// Bytes of them, after which the slice ends.
+const SLICE_INPUT_SIZE: usize = 4 << 20;
 /// Output that a slice makes, and values that it looks at, about, in bytes. So much output may wait for the client when another slice begins.
 const SLICE_OUTPUT_SIZE: usize = 1 << 20;
 /// The same, as long as the client owes a password.
@@ -198,7 +200,7 @@ impl Conversation {
                 return (done, Pause::Turn);
             }
             let looked_at = work.counters.looked_at.get().wrapping_sub(looked_at_before) as usize;
-            if arguments_left == 0 || self.reply.out.len() + looked_at >= work.output_size_max {
+            if arguments_left == 0 || done >= SLICE_INPUT_SIZE || self.reply.out.len() + looked_at >= work.output_size_max {
                 return (done, Pause::Turn);
             }
             let next = match self.dialect {

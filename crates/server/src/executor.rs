@@ -57,6 +57,14 @@ impl<'a> Call<'a> {
         self.arguments.at(index)
     }
 
+    /// The arguments from `index` on, of each of which more has to be told, or done, than it is long: so there may not be many.
+    pub(crate) fn few_from(&self, index: usize) -> Result<impl ExactSizeIterator<Item = &'a [u8]> + use<'a>, Failure> {
+        match self.arguments.from(index) {
+            few if few.len() <= FEW => Ok(few),
+            many => Err(Failure::text(format_args!("ERR {} are more than can be asked for at once, which are {FEW}", many.len()))),
+        }
+    }
+
     /// The argument at `index` as an integer.
     pub(crate) fn integer(&self, index: usize) -> Result<i64, Failure> {
         crate::resp::parse_integer(self.argument(index)).ok_or(Failure::NOT_AN_INTEGER)
@@ -88,6 +96,8 @@ pub(crate) trait Unfinished: Send {
     }
 }
 
+/// See [`Call::few_from`].
+const FEW: usize = 1024;
 /// Keys that a slice visits at most.
 pub(crate) const SLICE_KEY_COUNT: usize = 1024;
 /// Bytes that a slice gathers at most, but for the last value.

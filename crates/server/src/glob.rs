@@ -1,19 +1,23 @@
 //! Patterns as in KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, `\` before what is meant literally.
 //!
 //! Only the last `*` is ever gone back to: what stands before it has matched and cannot match better. So the time is at most the product of the two lengths,
-//! whatever the pattern.
+//! whatever the pattern; and where that is too long for those who wait meanwhile, it is an error.
 
-/// Whether all of `text` matches `pattern`.
-pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    matches_counted(pattern, text, &mut 0)
-}
+use crate::executor::Failure;
 
-/// The same; adds how many bytes of patterns were looked at.
-pub(crate) fn matches_counted(pattern: &[u8], text: &[u8], steps: &mut usize) -> bool {
+/// Bytes of a pattern that are looked at for one text, at most, but for the last class.
+const STEP_COUNT_MAX: usize = 1 << 24;
+
+/// Whether all of `text` matches `pattern`; adds how many bytes of patterns were looked at.
+pub(crate) fn matches(pattern: &[u8], text: &[u8], steps: &mut usize) -> Result<bool, Failure> {
+    let steps_max = steps.saturating_add(STEP_COUNT_MAX);
     let (mut at, mut seen) = (0, 0);
     // Where to go on after a mismatch: behind the last star, and with one byte more taken by it.
     let mut retry: Option<(usize, usize)> = None;
     loop {
+        if *steps >= steps_max {
+            return Err(Failure::fixed("ERR the pattern takes over 16777216 steps for one key"));
+        }
         match pattern.get(at) {
             Some(b'*') => {
                 *steps += 1;
@@ -29,7 +33,7 @@ pub(crate) fn matches_counted(pattern: &[u8], text: &[u8], steps: &mut usize) ->
                     continue;
                 }
             }
-            None if seen == text.len() => return true,
+            None if seen == text.len() => return Ok(true),
             _ => {}
         }
         match retry {
@@ -37,7 +41,7 @@ pub(crate) fn matches_counted(pattern: &[u8], text: &[u8], steps: &mut usize) ->
                 retry = Some((star, taken + 1));
                 (at, seen) = (star, taken + 1);
             }
-            _ => return false,
+            _ => return Ok(false),
         }
     }
 }
@@ -122,7 +126,7 @@ mod tests {
             ("a", "", false),
         ];
         for (pattern, text, expected) in cases {
-            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern:?} on {text:?}");
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), &mut 0).unwrap(), expected, "{pattern:?} on {text:?}");
         }
     }
 
@@ -130,8 +134,19 @@ mod tests {
     fn many_stars_do_not_take_exponential_time() {
         let (pattern, text) = ("a*".repeat(500) + "b", "a".repeat(5000));
         let mut steps = 0;
-        assert!(!matches_counted(pattern.as_bytes(), text.as_bytes(), &mut steps));
+        assert!(!matches(pattern.as_bytes(), text.as_bytes(), &mut steps).unwrap());
         assert!((text.len()..pattern.len() * text.len()).contains(&steps), "{steps}");
+    }
+
+    /// A comparison cannot be interrupted: half an hour of it kept everybody waiting.
+    #[test]
+    fn what_takes_too_long_is_an_error() {
+        let text = "a".repeat(65_536);
+        for pattern in [format!("*[{}]", "b".repeat(1 << 20)), format!("*{}b", "a".repeat(32_768))] {
+            let mut steps = 5;
+            assert!(matches(pattern.as_bytes(), text.as_bytes(), &mut steps).is_err());
+            assert!((STEP_COUNT_MAX..=5 + STEP_COUNT_MAX + pattern.len()).contains(&steps), "{steps}");
+        }
     }
 
     /// What ends at once counts for little, however long it is: a walk looks at as many keys as it may.
@@ -139,7 +154,7 @@ mod tests {
     fn steps_are_those_that_were_made() {
         for (pattern, most) in [("x*", 1), ("a[^a]*", 5), ("*", 1), ("*a", 2 * 5000)] {
             let mut steps = 0;
-            matches_counted(pattern.as_bytes(), "a".repeat(5000).as_bytes(), &mut steps);
+            matches(pattern.as_bytes(), "a".repeat(5000).as_bytes(), &mut steps).unwrap();
             assert!((1..=most).contains(&steps), "{pattern:?}: {steps}");
         }
     }

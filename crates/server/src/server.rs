@@ -20,7 +20,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Error {
     /// Another program listens there, or the address is not this machine's.
-    #[error("cannot listen on {address}: {source}; stop what listens there, or choose another --bind or --port")]
+    #[error("cannot listen on {address}: {source}; stop what listens there, or choose another --bind, --port or --memcached-port")]
     Listen {
         /// Where it was to listen.
         address: SocketAddr,
@@ -185,6 +185,8 @@ pub(crate) const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 
 /// Removes keys that have expired, and what snapshots have held back, and begins backups that had to wait, until the server stops.
 fn sweep(server: &Shared) {
+    // However this thread ends, nobody is to be served without it.
+    let _stop = StopOnDrop(server);
     while !server.is_stopping() {
         server.sample_rate();
         begin_scheduled(server);

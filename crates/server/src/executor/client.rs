@@ -100,9 +100,9 @@ pub(crate) fn list(call: &mut Call<'_>) -> Result<(), Failure> {
         let normal = is_normal(call.argument(3))?;
         clients.into_iter().filter(|_| normal).collect()
     } else if call.arguments.len() > 3 && call.arguments.is(2, "id") {
-        let ids: Option<Vec<i64>> = call.arguments.from(3).map(parse_integer).collect();
+        let ids: Option<Vec<i64>> = call.few_from(3)?.map(parse_integer).collect();
         let ids = ids.ok_or(Failure::fixed("ERR Invalid client ID"))?;
-        clients.into_iter().filter(|client| ids.contains(&(client.id as i64))).collect()
+        ids.into_iter().filter_map(|id| call.server.clients.get(u64::try_from(id).ok()?)).collect()
     } else {
         return Err(Failure::SYNTAX);
     };

@@ -42,7 +42,13 @@ fn parent_directory(server: &Shared) -> Vec<u8> {
 pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut chosen: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     for (name, value) in settings(call.server) {
-        let asked = call.arguments.from(2).find(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()));
+        let mut asked = None;
+        for pattern in call.few_from(2)? {
+            if glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes(), &mut 0)? {
+                asked = Some(pattern);
+                break;
+            }
+        }
         // Who asks for one setting by name gets the name as written.
         let shown = |asked: &[u8]| if asked.eq_ignore_ascii_case(name.as_bytes()) { asked.to_vec() } else { name.into() };
         chosen.extend(asked.map(|asked| (shown(asked), value)));

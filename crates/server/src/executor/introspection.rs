@@ -5,9 +5,6 @@ use crate::command::{Arguments, Flags, Keys, Spec, TABLE, lookup};
 use crate::glob;
 use crate::reply::Reply;
 
-/// Commands that are told of at once, at most: what is told of one is some hundred times as long as its name.
-const NAME_COUNT_MAX: usize = 1024;
-
 /// What a command that only has subcommands does without one. Its arity asks for one, so that nobody comes here.
 pub(crate) fn no_subcommand(call: &mut Call<'_>) -> Result<(), Failure> {
     Err(Failure::arity(call.spec.name))
@@ -30,7 +27,13 @@ pub(crate) fn list(call: &mut Call<'_>) -> Result<(), Failure> {
         2 => names.retain(|name| !name.contains('|')),
         5 if call.arguments.is(2, "filterby") && call.arguments.is(3, "pattern") => {
             let pattern = call.argument(4).to_ascii_lowercase();
-            names.retain(|name| glob::matches(&pattern, name.as_bytes()));
+            let mut chosen = Vec::new();
+            for name in names {
+                if glob::matches(&pattern, name.as_bytes(), &mut 0)? {
+                    chosen.push(name);
+                }
+            }
+            names = chosen;
         }
         5 if call.arguments.is(2, "filterby") && call.arguments.is(3, "aclcat") => {
             let category = String::from_utf8_lossy(call.argument(4)).to_ascii_lowercase();
@@ -57,19 +60,11 @@ fn find(name: &[u8]) -> Option<&'static Spec> {
     }
 }
 
-/// The commands of which a client wants to know.
-fn names<'a>(call: &Call<'a>) -> Result<impl ExactSizeIterator<Item = &'a [u8]> + use<'a>, Failure> {
-    match call.arguments.from(2) {
-        names if names.len() <= NAME_COUNT_MAX => Ok(names),
-        names => Err(Failure::text(format_args!("ERR {} commands are more than can be told of at once, which are {NAME_COUNT_MAX}", names.len()))),
-    }
-}
-
 pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
     if call.arguments.len() == 2 {
         return command(call);
     }
-    let names = names(call)?;
+    let names = call.few_from(2)?;
     call.reply.array(names.len());
     for name in names {
         match find(name) {
@@ -138,7 +133,7 @@ fn key_specs(reply: &mut Reply, spec: &Spec) {
 pub(crate) fn docs(call: &mut Call<'_>) -> Result<(), Failure> {
     let chosen: Vec<&Spec> = match call.arguments.len() {
         2 => TABLE.iter().collect(),
-        _ => names(call)?.filter_map(find).collect(),
+        _ => call.few_from(2)?.filter_map(find).collect(),
     };
     document_all(call.reply, &chosen);
     Ok(())

@@ -122,12 +122,18 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
     let (mut visited, mut visited_size, mut steps) = (0, 0, 0);
     let mut found = Vec::new();
     let mut last = None;
+    let mut failure = None;
     call.database().scan_keys(from.as_ref().map(Vec::as_slice), Direction::Forward, |key| {
         if !key.starts_with(&prefix) {
             return ControlFlow::Break(());
         }
-        if options.strings && options.pattern.is_none_or(|pattern| glob::matches_counted(pattern, key, &mut steps)) {
-            found.push(key.to_vec());
+        match options.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, key, &mut steps)) {
+            Ok(matches) if matches && options.strings => found.push(key.to_vec()),
+            Ok(_) => {}
+            Err(error) => {
+                failure = Some(error);
+                return ControlFlow::Break(());
+            }
         }
         visited += 1;
         visited_size += key.len();
@@ -138,6 +144,9 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
         ControlFlow::Break(())
     })?;
     call.counters.looked_at.add((visited_size + steps) as u64);
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
     let mut cursors = call.server.cursors.lock();
     let next = match last {
         Some(key) => cursors.advance(cursor, call.session.database, key),

@@ -131,22 +131,29 @@ impl Unfinished for Walk {
         let from = from.as_ref().map(Vec::as_slice);
         let size_max = self.elements.out.len() + SLICE_SIZE;
         let (mut visited, mut steps) = (0, 0);
-        let mut slice = Slice::Last;
+        let mut slice = Ok(Slice::Last);
         let (database, direction, shape) = (databases.at(self.database), self.direction, self.shape);
         let mut visit = |key: &[u8], value: Option<&[u8]>| {
             if self.is_behind_end(key) {
                 return ControlFlow::Break(());
             }
-            if self.pattern.as_ref().is_none_or(|pattern| glob::matches_counted(pattern, key, &mut steps)) {
-                self.take(key, value);
-                self.remaining -= 1;
-                if self.remaining == 0 {
+            match self.pattern.as_ref().map_or(Ok(true), |pattern| glob::matches(pattern, key, &mut steps)) {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.take(key, value);
+                    self.remaining -= 1;
+                    if self.remaining == 0 {
+                        return ControlFlow::Break(());
+                    }
+                }
+                Err(failure) => {
+                    slice = Err(failure);
                     return ControlFlow::Break(());
                 }
             }
             visited += 1;
             if visited == SLICE_KEY_COUNT || steps >= SLICE_STEP_COUNT || self.elements.out.len() >= size_max {
-                slice = Slice::More;
+                slice = Ok(Slice::More);
                 self.from = Bound::Excluded(key.to_vec());
                 return ControlFlow::Break(());
             }
@@ -159,7 +166,7 @@ impl Unfinished for Walk {
         }
         // Others are not to wait for many walks that find nothing either.
         counters.looked_at.add(steps as u64);
-        Ok(slice)
+        slice
     }
 
     fn finish(&self, reply: &mut Reply) {

@@ -540,8 +540,18 @@ fn commands_are_told_of_so_many_at_once() {
     for subcommand in ["INFO", "DOCS"] {
         let told = |client: &mut Client, count| client.call(&[&[&b"COMMAND"[..], subcommand.as_bytes()][..], &vec![&b"client"[..]; count][..]].concat());
         assert!(told(&mut client, 1024).len() > 100_000);
-        assert_eq!(told(&mut client, 1025), b"-ERR 1025 commands are more than can be told of at once, which are 1024\r\n");
+        assert_eq!(told(&mut client, 1025), b"-ERR 1025 are more than can be asked for at once, which are 1024\r\n");
     }
+}
+
+#[test]
+fn clients_are_listed_as_asked_for() {
+    let server = Running::start();
+    let (mut one, mut other) = (server.client(), server.client());
+    let [first, second] = [&mut one, &mut other].map(|client| String::from_utf8(client.call(&[b"CLIENT", b"ID"])).unwrap()[1..].trim().to_owned());
+    let listed = String::from_utf8(one.call(&[b"CLIENT", b"LIST", b"ID", second.as_bytes(), b"-1", b"999", first.as_bytes(), second.as_bytes()])).unwrap();
+    let ids: Vec<_> = listed.split("id=").skip(1).filter_map(|client| client.split(' ').next()).filter(|id| id.parse::<u64>().is_ok()).collect();
+    assert_eq!(ids, [&second, &first, &second], "{listed}");
 }
 
 #[test]

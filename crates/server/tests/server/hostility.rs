@@ -267,7 +267,7 @@ fn a_reader_that_is_stuck_in_mget_is_dropped_at_the_limit() {
 /// Fills a database with keys, each of which takes many steps to compare with the pattern that comes back.
 fn slow_to_match(client: &mut Client, key_count: usize) -> Vec<u8> {
     (0..key_count).for_each(|number| drop(client.call(&[b"SET", &[&[b'a'; 8000], format!("{number:03}").as_bytes()].concat(), b"v"])));
-    [&b"*"[..], &[b'a'; 4000], b"b"].concat()
+    [&b"*"[..], &[b'a'; 2000], b"b"].concat()
 }
 
 /// A slice was bounded by the keys that it visits and by its output: few keys and a long pattern held up all others of the thread for many seconds.
@@ -289,12 +289,26 @@ fn patterns_that_take_long_leave_turns_to_others() {
     assert!(turns >= KEY_COUNT / 2, "{turns} turns");
 }
 
+/// One comparison could take hours, in which nobody was served.
+#[test]
+fn a_pattern_that_takes_too_long_for_one_key_is_an_error() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.call(&[b"SET", &[b'a'; 65_000], b"v"]);
+    for pattern in [[&b"*"[..], &[b'a'; 32_000], b"b"].concat(), [&b"*["[..], &[b'b'; 1 << 20], b"]"].concat()] {
+        for command in [&[&b"KEYS"[..], &pattern][..], &[b"SCAN", b"0", b"MATCH", &pattern]] {
+            assert_eq!(client.call(command), b"-ERR the pattern takes over 16777216 steps for one key\r\n");
+        }
+    }
+    client.says("PING", "+PONG\r\n");
+}
+
 /// It was answered to its end, and the answer thrown away.
 #[test]
 fn a_walk_for_a_client_that_is_gone_ends() {
     let server = Running::with(Config { threads: 1, ..Config::default() });
     let (mut gone, mut other) = (server.client(), server.client());
-    let pattern = slow_to_match(&mut gone, 300);
+    let pattern = slow_to_match(&mut gone, 500);
     gone.send(&encode(&[b"KEYS", &pattern]));
     let runs = |other: &mut Client| String::from_utf8(other.call(&[b"CLIENT", b"LIST"])).unwrap().contains(" cmd=keys ");
     while !runs(&mut other) {}
