@@ -27,13 +27,13 @@ use clap::Subcommand;
 /// What to do.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Serve a pool over the protocol of Redis, creating the pool if there is none
+    /// Serve a pool to clients of Redis, and of memcached, creating it if there is none
     Serve(serve::Arguments),
     /// Create an empty pool
     Create(create::Arguments),
     /// Say what a pool is and holds, even while it is in use
     Info(info::Arguments),
-    /// Read everything in a pool and look for damage
+    /// Read everything in a pool and look for damage; recovers the pool first if it was not closed
     #[command(visible_alias = "verify")]
     Check(check::Arguments),
     /// Print numbers of a pool, or, again and again, of a server
@@ -62,10 +62,10 @@ pub(crate) enum Command {
     Compact(compact::Arguments),
     /// Make a new pool of what can be read of a damaged one
     Repair(repair::Arguments),
-    /// Measure, in one interleaved run
+    /// Measure the server beside redis-server
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Put every index to the proof
+    /// Measure indexes, check crashes, judge the papers' claims
     #[command(subcommand)]
     Lab(lab::Lab),
     /// Print a completion script for a shell

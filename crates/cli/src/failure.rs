@@ -12,13 +12,16 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   1  the answer is no: key not found, damage found, lines that could not be loaded
   2  wrong usage
   3  the pool or the store: not a pool, in use, full, damaged, ...
-  4  another file, the network, or the system";
+  4  another file, the network, or the system
+  130  interrupted by a signal, and the pool is closed";
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The answer is no. What there is to say has been said.
     No,
+    /// A signal has asked it to end.
+    Interrupted,
     /// The arguments do not fit together.
     Usage(String),
     /// The store, or the pool under it.
@@ -56,6 +59,7 @@ impl Failure {
     pub(crate) fn report(&self, only_prints: bool) -> ExitCode {
         let code = match self {
             Self::No => return ExitCode::from(1),
+            Self::Interrupted => 130,
             Self::Output(source) if only_prints && source.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Self::Usage(_) | Self::Lab(everleaf_lab::Error::Usage(_)) => 2,
             Self::Store(error) | Self::Server(everleaf_server::Error::Store(error)) | Self::Stream { error: StreamError::Store(error), .. }
@@ -68,6 +72,7 @@ impl Failure {
         };
         match self {
             Self::No => {}
+            Self::Interrupted => tell("interrupted, the pool is closed"),
             Self::Usage(message) => tell(message),
             Self::Store(error) => tell(error),
             Self::Server(error) => tell(error),

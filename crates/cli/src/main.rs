@@ -6,6 +6,7 @@
 mod command;
 mod entry;
 mod failure;
+mod interrupt;
 mod options;
 mod output;
 mod server;

@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use everleaf::{Namespace, Options, Store};
@@ -17,10 +18,10 @@ pub(crate) struct PoolArguments {
     /// Size to which the pool may grow while it is open this time; the file is as large as its content needs
     #[arg(long, default_value = "1T", value_name = "BYTES")]
     pub(crate) size_max: ByteSize,
-    /// Persistence domain instead of the one that is found: adr, eadr, page-cache or msync, of which the last is kept until another is asked for
+    /// Persistence domain instead of the one that is found: adr, eadr, page-cache or msync; the pool remembers the last until another is asked for
     #[arg(long, value_name = "NAME")]
     pub(crate) domain: Option<Domain>,
-    /// Open the pool even if a failure of the machine may have torn it, to save what can be saved
+    /// Open the pool even if a failure of the machine may have torn it, to save what can be saved; means nothing for a pool that is created
     #[arg(long)]
     pub(crate) accept_dirty_shutdown: bool,
     /// Size that the pool has at once, with memory behind all of it, so that nobody waits for growth or for pages that are touched first; opening takes longer
@@ -102,7 +103,7 @@ pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure>
 
 /// Of two failures, that of `work` is told.
 fn use_and_close<T>(store: Store, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
-    let outcome = work(&store);
+    let outcome = interrupt::hold().and_then(|()| work(&store));
     let closed = store.close().map_err(everleaf::Error::from);
     let done = outcome?;
     closed?;

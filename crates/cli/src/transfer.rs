@@ -1,6 +1,7 @@
 //! What the commands that read or write streams, or all of a pool, have in common: progress, the stream's file, and the last line.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::Output;
 use crate::text;
 use everleaf::{Passed, Store, StreamError};
@@ -76,6 +77,7 @@ pub(crate) fn write(store: &Store, only: &[&str], file: &Path, transfer: &Transf
     }
     let mut backup = store.snapshot()?.backup_of(only, file).map_err(failure(file))?;
     while backup.advance().map_err(failure(file))? {
+        interrupt::check()?;
         transfer.show(backup.passed(), backup.entries_expected());
     }
     backup.finish().map_err(failure(file))
@@ -84,6 +86,7 @@ pub(crate) fn write(store: &Store, only: &[&str], file: &Path, transfer: &Transf
 fn write_to(store: &Store, only: &[&str], file: &Path, out: impl Write, transfer: &Transfer) -> Result<Passed, Failure> {
     let mut export = store.snapshot()?.export(only, out).map_err(failure(file))?;
     while export.advance().map_err(failure(file))? {
+        interrupt::check()?;
         transfer.show(export.passed(), export.entries_expected());
     }
     Ok(export.finish().map_err(failure(file))?.1)

@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
 //! The commands, as a shell or a program sees them: standard output, standard error, exit codes.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Runs a command in `directory` with `input` on its standard input.
 fn everleaf(directory: &Path, arguments: &[&str], input: &[u8]) -> Output {
@@ -79,6 +79,12 @@ fn exit_codes_say_what_happened() {
     assert!(!path.join("tiny.pool").exists());
     expect(path, &["serve", "--password", ""], b"", 2);
     expect(path, &["stats", "--watch", "--server", "localhost"], b"", 2);
+    // What a server serves is not chosen here.
+    for command in [&["compact", "--online"][..], &["stats", "--watch"]] {
+        for option in [&["--pool", "other.pool"][..], &["--size-max", "1G"], &["--accept-dirty-shutdown"]] {
+            expect(path, &[command, option].concat(), b"", 2);
+        }
+    }
     expect(path, &["put", &"k".repeat(65_537), ""], b"", 3);
     expect(path, &["load", "absent.tsv"], b"", 4);
     expect(path, &["check"], b"", 0);
@@ -108,6 +114,62 @@ fn a_limit_on_the_size_of_files_is_an_error() {
     assert!(code == Some(4) && message.contains("File too large"), "{code:?}: {message}");
     let (code, message) = limited("ulimit -f 4; $0 create --pool other");
     assert!(code == Some(3) && message.contains("no space"), "{code:?}: {message}");
+}
+
+/// Sends a process a signal, as `kill` names it.
+fn kill(process: &Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &process.id().to_string()]).status().expect("kill runs").success());
+}
+
+/// A command that looks at a pool, and was interrupted, used to leave it open: to be recovered, or, behind a restart of the machine, refused.
+#[test]
+fn what_is_interrupted_closes_the_pool() {
+    let directory = directory();
+    let path = directory.path();
+    let lines: String = (0..20_000).map(|number| format!("key {number:05}\t{}\n", "v".repeat(100))).collect();
+    expect(path, &["load", "-"], lines.as_bytes(), 0);
+    for command in [&["scan"][..], &["dump"], &["export", "-"], &["scan", "--keys-only", "--json"]] {
+        for signal in ["-INT", "-TERM", "-HUP"] {
+            let mut process = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+            let mut process = process.args(command).current_dir(path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+            // It waits for somebody to read on.
+            let mut first = [0];
+            process.stdout.as_mut().expect("its output is piped").read_exact(&mut first).expect("it prints");
+            kill(&process, signal);
+            let output = process.wait_with_output().expect("it ends");
+            assert_eq!(output.status.code(), Some(130), "{command:?} {signal}: {}", String::from_utf8_lossy(&output.stderr));
+            let info = String::from_utf8(expect(path, &["info", "--json"], b"", 0)).expect("text");
+            assert!(info.contains("\"clean\""), "{command:?} {signal}: {info}");
+        }
+    }
+}
+
+/// A server whose terminal goes closes its pool, unless it was started with `nohup`.
+#[test]
+fn a_server_stops_when_its_terminal_goes() {
+    for is_ignored in [false, true] {
+        let directory = directory();
+        let serve = [env!("CARGO_BIN_EXE_everleaf"), "serve", "--port", "0"];
+        let arguments = if is_ignored { [&["nohup"][..], &serve].concat() } else { serve.to_vec() };
+        let mut process = Command::new(arguments[0]);
+        let mut process = process
+            .args(&arguments[1..])
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut first = [0];
+        process.stdout.as_mut().expect("its output is piped").read_exact(&mut first).expect("it says where it listens");
+        kill(&process, "-HUP");
+        if is_ignored {
+            kill(&process, "-TERM");
+        }
+        let output = process.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("stopping") && said.contains("the pool is closed"), "{said}");
+    }
 }
 
 /// An export that failed used to leave what it had come to, and nothing of what was there.

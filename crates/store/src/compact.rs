@@ -11,6 +11,7 @@ use crate::unfinished::Unfinished;
 use crate::{Options, Store};
 use everleaf_pmem::{Domain, Found, Pool};
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -30,8 +31,8 @@ pub struct Compacted {
 /// its permissions, and its owner where that is permitted.
 ///
 /// # Errors
-/// A pool in use, or damaged; no space for the new one; what the system says. The pool is as before then.
-pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64)) -> Result<Compacted, StreamError> {
+/// A pool in use, or damaged; no space for the new one; what the system says; [`StreamError::Stopped`] if `watch` has broken it off. The pool is as before then.
+pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<Compacted, StreamError> {
     compact_as(path, options, watch, Unfinished::replace)
 }
 
@@ -39,7 +40,7 @@ pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64)) ->
 fn compact_as(
     path: &Path,
     options: Options,
-    watch: impl FnMut(Passed, u64),
+    watch: impl FnMut(Passed, u64) -> ControlFlow<()>,
     name: impl FnOnce(Unfinished) -> io::Result<()>,
 ) -> Result<Compacted, StreamError> {
     let old = Store::open_existing(path, options.clone())?;
@@ -56,7 +57,7 @@ fn compact_as(
 }
 
 /// Writes what `old` holds into a new pool.
-fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(Passed, u64)) -> Result<(NewPool, Passed), StreamError> {
+fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<(NewPool, Passed), StreamError> {
     let new = NewPool::create(path, Some(path), Options { domain: old.pool().info().domain, ..options })?;
     let io = |source| StreamError::Io { action: "make a pipe", source };
     let (input, out) = std::io::pipe().map_err(io)?;
@@ -67,7 +68,9 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
         let read = (|| {
             let mut import = new.store().import(input)?;
             while import.advance()? {
-                watch(import.passed(), import.origin().entries_expected);
+                if watch(import.passed(), import.origin().entries_expected).is_break() {
+                    return Err(StreamError::Stopped);
+                }
             }
             Ok(import.passed())
         })();
@@ -162,7 +165,7 @@ mod tests {
             }
             restore(&other.join("pool"), options(), stream.as_slice(), |_, _| ()).unwrap();
             is_whole(&other.join("pool"));
-            compact(&path, options(), |_, _| ()).unwrap_or_else(|error| panic!("{number} of {}: {error}", images.len()));
+            compact(&path, options(), |_, _| ControlFlow::Continue(())).unwrap_or_else(|error| panic!("{number} of {}: {error}", images.len()));
             is_whole(&path);
         }
     }

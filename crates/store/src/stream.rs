@@ -80,6 +80,9 @@ pub enum StreamError {
         /// The path.
         path: PathBuf,
     },
+    /// Whoever was told how far it is has broken it off.
+    #[error("stopped before the end; nothing has changed")]
+    Stopped,
     /// A namespace that is to be exported, and that the snapshot does not show.
     #[error("there is no namespace {name:?} to be written; choose one that is there, or none to have all of them")]
     NoNamespace {

@@ -118,7 +118,8 @@ struct Verification<'v, M: Listed> {
     stopped: Vec<Stopped>,
     /// Whether damage has stopped any walk.
     was_stopped: bool,
-    step: &'v mut dyn FnMut(),
+    step: &'v mut dyn FnMut() -> ControlFlow<()>,
+    is_broken_off: bool,
     /// For the key of a record.
     key: Vec<u8>,
 }
@@ -127,17 +128,17 @@ impl<M: Listed> Store<M> {
     /// Reads everything: every index, every record and its checksum, and that no block serves two masters. Writers wait meanwhile; readers do not.
     ///
     /// # Errors
-    /// None yet that is not in the report.
+    /// None today: damage is in the report.
     pub fn verify(&self) -> Result<Report, Error> {
-        self.verify_with(|_, _| ())
+        self.verify_with(|_, _| ControlFlow::Continue(())).map(Option::unwrap_or_default)
     }
 
-    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are. Writers wait for `watch`, too: it must not
-    /// write to the store, nor load, verify or compact it, which would wait for ever.
+    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are; `None` if that breaks it off. Writers wait for
+    /// `watch`, too: it must not write to the store, nor load, verify or compact it, which would wait for ever.
     ///
     /// # Errors
     /// See [`Store::verify`].
-    pub fn verify_with(&self, mut watch: impl FnMut(u64, u64)) -> Result<Report, Error> {
+    pub fn verify_with(&self, mut watch: impl FnMut(u64, u64) -> ControlFlow<()>) -> Result<Option<Report>, Error> {
         let _loading = schedule::lock(&self.shared.loading);
         let _compacting = schedule::lock(&self.shared.compacting);
         let _paused = self.shared.garbage.pause();
@@ -147,13 +148,19 @@ impl<M: Listed> Store<M> {
         let mut read = 0_u64;
         let mut step = || {
             read += 1;
-            if read.is_multiple_of(KEYS_PER_LOOK) {
-                watch(read, expected);
-            }
+            if read.is_multiple_of(KEYS_PER_LOOK) { watch(read, expected) } else { ControlFlow::Continue(()) }
         };
         let reach = self.shared.pool.reach();
-        let verification =
-            Verification { store: self, reach: &reach, report: Report::default(), stopped: Vec::new(), was_stopped: false, step: &mut step, key: Vec::new() };
+        let verification = Verification {
+            store: self,
+            reach: &reach,
+            report: Report::default(),
+            stopped: Vec::new(),
+            was_stopped: false,
+            step: &mut step,
+            is_broken_off: false,
+            key: Vec::new(),
+        };
         Ok(verification.run(&existing))
     }
 
@@ -163,11 +170,14 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Verification<'_, M> {
-    fn run(mut self, spaces: &[Arc<Space>]) -> Report {
+    fn run(mut self, spaces: &[Arc<Space>]) -> Option<Report> {
         let shared = &self.store.shared;
         self.mark(None, shared.header.off().bytes(), size_of_val(shared.header.get()));
         for space in spaces {
             self.space(space);
+            if self.is_broken_off {
+                return None;
+            }
         }
         self.held();
         // Blocks on their way back are no leaks.
@@ -183,7 +193,7 @@ impl<M: Listed> Verification<'_, M> {
             }
             Err(error) => self.report.note(None, error),
         }
-        self.report
+        (!self.is_broken_off).then_some(self.report)
     }
 
     fn mark(&mut self, namespace: Option<&str>, off: u64, size: usize) {
@@ -320,7 +330,10 @@ impl<M: Listed> Verification<'_, M> {
             if is_proved && until.is_some_and(|until| if direction == Direction::Forward { key >= until } else { key <= until }) {
                 return ControlFlow::Break(());
             }
-            (self.step)();
+            self.is_broken_off |= (self.step)().is_break();
+            if self.is_broken_off {
+                return ControlFlow::Break(());
+            }
             self.entry(name, key, link.get(), found);
             if is_proved {
                 let last = last.get_or_insert_default();

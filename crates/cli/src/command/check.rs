@@ -1,6 +1,7 @@
 //! `everleaf check`: reads everything and looks for damage. Opening a pool that was not closed repairs it first, as every opening does.
 
 use crate::failure::Failure;
+use crate::interrupt::go_on;
 use crate::options::PoolArguments;
 use crate::output::{Output, damages_as_json};
 use crate::text;
@@ -21,7 +22,13 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let transfer = Transfer::begin();
-        let report = self.pool.with_store(|store| Ok(store.verify_with(|read, expected| transfer.show_entries(read, expected))?))?;
+        let report = self.pool.with_store(|store| {
+            let report = store.verify_with(|read, expected| {
+                transfer.show_entries(read, expected);
+                go_on()
+            })?;
+            report.ok_or(Failure::Interrupted)
+        })?;
         transfer.end();
         let mut out = Output::new();
         if self.json {

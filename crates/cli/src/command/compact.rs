@@ -2,12 +2,14 @@
 //! together what it holds.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::PoolArguments;
 use crate::output::Output;
 use crate::server::{Info, Server, ServerArguments};
 use crate::text;
 use crate::transfer::{self, Transfer};
 use clap::Args;
+use everleaf::StreamError;
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::io;
@@ -22,7 +24,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
     /// Have a server compact its pool, while clients read and write, instead of writing one anew that nobody uses
-    #[arg(long)]
+    #[arg(long, conflicts_with = "PoolArguments")]
     online: bool,
     #[command(flatten)]
     server: ServerArguments,
@@ -38,8 +40,15 @@ impl Arguments {
         }
         self.server.expect_none("--online")?;
         let transfer = Transfer::begin();
-        let done = everleaf::compact(&self.pool.pool, self.pool.store_options(), |passed, expected| transfer.show(passed, expected));
-        let done = done.map_err(transfer::failure(&self.pool.pool))?;
+        interrupt::hold()?;
+        let done = everleaf::compact(&self.pool.pool, self.pool.store_options(), |passed, expected| {
+            transfer.show(passed, expected);
+            interrupt::go_on()
+        });
+        let done = match done {
+            Err(StreamError::Stopped) => return Err(Failure::Interrupted),
+            done => done.map_err(transfer::failure(&self.pool.pool))?,
+        };
         let time = transfer.end();
         let mut out = Output::new();
         if self.json {

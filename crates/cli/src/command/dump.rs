@@ -2,6 +2,7 @@
 
 use crate::entry;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::{PoolArguments, expect_namespace};
 use crate::output::Output;
 use clap::Args;
@@ -35,7 +36,7 @@ fn dump(name: &str, namespace: &Namespace, out: &mut Output) -> Result<(), Failu
     namespace.walk_entries(&mut Cursor::new(Bound::Unbounded, Direction::Forward), |key, value, expiry_ms| {
         let mut object = entry::of_entry(key, value, expiry_ms);
         entry::insert_namespace(&mut object, name);
-        outcome = out.json(&Value::Object(object));
+        outcome = interrupt::check().and_then(|()| out.json(&Value::Object(object)));
         if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     outcome

@@ -4,6 +4,7 @@
 //! then, and the error says where the damage is.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::{IndexArgument, PoolArguments};
 use crate::transfer::{self, Transfer};
 use clap::Args;
@@ -36,6 +37,7 @@ impl Arguments {
         let passed = self.pool.with_store_or_new(&self.index, |store| {
             let mut import = store.import(input).map_err(failure())?;
             while import.advance().map_err(failure())? {
+                interrupt::check()?;
                 transfer.show(import.passed(), import.origin().entries_expected);
             }
             Ok(import.passed())

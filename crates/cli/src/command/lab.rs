@@ -3,11 +3,9 @@
 mod report;
 
 use crate::failure::Failure;
+use crate::interrupt;
 use clap::Subcommand;
 use everleaf_conformance::command;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// What to find out.
 #[derive(Subcommand)]
@@ -31,14 +29,8 @@ impl Lab {
             },
             Self::Report(arguments) => arguments.run(),
             Self::Measure(measure) => {
-                // Whoever stops it gets what was measured until then; whoever does so twice means it.
-                let stop = Arc::new(AtomicBool::new(false));
-                for signal in [SIGINT, SIGTERM] {
-                    let caught = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
-                        .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-                    caught.map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
-                }
-                Ok(measure.run(&stop)?)
+                // Whoever stops it gets what was measured until then.
+                Ok(measure.run(&interrupt::catch()?)?)
             }
         }
     }

@@ -10,6 +10,7 @@ mod writer;
 
 use crate::entry::Entry;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::{IndexArgument, NamespaceArgument, PoolArguments};
 use crate::output::{Output, say};
 use crate::text;
@@ -95,7 +96,7 @@ impl Arguments {
                 writers.finish().and(read)
             });
             progress.finish_and_clear();
-            if let Err(Failure::Store(_)) = outcome {
+            if let Err(Failure::Store(_) | Failure::Interrupted) = outcome {
                 // Of a batch that failed, some may be there, too.
                 let (written, read) = (text::count(written.entries()), text::count(tally.loaded));
                 say(format_args!("{}: at least {written} of the first {read} good lines are loaded", self.file.display()));
@@ -124,6 +125,7 @@ impl Arguments {
     /// Reads to the end, or to the first bad line if that is to stop it.
     fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
         while let Some((number, line)) = input.next(&self.file)? {
+            interrupt::check()?;
             let expect_namespace = |line: Entry| match &line.namespace {
                 Some(name) => writers.expect_namespace(name).map(|()| line).map_err(|error| error.to_string()),
                 None => Ok(line),

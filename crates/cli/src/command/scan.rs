@@ -2,6 +2,7 @@
 
 use crate::entry;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::{NamespaceArgument, PoolArguments};
 use crate::output::Output;
 use crate::text;
@@ -18,10 +19,10 @@ pub(crate) struct Arguments {
     pool: PoolArguments,
     #[command(flatten)]
     namespace: NamespaceArgument,
-    /// Lowest key
+    /// Lowest key (included)
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// Highest key
+    /// Highest key (included)
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
     /// Only keys that begin with this
@@ -56,7 +57,7 @@ impl Arguments {
                 return ControlFlow::Break(());
             }
             left -= 1;
-            outcome = self.print(key, value, out);
+            outcome = interrupt::check().and_then(|()| self.print(key, value, out));
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let mut cursor = self.cursor();

@@ -1,6 +1,7 @@
 //! `everleaf serve`: a pool behind the protocol of Redis, and that of memcached.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::{ByteSize, IndexArgument, PoolArguments};
 use crate::output::tell;
 use crate::text;
@@ -10,7 +11,6 @@ use everleaf_pmem::{Domain, Found, Info};
 use everleaf_server::{Config, Limits, Listener, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -80,6 +80,8 @@ impl Arguments {
         let served = self.serve(listener, config, &store, start.elapsed());
         // In any case: that nobody reads the greeting is no reason for a recovery the next time.
         let closed = match Arc::try_unwrap(store) {
+            // What a thread that panicked has left in DRAM is not to be kept.
+            Ok(_) if matches!(served, Err(Failure::Server(everleaf_server::Error::Panicked))) => Ok(()),
             Ok(store) => store.close().map_err(everleaf::Error::from),
             Err(_) => unreachable!("the server and the signal watcher have ended, and nobody else holds the store"),
         };
@@ -93,11 +95,13 @@ impl Arguments {
     fn serve(&self, listener: Listener, config: Config, store: &Arc<Store>, opened_in: Duration) -> Result<(), Failure> {
         let server = Server::on(listener, config, store.clone())?;
         // Before the announcement: whoever has read it may send a signal at once.
-        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
+        interrupt::catch()?;
+        let mut signals = Signals::new(interrupt::signals()).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
         let handle = signals.handle();
         let stop = server.stop_handle();
         let watcher = thread::spawn(move || {
             if signals.forever().next().is_some() {
+                tell("stopping; a second signal ends it at once");
                 stop.stop();
             }
         });

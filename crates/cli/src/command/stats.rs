@@ -20,8 +20,8 @@ const NEAR_LIMIT: &str = ", near its limit";
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// Watch a server instead of looking into a pool that nobody uses
-    #[arg(long)]
+    /// Watch a server; without this, the pool is opened, so nobody else may have it open
+    #[arg(long, conflicts_with = "PoolArguments")]
     watch: bool,
     #[command(flatten)]
     server: ServerArguments,

@@ -85,7 +85,7 @@ fn a_journal_brings_back_what_was_acknowledged() {
         drop(space);
         store.close().unwrap();
         assert_eq!(files(), 1, "what was closed is one file");
-        everleaf::compact(&path, options(), |_, _| {}).unwrap();
+        everleaf::compact(&path, options(), |_, _| ControlFlow::Continue(())).unwrap();
         assert_eq!(files(), 1, "as is what was written anew");
         std::fs::remove_file(&path).unwrap();
     }
@@ -495,8 +495,18 @@ fn a_verification_tells_how_far_it_is() {
     let (store, space) = store();
     (0..5000_u32).for_each(|number| space.put(&number.to_be_bytes(), b"v").unwrap());
     let mut told = Vec::new();
-    assert!(store.verify_with(|read, expected| told.push((read, expected))).unwrap().is_sound());
+    let report = store.verify_with(|read, expected| {
+        told.push((read, expected));
+        ControlFlow::Continue(())
+    });
+    assert!(report.unwrap().is_some_and(|report| report.is_sound()));
     assert_eq!(told, [(1024, 5000), (2048, 5000), (3072, 5000), (4096, 5000)]);
+    let mut looks = 0;
+    let report = store.verify_with(|_, _| {
+        looks += 1;
+        ControlFlow::Break(())
+    });
+    assert!(report.unwrap().is_none() && looks == 1);
 }
 
 /// What is asked for entries may panic. Then nothing was loaded, and everything goes on.

@@ -254,13 +254,13 @@ fn what_was_made_small_stays_small() {
     drop(space);
     store.close().unwrap();
     assert!(length() <= shrunk.size + shrunk.size / 4, "{} bytes, {shrunk:?}", length());
-    let done = everleaf::compact(&path, options.clone(), |_, _| ()).unwrap();
+    let done = everleaf::compact(&path, options.clone(), |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(length(), done.size);
     assert!(done.size <= done.size_before, "{done:?}");
     let store = Store::open(&path, options.clone()).unwrap();
     store.namespace("space").unwrap().clear().unwrap();
     store.close().unwrap();
-    let done = everleaf::compact(&path, options, |_, _| ()).unwrap();
+    let done = everleaf::compact(&path, options, |_, _| ControlFlow::Continue(())).unwrap();
     assert!(done.size < 2 << 20, "nothing is left: {done:?}");
 }
 

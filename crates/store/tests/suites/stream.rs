@@ -122,7 +122,7 @@ fn an_empty_namespace_stays_whatever_copies_it() {
     assert_eq!(indexes(&copy), expected);
     restore(&at("restored"), options(), stream.as_slice(), |_, _| ()).unwrap();
     everleaf::repair(&at("pool"), &at("repaired"), options(), |_| ()).unwrap();
-    everleaf::compact(&at("pool"), options(), |_, _| ()).unwrap();
+    everleaf::compact(&at("pool"), options(), |_, _| ControlFlow::Continue(())).unwrap();
     for name in ["restored", "repaired", "pool"] {
         assert_eq!(indexes(&Store::open(&at(name), options()).unwrap()), expected, "{name}");
     }
@@ -376,7 +376,7 @@ fn a_pool_that_has_kept_its_other_name_is_compacted() {
     let expected = content(&store);
     store.close().unwrap();
     std::fs::hard_link(&path, &other).unwrap();
-    everleaf::compact(&path, options(), |_, _| ()).unwrap();
+    everleaf::compact(&path, options(), |_, _| ControlFlow::Continue(())).unwrap();
     assert!(!other.exists() && content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
@@ -438,13 +438,13 @@ fn a_pool_whose_compaction_fails_is_closed() {
     store.close().unwrap();
     // In the place of the new pool is what cannot be removed.
     std::fs::create_dir(directory.path().join("pool.unfinished")).unwrap();
-    assert!(everleaf::compact(&path, options(), |_, _| ()).is_err());
+    assert!(everleaf::compact(&path, options(), |_, _| ControlFlow::Continue(())).is_err());
     assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
     std::fs::remove_dir(directory.path().join("pool.unfinished")).unwrap();
     // There is no room for the new one.
-    assert!(everleaf::compact(&path, Options { size_max: 1 << 20, ..options() }, |_, _| ()).is_err());
+    assert!(everleaf::compact(&path, Options { size_max: 1 << 20, ..options() }, |_, _| ControlFlow::Continue(())).is_err());
     assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
-    everleaf::compact(&path, options(), |_, _| ()).unwrap();
+    everleaf::compact(&path, options(), |_, _| ControlFlow::Continue(())).unwrap();
     assert!(content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
@@ -476,7 +476,7 @@ fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     let expected = content(&source);
     source.close().unwrap();
     std::os::unix::fs::symlink("elsewhere/pool", at("link")).unwrap();
-    let done = everleaf::compact(&at("link"), options(), |_, _| ()).unwrap();
+    let done = everleaf::compact(&at("link"), options(), |_, _| ControlFlow::Continue(())).unwrap();
     assert!(std::fs::symlink_metadata(at("link")).unwrap().is_symlink());
     assert_eq!((mode("elsewhere/pool"), std::fs::metadata(at("elsewhere/pool")).unwrap().len()), (0o640, done.size as u64));
     assert!(content(&Store::open(&at("link"), options()).unwrap()) == expected);
