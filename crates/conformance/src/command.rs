@@ -74,6 +74,9 @@ pub enum Command {
         /// Only these, by name; may be given more than once
         #[arg(long = "seed")]
         names: Vec<String>,
+        /// Not these, by name, with commas between them
+        #[arg(long, value_delimiter = ',')]
+        except: Vec<String>,
     },
     /// Tell how many crashes cut each place short, and go on until each was cut short by 1,000
     Sites {
@@ -250,7 +253,7 @@ impl Command {
                 let options = Options { start, threads, ..Options::default() };
                 mutate(&worlds.chosen()?, site.as_deref(), &options, stages)
             }
-            Self::Seeded { names } => seeded(&names),
+            Self::Seeded { names, except } => seeded(&names, &except),
             Self::Sites { worlds, extent, rounds } => sites(&worlds.chosen()?, &extent.options()?, rounds),
             Self::Lines { worlds, extent } => lines(&worlds.chosen()?, &extent.options()?),
             Self::Threads(arguments) => arguments.run(),
@@ -370,11 +373,11 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, options: &Options, stag
     Ok(score.is_full())
 }
 
-fn seeded(names: &[String]) -> Result<bool, String> {
+fn seeded(names: &[String], except: &[String]) -> Result<bool, String> {
     Source::of_this_build().expect()?;
     println!("| seed | mistake | stands for | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
     let mut sown = Vec::new();
-    let chosen = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+    let chosen = |name: &str| (names.is_empty() || names.iter().any(|wanted| wanted == name)) && except.iter().all(|unwanted| unwanted != name);
     sow(&Options::default(), &chosen, &mut |next| {
         println!("{next}");
         sown.push(next);

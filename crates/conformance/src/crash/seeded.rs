@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// A mistake that somebody has made.
 pub struct Seed {
-    /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... what the papers themselves got wrong,
-    /// e1 ... what Ever must not, s1 ... what the store must not.
+    /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... what the papers themselves got wrong, e1 ... what Ever must not do,
+    /// s1 ... what the store must not do, t1 ... what batches of trees must not do, B... published bugs without a class.
     pub name: &'static str,
     /// The mistake.
     pub what: &'static str,

@@ -21,12 +21,12 @@ fn every<K: everleaf_conformance::Class + ?Sized>(schedules: u64) {
 
 #[test]
 fn threads_crash_on_every_index_of_integers() {
-    every::<u64>(350);
+    every::<u64>(280);
 }
 
 #[test]
 fn threads_crash_on_every_index_of_byte_strings() {
-    every::<[u8]>(140);
+    every::<[u8]>(110);
 }
 
 #[test]
