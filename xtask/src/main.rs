@@ -15,7 +15,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(about = "Tasks around the code of Everleaf")]
 enum Task {
-    /// Formatting, tidy, clippy, tests and documentation, as CI does it
+    /// Formatting, tidy, clippy, tests, schedules of threads and documentation: most of what CI does
     Ci,
     /// What the compiler does not check: width of lines, head comments, forbidden words, links
     Tidy,
@@ -33,8 +33,8 @@ enum Task {
         /// Transfers only in this domain, instead of page-cache and msync in turn
         #[arg(long)]
         domain: Option<String>,
-        /// Only tests with this in their names: acknowledged (single writes, pipelines, MSET), machine (the same, in domain msync,
-        /// where the machine fails as well), transfers (transactions) or batches (large ones, of MSET and in transactions, in whose middle it is killed)
+        /// Only tests with this in their names: write_outlives_kill_9 (single writes, pipelines, MSET), machine (the same, in domain msync, where the machine
+        /// fails as well), transfers (transactions), batches (large ones, of MSET and in transactions, in whose middle it is killed) or items (memcached's)
         #[arg(long)]
         only: Option<String>,
     },
@@ -52,7 +52,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Tell which lines and branches of recovery, the allocator and changes of structure the crash suites come by; needs a nightly toolchain with llvm-tools
+    /// Say which lines and branches of recovery, the allocator and the shared tree's changes of structure the crash suites reach; needs a nightly toolchain
+    /// with llvm-tools
     Coverage {
         /// For how long they run
         #[arg(long, default_value_t = 10)]

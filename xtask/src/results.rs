@@ -35,7 +35,11 @@ const PANELS: [(&str, &str, &[&str]); 7] = [
     ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "100000"]),
     ("space", "load", &["--measure", "space", "--systems", "ever,isle,lb,fp,wb,nv,store,volatile", "--keys", "1000000"]),
     ("instructions", "basic", &["--measure", "instructions", "--systems", "ever,isle,lb,fp,wb,nv,volatile", "--keys", "20000"]),
-    ("basic-5m", "basic", &["--systems", "lb,lb-plain,fp,wb,ever", "--keys", "5000000", "--threads", "1,2", "--directory", "/dev/shm", "--prefault"]),
+    (
+        "basic-5m",
+        "basic",
+        &["--systems", "lb,lb-plain,fp,wb,ever", "--keys", "5000000", "--threads", "1,2", "--directory", "/dev/shm", "--prefault", "--small-pages"],
+    ),
     ("recovery", "load", &["--measure", "recovery", "--systems", "isle,lb,fp,wb,nv,ever", "--keys", "1000000,4000000", "--threads", "1,2"]),
     ("plain", "basic,search-dependent,miss,update", &["--systems", "lb,lb-plain,ever", "--keys", "5000000"]),
 ];

@@ -1,4 +1,4 @@
-//! The lab as a command: `everleaf lab list | run | rerun | reproduce`.
+//! The measuring half of `everleaf lab`: `list | run | rerun | reproduce`.
 //!
 //! ```text
 //! everleaf lab run --systems isle,lb --workload ycsb-a --keys 4000000 --threads 1,2 --output results.jsonl

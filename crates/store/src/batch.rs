@@ -124,7 +124,7 @@ impl<M: Listed> Batch<M> {
         self.put_until(namespace, key, value, None);
     }
 
-    /// Sets `key` to `value`, until it expires, if it does. See [`Namespace::put_until`].
+    /// Sets `key` to `value`, until `expiry_ms`; `None`: for good. See [`Namespace::put_until`].
     pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) {
         self.push(namespace, key, Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms })));
     }
@@ -134,7 +134,7 @@ impl<M: Listed> Batch<M> {
         self.push(namespace, key, Goal::Be(None));
     }
 
-    /// Has `merge` done with the value of `key`: with what earlier changes of the batch make of it, or with what it is when the batch is applied.
+    /// Applies `merge` to the value of `key`: to what earlier changes of the batch make of it, or to what it is when the batch is applied.
     pub fn merge(&mut self, namespace: &Namespace<M>, key: &[u8], merge: Merge) {
         self.push(namespace, key, Goal::Become(vec![merge]));
     }

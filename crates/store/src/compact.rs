@@ -31,7 +31,7 @@ pub struct Compacted {
 /// its permissions, and its owner where that is permitted.
 ///
 /// # Errors
-/// A pool in use, or damaged; no space for the new one; what the system says; [`StreamError::Stopped`] if `watch` has broken it off. The pool is as before then.
+/// A pool in use, or damaged; no space for the new one; what the system says; [`StreamError::Stopped`] if `watch` breaks it off. The pool is as before then.
 pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<Compacted, StreamError> {
     compact_as(path, options, watch, Unfinished::replace)
 }
@@ -145,7 +145,7 @@ mod tests {
             crash();
             Ok(())
         };
-        compact_as(&path, options(), |_, _| crash(), name).unwrap();
+        compact_as(&path, options(), |_, _| ControlFlow::Continue(crash()), name).unwrap();
         let images = images.into_inner();
         assert!(images.len() > 3);
         let is_whole = |path: &Path| {

@@ -7,6 +7,25 @@ use std::ops::Bound;
 /// What is left to be shown of a range of keys. It holds nothing open: it may be kept, sent away, and go on over another snapshot, or none.
 ///
 /// See [`Namespace::walk`](crate::Namespace::walk), [`Snapshot::walk`](crate::Snapshot::walk) and [`Transaction::walk`](crate::Transaction::walk).
+///
+/// ```
+/// # use everleaf::{Cursor, Direction, Options, Store};
+/// # use std::ops::{Bound, ControlFlow};
+/// # let store = Store::anonymous(Options::default())?;
+/// # let space = store.namespace("space")?;
+/// # for n in 0..9u8 {
+/// #     space.put(&[n], b"v")?;
+/// # }
+/// let mut cursor = Cursor::new(Bound::Included(&[2]), Direction::Forward).until(Bound::Excluded(&[7]));
+/// let mut page = Vec::new();
+/// space.walk(&mut cursor, |key, _| {
+///     page.push(key[0]);
+///     if page.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+/// })?;
+/// assert_eq!(page, [2, 3, 4]);
+/// assert_eq!(cursor.position(), Bound::Excluded(&[4][..]));
+/// # Ok::<_, everleaf::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     from: Bound<Vec<u8>>,

@@ -51,7 +51,19 @@ impl<M: Listed> Snapshot<M> {
     }
 
     /// Begins to write all that it shows into a new file, which takes the place of `path` when it is done, with the permissions of what was there, or of the
-    /// pool.
+    /// pool. [`restore`](crate::restore) makes a pool of it.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let (file, pool) = (directory.path().join("backup"), directory.path().join("restored.pool"));
+    /// # let store = everleaf::Store::anonymous(everleaf::Options::default())?;
+    /// # store.namespace("space")?.put(b"k", b"v")?;
+    /// store.snapshot()?.backup(&file)?.finish()?;
+    /// everleaf::restore(&pool, everleaf::Options::default(), std::fs::File::open(&file)?, |_, _| ())?;
+    /// let restored = everleaf::Store::open(&pool, everleaf::Options::default())?;
+    /// assert_eq!(restored.namespace("space")?.count(), 1);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Snapshot::backup_of`].

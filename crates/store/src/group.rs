@@ -95,12 +95,12 @@ impl<M: Listed> Namespace<M> {
     /// Does `acts`, each on its own (a crash may leave any of them), sharing lookups and the cost of making writes durable. For each that is done, whether the
     /// key was there is appended to `found`; for one that is set, `false`; and an error if it was done, but what it has replaced is damaged.
     ///
-    /// It is as if one was done after the other, as far as the caller can tell, but for consecutive keys that are looked up, with nothing written among them:
-    /// each of these is looked up at some moment of its own, as [`Namespace::get_many`] does.
+    /// It is as if one was done after the other, as far as the caller can tell, except for consecutive keys that are looked up, with nothing written among
+    /// them: each of these is looked up at some moment of its own, as [`Namespace::get_many`] does.
     ///
-    /// Calls `visit` for each key that is looked up, with the number of the act and what was found. It may have the call end before this act, with an error or
-    /// without, and must not touch the store. It is told of an act before those in front of it are done: if one of them fails, it was called for nothing, and
-    /// if one has to be tried again, it is called again for those behind.
+    /// Calls `visit` for each key that is looked up, with the number of the act and what was found. An error or a break from `visit` ends the call before this
+    /// act. It must not touch the store. It is called for an act before the acts in front of that are done: if one of these fails, it was called for nothing,
+    /// and if one has to be tried again, it is called again for those after it.
     ///
     /// # Errors
     /// Why the first act that is not done is not: see [`Namespace::get`], [`Namespace::put`] and [`Namespace::delete`].

@@ -2,8 +2,9 @@
 //! Everleaf: an ordered, crash-consistent key-value store in memory that outlives the process.
 //!
 //! A [`Store`] keeps [`Namespace`]s of keys and values in one pool file. Every write is durable, in the sense of the pool's persistence domain, when its call
-//! returns; a [`Batch`] is applied as a whole, across namespaces, for other threads and for crashes alike. Any number of threads read and write; readers take
-//! no lock.
+//! returns. By default that means `kill -9`, and on persistent memory a power failure; to survive a power failure on a disk, set [`Options::domain`] to
+//! [`Domain::Msync`]. A [`Batch`] is applied as a whole, across namespaces, for other threads and for crashes alike. Any number of threads read and write;
+//! readers take no lock.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,14 +20,14 @@
 //! batch.delete(&users, b"ada");
 //! store.write(batch)?;
 //! assert_eq!(users.count(), 1);
-//! // Whoever opens a store that was not closed has it recovered first.
+//! // A store that was not closed is recovered when it is opened.
 //! store.close()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A [`Snapshot`] shows the store as of a moment, for as long as one likes, whatever is written meanwhile. A [`Transaction`] reads from one, sees what it
-//! writes itself, and commits all of it, or nothing when somebody else was faster:
+//! A [`Snapshot`] shows the store as of a moment, unchanged by later writes, until it is dropped. A [`Transaction`] reads from one, sees what it writes itself,
+//! and commits all of it, or nothing if there is a conflict:
 //!
 //! ```
 //! # fn main() -> Result<(), everleaf::Error> {
@@ -47,8 +48,8 @@
 //! # }
 //! ```
 //!
-//! Read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and `garbage.rs`,
-//! `batch.rs` (several keys at once: the protocol), `transaction.rs`, `merge.rs`, `load.rs`, `recovery.rs`.
+//! In the source, read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and
+//! `garbage.rs`, `batch.rs` (several keys at once: the protocol), `transaction.rs`, `merge.rs`, `load.rs`, `recovery.rs`.
 
 mod batch;
 mod block;

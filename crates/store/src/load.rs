@@ -96,12 +96,20 @@ impl<M: Listed> Namespace<M> {
     /// Fills a namespace without keys with `entries`, whose keys ascend; how many there were. All of them are there when the call returns, and for other
     /// threads, snapshots and crashes at once; or none, after an error.
     ///
+    /// ```
+    /// # let store = everleaf::Store::anonymous(everleaf::Options::default())?;
+    /// # let space = store.namespace("space")?;
+    /// assert_eq!(space.load([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?, 3);
+    /// assert_eq!(space.count(), 3);
+    /// # Ok::<_, everleaf::Error>(())
+    /// ```
+    ///
     /// One namespace is loaded at a time. Until it is done, it seems to be without keys, so a delete finds nothing and a clear has nothing to do; whatever else
     /// would write to it is refused with [`Error::Loading`]; and [`Store::verify`](crate::Store::verify) and
     /// [`Store::close`](crate::Store::close) wait: so `entries` must not write to it, nor call these.
     ///
     /// # Errors
-    /// A namespace with keys, be it that they have expired; keys that do not ascend; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
+    /// A namespace with keys, even expired ones; keys that do not ascend; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
     pub fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: impl IntoIterator<Item = (K, V)>) -> Result<u64, Error> {
         self.load_until(entries.into_iter().map(|(key, value)| (key, value, None)))
     }

@@ -157,7 +157,7 @@ impl<M: Listed> Namespace<M> {
         &self.space.name
     }
 
-    /// Has it get the index `name` when it is written to for the first time, if there is an index of that name.
+    /// Chooses the index that the namespace gets with its first write. Ignored if no index has that name, and if one was chosen or created before.
     pub fn prefer_index(&self, name: &str) {
         self.shared.prefer_index(&self.space, name);
     }
@@ -247,8 +247,8 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
     }
 
-    /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970. From then on the key is absent, whoever asks, but for snapshots that were taken
-    /// before. It takes room until it is written, or swept: by [`Store::sweep`](crate::Store::sweep); by [`Store::keep_house`](crate::Store::keep_house), which
+    /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970. From then on the key is absent, except in snapshots that were taken before. It
+    /// takes room until it is written, or swept: by [`Store::sweep`](crate::Store::sweep); by [`Store::keep_house`](crate::Store::keep_house), which
     /// a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) says so; or, among some thousand keys, for a write that a full pool
     /// would refuse.
     ///
@@ -334,7 +334,18 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, &mut change))
     }
 
-    /// Has `merge` done with the value of `key`, atomically; what came of it. See `merge.rs`.
+    /// Applies `merge` to the value of `key`, atomically; the new value, or `None` if the key is absent then.
+    ///
+    /// ```
+    /// # use everleaf::{Merge, Options, Store};
+    /// # let store = Store::anonymous(Options::default())?;
+    /// # let space = store.namespace("space")?;
+    /// space.merge(b"visits", &Merge::Add(2))?;
+    /// space.merge(b"visits", &Merge::Add(3))?;
+    /// assert_eq!(space.get(b"visits")?.as_deref(), Some(&5i64.to_le_bytes()[..]));
+    /// space.merge(b"log", &Merge::Append(b"started;".to_vec()))?;
+    /// # Ok::<_, everleaf::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Merge`] when the value is not what can be merged so; see [`Namespace::put`].

@@ -32,10 +32,11 @@ use std::sync::{Arc, LazyLock, OnceLock};
 pub struct Options {
     /// Name of the index for new namespaces. Default "ever". Existing namespaces keep theirs.
     pub index: String,
-    /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others, whenever it is opened: see
-    /// [`PoolOptions::size_max`].
+    /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others. The pool does not keep it: give it whenever
+    /// the pool is opened. See [`PoolOptions::size_max`].
     pub size_max: usize,
-    /// The persistence domain: see [`PoolOptions::domain`]. Default `None`.
+    /// The persistence domain. Default `None`: it is found out, and a pool that was opened in [`Domain::Msync`] last is opened in it again. Set that one for a
+    /// pool on a disk whose writes must survive a power failure: it is never chosen unasked. Set another to leave it, and for measuring.
     pub domain: Option<Domain>,
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
@@ -257,10 +258,10 @@ pub(crate) struct Index {
 }
 
 impl Store<Hardware> {
-    /// Opens the store in the pool file at `path`, creating or recovering it.
+    /// Opens the store in the pool file at `path`, creating it if there is none, and recovering it if it was not closed.
     ///
     /// # Errors
-    /// Whatever can be wrong with a pool; see [`Store::on`].
+    /// See [`Error::kind`] and [`Store::on`].
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
         Self::on(Pool::open_or_create(path, &options.pool())?, &options)
     }
@@ -268,7 +269,7 @@ impl Store<Hardware> {
     /// Opens the store in the pool file at `path`, which must be there, recovering it if it was not closed.
     ///
     /// # Errors
-    /// Whatever can be wrong with a pool; see [`Store::on`]. Of [`ErrorKind::NoPool`](crate::ErrorKind::NoPool) if there is none.
+    /// See [`Error::kind`] and [`Store::on`]; of [`ErrorKind::NoPool`](crate::ErrorKind::NoPool) if there is none.
     pub fn open_existing(path: &Path, options: Options) -> Result<Self, Error> {
         Self::on(Pool::open(path, &options.pool())?, &options)
     }
@@ -375,6 +376,20 @@ impl<M: Listed> Store<M> {
     /// Every index leaves behind where its leaves are (`docs/decisions/0007-closed-trees.md`), so that the next open reads neither leaves nor records: it takes
     /// time by the number of leaves, and finds damage in them when they are read. *Crash before the pool is closed:* it is recovered, and what was left behind
     /// is not believed.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let store = everleaf::Store::open(&directory.path().join("pool"), everleaf::Options::default())?;
+    /// let space = store.namespace("space")?;
+    /// space.put(b"k", b"v")?;
+    /// let snapshot = store.snapshot()?;
+    /// space.delete(b"k")?;
+    /// // The snapshot still shows the value, so the store is handed back, open as before.
+    /// let store = store.close().unwrap_err().store;
+    /// drop(snapshot);
+    /// store.close()?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The system's, when the pool file cannot be completed; damage; [`Error::Halted`]; [`Error::SnapshotsOpen`], when one holds something back: then the store

@@ -305,7 +305,7 @@ impl<M: Listed> Transaction<M> {
         self.put_until(namespace, key, value, None)
     }
 
-    /// Sets `key` to `value`, until it expires, if it does. See [`Namespace::put_until`]. The transaction itself goes on to see it.
+    /// Sets `key` to `value`, until `expiry_ms`; `None`: for good. See [`Namespace::put_until`]. The transaction itself goes on to see it.
     ///
     /// # Errors
     /// See [`Transaction::put`].
@@ -322,8 +322,8 @@ impl<M: Listed> Transaction<M> {
         self.write(namespace, key, to)
     }
 
-    /// Has `merge` done with the value of `key`: with what the transaction has set it to, or with what it is when the transaction commits, whoever has written
-    /// it meanwhile. Only if the transaction reads the key, too, after that, must it not have changed.
+    /// Applies `merge` to the value of `key`: to what the transaction has set it to, or to what it is when the transaction commits, even if others have written
+    /// it meanwhile. Only if the transaction also reads the key after that must it not have changed.
     ///
     /// # Errors
     /// A key too long; [`Error::ReadOnly`]; [`Error::Merge`], at the latest when it commits; for a value that the transaction has set, see

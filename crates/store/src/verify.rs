@@ -133,8 +133,8 @@ impl<M: Listed> Store<M> {
         self.verify_with(|_, _| ControlFlow::Continue(())).map(Option::unwrap_or_default)
     }
 
-    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are; `None` if that breaks it off. Writers wait for
-    /// `watch`, too: it must not write to the store, nor load, verify or compact it, which would wait for ever.
+    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are; `None` if that breaks it off. Writers wait
+    /// for `watch`, too: it must not write to the store, nor load, verify or compact it, which would wait for ever.
     ///
     /// # Errors
     /// See [`Store::verify`].

@@ -14,9 +14,9 @@
 //! | 1 to 127 | holds a key of that hash, whose home is this line |
 //! | 129 to 255 | holds a key of the hash without the highest bit, whose home is another line |
 //!
-//! So a search looks at four bytes for a key at home, and at the others for the few that are not. The fingerprint is of what is left of the hash when the home
-//! has been taken from it: of two keys with the same home as many have different fingerprints as of any two. So one search in seventy for a key that is there
-//! looks at another one first, and one in sixteen for a key that is not looks at any.
+//! So a search compares all bytes with two values: one of them counts in the four slots at home, the other one in the rest. The fingerprint is made of what
+//! remains of the hash without the home: of two keys with the same home as many have different fingerprints as of any two. So one search in seventy for a key
+//! that is there looks at another one first, and one in sixteen for a key that is not looks at any.
 
 use super::{Error, Key};
 use crate::latch::Latch;

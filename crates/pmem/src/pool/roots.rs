@@ -185,8 +185,8 @@ impl<M: Medium> Pool<M> {
     /// Publishes `block` as the root named `name`, durably.
     ///
     /// # Errors
-    /// [`Error::RootExists`]; [`Error::RootName`]; [`Error::Corrupt`]; [`Error::NoSpace`]; and those of [`Pool::writable`]. The block is given back, unless it was
-    /// linked, and is not known to be so durably.
+    /// [`Error::RootExists`]; [`Error::RootName`]; [`Error::Corrupt`]; [`Error::NoSpace`]; and those of [`Pool::writable`]. The block is given back, unless it
+    /// was linked, and is not known to be so durably.
     pub fn link_root<T: Resident + ?Sized>(&self, name: &str, kind: u64, block: Durable<'_, T, M>) -> Result<Off<T>, Error> {
         let _lock = schedule::lock(&self.roots);
         self.writable()?;
