@@ -631,7 +631,7 @@ fn what_makes_no_sense_is_an_error() {
         run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["map"], vec![case]), false)
     };
     assert!(case(&|_| {}).is_ok());
-    let wrong: [&dyn Fn(&mut Case); 10] = [
+    let wrong: [&dyn Fn(&mut Case); 12] = [
         // Nothing is left to be looked up.
         &|case| {
             case.workload.phases[1].mix = workload::parse_mix("search=1,delete=1").unwrap();
@@ -641,6 +641,9 @@ fn what_makes_no_sense_is_an_error() {
         &|case| case.parameters.keys = 1 << 40,
         &|case| case.parameters.value_bytes = 0,
         &|case| case.parameters.threads = 0,
+        &|case| case.parameters.threads = 257,
+        // Divisions of leaves by no operation were no number, and the file was not read again.
+        &|case| case.workload.phases[0].operations = Some(0),
         &|case| case.parameters.key = KeyKind::Bytes(7),
         &|case| case.parameters.domain = "pear".into(),
         &|case| case.workload.phases[1].access = Access::Batch(0),
