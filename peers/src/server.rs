@@ -12,7 +12,6 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// How long a server may take to answer first, or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -96,6 +95,7 @@ impl System for Servers {
             alone: false,
             by_requests: true,
             lacks_transactions: false,
+            needs_files: true,
         }
     }
 
@@ -104,12 +104,11 @@ impl System for Servers {
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        let temporary = if setting.directory.is_none() { Some(tempfile::tempdir().map_err(|error| Error::system(self.name, error))?) } else { None };
-        let home = setting.directory.clone().or_else(|| temporary.as_ref().map(|temporary| temporary.path().to_owned())).unwrap_or_default();
+        let home = setting.directory.clone().ok_or_else(|| Error::system(self.name, "it needs a directory"))?;
         let Self { name, program, protocol, append, .. } = *self;
         let launch = Launch { name, program, protocol, append, home, threads: setting.threads, keys_max: setting.keys_max, value_bytes: setting.value_bytes };
         let server = launch.start()?;
-        Ok(Box::new(Running { server, launch, _temporary: temporary }))
+        Ok(Box::new(Running { server, launch }))
     }
 }
 
@@ -208,7 +207,6 @@ impl Launch {
 struct Running {
     server: Server,
     launch: Launch,
-    _temporary: Option<TempDir>,
 }
 
 impl Instance for Running {
@@ -223,7 +221,7 @@ impl Instance for Running {
     }
 
     fn reopen(self: Box<Self>, shutdown: Shutdown, _threads: u16) -> Result<Reopened, Error> {
-        let Self { mut server, launch, _temporary } = *self;
+        let Self { mut server, launch } = *self;
         if launch.append.is_none() {
             return Err(Error::Missing { system: launch.name.into(), operation: "recovery" });
         }
@@ -245,7 +243,7 @@ impl Instance for Running {
         let start = Instant::now();
         let server = launch.start()?;
         let time = start.elapsed();
-        Ok(Reopened { instance: Box::new(Self { server, launch, _temporary }), time })
+        Ok(Reopened { instance: Box::new(Self { server, launch }), time })
     }
 }
 

@@ -239,7 +239,7 @@ fn fill(instance: &dyn Instance, load: Load, parameters: &Parameters, keys: Keys
 }
 
 fn phases(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
-    let place = Place::new(&case.parameters.memory, false)?;
+    let place = Place::new(&case.parameters.memory, system.capabilities().needs_files)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
     let (mut measured, mut done) = (Vec::new(), 0);
@@ -633,7 +633,8 @@ fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(
 pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Option<child::Used>, Error> {
     check(case)?;
     // Its pages are then no private memory.
-    let place = Place::new(&case.parameters.memory, system.capabilities().persistent)?;
+    let Capabilities { persistent, needs_files, .. } = system.capabilities();
+    let place = Place::new(&case.parameters.memory, persistent || needs_files)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let before = crate::machine::private_bytes();
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;

@@ -1,6 +1,7 @@
 //! Every workload, every kind of measurement and every claim, end to end, on few keys; and the driver against systems that lie.
 
 use everleaf_lab::claims::{self, Scale};
+use everleaf_lab::driver::memory_directory;
 use everleaf_lab::plan::{Access, Case, Distribution, Experiment, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Workload};
 use everleaf_lab::result::{Measurement, Results, Verdict, metric};
 use everleaf_lab::run::Run;
@@ -409,6 +410,8 @@ enum Lie {
     Wakes,
     /// Has ended with the lab, by the same signal.
     Ends,
+    /// Tells the truth, and cannot be created but in a directory.
+    Files,
 }
 
 /// Set by [`Lie::Ends`].
@@ -450,6 +453,7 @@ impl System for Map {
             alone: true,
             by_requests: self.lie == Lie::Waits,
             lacks_transactions: false,
+            needs_files: self.lie == Lie::Files,
         }
     }
 
@@ -457,11 +461,13 @@ impl System for Map {
         "none".into()
     }
 
-    fn create(&self, _: &Setting) -> Result<Box<dyn Instance>, Error> {
+    fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
         if self.lie == Lie::Ends {
             STOP.store(true, Ordering::Relaxed);
             return Err(Error::system("map", "it has ended"));
         }
+        let is_in_memory = setting.directory.as_ref().is_some_and(|directory| directory.starts_with(memory_directory()));
+        assert!(is_in_memory || self.lie != Lie::Files, "{:?}", setting.directory);
         Ok(Box::new(MapInstance { map: Mutex::default(), lie: self.lie, lookups: AtomicU64::new(0) }))
     }
 }
@@ -669,6 +675,16 @@ fn what_makes_no_sense_is_an_error() {
     assert!(at(Memory::Directory(directory.path().to_owned())).is_ok());
     let unknown = run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["pear"], Vec::new()), false);
     assert!(matches!(unknown, Err(Error::Usage(message)) if message.contains("map")));
+}
+
+/// Engines in files were measured in a directory for temporary files, which may be on a disk, beside others in memory, and the results said memory of both.
+#[test]
+fn what_needs_files_has_them_in_memory_if_nothing_else_is_asked_for() {
+    for measure in [Measure::Time, Measure::Space] {
+        let case = Case { workload: workload::find("load").unwrap(), parameters: parameters(measure) };
+        let results = run_with(vec![Box::new(Map { lie: Lie::Files })], plan(&["map"], vec![case]), false).unwrap();
+        assert_eq!(results.measurements.len(), 1);
+    }
 }
 
 /// A warm-up ended the run by what the first round would have left out.
