@@ -182,7 +182,8 @@ fn a_plan_says_what_was_done() {
     let names = [format!("store:{index}"), "server:fp".into(), format!("store-snapshots:{index}")];
     assert_eq!(results.header.plan.experiments[0].systems, names);
     assert!(results.measurements.iter().all(|found| names.contains(&found.system)));
-    assert!(results.header.version.starts_with(env!("CARGO_PKG_VERSION")));
+    let version = &results.header.version;
+    assert!(version.starts_with(env!("CARGO_PKG_VERSION")) && version.contains(" debug") == cfg!(debug_assertions), "{version}");
     let counted = run_with(everleaf_lab::systems(), plan(&[], vec![of(Measure::Instructions, "adr"), of(Measure::Instructions, "eadr")]), false).unwrap();
     let cases = &counted.header.plan.experiments[0].cases;
     assert!(cases.len() == 1 && cases[0].parameters.domain == "page-cache", "nothing is written back under valgrind");
