@@ -161,7 +161,7 @@ impl<'a> View<'a> {
             let compared = baseline.as_ref().map(|baseline| rounds(&members, baseline, names[0]));
             for system in systems(&members) {
                 let values = names.iter().map(|name| Some(spread(&members, system, name)?.per(factor))).collect::<Option<Vec<_>>>();
-                let ratio = compared.as_ref().and_then(|base| Spread::drawable([rounds(&members, system, names[0]).by(base).median()]));
+                let ratio = compared.as_ref().and_then(|base| Spread::drawable([rounds(&members, system, names[0]).by(base).samples().median()]));
                 let ratio = ratio.map(|ratio| ratio.median);
                 rows.extend(values.map(|values| Row { name: system.into(), kind: kind_of(&members, system), values, ratio }));
             }
