@@ -11,6 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long a server may take to answer first, or to end.
@@ -34,11 +35,16 @@ struct Servers {
     durability: &'static str,
     /// `appendonly` and `appendfsync` of Redis.
     append: Option<&'static str>,
+    /// What its program says that it is.
+    version: OnceLock<String>,
 }
 
 /// Those servers whose programs are installed.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
-    let redis = |name, program, summary, durability, append| Servers { name, program, protocol: Protocol::Redis, summary, durability, append };
+    let redis = |name, program, summary, durability, append| {
+        let (protocol, version) = (Protocol::Redis, OnceLock::new());
+        Servers { name, program, protocol, summary, durability, append, version }
+    };
     let all = [
         redis("redis-memory", "redis-server", "redis-server without persistence, over a socket", "none", None),
         redis(
@@ -65,6 +71,7 @@ pub(crate) fn systems() -> Vec<Box<dyn System>> {
             summary: "memcached, over a socket; keys in hexadecimal, as it takes no others",
             durability: "none",
             append: None,
+            version: OnceLock::new(),
         },
     ];
     all.into_iter().filter(|server| is_installed(server.program)).map(|server| Box::new(server) as Box<dyn System>).collect()
@@ -99,8 +106,9 @@ impl System for Servers {
         }
     }
 
+    /// With the version of the server, so that a result tells which one it was.
     fn durability(&self, _setting: &Setting) -> String {
-        self.durability.into()
+        format!("{}; {}", self.durability, self.version.get_or_init(|| version(self.program)))
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
@@ -110,6 +118,12 @@ impl System for Servers {
         let server = launch.start()?;
         Ok(Box::new(Running { server, launch }))
     }
+}
+
+/// The first line of what a program says of its version.
+fn version(program: &str) -> String {
+    let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said).lines().next().unwrap_or("of an unknown version").trim().to_owned()
 }
 
 /// All that is needed to start a server, and to start it again.
