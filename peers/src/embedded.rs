@@ -1,8 +1,8 @@
 //! Engines within the process: what they have in common as systems of the lab.
 //!
-//! An engine is a few functions over bytes ([`Engine`]); this file makes a [`System`] of it. An engine in files is opened in the directory it is given, or in
-//! one for temporary files. What a crash of the process leaves is what the file system has at that moment, so a crash is a copy of the directory, taken while
-//! the engine is running, and opened in its place: nothing that the engine has not yet handed over is in it.
+//! An engine is a few functions over bytes ([`Engine`]); this file makes a [`System`] of it. An engine in files is opened in the directory it is given. What a
+//! crash of the process leaves is what the file system has at that moment, so a crash is a copy of the directory, taken while the engine is running, and
+//! opened in its place: nothing that the engine has not yet handed over is in it.
 
 use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use std::fs;
@@ -10,7 +10,6 @@ use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use tempfile::TempDir;
 
 /// What an engine does, or why not.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -69,10 +68,11 @@ pub(crate) const PERSISTENT: Capabilities = Capabilities {
     alone: false,
     by_requests: false,
     lacks_transactions: false,
+    needs_files: true,
 };
 
 /// What most maps in memory can do.
-pub(crate) const VOLATILE: Capabilities = Capabilities { persistent: false, alone: true, ..PERSISTENT };
+pub(crate) const VOLATILE: Capabilities = Capabilities { persistent: false, alone: true, needs_files: false, ..PERSISTENT };
 
 impl<E: Engine> System for Embedded<E> {
     fn name(&self) -> &str {
@@ -93,22 +93,21 @@ impl<E: Engine> System for Embedded<E> {
 
     fn create(&self, setting: &Setting) -> std::result::Result<Box<dyn Instance>, Error> {
         let (name, sync) = (self.name, self.sync);
-        let (home, temporary) = match &setting.directory {
-            Some(directory) => (directory.clone(), None),
-            None => {
-                let temporary = tempfile::tempdir().map_err(|error| Error::system(name, error))?;
-                (temporary.path().to_owned(), Some(temporary))
-            }
+        let data = match &setting.directory {
+            Some(directory) => directory.join("data"),
+            None if self.capabilities.needs_files => return Err(Error::system(name, "it needs a directory")),
+            None => PathBuf::new(),
         };
-        let data = home.join("data");
-        fs::create_dir_all(&data).map_err(|source| Error::io("create", &data, source))?;
+        if self.capabilities.needs_files {
+            fs::create_dir_all(&data).map_err(|source| Error::io("create", &data, source))?;
+        }
         let engine = E::open(&data, setting, sync).map_err(|source| Error::system(name, source))?;
         let is_persistent = self.capabilities.persistent;
-        Ok(Box::new(Running { engine, name, sync, is_persistent, setting: setting.clone(), data, life: 0, _temporary: temporary }))
+        Ok(Box::new(Running { engine, name, sync, is_persistent, setting: setting.clone(), data, life: 0 }))
     }
 }
 
-/// An open engine, and where its data are. The engine is closed before its directory goes away.
+/// An open engine, and where its data are, if it has files.
 struct Running<E> {
     engine: E,
     name: &'static str,
@@ -118,7 +117,6 @@ struct Running<E> {
     data: PathBuf,
     /// How often it has crashed.
     life: u32,
-    _temporary: Option<TempDir>,
 }
 
 impl<E: Engine> Instance for Running<E> {
@@ -132,7 +130,7 @@ impl<E: Engine> Instance for Running<E> {
     }
 
     fn reopen(self: Box<Self>, shutdown: Shutdown, _threads: u16) -> std::result::Result<Reopened, Error> {
-        let Self { engine, name, sync, is_persistent, setting, data, life, _temporary } = *self;
+        let Self { engine, name, sync, is_persistent, setting, data, life } = *self;
         if !is_persistent {
             return Err(Error::Missing { system: name.into(), operation: "recovery" });
         }
@@ -148,7 +146,7 @@ impl<E: Engine> Instance for Running<E> {
         let start = Instant::now();
         let engine = E::open(&data, &setting, sync).map_err(|source| Error::system(name, source))?;
         let time = start.elapsed();
-        Ok(Reopened { instance: Box::new(Self { engine, name, sync, is_persistent, setting, data, life, _temporary }), time })
+        Ok(Reopened { instance: Box::new(Self { engine, name, sync, is_persistent, setting, data, life }), time })
     }
 }
 

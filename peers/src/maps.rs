@@ -7,19 +7,26 @@ use crossbeam_skiplist::SkipMap;
 use everleaf_lab::plan::KeyKind;
 use everleaf_lab::{Setting, System, Visit};
 use parking_lot::RwLock;
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::ops::Bound;
 use std::path::Path;
 
 type Bytes = Box<[u8]>;
 
 /// A key or a value, as it is kept.
-trait Cell: Ord + Clone + Send + Sync + 'static {
+trait Cell: Ord + Clone + Send + Sync + Borrow<Self::Lent> + 'static {
+    /// As which it can be looked for: bytes are not copied for that.
+    type Lent: Ord + ?Sized;
+
     fn of(bytes: &[u8]) -> Self;
     fn with<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R;
 }
 
 impl Cell for u64 {
+    type Lent = Self;
+
     fn of(bytes: &[u8]) -> Self {
         bytes.first_chunk().map_or(0, |bytes| Self::from_be_bytes(*bytes))
     }
@@ -30,6 +37,8 @@ impl Cell for u64 {
 }
 
 impl Cell for Bytes {
+    type Lent = [u8];
+
     fn of(bytes: &[u8]) -> Self {
         bytes.into()
     }
@@ -42,9 +51,9 @@ impl Cell for Bytes {
 /// What both maps can do with cells of one kind.
 trait Map<C: Cell>: Default + Send + Sync + 'static {
     fn put(&self, key: C, value: C);
-    fn get(&self, key: &C, found: impl FnOnce(&C)) -> bool;
-    fn remove(&self, key: &C) -> bool;
-    fn scan(&self, from: C, visit: impl FnMut(&C, &C) -> bool);
+    fn get(&self, key: &C::Lent, found: impl FnOnce(&C)) -> bool;
+    fn remove(&self, key: &C::Lent) -> bool;
+    fn scan(&self, from: &C::Lent, visit: impl FnMut(&C, &C) -> bool);
 }
 
 impl<C: Cell> Map<C> for RwLock<BTreeMap<C, C>> {
@@ -52,16 +61,16 @@ impl<C: Cell> Map<C> for RwLock<BTreeMap<C, C>> {
         self.write().insert(key, value);
     }
 
-    fn get(&self, key: &C, found: impl FnOnce(&C)) -> bool {
+    fn get(&self, key: &C::Lent, found: impl FnOnce(&C)) -> bool {
         self.read().get(key).map(found).is_some()
     }
 
-    fn remove(&self, key: &C) -> bool {
+    fn remove(&self, key: &C::Lent) -> bool {
         self.write().remove(key).is_some()
     }
 
-    fn scan(&self, from: C, mut visit: impl FnMut(&C, &C) -> bool) {
-        let _ = self.read().range(from..).all(|(key, value)| visit(key, value));
+    fn scan(&self, from: &C::Lent, mut visit: impl FnMut(&C, &C) -> bool) {
+        let _ = self.read().range::<C::Lent, _>((Bound::Included(from), Bound::Unbounded)).all(|(key, value)| visit(key, value));
     }
 }
 
@@ -70,16 +79,16 @@ impl<C: Cell> Map<C> for SkipMap<C, C> {
         self.insert(key, value);
     }
 
-    fn get(&self, key: &C, found: impl FnOnce(&C)) -> bool {
+    fn get(&self, key: &C::Lent, found: impl FnOnce(&C)) -> bool {
         self.get(key).map(|entry| found(entry.value())).is_some()
     }
 
-    fn remove(&self, key: &C) -> bool {
+    fn remove(&self, key: &C::Lent) -> bool {
         self.remove(key).is_some()
     }
 
-    fn scan(&self, from: C, mut visit: impl FnMut(&C, &C) -> bool) {
-        let _ = self.range(from..).all(|entry| visit(entry.key(), entry.value()));
+    fn scan(&self, from: &C::Lent, mut visit: impl FnMut(&C, &C) -> bool) {
+        let _ = self.range::<C::Lent, _>((Bound::Included(from), Bound::Unbounded)).all(|entry| visit(entry.key(), entry.value()));
     }
 }
 
@@ -131,21 +140,21 @@ impl<I: Map<u64>, B: Map<Bytes>> Engine for Either<I, B> {
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         Ok(match self {
             Self::Integers(map) => map.get(&Cell::of(key), |found| found.with(|bytes| value.extend_from_slice(bytes))),
-            Self::Bytes(map) => map.get(&Cell::of(key), |found| found.with(|bytes| value.extend_from_slice(bytes))),
+            Self::Bytes(map) => map.get(key, |found| value.extend_from_slice(found)),
         })
     }
 
     fn delete(&self, key: &[u8]) -> Result<bool> {
         Ok(match self {
             Self::Integers(map) => map.remove(&Cell::of(key)),
-            Self::Bytes(map) => map.remove(&Cell::of(key)),
+            Self::Bytes(map) => map.remove(key),
         })
     }
 
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<()> {
         match self {
-            Self::Integers(map) => map.scan(Cell::of(from), |key, value| key.with(|key| value.with(|value| visit(key, value).is_continue()))),
-            Self::Bytes(map) => map.scan(Cell::of(from), |key, value| visit(key, value).is_continue()),
+            Self::Integers(map) => map.scan(&Cell::of(from), |key, value| key.with(|key| value.with(|value| visit(key, value).is_continue()))),
+            Self::Bytes(map) => map.scan(from, |key, value| visit(key, value).is_continue()),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
 use everleaf_lab::{Setting, System, Visit};
-use rocksdb::{DB, Direction, IteratorMode, Options, WriteBatch, WriteOptions};
+use rocksdb::{DB, Options, WriteBatch, WriteOptions};
 use std::marker::PhantomData;
 use std::path::Path;
 
@@ -65,13 +65,17 @@ impl Engine for Rocks {
     }
 
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<()> {
-        for entry in self.database.iterator(IteratorMode::From(from, Direction::Forward)) {
-            let (key, value) = entry?;
-            if visit(&key, &value).is_break() {
-                break;
+        // The other iterator makes copies of each key and value.
+        let mut raw = self.database.raw_iterator();
+        raw.seek(from);
+        while let (Some(key), Some(value)) = (raw.key(), raw.value()) {
+            if visit(key, value).is_break() {
+                return Ok(());
             }
+            raw.next();
         }
-        Ok(())
+        // It is valid no more at the end, and where it has failed.
+        Ok(raw.status()?)
     }
 
     fn put_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {

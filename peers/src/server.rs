@@ -11,8 +11,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// How long a server may take to answer first, or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,11 +35,16 @@ struct Servers {
     durability: &'static str,
     /// `appendonly` and `appendfsync` of Redis.
     append: Option<&'static str>,
+    /// What its program says that it is.
+    version: OnceLock<String>,
 }
 
 /// Those servers whose programs are installed.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
-    let redis = |name, program, summary, durability, append| Servers { name, program, protocol: Protocol::Redis, summary, durability, append };
+    let redis = |name, program, summary, durability, append| {
+        let (protocol, version) = (Protocol::Redis, OnceLock::new());
+        Servers { name, program, protocol, summary, durability, append, version }
+    };
     let all = [
         redis("redis-memory", "redis-server", "redis-server without persistence, over a socket", "none", None),
         redis(
@@ -66,6 +71,7 @@ pub(crate) fn systems() -> Vec<Box<dyn System>> {
             summary: "memcached, over a socket; keys in hexadecimal, as it takes no others",
             durability: "none",
             append: None,
+            version: OnceLock::new(),
         },
     ];
     all.into_iter().filter(|server| is_installed(server.program)).map(|server| Box::new(server) as Box<dyn System>).collect()
@@ -96,21 +102,28 @@ impl System for Servers {
             alone: false,
             by_requests: true,
             lacks_transactions: false,
+            needs_files: true,
         }
     }
 
+    /// With the version of the server, so that a result tells which one it was.
     fn durability(&self, _setting: &Setting) -> String {
-        self.durability.into()
+        format!("{}; {}", self.durability, self.version.get_or_init(|| version(self.program)))
     }
 
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
-        let temporary = if setting.directory.is_none() { Some(tempfile::tempdir().map_err(|error| Error::system(self.name, error))?) } else { None };
-        let home = setting.directory.clone().or_else(|| temporary.as_ref().map(|temporary| temporary.path().to_owned())).unwrap_or_default();
+        let home = setting.directory.clone().ok_or_else(|| Error::system(self.name, "it needs a directory"))?;
         let Self { name, program, protocol, append, .. } = *self;
         let launch = Launch { name, program, protocol, append, home, threads: setting.threads, keys_max: setting.keys_max, value_bytes: setting.value_bytes };
         let server = launch.start()?;
-        Ok(Box::new(Running { server, launch, _temporary: temporary }))
+        Ok(Box::new(Running { server, launch }))
     }
+}
+
+/// The first line of what a program says of its version.
+fn version(program: &str) -> String {
+    let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said).lines().next().unwrap_or("of an unknown version").trim().to_owned()
 }
 
 /// All that is needed to start a server, and to start it again.
@@ -208,7 +221,6 @@ impl Launch {
 struct Running {
     server: Server,
     launch: Launch,
-    _temporary: Option<TempDir>,
 }
 
 impl Instance for Running {
@@ -223,7 +235,7 @@ impl Instance for Running {
     }
 
     fn reopen(self: Box<Self>, shutdown: Shutdown, _threads: u16) -> Result<Reopened, Error> {
-        let Self { mut server, launch, _temporary } = *self;
+        let Self { mut server, launch } = *self;
         if launch.append.is_none() {
             return Err(Error::Missing { system: launch.name.into(), operation: "recovery" });
         }
@@ -245,7 +257,7 @@ impl Instance for Running {
         let start = Instant::now();
         let server = launch.start()?;
         let time = start.elapsed();
-        Ok(Reopened { instance: Box::new(Self { server, launch, _temporary }), time })
+        Ok(Reopened { instance: Box::new(Self { server, launch }), time })
     }
 }
 

@@ -118,6 +118,8 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
         let mut command = program();
         let systems: Vec<&str> = systems.iter().copied().filter(|name| arguments.peers || !name.starts_with("rocksdb")).collect();
         command.args(["lab", "run", "--key", key, "--value-bytes", value_bytes, "--domains", domain, "--directory", directory]);
+        // Other engines' files have pages of 4 KiB on a tmpfs, and so has the store's beside them.
+        command.args((directory == "/dev/shm").then_some("--small-pages"));
         command.args(["--workload"]).args(workload).args(["--keys", &keys.to_string(), "--systems", &systems.join(",")]);
         report(&format!("{}/{place}", arguments.out), &mut command)
     };

@@ -100,7 +100,9 @@ impl Row {
     /// What it is about that no experiment it is judged by had to measure, as in files from before that was there.
     fn unplanned(&self, evidence: &Evidence<'_>) -> String {
         let experiments = self.experiments();
-        let is_planned = |name: &str| experiments.is_empty() || experiments.iter().any(|experiment| evidence.is_planned(experiment, name));
+        // A store or a server on an index has that index measured.
+        let is_planned =
+            |name: &str| experiments.is_empty() || experiments.iter().any(|id| evidence.planned(id).any(|planned| index_of(planned) == index_of(name)));
         let unplanned: Vec<&str> = self.needs.iter().copied().filter(|name| !is_planned(name)).collect();
         if unplanned.is_empty() { String::new() } else { format!(" Not measured in this run: {}.", unplanned.join(", ")) }
     }
@@ -133,7 +135,12 @@ impl Row {
 
 /// Whether there is such a system: by its name, or a store or a server on an index that there is.
 fn is_there(name: &str, systems: &[String]) -> bool {
-    name.rsplit(':').next().is_some_and(|index| systems.iter().any(|system| system == index))
+    systems.iter().any(|system| system == index_of(name))
+}
+
+/// The index of a store or a server, whose name it stands behind; any other name as it is.
+fn index_of(name: &str) -> &str {
+    name.rsplit(':').next().unwrap_or(name)
 }
 
 /// Judges the claims that the plan of `results` names, by what was measured; `systems` are the names of those that there are.

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::claims::{self, Scale};
+use crate::driver::THREADS_MAX;
 use crate::plan::{Access, Case, Experiment, Figure, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Shape, Workload};
 use crate::result::{Results, metric};
 use crate::run::Run;
@@ -111,7 +112,7 @@ pub struct Work {
     #[arg(long, default_value = "1000000", value_delimiter = ',', value_name = "N,...")]
     keys: Vec<u64>,
     /// Operations of each phase. If not given, as many as there are keys; of scans so many that they visit about as many, and at least 100
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     operations: Option<u64>,
     /// Keys: `integer`, or strings of so many bytes. If not given, those that the workload is known by, where all systems take them: 23 for YCSB, 16 for
     /// db_bench, else integers
@@ -121,7 +122,7 @@ pub struct Work {
     #[arg(long, value_name = "BYTES")]
     value_bytes: Option<u32>,
     /// Numbers of threads
-    #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u16).range(1..=i64::from(THREADS_MAX)))]
     threads: Vec<u16>,
     /// Nanoseconds added to every line that is written back; papers use 0 to 600. For times and recovery
     #[arg(long, default_value = "0", value_delimiter = ',', value_name = "NS,...", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]

@@ -35,6 +35,8 @@ const FILLS: RangeInclusive<f64> = 0.1..=1.0;
 const REQUEST: u64 = 64;
 /// The same of an operation whose instructions are counted.
 const INSTRUMENTED: u64 = 50;
+/// Most threads of a phase.
+pub(crate) const THREADS_MAX: u16 = 256;
 /// Longest latency that is told apart from longer ones.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -100,8 +102,8 @@ fn check(case: &Case) -> Result<(), Error> {
     if parameters.value_bytes == 0 {
         return wrong("values of no byte; the least have one, by which it is seen whose they are".into());
     }
-    if parameters.threads == 0 {
-        return wrong("no thread".into());
+    if !(1..=THREADS_MAX).contains(&parameters.threads) {
+        return wrong(format!("{} threads; from 1 to {THREADS_MAX} are possible", parameters.threads));
     }
     if let crate::plan::KeyKind::Bytes(size) = parameters.key
         && size < 8
@@ -120,6 +122,9 @@ fn check(case: &Case) -> Result<(), Error> {
         return wrong(format!("leaves filled to {fill}; from {} to {} is possible", FILLS.start(), FILLS.end()));
     }
     for (at, phase) in workload.phases.iter().enumerate() {
+        if phase.operations == Some(0) {
+            return wrong(format!("phase {} has no operation, and what is told of each would be no number", phase.name));
+        }
         if phase.mix.delete > 0.0 && !is_shared_out(&phase.mix) && operations(phase, parameters) < parameters.keys && at + 1 < workload.phases.len() {
             return wrong(format!("phase {} leaves some keys, nobody knows which, and is not the last", phase.name));
         }
@@ -234,7 +239,7 @@ fn fill(instance: &dyn Instance, load: Load, parameters: &Parameters, keys: Keys
 }
 
 fn phases(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
-    let place = Place::new(&case.parameters.memory, false)?;
+    let place = Place::new(&case.parameters.memory, system.capabilities().needs_files)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
     let (mut measured, mut done) = (Vec::new(), 0);
@@ -628,7 +633,8 @@ fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(
 pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Option<child::Used>, Error> {
     check(case)?;
     // Its pages are then no private memory.
-    let place = Place::new(&case.parameters.memory, system.capabilities().persistent)?;
+    let Capabilities { persistent, needs_files, .. } = system.capabilities();
+    let place = Place::new(&case.parameters.memory, persistent || needs_files)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
     let before = crate::machine::private_bytes();
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;

@@ -242,7 +242,7 @@ pub enum KeyKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Memory {
-    /// Memory without a file; systems that need one take the directory for temporary files.
+    /// Memory without a file; systems that need files have them on `/dev/shm`.
     Anonymous,
     /// Files in this directory.
     Directory(std::path::PathBuf),

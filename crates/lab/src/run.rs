@@ -40,8 +40,8 @@ pub struct Run<'a> {
     pub progress: bool,
 }
 
-/// The version of Everleaf, and the commit that it was built from, if that was known.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("EVERLEAF_COMMIT"));
+/// The version of Everleaf, the commit that it was built from, if that was known, and how it was built, if not as a release without flags.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("EVERLEAF_BUILD"));
 /// The largest area on which memory is measured, in lines: 512 MiB.
 const RAW_LINES_MAX: u64 = 8 << 20;
 /// Share of the keys with which systems are warmed up, and their least number.

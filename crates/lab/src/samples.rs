@@ -47,6 +47,11 @@ impl Samples {
         Spread { median: self.median(), min, max, rounds: self.0.len() }
     }
 
+    /// How many times `other` these are, one by one, as both were pushed in the same rounds: what disturbs a round disturbs both, and is not in their ratio.
+    pub fn by(&self, other: &Self) -> Self {
+        self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect()
+    }
+
     /// The interval that the true median is in with at least [`CONFIDENCE`], whatever the law of the samples: from the k-th least to the k-th largest, with the
     /// largest such k. The median is beyond the k-th if fewer than k of n fall on one side of it, by the binomial law. Of up to eight samples from the least to
     /// the largest, of nine from the second to the eighth. `None` of none.
@@ -91,8 +96,13 @@ impl Rounds {
     }
 
     /// How many times `other` this is, in each round that has both: what disturbs a round disturbs both, and is not in their ratio.
-    pub(crate) fn by(&self, other: &Self) -> Samples {
-        self.0.iter().filter_map(|(round, value)| Some(value / other.0.get(round)?)).collect()
+    pub(crate) fn by(&self, other: &Self) -> Self {
+        self.joined(other, |one, other| one / other)
+    }
+
+    /// What `join` makes of both, such as the larger one, in each round that has both.
+    pub(crate) fn joined(&self, other: &Self, join: impl Fn(f64, f64) -> f64) -> Self {
+        Self(self.0.iter().filter_map(|(round, value)| Some((*round, join(*value, *other.0.get(round)?)))).collect())
     }
 }
 
@@ -114,9 +124,11 @@ mod tests {
     fn ratios_are_of_the_same_round() {
         let slow = Rounds([(0, 110.0), (1, 220.0), (2, 165.0), (3, 160.0), (4, 1.0)].into());
         let fast = Rounds([(0, 100.0), (1, 200.0), (2, 150.0), (3, 160.0), (5, 1.0)].into());
-        assert_eq!(slow.by(&fast), Samples(vec![1.1, 1.1, 1.1, 1.0]));
-        assert_eq!(slow.by(&fast).median(), 1.1);
-        assert!(slow.by(&Rounds::default()).median().is_nan());
+        assert_eq!(slow.by(&fast).samples(), Samples(vec![1.1, 1.1, 1.1, 1.0]));
+        assert_eq!(slow.by(&fast).samples().median(), 1.1);
+        assert!(slow.by(&Rounds::default()).samples().median().is_nan());
+        let [slow, fast] = [[110.0, 220.0, 150.0], [100.0, 200.0, 150.0]].map(|rounds| rounds.into_iter().collect::<Samples>());
+        assert_eq!(slow.by(&fast), Samples(vec![1.1, 1.1, 1.0]));
     }
 
     #[test]

@@ -44,9 +44,6 @@ fn is_floor(name: &str, parameters: &Parameters) -> bool {
     name != FLUSHED_LINE || parameters.domain == Domain::Adr.name() && parameters.write_latency_ns == 0
 }
 
-/// Metrics of which more is better: a ratio of 2 is twice as good then.
-const MORE_IS_BETTER: [&str; 2] = [metric::THROUGHPUT, metric::ENTRIES];
-
 /// What one row shows: a system in a phase under some parameters.
 #[derive(Clone, Copy)]
 struct Group<'a> {
@@ -162,8 +159,7 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
         let spread = group.samples(main).spread();
         // One round tells nothing of how far others would be from it.
         let width = if spread.rounds > 1 { 100.0 * (spread.max - spread.min) / spread.median } else { f64::NAN };
-        let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| group.rounds(main).by(&base.rounds(main)).median());
-        let ratio = if MORE_IS_BETTER.contains(main) { 1.0 / ratio } else { ratio };
+        let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| group.rounds(main).by(&base.rounds(main)).samples().median());
         let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
         let (width, ratio) = (cell(width, format!("{width:.0} %")), cell(ratio, format!("{ratio:.2}")));
         let in_floors = |name: &str, cost: f64| if is_floor(name, &group.first.parameters) { spread.median / cost } else { f64::NAN };

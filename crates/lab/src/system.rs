@@ -69,6 +69,8 @@ pub struct Capabilities {
     pub by_requests: bool,
     /// It is about transactions of the processor, and this one has none.
     pub lacks_transactions: bool,
+    /// It is created in a directory only.
+    pub needs_files: bool,
 }
 
 /// What an instance is created for.
@@ -86,7 +88,7 @@ pub struct Setting {
     pub domain: Domain,
     /// Nanoseconds added to every line written back, for those that can.
     pub write_latency_ns: u64,
-    /// An empty directory of its own, which lives longer than the instance; `None`: memory without a file, for those that can.
+    /// An empty directory of its own, which lives longer than the instance; `None`: memory without a file, for those that do not need any.
     pub directory: Option<PathBuf>,
     /// Whether its files are to lie on pages of 2 MiB, for those that know of such.
     pub huge_pages: bool,

@@ -1,6 +1,7 @@
 //! Every workload, every kind of measurement and every claim, end to end, on few keys; and the driver against systems that lie.
 
 use everleaf_lab::claims::{self, Scale};
+use everleaf_lab::driver::memory_directory;
 use everleaf_lab::plan::{Access, Case, Distribution, Experiment, KeyKind, Load, Measure, Memory, Order, Parameters, Plan, Workload};
 use everleaf_lab::result::{Measurement, Results, Verdict, metric};
 use everleaf_lab::run::Run;
@@ -181,7 +182,8 @@ fn a_plan_says_what_was_done() {
     let names = [format!("store:{index}"), "server:fp".into(), format!("store-snapshots:{index}")];
     assert_eq!(results.header.plan.experiments[0].systems, names);
     assert!(results.measurements.iter().all(|found| names.contains(&found.system)));
-    assert!(results.header.version.starts_with(env!("CARGO_PKG_VERSION")));
+    let version = &results.header.version;
+    assert!(version.starts_with(env!("CARGO_PKG_VERSION")) && version.contains(" debug") == cfg!(debug_assertions), "{version}");
     let counted = run_with(everleaf_lab::systems(), plan(&[], vec![of(Measure::Instructions, "adr"), of(Measure::Instructions, "eadr")]), false).unwrap();
     let cases = &counted.header.plan.experiments[0].cases;
     assert!(cases.len() == 1 && cases[0].parameters.domain == "page-cache", "nothing is written back under valgrind");
@@ -409,6 +411,8 @@ enum Lie {
     Wakes,
     /// Has ended with the lab, by the same signal.
     Ends,
+    /// Tells the truth, and cannot be created but in a directory.
+    Files,
 }
 
 /// Set by [`Lie::Ends`].
@@ -450,6 +454,7 @@ impl System for Map {
             alone: true,
             by_requests: self.lie == Lie::Waits,
             lacks_transactions: false,
+            needs_files: self.lie == Lie::Files,
         }
     }
 
@@ -457,11 +462,13 @@ impl System for Map {
         "none".into()
     }
 
-    fn create(&self, _: &Setting) -> Result<Box<dyn Instance>, Error> {
+    fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
         if self.lie == Lie::Ends {
             STOP.store(true, Ordering::Relaxed);
             return Err(Error::system("map", "it has ended"));
         }
+        let is_in_memory = setting.directory.as_ref().is_some_and(|directory| directory.starts_with(memory_directory()));
+        assert!(is_in_memory || self.lie != Lie::Files, "{:?}", setting.directory);
         Ok(Box::new(MapInstance { map: Mutex::default(), lie: self.lie, lookups: AtomicU64::new(0) }))
     }
 }
@@ -631,7 +638,7 @@ fn what_makes_no_sense_is_an_error() {
         run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["map"], vec![case]), false)
     };
     assert!(case(&|_| {}).is_ok());
-    let wrong: [&dyn Fn(&mut Case); 10] = [
+    let wrong: [&dyn Fn(&mut Case); 12] = [
         // Nothing is left to be looked up.
         &|case| {
             case.workload.phases[1].mix = workload::parse_mix("search=1,delete=1").unwrap();
@@ -641,6 +648,9 @@ fn what_makes_no_sense_is_an_error() {
         &|case| case.parameters.keys = 1 << 40,
         &|case| case.parameters.value_bytes = 0,
         &|case| case.parameters.threads = 0,
+        &|case| case.parameters.threads = 257,
+        // Divisions of leaves by no operation were no number, and the file was not read again.
+        &|case| case.workload.phases[0].operations = Some(0),
         &|case| case.parameters.key = KeyKind::Bytes(7),
         &|case| case.parameters.domain = "pear".into(),
         &|case| case.workload.phases[1].access = Access::Batch(0),
@@ -666,6 +676,16 @@ fn what_makes_no_sense_is_an_error() {
     assert!(at(Memory::Directory(directory.path().to_owned())).is_ok());
     let unknown = run_with(vec![Box::new(Map { lie: Lie::None })], plan(&["pear"], Vec::new()), false);
     assert!(matches!(unknown, Err(Error::Usage(message)) if message.contains("map")));
+}
+
+/// Engines in files were measured in a directory for temporary files, which may be on a disk, beside others in memory, and the results said memory of both.
+#[test]
+fn what_needs_files_has_them_in_memory_if_nothing_else_is_asked_for() {
+    for measure in [Measure::Time, Measure::Space] {
+        let case = Case { workload: workload::find("load").unwrap(), parameters: parameters(measure) };
+        let results = run_with(vec![Box::new(Map { lie: Lie::Files })], plan(&["map"], vec![case]), false).unwrap();
+        assert_eq!(results.measurements.len(), 1);
+    }
 }
 
 /// A warm-up ended the run by what the first round would have left out.

@@ -185,7 +185,19 @@ impl Measured {
 
     /// How many times the other one this is.
     pub(super) fn by(&self, other: &Self) -> Option<Figure> {
-        Figure::of(&self.rounds.by(&other.rounds), self.is_timed || other.is_timed)
+        self.ratio(other).figure()
+    }
+
+    /// The same, of each round.
+    pub(super) fn ratio(&self, other: &Self) -> Self {
+        Self { rounds: self.rounds.by(&other.rounds), is_timed: self.is_timed || other.is_timed }
+    }
+
+    /// The least, or the most, of several in each round, by `f64::min` or `f64::max`. That of their medians would be the one which chance favours most, with an
+    /// interval of that one alone.
+    pub(super) fn extreme(all: impl IntoIterator<Item = Self>, pick: fn(f64, f64) -> f64) -> Option<Figure> {
+        let join = |one: Self, other: Self| Self { rounds: one.rounds.joined(&other.rounds, pick), is_timed: one.is_timed || other.is_timed };
+        all.into_iter().reduce(join)?.figure()
     }
 }
 
@@ -220,8 +232,13 @@ impl Evidence<'_> {
 
     /// Whether a system was to be measured. Files are judged by rules that have come to know of more since they were made.
     pub(super) fn is_planned(&self, experiment: &str, system: &str) -> bool {
-        let experiment = self.0.header.plan.experiments.iter().find(|planned| planned.id == experiment);
-        experiment.is_some_and(|planned| planned.systems.iter().any(|name| name == system))
+        self.planned(experiment).any(|name| name == system)
+    }
+
+    /// The systems that were to be measured in an experiment.
+    pub(super) fn planned(&self, experiment: &str) -> impl Iterator<Item = &str> {
+        let experiment = self.0.header.plan.experiments.iter().find(move |planned| planned.id == experiment);
+        experiment.into_iter().flat_map(|planned| planned.systems.iter().map(String::as_str))
     }
 
     /// Its median.

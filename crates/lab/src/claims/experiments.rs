@@ -420,7 +420,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
         experiment(
             "nv-server",
             "Clients of a server: NV-Store's study",
-            &["server:nv", "redis-memory", "redis-always"],
+            &["server:nv", "redis-everysec", "redis-always"],
             served.into_iter().flatten().collect(),
             Some((Shape::Bars, "system", metric::THROUGHPUT)),
         ),

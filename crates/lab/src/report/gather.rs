@@ -161,7 +161,7 @@ impl<'a> View<'a> {
             let compared = baseline.as_ref().map(|baseline| rounds(&members, baseline, names[0]));
             for system in systems(&members) {
                 let values = names.iter().map(|name| Some(spread(&members, system, name)?.per(factor))).collect::<Option<Vec<_>>>();
-                let ratio = compared.as_ref().and_then(|base| Spread::drawable([rounds(&members, system, names[0]).by(base).median()]));
+                let ratio = compared.as_ref().and_then(|base| Spread::drawable([rounds(&members, system, names[0]).by(base).samples().median()]));
                 let ratio = ratio.map(|ratio| ratio.median);
                 rows.extend(values.map(|values| Row { name: system.into(), kind: kind_of(&members, system), values, ratio }));
             }
@@ -369,7 +369,8 @@ fn numbers<'a>(measurements: &'a [&Measurement], name: &'a str) -> impl Iterator
 /// What a system is: what it says of its durability decides whether it is volatile, and the registry whether it is Everleaf's.
 fn kind_of(measurements: &[&Measurement], system: &str) -> Kind {
     let durability = measurements.iter().find(|measurement| measurement.system == system).map_or("", |measurement| measurement.durability.as_str());
-    if durability == "none" {
+    // A server's version may stand behind it.
+    if durability.split(';').next() == Some("none") {
         Kind::Volatile
     } else if is_everleaf(system) {
         Kind::Everleaf
@@ -440,25 +441,34 @@ mod tests {
         }
     }
 
+    /// A measurement by the system `x`.
+    fn measurement(durability: &str, metrics: &str) -> Measurement {
+        let text = format!(
+            r#"{{"experiment":"","system":"x","durability":"{durability}","leaf_bytes":null,"workload":"","phase":"","parameters":{{"keys":1,"key":"integer",
+            "value_bytes":8,"threads":1,"write_latency_ns":0,"domain":"adr","memory":"anonymous","scan_length":1,"measure":"time"}},"round":0,
+            "metrics":{{{metrics}}}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
     #[test]
     fn axes_are_in_words() {
-        let measurement = |name: &str, unit: &str| {
-            let text = format!(
-                r#"{{"experiment":"","system":"","durability":"","leaf_bytes":null,"workload":"","phase":"","parameters":{{"keys":1,"key":"integer",
-                "value_bytes":8,"threads":1,"write_latency_ns":0,"domain":"adr","memory":"anonymous","scan_length":1,"measure":"time"}},"round":0,
-                "metrics":{{"{name}":{{"value":0.25,"unit":"{unit}"}}}}}}"#
-            );
-            serde_json::from_str::<Measurement>(&text).unwrap()
-        };
         for (name, unit, words) in [
             (metric::P99, "ns", "latency, 99th percentile, ns (less is better)"),
             (metric::MEAN, "ns", "mean time, nanoseconds an operation (less is better)"),
             (metric::SPLIT_SHARE, "x", "time spent in inserts that divide a leaf, %"),
             (metric::MEDIA_AMPLIFICATION, "x", "media amplification, times"),
         ] {
-            let of = measurement(name, unit);
+            let of = measurement("", &format!(r#""{name}":{{"value":0.25,"unit":"{unit}"}}"#));
             assert_eq!(View::new(&[&of], "system").axis(name).0, words);
         }
+    }
+
+    #[test]
+    fn who_promises_nothing_is_volatile_whatever_its_version() {
+        let kind = |durability: &str| kind_of(&[&measurement(durability, "")], "x");
+        assert!(kind("none") == Kind::Volatile && kind("none; Redis server v=8") == Kind::Volatile);
+        assert!(kind("each write; Redis server v=8") == Kind::Peer);
     }
 
     #[test]

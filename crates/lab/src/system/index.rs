@@ -113,6 +113,7 @@ impl System for Index {
             alone: true,
             by_requests: false,
             lacks_transactions: is_about_transactions(self.name) && !htm::is_available(),
+            needs_files: false,
         }
     }
 

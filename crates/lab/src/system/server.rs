@@ -48,6 +48,7 @@ impl System for Servers {
             alone: false,
             by_requests: true,
             lacks_transactions: false,
+            needs_files: false,
         }
     }
 

@@ -43,6 +43,7 @@ impl System for Stores {
             alone: false,
             by_requests: false,
             lacks_transactions: false,
+            needs_files: false,
         }
     }
 
