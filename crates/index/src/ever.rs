@@ -39,13 +39,13 @@
 //!    keys from N: the records are not freed before this step is over, since the epoch is pinned from before step 3.
 //! 5. let go. An entry that belongs in X is inserted now, over what has moved at most after step 2 is durable.
 //!
-//! *Merge* of X into the next leaf N, latched, under one node of the router (see `are_worth_merging`):
+//! *Merge* of X into the next leaf N, under one node of the router (see `are_worth_merging`). It begins to append to both leaves and to the node:
 //! 1. write the entries of X into vacant slots of N, flush, fence. Their keys are below the low of N: they count there for nothing. A crash leaves some of
 //!    them, which must not be there when N reaches down again, by then with other entries: whoever reads the leaf next clears them (invariant 4).
 //! 2. the directory entry of N: state := the generation of N, or that of X + 1 if that is higher; low := that of X; flush, fence: the commit point, which is
 //!    the low. Before: X and N as they were. After: N stands for the range of both, since X, with an equal low, has the lower generation.
 //! 3. the state of X := 0, flush, fence. X, which was as good as dead before, must be dead before its place is used again, and before N is.
-//! 4. fingerprints of N; the router; the latch of X says obsolete for ever, or until the leaf is used again. Volatile.
+//! 4. fingerprints of N; the router; the latch of X says obsolete for ever, or until the leaf is used again. Volatile, and under the latches.
 //!
 //! *Leaves are moved*, so that extents become free (`relocate.rs`, `directory.rs`).
 //!
@@ -394,8 +394,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Most attempts are not worth it, and need not latch anything to learn that.
         let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
         if is_sparse && beside.is_none_or(is_worth_it) {
-            // Somebody in the way is no reason to wait.
-            let _ = self.merge(key);
+            self.merge_sparse(key, left);
         }
         Ok(Ok(Some(old)))
     }

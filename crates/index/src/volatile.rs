@@ -254,7 +254,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
             let [left, right] = [self.leaf(numbers[0])?, self.leaf(numbers[1])?];
             Ok::<_, Restart>((left, left.latch.try_lock()?, right, right.latch.try_lock()?))
         })();
-        let Ok((left, _left_lock, right, right_lock)) = attempt else {
+        let Ok((left, left_lock, right, right_lock)) = attempt else {
             pair.release();
             return Err(Restart);
         };
@@ -273,8 +273,10 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         };
         entries.extend(upper);
         left.fill(skip, &entries);
-        pair.join(numbers[0]);
-        right_lock.release_obsolete();
+        pair.join(numbers[0], || {
+            right_lock.release_obsolete();
+            drop(left_lock);
+        });
         self.leaf_count.add(-1);
         schedule::drain();
         self.numbers.give(numbers[1] as u32);

@@ -3,7 +3,7 @@
 //!
 //! What is left are stores to DRAM under the latches of a leaf and of nodes of the router, in which nothing is stored to the pool, flushed or fenced.
 //!
-//! Where writers wait for a device, nor do readers wait for updates and removals, alone or in batches; only for leaves that merge.
+//! Where writers wait for a device, nor do readers wait for updates and removals, alone or in batches. Nor do they wait for leaves that merge, anywhere.
 
 use everleaf_conformance::Class;
 use everleaf_index::{Direction, Listed, OrderedIndex, Write, registry};
@@ -175,6 +175,40 @@ fn look_on_changes<K: Class + ?Sized>() {
     onlooker.index.check().unwrap();
     println!("changes of {} keys: looks {looks:?}", K::NAME);
     assert!(looks.iter().all(|looks| *looks >= 3), "{looks:?}");
+}
+
+/// Removes all keys in their order on a medium that waits for a device, so that leaves merge.
+fn look_on_merges<K: Class + ?Sized>(name: &str, keys: u32) {
+    let memory = Memory::new(SIZE_MAX).unwrap();
+    let life = Crash::new(&memory).live(CrashOptions { awaits_device: true, ..CrashOptions::default() });
+    life.unwatch();
+    let pool = Pool::create_in(Arc::clone(&memory), life.medium(), options()).unwrap();
+    let onlooker = Onlooker::<K>::of(name, &pool);
+    let all: Vec<_> = (1..=keys).map(|number| (K::numbered(number), K::value(&pool, K::numbered(number).borrow(), number.into()).unwrap())).collect();
+    all.iter().for_each(|(key, value)| assert_eq!(onlooker.index.insert(key.borrow(), *value).unwrap(), None));
+    onlooker.there.lock().unwrap().clone_from(&all);
+    let (mut merges, mut looks) = (0, 0);
+    for (key, value) in &all {
+        let leaves = onlooker.index.stats().leaves;
+        let looked = onlooker.watch(vec![(key.clone(), [Some(*value), None])], |index| assert!(index.remove(key.borrow()).unwrap().is_some()));
+        if onlooker.index.stats().leaves < leaves {
+            merges += 1;
+            looks += looked;
+        }
+    }
+    onlooker.index.check().unwrap();
+    println!("{name}, {} keys: {looks} looks in {merges} merges", K::NAME);
+    assert!(merges >= 3 && looks > merges * 4 && onlooker.index.stats().leaves == 1, "{looks} looks in {merges} merges");
+}
+
+#[test]
+fn readers_of_ever_do_not_wait_for_merges() {
+    if schedule::IS_BUILT_IN {
+        look_on_merges::<u64>("ever-64", 40);
+        look_on_merges::<[u8]>("ever-64", 40);
+        look_on_merges::<u64>("ever", 400);
+        look_on_merges::<[u8]>("ever", 400);
+    }
 }
 
 #[test]

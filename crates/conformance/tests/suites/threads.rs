@@ -228,6 +228,7 @@ fn values() -> Narrowed<Index<u64>> {
 type File = (&'static str, &'static str);
 const TREE: File = ("index/src/selective.rs", include_str!("../../../index/src/selective.rs"));
 const STRUCTURE: File = ("index/src/ever/structure.rs", include_str!("../../../index/src/ever/structure.rs"));
+const SIBLINGS: File = ("index/src/selective/router/siblings.rs", include_str!("../../../index/src/selective/router/siblings.rs"));
 
 /// Leaves out what stands in the line that holds `code`, the first after `function`.
 fn omission(slip: Slip, (file, source): File, function: &str, code: &str) -> Option<Omission> {
@@ -274,12 +275,15 @@ fn a_writer_without_the_lock_is_noticed() {
     assert_noticed(without(Slip::Lock, "fn seek(", "lock: latch.lock_from", 1), &rules);
 }
 
-/// A reader has found a leaf of Ever, and its split takes away the fingerprints of what has moved, while others may write there.
+/// A reader has found a leaf of Ever, and its split takes away the fingerprints of what has moved, while others may write there; or its merge adds those of
+/// keys that lie below its range, or leads others elsewhere.
 #[test]
-fn a_split_that_does_not_lock_for_its_last_step_is_noticed() {
-    let omission = omission(Slip::Lock, STRUCTURE, "fn divide(", "appending.lock()");
-    let options = Options { schedules: 20_000, seed: 0x5eed, crash_every: 0, omission, workers: 1, ..Options::default() };
-    assert!(run(Index::<u64>::named("ever-64"), options, |_| {}).violation.is_some(), "the defect is noticed");
+fn what_does_not_lock_for_its_last_step_is_noticed() {
+    for (file, function) in [(STRUCTURE, "fn divide("), (STRUCTURE, "fn merge("), (SIBLINGS, "fn lock(")] {
+        let omission = omission(Slip::Lock, file, function, "appending.lock()");
+        let options = Options { schedules: 20_000, seed: 0x5eed, crash_every: 0, omission, workers: 1, ..Options::default() };
+        assert!(run(Index::<u64>::named("ever-64"), options, |_| {}).violation.is_some(), "{}, {function}: the defect is noticed", file.0);
+    }
 }
 
 /// The checker itself: without a defect, nothing of this kind is found on the same schedules.

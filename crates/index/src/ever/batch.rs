@@ -308,7 +308,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     self.hide(*number, descriptor, change, *slot);
                     added -= 1;
                     if is_getting_sparse(left, Leaf::<LINES>::MERGED) {
-                        sparse.push(*key);
+                        sparse.push((*key, left));
                     }
                 }
             }
@@ -316,9 +316,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         writes.clear();
         *held = Leaves::default();
         self.known.keys.add(added);
-        for key in sparse {
-            // Somebody in the way is no reason to wait.
-            let _ = self.merge(key);
-        }
+        sparse.into_iter().for_each(|(key, left)| self.merge_sparse(key, left));
     }
 }

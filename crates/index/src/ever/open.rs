@@ -191,7 +191,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             if found.below != 0 || found.beyond != 0 && !K::WHOLE {
                 return Err(corrupt(off, "a leaf with a key that belongs to another, and must not be there"));
             }
-            self.sort(leaf, occupied, fences, &mut placed)?;
+            self.sort(leaf, occupied, fences.skip(), &mut placed)?;
             let mut previous = None;
             for Placed { entry, .. } in &placed {
                 let key = leaf::read::<K, M>(&self.pool, entry)?;

@@ -154,9 +154,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 Ok(())
             }
             None => {
-                let fences = self.router.fences(&route)?;
-                let outcome = self.sort(leaf, descriptor.occupied::<LINES>(wide), &fences, sorted);
-                if !K::WHOLE && outcome.is_ok() {
+                // Of integers nothing is left out.
+                let fences = if K::WHOLE { None } else { Some(self.router.fences(&route)?) };
+                let outcome = self.sort(leaf, descriptor.occupied::<LINES>(wide), fences.as_ref().map_or(0, Fences::skip), sorted);
+                if let Some(fences) = fences.filter(|_| outcome.is_ok()) {
                     self.teach(route.leaf, descriptor, version, &fences, sorted);
                 }
                 T::take(sorted, found);

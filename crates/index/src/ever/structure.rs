@@ -4,16 +4,19 @@ use super::directory::{Dead, Directory, Number};
 use super::leaf::{Built, Descriptor, Leaf, Place, SLOTS_MAX, Slot};
 use super::order::{ByHeads, Frame, Sorted, lost};
 use super::{Ever, Reached};
-use crate::latch::{Appending, Change, Locked, Restart};
+use crate::latch::{Appending, Change, Restart};
 use crate::record::Record;
 use crate::selective::leaf::{self, Placed, each};
 use crate::selective::router::{Fences, Neighbours, Route, Router};
 use crate::selective::structure::are_worth_merging;
 use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::{self, RANKED, Wide};
-use everleaf_pmem::{Durable, Medium, Pm, probe};
+use everleaf_pmem::{Durable, Medium, Pm, probe, schedule};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
+
+/// How often a merge is tried that nobody will try later.
+const PATIENCE: usize = 1000;
 
 /// Which entries of a leaf go to a new one.
 struct Halves<K: Key + ?Sized> {
@@ -41,9 +44,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         each(slots).filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), skip));
     }
 
-    /// Puts slots of a leaf of this range in the order of their keys.
-    pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, fences: &Fences<K>, placed: &mut Vec<Placed>) -> Result<(), Error> {
-        let skip = fences.skip();
+    /// Puts slots of a leaf in the order of their keys, whose range shares `skip` bytes.
+    pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, skip: usize, placed: &mut Vec<Placed>) -> Result<(), Error> {
         if !K::WHOLE {
             // The keys are in the records: all are asked for at once.
             self.prefetch_heads(leaf, slots, skip);
@@ -81,7 +83,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 orders.frame(number)
             }
             None => {
-                self.sort(leaf, occupied, &fences, &mut placed)?;
+                self.sort(leaf, occupied, fences.skip(), &mut placed)?;
                 None
             }
         };
@@ -195,8 +197,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.directory.entry(&self.pool, right.number).commit(&self.pool, word, 1);
         // Step 3.
         let _pinned = (!K::WHOLE).then(|| self.pool.pin());
-        let lock = appending.lock();
-        self.router.split(way.leaf, way.leaf, low.borrow(), separator.borrow(), right.number);
+        // Readers of the leaf do not wait for who merges two others under its node.
+        let (mut appending, mut lock) = (Some(appending), None);
+        let mut lock_leaf = || lock = appending.take().map(|appending| appending.lock());
+        self.router.split_behind(&mut lock_leaf, way.leaf, way.leaf, low.borrow(), separator.borrow(), right.number);
+        let lock = lock.expect("the router has begun");
         descriptor.clear(moved);
         if let Some(Heads { by_slot, left: Some(frame), .. }) = &heads {
             orders.set(way.leaf, *frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
@@ -230,51 +235,69 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.leaf(beside.leaf).ok().map(|(_, descriptor)| descriptor)
     }
 
-    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way. Nothing is owed: a later
-    /// removal tries again.
+    /// Merges the leaf of a key that was removed, in which so many entries are left, with a neighbour, if that is worth it. Somebody in the way is no reason to
+    /// wait, as a later removal tries again; but where nothing is left, there is none.
     #[cold]
+    pub(super) fn merge_sparse(&self, key: &K, left: usize) {
+        for _ in 0..if left == 0 { PATIENCE } else { 1 } {
+            if self.merge(key).is_ok() {
+                return;
+            }
+            schedule::rest();
+        }
+    }
+
+    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way.
     pub(super) fn merge(&self, key: &K) -> Result<(), Restart> {
         let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
         let [left, right] = pair.leaves();
-        let locks = self.hold(left).and_then(|lock| match self.hold(right) {
-            Ok(other) => Ok([lock, other]),
+        let held = self.hold(left).and_then(|one| match self.hold(right) {
+            Ok(other) => Ok([one, other]),
             Err(Restart) => {
-                lock.release_unchanged();
+                one.release_unchanged();
                 Err(Restart)
             }
         });
-        let Ok([lock_of_left, lock_of_right]) = locks else {
+        let Ok(held) = held else {
             pair.release();
             // For next time.
             self.wake(left);
             return Err(self.wake(right));
         };
-        if self.join([left, right]).is_none() {
+        let Some(moved) = self.join([left, right]) else {
             // Not worth it: nothing has changed.
-            lock_of_left.release_unchanged();
-            lock_of_right.release_unchanged();
+            held.into_iter().for_each(Appending::release_unchanged);
             pair.release();
             return Ok(());
-        }
+        };
         // Step 4.
-        pair.join(right);
-        lock_of_left.release_obsolete();
-        drop(lock_of_right);
+        let [lock_of_left, lock_of_right] = held.map(|appending| appending.lock());
+        if let Ok((_, descriptor)) = self.leaf(right) {
+            moved.into_iter().for_each(|(slot, fingerprint)| descriptor.set(slot, fingerprint));
+        }
+        // They are of a range that began further up.
+        self.known.orders.forget(right);
+        pair.join(right, || {
+            lock_of_left.release_obsolete();
+            drop(lock_of_right);
+        });
         self.directory.give_back([left], true);
         self.leaves.add(-1);
         Ok(())
     }
 
-    /// Latches a leaf, if nobody is in the way.
-    fn hold(&self, number: Number) -> Result<Locked<'_>, Restart> {
-        self.leaf(number)?.1.latch().try_lock()
+    /// Begins to append to a leaf, if nobody is in the way.
+    fn hold(&self, number: Number) -> Result<Appending<'_>, Restart> {
+        let latch = self.leaf(number)?.1.latch();
+        latch.append_from(latch.try_read()?)
     }
 
-    /// Lets one of two leaves, which are latched, take over what is in the other; `None`, and nothing, if that is not worth it.
-    fn join(&self, [left, right]: [Number; 2]) -> Option<()> {
+    /// Lets one of two leaves, to which nobody else writes, take over what is in the other, for all but those who read meanwhile; the slots and fingerprints of
+    /// what has moved. `None`, and nothing, if that is not worth it.
+    fn join(&self, [left, right]: [Number; 2]) -> Option<Vec<(usize, u8)>> {
         let wide = Wide::get();
         let [(from, moved), (into, descriptor)] = [self.leaf(left).ok()?, self.leaf(right).ok()?];
-        let (number, moved) = (right, moved.occupied::<LINES>(wide));
+        let moved = moved.occupied::<LINES>(wide);
         let counts = [moved, descriptor.occupied::<LINES>(wide)].map(|slots| slots.count_ones() as usize);
         if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::MERGED) {
             return None;
@@ -306,12 +329,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Ok((_, Some((fence, _)))) = fence {
             self.pool.retire(fence, &self.pool.pin());
         }
-        for (slot, fingerprint) in fingerprints {
-            descriptor.set(slot, fingerprint);
-        }
-        // They are of a range that began further up.
-        self.known.orders.forget(number);
-        Some(())
+        Some(fingerprints)
     }
 }
 

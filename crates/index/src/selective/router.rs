@@ -209,16 +209,16 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     fn check(&self, visit: &mut dyn FnMut(&Fences<K>, u64)) -> Result<(), &'static str>;
 }
 
-/// Two neighbouring leaves under a lock. See [`Router::neighbours`].
+/// Two neighbouring leaves that keep their places. See [`Router::neighbours`].
 pub trait Neighbours<K: Key + ?Sized> {
     /// The two leaves.
     fn leaves(&self) -> [u64; 2];
-    /// The leaf before the two, if it is under the same lock; it must not be looked for in another way.
+    /// The leaf before the two, if it keeps its place likewise; it must not be looked for in another way.
     fn before(&self) -> Option<u64>;
     /// Their ranges.
     fn fences(&self) -> [Fences<K>; 2];
-    /// Puts `leaf` in the place of both.
-    fn join(self, leaf: u64);
+    /// Puts `leaf` in the place of both. Whoever looks for it finds it when `release` is called, which lets go of the latches of both.
+    fn join(self, leaf: u64, release: impl FnOnce());
     /// Changes nothing.
     fn release(self);
 }
@@ -257,7 +257,7 @@ mod tests {
                 let [left, right] = pair.fences();
                 assert_eq!(left.high.as_ref(), Some(&right.low));
                 assert_eq!(pair.leaves(), [&left.low, &right.low].map(|low| *model.get::<K::Owned>(low).unwrap()));
-                pair.join(next);
+                pair.join(next, || ());
                 model.remove::<K::Owned>(&right.low);
                 model.insert(left.low, next);
                 next += 1;

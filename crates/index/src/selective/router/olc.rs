@@ -14,7 +14,7 @@ mod change;
 mod shortcut;
 
 use super::node::{Entry, Node, Separators, Shape};
-use super::siblings::{Join, Siblings};
+use super::siblings::{Hold, Join, Siblings};
 use super::{Fences, GROUP, Route, Router, Target, Way};
 use crate::latch::{Latch, Restart};
 use crate::scan::bound_behind;
@@ -29,6 +29,9 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// How often it is tried again at once to change a node.
+const SPINS: u32 = 64;
 
 /// See the module documentation.
 pub struct Olc<K: ?Sized, const FANOUT: usize> {
@@ -96,6 +99,16 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     pub(crate) fn without_shortcuts(mut self) -> Self {
         self.shortcuts.refuse();
         self
+    }
+
+    /// [`Router::split`], which calls `begin` when nobody is in the way any more.
+    pub(crate) fn split_behind(&self, begin: &mut dyn FnMut(), old: u64, left: u64, low: &K, separator: &K, right: u64) {
+        let mut attempts = 0;
+        while self.try_insert(begin, old, left, low, separator, right).is_err() {
+            attempts += 1;
+            // Who merges two leaves holds their node for some fences.
+            if attempts < SPINS { schedule::spin() } else { schedule::rest() }
+        }
     }
 
     /// A node by a number that may be out of date.
@@ -360,9 +373,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     }
 
     fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) {
-        while self.try_insert(old, left, low, separator, right).is_err() {
-            schedule::spin();
-        }
+        self.split_behind(&mut || (), old, left, low, separator, right);
     }
 
     fn replace(&self, old: u64, leaf: u64, low: &K) {
@@ -379,17 +390,21 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     }
 
     fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
-        let route = self.find(Target::At(key))?;
-        let node = self.node(route.node);
-        let lock = node.latch().lock_from(route.version)?;
-        let count = node.shape().count;
-        if count < 2 {
-            lock.release_unchanged();
-            // A leaf alone under its node has a neighbour once the node has been merged.
-            self.tidy(key);
-            return Ok(None);
+        // A leaf alone under its node has a neighbour once the node has been merged.
+        for is_tidy in [false, true] {
+            let route = self.find(Target::At(key))?;
+            let node = self.node(route.node);
+            let hold = Hold::Appending(node.latch().append_from(route.version)?);
+            let count = node.shape().count;
+            if count >= 2 {
+                return Ok(Some(Siblings::new(self, &self.separators, node, hold, route.slot.min(count - 2))));
+            }
+            hold.release_unchanged();
+            if !is_tidy {
+                self.tidy(key);
+            }
         }
-        Ok(Some(Siblings::new(self, &self.separators, node, lock, route.slot.min(count - 2))))
+        Ok(None)
     }
 
     fn depth(&self) -> u32 {
@@ -449,7 +464,7 @@ mod tests {
             }
         } else if let Ok(Some(pair)) = router.neighbours(&key) {
             let [left, _] = pair.leaves();
-            pair.join(left);
+            pair.join(left, || ());
         }
     }
 

@@ -32,7 +32,7 @@
 //! says so: leaves that had no neighbour under their parent have one then.
 
 use super::node::{Entry, Node, Separators};
-use super::siblings::{Join, Siblings};
+use super::siblings::{Hold, Join, Siblings};
 use super::{Fences, Route, Router, Target, Way};
 use crate::arena::Arena;
 use crate::counter::Counter;
@@ -353,7 +353,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
             lock.release_unchanged();
             return Ok(None);
         }
-        Ok(Some(Siblings::new(self, &self.separators, node, lock, route.slot.min(count - 2))))
+        Ok(Some(Siblings::new(self, &self.separators, node, Hold::Locked(lock), route.slot.min(count - 2))))
     }
 
     fn rebuilds(&self) -> Rebuilds {
@@ -507,7 +507,7 @@ mod tests {
             for key in 0..1000 {
                 if let Some(pair) = router.neighbours(&key).unwrap() {
                     let [left, _] = pair.leaves();
-                    pair.join(left);
+                    pair.join(left, || ());
                 }
             }
             if leaves(&router).len() == 1 {

@@ -1,9 +1,9 @@
-//! Two neighbouring leaves under a locked node of any router.
+//! Two neighbouring leaves under a node of any router to which nobody else writes.
 
 use super::node::{Node, Separators};
 use super::{Fences, Neighbours};
 use crate::Key;
-use crate::latch::Locked;
+use crate::latch::{Appending, Locked};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,22 +12,46 @@ pub struct Siblings<'a, K: Key + ?Sized, const FANOUT: usize> {
     router: &'a dyn Join<K>,
     separators: &'a Separators<K>,
     node: &'a Node<FANOUT>,
-    lock: Locked<'a>,
+    hold: Hold<'a>,
     /// Of the first leaf.
     slot: usize,
 }
 
+/// What keeps others from writing to a node.
+pub(super) enum Hold<'a> {
+    /// Readers wait.
+    Locked(Locked<'a>),
+    /// They do not, until the leaves join: what comes before takes fences.
+    Appending(Appending<'a>),
+}
+
+impl<'a> Hold<'a> {
+    fn lock(self) -> Locked<'a> {
+        match self {
+            Self::Locked(lock) => lock,
+            Self::Appending(appending) => appending.lock(),
+        }
+    }
+
+    pub(super) fn release_unchanged(self) {
+        match self {
+            Self::Locked(lock) => lock.release_unchanged(),
+            Self::Appending(appending) => appending.release_unchanged(),
+        }
+    }
+}
+
 /// What a router does when two leaves have become one.
 pub(super) trait Join<K: ?Sized> {
-    /// The range of the one begins at `low`. Nothing is locked. `left` is how many entries the node above has.
+    /// The range of the one begins at `low`. Nothing is held, nor are the leaves. `left` is how many entries the node above has.
     fn joined(&self, low: &K, left: usize);
 }
 
 impl<'a, K: Key + ?Sized, const FANOUT: usize> Siblings<'a, K, FANOUT> {
-    pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, lock: Locked<'a>, slot: usize) -> Self {
+    pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, hold: Hold<'a>, slot: usize) -> Self {
         // Joining comes behind a fence.
         node.approach_behind(slot);
-        Self { router, separators, node, lock, slot }
+        Self { router, separators, node, hold, slot }
     }
 }
 
@@ -45,16 +69,18 @@ impl<K: Key + ?Sized, const FANOUT: usize> Neighbours<K> for Siblings<'_, K, FAN
         [self.slot, self.slot + 1].map(|slot| self.separators.fences_at(self.node, shape, slot))
     }
 
-    fn join(self, leaf: u64) {
+    fn join(self, leaf: u64, release: impl FnOnce()) {
+        let lock = self.hold.lock();
         let low = self.separators.low(self.node, self.slot);
         self.node.children[self.slot].store(leaf, Relaxed);
         self.separators.remove_at(self.node, self.slot + 1);
         let left = self.node.shape().count;
-        drop(self.lock);
+        drop(lock);
+        release();
         self.router.joined(low.borrow(), left);
     }
 
     fn release(self) {
-        self.lock.release_unchanged();
+        self.hold.release_unchanged();
     }
 }

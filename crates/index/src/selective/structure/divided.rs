@@ -64,7 +64,7 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
 
     #[cold]
     fn remove_last<'a, R: Router<K>, M: Medium>(tree: &'a Selective<K, L, R, M>, key: &K, held: Held<'a, L>) -> Result<(), Held<'a, L>> {
-        let Ok(Some(pair)) = tree.neighbours(key) else { return Err(held) };
+        let Ok(Some(pair)) = tree.router.neighbours(key) else { return Err(held) };
         let leaves = pair.leaves();
         let is_first = leaves[0] == held.off;
         let Ok(kept) = tree.try_hold(leaves[usize::from(is_first)]) else {
@@ -81,7 +81,7 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
 
     #[cold]
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
-        let Some(pair) = tree.neighbours(key)? else { return Ok(()) };
+        let Some(pair) = tree.router.neighbours(key)? else { return Ok(()) };
         let Ok([left, right]) = tree.hold_both(pair.leaves()) else {
             pair.release();
             return Err(Restart);
@@ -142,12 +142,6 @@ fn middle<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &[Entry]) -> Result<O
 }
 
 impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
-    /// See [`Router::neighbours`]. A leaf alone under its node may have a neighbour the second time, since the router then merges the node with another if it
-    /// can.
-    fn neighbours(&self, key: &K) -> Result<Option<R::Neighbours<'_>>, Restart> {
-        self.router.neighbours(key)?.map_or_else(|| self.router.neighbours(key), |pair| Ok(Some(pair)))
-    }
-
     /// Takes one of two neighbours, whose entries nobody wants any more, out of the list; `before` is what links it if that is not the other. Gives it back if
     /// it is damaged, or not linked there, which whoever splits or opens this will report.
     fn unlink<'a>(&self, pair: R::Neighbours<'_>, before: Option<(Before<'_>, &Word)>, gone: Held<'a, L>, kept: Held<'_, L>) -> Result<(), Held<'a, L>> {
@@ -163,11 +157,13 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
         self.pool.store(slot, gone.leaf.next().get(), Release);
         self.pool.persist(slot);
         drop(before);
-        pair.join(kept.off);
-        gone.lock.release_obsolete();
-        drop(kept.lock);
+        let off = gone.off;
+        pair.join(kept.off, || {
+            gone.lock.release_obsolete();
+            drop(kept.lock);
+        });
         self.leaves.add(-1);
-        self.pool.retire(Off::<L>::new(gone.off), &self.pool.pin());
+        self.pool.retire(Off::<L>::new(off), &self.pool.pin());
         Ok(())
     }
 

@@ -98,12 +98,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
         // With a fence: others change the joined leaf as soon as it is unlatched, and are given the retired blocks.
         let joined = tree.pool.link(slot, joined).bytes();
         drop(before);
-        pair.join(joined);
+        let offs = [left.off, right.off];
+        pair.join(joined, || [left, right].into_iter().for_each(|held| held.lock.release_obsolete()));
         let guard = tree.pool.pin();
-        for Held { off, lock, .. } in [left, right] {
-            lock.release_obsolete();
-            tree.pool.retire(Off::<L>::new(off), &guard);
-        }
+        offs.into_iter().for_each(|off| tree.pool.retire(Off::<L>::new(off), &guard));
         tree.leaves.add(-1);
         if let Ok((_, Some((fence, _)))) = fence {
             tree.pool.retire(fence, &guard);

@@ -78,9 +78,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     }
 
     /// One attempt of [`Router::split`]: locks the node above the leaf, splitting full nodes on the way.
-    pub(super) fn try_insert(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) -> Result<(), Restart> {
-        let insert = |node: &Node<FANOUT>, version, slot: usize| {
+    pub(super) fn try_insert(&self, begin: &mut dyn FnMut(), old: u64, left: u64, low: &K, separator: &K, right: u64) -> Result<(), Restart> {
+        let mut insert = |node: &Node<FANOUT>, version, slot: usize| {
             let _lock = node.latch().lock_from(version)?;
+            begin();
             assert_eq!(node.children[slot].load(Relaxed), old, "the leaf is latched, so its entry stands");
             node.children[slot].store(left, Relaxed);
             self.separators.insert_behind(node, slot, separator, right);
