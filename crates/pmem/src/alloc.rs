@@ -194,6 +194,8 @@ impl<M: Medium> Pool<M> {
         if self.needs_recovery() {
             return None;
         }
+        // What is retired is in the way, until nobody can be reading it any more.
+        self.collect();
         snapshot::write(self, &self.alloc.heap, &self.epochs.retired(), |off, length| self.back(off as usize, length).is_ok())
     }
 
