@@ -194,9 +194,21 @@ impl<M: Medium> Pool<M> {
         if self.needs_recovery() {
             return None;
         }
-        // What is retired is in the way, until nobody can be reading it any more.
-        self.collect();
         snapshot::write(self, &self.alloc.heap, &self.epochs.retired(), |off, length| self.back(off as usize, length).is_ok())
+    }
+
+    /// Sees to it that there is space for a snapshot: that of what is retired, if nobody can be reading it any more, or more, as after a compaction. Where
+    /// there cannot be, the pool is recovered when it is opened next.
+    pub(crate) fn make_room_for_snapshot(&self) {
+        if self.needs_recovery() || self.writable().is_err() {
+            return;
+        }
+        self.collect();
+        let heap = &self.alloc.heap;
+        let _growing = schedule::lock(&heap.growing);
+        if let Some(missing) = snapshot::missing(heap, &self.epochs.retired()) {
+            let _ = self.grow(missing);
+        }
     }
 
     /// A block of `size` bytes, in which anything may be.

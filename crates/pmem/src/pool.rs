@@ -385,6 +385,7 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`Error::Io`] and those of [`Pool::writable`]; then the pool counts as not closed, and the next open recovers it.
     pub fn close(&self) -> Result<(), Error> {
+        self.make_room_for_snapshot();
         let mut superblock = schedule::lock(&self.superblock);
         self.writable()?;
         self.state.store(CLOSED, Ordering::Release);

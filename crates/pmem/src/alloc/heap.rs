@@ -220,6 +220,11 @@ impl Heap {
         self.bare.lock().take_from(from)
     }
 
+    /// Number of slabs of the longest run of free ones of a kind.
+    pub(super) fn longest_run(&self) -> u32 {
+        [&self.bare, &self.runs].iter().filter_map(|runs| runs.lock().iter().map(|(_, count)| count).max()).max().unwrap_or(0)
+    }
+
     /// Takes the first run of free slabs from there on that have space: where it begins, and how many they are.
     pub(super) fn take_run(&self, from: u32) -> Option<(u32, u32)> {
         self.runs.lock().take_from(from)

@@ -31,6 +31,8 @@ pub(crate) struct Snapshot {
     pub(crate) crc: u32,
 }
 
+/// No block is smaller, in bytes.
+const BLOCK_MIN: usize = 8;
 const MAGIC: u64 = u64::from_be_bytes(*b"everfre1");
 const PARTLY: u8 = 1;
 const FULL: u8 = 2;
@@ -43,6 +45,37 @@ fn entry(slab: u32, kind: u8, size: u32) -> u64 {
 /// Writes the state of `heap` into free slabs, flushed: the superblock that names it is fenced before it counts, and that fence is behind both. `None` when
 /// there are not enough slabs in a row, or `back` finds no space for them, by offset and length in bytes, or the state is not sound. `retired` blocks are free.
 pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: impl FnOnce(u64, usize) -> bool) -> Option<Snapshot> {
+    let words = describe(heap, retired)?;
+    let length = words.len() * WORD;
+    let (count, first) = longest_free(heap)?;
+    if length > count as usize * heap.slab_size() {
+        return None;
+    }
+    let off = heap.offset(first);
+    if !back(off, length) {
+        return None;
+    }
+    let target = pm.words(Off::<Word>::new(off), words.len())?;
+    for (word, value) in target.iter().zip(&words) {
+        pm.store(word, *value, Ordering::Relaxed);
+    }
+    pm.flush(target);
+    Some(Snapshot { off, length: length as u64, crc: checksum(words.into_iter()) })
+}
+
+/// How many bytes a snapshot needs in a row of free slabs, if there is none so long.
+pub(super) fn missing(heap: &Heap, retired: &[u64]) -> Option<usize> {
+    // A bit for each of the smallest blocks, and two words besides. Most pools have so much, and are not gone through once more.
+    let most = 3 * WORD + heap.slab_count() as usize * (heap.slab_size() / 8 / BLOCK_MIN + 2 * WORD);
+    if heap.longest_run() as usize * heap.slab_size() >= most {
+        return None;
+    }
+    let length = describe(heap, retired)?.len() * WORD;
+    (length > longest_free(heap)?.0 as usize * heap.slab_size()).then_some(length)
+}
+
+/// The words of a snapshot, if the state is sound. `retired` blocks are free.
+fn describe(heap: &Heap, retired: &[u64]) -> Option<Vec<u64>> {
     let mut words = vec![MAGIC, heap.slab_size() as u64, u64::from(heap.slab_count())];
     for (slab, held) in heap.inventory(retired).ok()? {
         match held {
@@ -60,21 +93,7 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: i
             }
         }
     }
-    let length = words.len() * WORD;
-    let (count, first) = longest_free(heap)?;
-    if length > count as usize * heap.slab_size() {
-        return None;
-    }
-    let off = heap.offset(first);
-    if !back(off, length) {
-        return None;
-    }
-    let target = pm.words(Off::<Word>::new(off), words.len())?;
-    for (word, value) in target.iter().zip(&words) {
-        pm.store(word, *value, Ordering::Relaxed);
-    }
-    pm.flush(target);
-    Some(Snapshot { off, length: length as u64, crc: checksum(words.into_iter()) })
+    Some(words)
 }
 
 /// The longest row of free slabs: how many, and the first. A shorter one that is long enough is not looked for. Readers may still be in retired blocks.

@@ -871,3 +871,22 @@ fn the_snapshot_is_not_where_readers_may_be() {
     let pool = reopened(pool, Start::Clean(snapshot));
     assert!(pool.alloc_words(words + 16 * 512).is_ok());
 }
+
+/// A pool that was made as small as what it holds had no room for the allocator's state, and was recovered when it was opened again, though it was closed.
+#[test]
+#[cfg_attr(miri, ignore = "many blocks")]
+fn a_pool_that_is_full_of_blocks_grows_to_be_closed() {
+    let memory = crate::map::Memory::new(40 << 20).unwrap();
+    let options = PoolOptions { size_max: 40 << 20, slab_size: 4096, ..PoolOptions::default() };
+    let pool = Pool::create_in(memory.clone(), crate::Hardware::page_cache(), options.clone()).unwrap();
+    let reopen = || Pool::open_in(memory.clone(), crate::Hardware::page_cache(), options.clone()).unwrap();
+    while pool.alloc.heap.longest_run() > 0 {
+        let _ = pool.seal(pool.alloc_words(4096 / 8 - 16).unwrap()).release();
+    }
+    let size = pool.length();
+    assert!(size < pool.size_max());
+    pool.close().unwrap();
+    drop(pool);
+    let pool = reopen();
+    assert!(!pool.needs_recovery() && pool.length() > size);
+}
