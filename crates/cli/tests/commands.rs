@@ -139,7 +139,7 @@ fn what_is_interrupted_closes_the_pool() {
             let output = process.wait_with_output().expect("it ends");
             assert_eq!(output.status.code(), Some(130), "{command:?} {signal}: {}", String::from_utf8_lossy(&output.stderr));
             let info = String::from_utf8(expect(path, &["info", "--json"], b"", 0)).expect("text");
-            assert!(info.contains("\"clean\""), "{command:?} {signal}: {info}");
+            assert!(info.contains("\"state\":\"closed\""), "{command:?} {signal}: {info}");
         }
     }
 }

@@ -145,7 +145,11 @@ mod tests {
             crash();
             Ok(())
         };
-        compact_as(&path, options(), |_, _| ControlFlow::Continue(crash()), name).unwrap();
+        let watch = |_, _| {
+            crash();
+            ControlFlow::Continue(())
+        };
+        compact_as(&path, options(), watch, name).unwrap();
         let images = images.into_inner();
         assert!(images.len() > 3);
         let is_whole = |path: &Path| {

@@ -130,7 +130,7 @@ pub fn seeds() -> Vec<Seed> {
     use Act::*;
     use How::*;
     use Verb::*;
-    let seed = |name, what, source, how| Seed { name, what, source, how, shows_in_memory: ["m17", "p9", "e6", "t2"].contains(&name) };
+    let seed = |name, what, source, how| Seed { name, what, source, how, shows_in_memory: ["m17", "m30", "p9", "e6", "t2"].contains(&name) };
     vec![
         seed("m1", "no flush of the payload", "B1, B8, B9, B30", At(TREE, ISLE, "pm.|flush(line);", Flush, Drop)),
         seed("m2", "no fence between payload and link", "B24", At(TREE, REPLACED, "self.pool.|fence_all((flush(left)", Fence, Drop)),
