@@ -21,7 +21,7 @@ pub struct Scale(pub u64);
 impl Scale {
     /// Seconds, for trying out.
     pub const TINY: Self = Self(2_000);
-    /// Under half an hour on two cores.
+    /// An hour on two cores, with five rounds.
     pub const DEFAULT: Self = Self(1_000_000);
 }
 
