@@ -648,7 +648,7 @@ fn open<M: Medium>(
     }
     // The device may have the superblock before as the active one, which is the one that is written next, and that may say that the pool was closed. So it gets
     // this one again first, which changes nothing where it has it.
-    let has_device = !backing.is_in_memory();
+    let has_device = survives || !backing.is_in_memory();
     if has_device {
         commit_to_device(pm, backing, &found)?;
     }

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Granularity of [`Classes::of`] in bytes.
-const STEP: usize = 16;
+pub(super) const STEP: usize = 16;
 /// Blocks start at least this far into a slab: its first line is the header.
 pub(super) const FIRST: usize = LINE;
 /// Alignment that blocks get when their size allows.

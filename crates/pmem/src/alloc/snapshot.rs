@@ -15,9 +15,11 @@
 //! A snapshot lies in free slabs, which are free again as soon as it has been read. Its place, length and CRC-32C stand in the superblock. What is not as
 //! described, in any detail, is not believed; the pool is then recovered by reachability.
 
+use super::class::STEP;
 use super::heap::{Found, Heap};
 use crate::word::WORD;
 use crate::{Medium, Off, Pm, Word};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Where the allocator's state lies after a clean shutdown.
@@ -31,8 +33,6 @@ pub(crate) struct Snapshot {
     pub(crate) crc: u32,
 }
 
-/// No block is smaller, in bytes.
-const BLOCK_MIN: usize = 8;
 const MAGIC: u64 = u64::from_be_bytes(*b"everfre1");
 const PARTLY: u8 = 1;
 const FULL: u8 = 2;
@@ -45,9 +45,8 @@ fn entry(slab: u32, kind: u8, size: u32) -> u64 {
 /// Writes the state of `heap` into free slabs, flushed: the superblock that names it is fenced before it counts, and that fence is behind both. `None` when
 /// there are not enough slabs in a row, or `back` finds no space for them, by offset and length in bytes, or the state is not sound. `retired` blocks are free.
 pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: impl FnOnce(u64, usize) -> bool) -> Option<Snapshot> {
-    let words = describe(heap, retired)?;
+    let (words, (count, first)) = describe(heap, retired)?;
     let length = words.len() * WORD;
-    let (count, first) = longest_free(heap)?;
     if length > count as usize * heap.slab_size() {
         return None;
     }
@@ -66,18 +65,25 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: i
 /// How many bytes a snapshot needs in a row of free slabs, if there is none so long.
 pub(super) fn missing(heap: &Heap, retired: &[u64]) -> Option<usize> {
     // A bit for each of the smallest blocks, and two words besides. Most pools have so much, and are not gone through once more.
-    let most = 3 * WORD + heap.slab_count() as usize * (heap.slab_size() / 8 / BLOCK_MIN + 2 * WORD);
+    let most = 3 * WORD + heap.slab_count() as usize * (heap.slab_size() / 8 / STEP + 2 * WORD);
     if heap.longest_run() as usize * heap.slab_size() >= most {
         return None;
     }
-    let length = describe(heap, retired)?.len() * WORD;
-    (length > longest_free(heap)?.0 as usize * heap.slab_size()).then_some(length)
+    let (words, (count, _)) = describe(heap, retired)?;
+    let length = words.len() * WORD;
+    (length > count as usize * heap.slab_size()).then_some(length)
 }
 
-/// The words of a snapshot, if the state is sound. `retired` blocks are free.
-fn describe(heap: &Heap, retired: &[u64]) -> Option<Vec<u64>> {
+/// The words of a snapshot, if the state is sound, and the longest row of free slabs: how many, and the first. `retired` blocks are free in the words; but
+/// readers may still be in them, so they are no place for a snapshot.
+fn describe(heap: &Heap, retired: &[u64]) -> Option<(Vec<u64>, (u32, u32))> {
     let mut words = vec![MAGIC, heap.slab_size() as u64, u64::from(heap.slab_count())];
-    for (slab, held) in heap.inventory(retired).ok()? {
+    let held = heap.inventory(retired).ok()?;
+    let longest = match retired.is_empty() {
+        true => longest_free(heap, &held),
+        false => longest_free(heap, &heap.inventory(&[]).ok()?),
+    };
+    for (slab, held) in held {
         match held {
             Found::Run { count } => words.extend([entry(slab, RUN, 0), u64::from(count)]),
             Found::Blocks { used, .. } if is_unused(&used) => {}
@@ -93,22 +99,22 @@ fn describe(heap: &Heap, retired: &[u64]) -> Option<Vec<u64>> {
             }
         }
     }
-    Some(words)
+    Some((words, longest))
 }
 
-/// The longest row of free slabs: how many, and the first. A shorter one that is long enough is not looked for. Readers may still be in retired blocks.
-fn longest_free(heap: &Heap) -> Option<(u32, u32)> {
+/// The longest row of free slabs. A shorter one that is long enough is not looked for.
+fn longest_free(heap: &Heap, held: &BTreeMap<u32, Found>) -> (u32, u32) {
     let (mut used_until, mut longest) = (1, (0, 0));
-    for (slab, held) in heap.inventory(&[]).ok()? {
+    for (&slab, held) in held {
         let count = match held {
-            Found::Run { count } => count,
-            Found::Blocks { used, .. } if is_unused(&used) => continue,
-            Found::Blocks { class, .. } => heap.classes.get(class).slabs,
+            Found::Run { count } => *count,
+            Found::Blocks { used, .. } if is_unused(used) => continue,
+            Found::Blocks { class, .. } => heap.classes.get(*class).slabs,
         };
         longest = longest.max((slab - used_until, used_until));
         used_until = slab + count;
     }
-    Some(longest.max((heap.slab_count().saturating_sub(used_until), used_until)))
+    longest.max((heap.slab_count().saturating_sub(used_until), used_until))
 }
 
 fn is_unused(used: &[u64]) -> bool {
