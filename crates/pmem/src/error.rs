@@ -142,10 +142,11 @@ pub enum Error {
         /// The count now.
         after: u64,
     },
-    /// The machine went down while the pool was in a domain that does not survive that.
+    /// The machine went down while the pool was in a domain that does not survive that, or its device refused to write.
     #[error(
-        "{path} was in use in domain {domain} when the machine went down, which that domain does not survive, so its content may be torn; restore a backup, or \
-         accept the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`; domain msync survives this",
+        "{path} was in use in domain {domain} when the machine went down or the device refused to write, which that domain does not survive, so its content \
+         may be torn; restore a backup, or accept the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`; domain msync \
+         survives this",
         domain = Domain::PageCache, path = path.display()
     )]
     MachineFailed {
@@ -187,7 +188,7 @@ pub enum Error {
         size_max: usize,
     },
     /// Address space or memory was refused.
-    #[error("the system refuses {wanted} bytes of address space: {source}; open with a smaller --size-max, or raise `ulimit -v`")]
+    #[error("the system does not map {wanted} bytes: {source}; if it is short of address space, open with a smaller --size-max, or raise `ulimit -v`")]
     AddressSpace {
         /// Size wanted, in bytes.
         wanted: usize,

@@ -1,5 +1,6 @@
 //! Files and their names, and who may read and write what takes the place of a file, or holds some of what it holds.
 
+use crate::journal;
 use crate::pool::MAGIC;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
@@ -45,12 +46,12 @@ pub fn has_name(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether there is a file that begins as pools do.
+/// Whether there is a file that begins as pools do, or their journals.
 pub fn is_pool(path: &Path) -> bool {
     let mut begins = [0; 8];
     // What is no file may have the reader wait.
     std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
-        && File::open(path).is_ok_and(|file| file.read_exact_at(&mut begins, 0).is_ok() && u64::from_le_bytes(begins) == MAGIC)
+        && File::open(path).is_ok_and(|file| file.read_exact_at(&mut begins, 0).is_ok() && [MAGIC, journal::MAGIC].contains(&u64::from_le_bytes(begins)))
 }
 
 /// Gives a file another name in its file system, unless something has that.

@@ -64,7 +64,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 #[cfg(test)]
 use std::sync::atomic::AtomicBool;
@@ -73,7 +73,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// "EVERJRNL".
-const MAGIC: u64 = u64::from_le_bytes(*b"EVERJRNL");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EVERJRNL");
 const VERSION: u64 = 1;
 const HEAD_WORDS: usize = 8;
 /// Where the first frame begins, in bytes.
@@ -547,7 +547,12 @@ fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let fill = || {
         file.try_lock()?;
-        files::keep_access(&file, &like.metadata()?)?;
+        let like = like.metadata()?;
+        // As beside a file that alone was mounted into a container.
+        if file.metadata()?.dev() != like.dev() {
+            return Err(io::Error::other("it would not lie in the file system in which the pool lies, so it might be gone when the pool is not"));
+        }
+        files::keep_access(&file, &like)?;
         // So that a frame finds blocks that need not be made first.
         files::write_zeroes(&file, 0, SIZE_MIN)?;
         file.write_all_at(bytemuck::cast_slice(&head.encode()), 0)?;
@@ -729,20 +734,19 @@ fn read_words(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Takes away what is left of the journal of the pool `uuid` at `path`, of which that cannot be made whole. What else lies there, as one that is damaged, gets
-/// another name.
+/// Gives what is left of the journal of the pool at `path`, which cannot be made whole by it, another name: somebody may find the rest.
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(crate) fn put_aside(path: &Path, uuid: u128) -> Result<(), Error> {
+pub(crate) fn put_aside(path: &Path) -> Result<(), Error> {
     let io_error = |source| Error::Io { action: "put aside the journal of", path: path.to_owned(), source };
     for part in paths(path).map_err(io_error)? {
-        if remove(&part, Some(uuid)).is_ok() {
-            continue;
-        }
         let mut aside = part.clone().into_os_string();
         aside.push(".damaged");
-        std::fs::rename(&part, aside).map_err(io_error)?;
+        match std::fs::rename(&part, aside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(io_error(error)),
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ impl Memory {
     /// Touches the first `size` bytes.
     pub(crate) fn populate(&self, size: usize) -> io::Result<()> {
         assert!(size <= self.size);
-        populate(self.base, size)
+        populate(self.base, size, libc::MADV_POPULATE_WRITE)
     }
 }
 
@@ -110,13 +110,13 @@ pub(crate) fn can_populate() -> bool {
     !cfg!(miri) && unsafe { libc::madvise(memory.base.as_ptr().cast(), PAGE, libc::MADV_POPULATE_WRITE) } == 0
 }
 
-/// Has the system find pages for `size` bytes of a mapping, as if each were written to; where it cannot (Linux before 5.14), it does so when they are.
-fn populate(base: NonNull<u8>, size: usize) -> io::Result<()> {
+/// Has the system find pages for `size` bytes of a mapping, as if each were read, or written to; where it cannot (Linux before 5.14), it does so when they are.
+fn populate(base: NonNull<u8>, size: usize, how: i32) -> io::Result<()> {
     if cfg!(miri) {
         return Ok(());
     }
     // SAFETY: whatever the addresses are, what is there keeps its content, and where nothing is the system says so.
-    match unsafe { libc::madvise(base.as_ptr().cast(), size, libc::MADV_POPULATE_WRITE) } {
+    match unsafe { libc::madvise(base.as_ptr().cast(), size, how) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
@@ -389,10 +389,11 @@ impl Mapping {
         unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), count * HUGE_PAGE, libc::MADV_COLLAPSE) == 0 }
     }
 
-    /// Touches the first `size` bytes, which have space.
+    /// Touches the first `size` bytes, which have space. Where there is a device, it would have to write all that seems to be written to.
     pub(crate) fn populate(&self, size: usize) -> io::Result<()> {
         assert!(size <= self.size);
-        populate(self.base, size)
+        let is_written = self.is_tmpfs || self.sharing == Sharing::Direct;
+        populate(self.base, size, if is_written { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ })
     }
 
     /// Keeps from the file whatever is stored from now on, in memory of this process's own; what was stored before may still get there. For when the device has
@@ -414,8 +415,10 @@ impl Mapping {
     fn exchange_for_copy(&self) {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // No more than the file has, which grows no more: the system may count what is private as memory, and what is mapped is as large as a pool may get.
+        let size = self.file_length().map_or(self.size, |length| length.next_multiple_of(PAGE as u64).clamp(PAGE as u64, self.size as u64) as usize);
         // SAFETY: it takes the place of our own mapping at once, and every byte in it is what the file has, which is what was stored there, atomically.
-        let detached = unsafe { mmap(self.base.as_ptr().cast(), self.size, ProtFlags::READ | ProtFlags::WRITE, flags, &self.file, 0) };
+        let detached = unsafe { mmap(self.base.as_ptr().cast(), size, ProtFlags::READ | ProtFlags::WRITE, flags, &self.file, 0) };
         if let Err(error) = detached {
             eprintln!("{}: the device does not write, and the system does not let go of the file ({error}): the end", self.path.display());
             std::process::abort();
@@ -484,10 +487,14 @@ fn aligned_place(size: usize) -> *mut std::ffi::c_void {
 pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;
+    let (mut at, mut piece) = (from, to - from);
     let result = loop {
-        match fallocate(file, FallocateFlags::empty(), from as u64, (to - from) as u64) {
-            Err(Errno::INTR) => {}
-            Err(Errno::OPNOTSUPP) => break extend_with_zeroes(file, from as u64, to as u64),
+        let size = piece.min(to - at);
+        match fallocate(file, FallocateFlags::empty(), at as u64, size as u64) {
+            // A tmpfs takes all of it back when a signal comes: of large pieces none might be done before the next one.
+            Err(Errno::INTR) => piece = (size / 2).max(HUGE_PAGE),
+            Err(Errno::OPNOTSUPP) => break extend_with_zeroes(file, at as u64, to as u64),
+            Ok(()) if at + size < to => at += size,
             result => break result.map_err(io::Error::from),
         }
     };

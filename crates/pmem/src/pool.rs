@@ -392,7 +392,7 @@ impl<M: Medium> Pool<M> {
         let snapshot = self.snapshot();
         self.backing.journal().iter().for_each(|journal| journal.quiesce());
         // Everything must be on the device before the flag that says so: in the page cache, the flag alone might outlive the machine.
-        self.backing.synchronise()?;
+        self.backing.synchronise().inspect_err(|_| condemn(&self.pm, &self.backing))?;
         self.durable()?;
         let closed = Superblock { sequence: superblock.next(), clean: true, snapshot, ..without_journal(&superblock) };
         commit_to_device(&self.pm, &self.backing, &closed)?;
@@ -421,6 +421,7 @@ impl<M: Medium> Pool<M> {
             _ = self.failure.set(error.to_string());
             // First of all nothing more is acknowledged: what is stored from the next line on is lost.
             _ = self.state.compare_exchange(OPEN, FAILED, Ordering::SeqCst, Ordering::Relaxed);
+            condemn(&self.pm, &self.backing);
             self.backing.detach(error);
         })
     }
@@ -627,7 +628,8 @@ fn open<M: Medium>(
     }
     let opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
     if !found.clean {
-        match check_survival(&found, &opened, backing.path()) {
+        // By the domain that it was left in, whatever it is opened in.
+        match check_survival(&found, &identify(&found, backing, found.left_in())?, backing.path()) {
             Err(error) if !options.accept_dirty_shutdown => return Err(error),
             survival => flaws.extend(survival.err()),
         }
@@ -638,9 +640,10 @@ fn open<M: Medium>(
     }
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     let survives = domain.is_some_and(Domain::survives_power_failure);
+    let synchronised = |done: Result<(), Error>| done.inspect_err(|_| condemn(pm, backing));
     if survives {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
-        backing.synchronise()?;
+        synchronised(backing.synchronise())?;
         // And what the device has refused to write, of which only the one who was told knows, lies there as if it had been written.
         if !found.clean {
             backing.drop_cached()?;
@@ -650,13 +653,13 @@ fn open<M: Medium>(
     // this one again first, which changes nothing where it has it.
     let has_device = survives || !backing.is_in_memory();
     if has_device {
-        commit_to_device(pm, backing, &found)?;
+        synchronised(commit_to_device(pm, backing, &found))?;
     }
     // The device has no superblock any more that names another.
     let mut opened = with_journal(&opened, backing, domain)?;
     if opened != found || has_device {
         opened.sequence = found.next();
-        commit_to_device(pm, backing, &opened)?;
+        synchronised(commit_to_device(pm, backing, &opened))?;
     }
     // Not before: the device may have said that the pool is longer.
     backing.trim(opened.size as usize);
@@ -672,6 +675,16 @@ fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Super
     backing.synchronise_header()?;
     header.switch(pm, superblock);
     backing.synchronise_header()
+}
+
+/// Has a pool that relies on the page cache refused by whoever opens it next, as its device has refused to write: the system says so once, and takes what it
+/// has not written for written from then on. What the device has of the header says that the pool is in use; that of the page cache is to say more.
+fn condemn<M: Medium>(pm: &Pm<M>, backing: &Backing) {
+    let header = pm.head::<Header>();
+    let Ok(found) = backing.length().and_then(|length| header.read(backing.path(), length)) else { return };
+    if !backing.is_in_memory() && !found.clean && found.left_in() == Some(Domain::PageCache) {
+        header.commit(pm, &Superblock { sequence: found.next(), boot: header::NO_BOOT, ..found });
+    }
 }
 
 /// Makes a pool; its first superblock. If that fails, there is none.
@@ -800,7 +813,7 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
     backing.synchronise()?;
     if is_given_up {
         // Before the superblock forgets it: what is left would be in the way of a new one.
-        put_aside(mapping.path(), found.uuid)?;
+        put_aside(mapping.path())?;
     }
     let found = header.read(mapping.path(), length)?;
     if found.features_incompatible & JOURNAL != 0 {

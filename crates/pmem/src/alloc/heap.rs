@@ -244,7 +244,8 @@ impl Heap {
             end = start;
         }
         if end < least {
-            runs.give(end, least.min(before) - end);
+            // Whatever space they have.
+            bare.give(end, least.min(before) - end);
             end = least.min(before);
         }
         runs.end_at(end);

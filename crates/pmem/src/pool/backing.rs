@@ -195,8 +195,9 @@ impl Backing {
         }
     }
 
-    /// Makes a file, in which a pool was to be, one that can hold a pool. If it cannot be done, what is there is that pool.
+    /// Makes a file, in which a pool was to be, one that can hold a pool, and has no journal. If it cannot be done, what is there is that pool.
     pub(super) fn abandon(&self) {
+        self.journal().iter().for_each(|journal| journal.remove());
         if let Self::File(mapping) = self {
             let _ = mapping.file().set_len(0);
         }
@@ -214,14 +215,24 @@ impl Backing {
     pub(super) fn expect_nothing_after_header(&self) -> Result<(), Error> {
         let Self::File(mapping) = self else { return Ok(()) };
         let mut bytes = vec![0; 1 << 20];
-        let mut at = size_of::<Header>() as u64;
-        loop {
-            match mapping.file().read_at(&mut bytes, at).map_err(|error| mapping.error("read", error))? {
-                0 => return Ok(()),
-                count if bytes[..count].iter().any(|byte| *byte != 0) => return Err(Error::NotAPool { path: mapping.path().to_owned(), magic: 0 }),
-                count => at += count as u64,
+        let (mut at, length) = (size_of::<Header>() as u64, mapping.file_length()?);
+        // Holes are zeroes, and may be longer than anybody would wait for.
+        while at < length {
+            let hole = mapping.next_hole(at, length)?.unwrap_or(length..length);
+            while at < hole.start {
+                let wanted = bytes.len().min((hole.start - at) as usize);
+                let count = mapping.file().read_at(&mut bytes[..wanted], at).map_err(|error| mapping.error("read", error))?;
+                if bytes[..count].iter().any(|byte| *byte != 0) {
+                    return Err(Error::NotAPool { path: mapping.path().to_owned(), magic: 0 });
+                }
+                if count == 0 {
+                    return Ok(());
+                }
+                at += count as u64;
             }
+            at = hole.end;
         }
+        Ok(())
     }
 
     /// The process that has locked the file, where the system tells which; `None` if nobody has. Only for a pool that is looked at, whose file is not locked:
@@ -235,7 +246,7 @@ impl Backing {
 
     pub(super) fn synchronise(&self) -> Result<(), Error> {
         #[cfg(test)]
-        synchronised::note("file", self);
+        synchronised::note("file", self)?;
         match self {
             Self::Memory(_) => Ok(()),
             Self::File(mapping) => mapping.synchronise(),
@@ -279,7 +290,7 @@ impl Backing {
 
     pub(super) fn synchronise_header(&self) -> Result<(), Error> {
         #[cfg(test)]
-        synchronised::note("header", self);
+        synchronised::note("header", self)?;
         match self {
             Self::Memory(_) => Ok(()),
             Self::File(mapping) => mapping.synchronise_head(size_of::<Header>()),
@@ -289,7 +300,7 @@ impl Backing {
     /// Makes the file's name durable.
     pub(super) fn synchronise_directory(&self) -> Result<(), Error> {
         #[cfg(test)]
-        synchronised::note("directory", self);
+        synchronised::note("directory", self)?;
         let Self::File(mapping) = self else { return Ok(()) };
         files::sync_directory_of(mapping.path()).map_err(|error| mapping.error("synchronise the directory of", error))
     }
@@ -345,7 +356,10 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         return Err(too_short(path, &file, length));
     }
     if length == 0 {
-        map::allocate(&file, 0, size_of::<Header>()).map_err(|_| Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max })?;
+        map::allocate(&file, 0, size_of::<Header>()).map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull => Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max },
+            _ => io_error("allocate space for")(error),
+        })?;
     }
     let missing_max = if mode == Mode::Salvage { length.saturating_mul(MISSING_FACTOR).clamp(MISSING_MIN, MISSING_MAX) } else { 0 };
     let address_space = usize::try_from(length.min(crate::off::SIZE_MAX).max(missing_max)).unwrap_or(usize::MAX).max(options.size_max);
@@ -441,16 +455,30 @@ fn owner_of_lock(file: &File) -> Option<u32> {
 /// What is synchronised, for tests: what of it got to the device without, a test cannot see.
 #[cfg(test)]
 pub(super) mod synchronised {
-    use super::{Backing, FileExt, Header};
-    use std::cell::RefCell;
+    use super::{Backing, Error, FileExt, Header};
+    use std::cell::{Cell, RefCell};
 
-    thread_local!(static NOTES: RefCell<Vec<(&'static str, Vec<u8>)>> = const { RefCell::new(Vec::new()) });
+    thread_local! {
+        static NOTES: RefCell<Vec<(&'static str, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+        static FAILS: Cell<Option<usize>> = const { Cell::new(None) };
+    }
 
-    pub(super) fn note(what: &'static str, backing: &Backing) {
-        let Backing::File(mapping) = backing else { return };
+    pub(super) fn note(what: &'static str, backing: &Backing) -> Result<(), Error> {
+        let Backing::File(mapping) = backing else { return Ok(()) };
+        let fails = FAILS.take();
+        FAILS.set(fails.and_then(|others| others.checked_sub(1)));
+        if fails == Some(0) {
+            return Err(mapping.error("synchronise", std::io::Error::other("the device does not write")));
+        }
         let mut header = vec![0; size_of::<Header>()];
         mapping.file().read_exact_at(&mut header, 0).expect("a pool has a header");
         NOTES.with_borrow_mut(|notes| notes.push((what, header)));
+        Ok(())
+    }
+
+    /// Has one attempt of this thread fail, behind so many others, as where a device has refused to write.
+    pub(in crate::pool) fn fail_behind(others: usize) {
+        FAILS.set(Some(others));
     }
 
     /// What this thread has synchronised since it was asked last, and the header that the file had just before.

@@ -74,6 +74,8 @@ crate::resident! {
 }
 
 const SUPERBLOCK_WORDS: usize = 16;
+/// No restart of any machine.
+pub(super) const NO_BOOT: u64 = u64::MAX;
 const _: () = assert!(size_of::<Header>() == SLAB_SIZE_MIN);
 const _: () = assert!(std::mem::offset_of!(Header, slots) == 512 && size_of::<Slot>() == 512);
 const _: () = assert!(std::mem::offset_of!(Header, directory) == 2048);
@@ -99,7 +101,7 @@ pub(crate) struct Superblock {
     pub(crate) clean: bool,
     /// The number of the domain in which it was opened last; 0 for pools in memory.
     pub(crate) domain: u64,
-    /// The restart of the machine after which it was opened last; 0 if unknown.
+    /// The restart of the machine after which it was opened last; 0 if unknown, [`NO_BOOT`] if its device has refused to write since.
     pub(crate) boot: u64,
     /// The dirty-shutdown count of the platform when it was opened last; 0 if there is none. With [`JOURNAL`], the journal's id.
     pub(crate) dirty_shutdowns: u64,

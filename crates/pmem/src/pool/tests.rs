@@ -668,6 +668,50 @@ fn a_file_left_open_by_a_dead_machine_needs_consent() {
     Pool::open(&path, &small()).expect("accepted once, it is a pool of this boot");
 }
 
+/// The system tells once that a device has refused to write, and takes what it has not written for written from then on: whoever asked next was told that all
+/// was well.
+#[test]
+#[cfg(not(miri))]
+fn a_pool_whose_device_has_refused_to_write_needs_consent() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = |domain, accept_dirty_shutdown| PoolOptions { domain: Some(domain), accept_dirty_shutdown, ..small() };
+    let open = |domain| Pool::open(&path, &options(domain, false));
+    let pool = Pool::create(&path, &options(Domain::PageCache, false)).unwrap();
+    if pool.backing.is_in_memory() {
+        println!("skipped: a tmpfs has no device");
+        return;
+    }
+    backing::synchronised::fail_behind(0);
+    assert!(matches!(pool.close(), Err(Error::Io { .. })));
+    drop(pool);
+    for (domain, behind) in [(Domain::PageCache, 0), (Domain::PageCache, 3), (Domain::Msync, 0)] {
+        for domain in [Domain::PageCache, Domain::Msync, Domain::PageCache] {
+            assert!(matches!(open(domain).err(), Some(Error::MachineFailed { .. })));
+        }
+        drop(Pool::open(&path, &options(Domain::PageCache, true)).unwrap());
+        // It was left in use, and is opened: so it may be, by one who died.
+        drop(open(Domain::PageCache).unwrap());
+        backing::synchronised::fail_behind(behind);
+        assert!(matches!(open(domain).err(), Some(Error::Io { .. })), "{domain}");
+    }
+}
+
+/// A journal that was left kept every other pool from having one there.
+#[test]
+#[cfg(not(miri))]
+fn a_creation_that_fails_leaves_no_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let options = PoolOptions { domain: Some(Domain::Msync), ..small() };
+    // Of the four before, the last is that of the directory.
+    backing::synchronised::fail_behind(4);
+    assert!(matches!(Pool::create(&path, &options).err(), Some(Error::Io { .. })));
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["pool"]);
+    Pool::create(&path, &options).unwrap().close().unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 5 } else { 2000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
