@@ -25,9 +25,9 @@
 //! held, by one thread at a time; and by whoever calls [`Store::keep_house`], as the server does and a thread of the store's may
 //! ([`Options::keeps_house`](crate::Options::keeps_house)).
 //!
-//! A step is one version, some newer ones that are passed on the way to it, one tombstone, or of an index that nobody sees any more the records of one leaf, or
-//! some of its own blocks. These come last: whoever goes on to the next leaf, by the key with which it begins, needs the index, and of its records only those
-//! that are left.
+//! A step is one version, some newer ones that are passed on the way to it, one tombstone, or of an index that nobody sees any more a look at the records of one
+//! leaf, or some of its records and blocks. Nothing of it is given back before all of its records are listed, which takes eight bytes of DRAM for each: whoever
+//! goes on to the next leaf, by the key with which it begins, may read any record on the way there.
 
 use crate::clock::Clock;
 use crate::snapshot::Snapshots;
@@ -53,7 +53,7 @@ pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 
 const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
 /// Sweeps for a write that a full pool refuses: one that would need more room than they make is refused, and the next one goes on behind them.
 const SWEEPS_FOR_ROOM: usize = 16;
-/// Blocks of an index that are given back in a step.
+/// Records or blocks of an index that are given back in a step.
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
 const STEPS_PER_TURN: usize = 1000;
@@ -64,10 +64,12 @@ const PASSED_PER_STEP: usize = 64;
 const REFUSALS_MAX: usize = 16;
 
 /// What a turn of giving back has come to.
-struct Turn {
+pub(crate) struct Turn {
     steps: usize,
     /// Steps that have given something back, or have come nearer to it.
     collected: usize,
+    /// Those that have only come nearer, by what they have listed.
+    listed: usize,
     /// The first damage, which leaks.
     outcome: Result<(), Error>,
 }
@@ -105,10 +107,10 @@ enum Remains {
     Tombstone(Arc<Space>, u64),
     /// An index that was unlinked.
     Index(Arc<Space>, Arc<Former>),
-    /// An index that nobody sees any more: its records from this key on, at which a leaf begins, and its own blocks.
-    Records(Arc<Index>, Vec<u8>),
-    /// The blocks of such an index: places, and sizes in bytes.
-    Blocks(Vec<(u64, usize)>),
+    /// An index that nobody sees any more, which is whole: the links of its records before this key, at which a leaf begins.
+    Records(Arc<Index>, Vec<u64>, Vec<u8>),
+    /// What is left of such an index: links of records; and its own blocks, places and sizes in bytes.
+    Blocks(Vec<u64>, Vec<(u64, usize)>),
 }
 
 /// What is held back.
@@ -441,10 +443,12 @@ impl<M: Listed> Shared<M> {
         loop {
             match act() {
                 Err(error) if is_more && error.is_no_space() => {
-                    if self.make_room(steps) {
-                        steps = steps.saturating_mul(2);
+                    let turn = self.make_room(steps);
+                    if turn.steps >= steps {
+                        // What has only been listed has made none.
+                        steps = if turn.listed < steps { steps.saturating_mul(2) } else { steps };
                     } else {
-                        is_more = sweeps < SWEEPS_FOR_ROOM && self.sweep(STEPS_PER_TURN).is_ok_and(|swept| swept.removed > 0);
+                        is_more = sweeps < SWEEPS_FOR_ROOM && self.sweep_for_room(STEPS_PER_TURN);
                         sweeps += 1;
                     }
                 }
@@ -453,19 +457,18 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Gives back at most so much of what no snapshot wants any more, and waits for another thread that does; whether there may be more. The caller holds no
-    /// stripe and is not pinned.
-    pub(crate) fn make_room(&self, steps_max: usize) -> bool {
-        let steps = {
+    /// Gives back at most so much of what no snapshot wants any more, and waits for another thread that does; there may be more if it was that much. The caller
+    /// holds no stripe and is not pinned. What is damaged leaks, and whoever verifies the store is told: it is no reason to refuse somebody else's write.
+    pub(crate) fn make_room(&self, steps_max: usize) -> Turn {
+        let turn = {
             let _collecting = self.garbage.pause();
-            // What is damaged leaks, and whoever verifies the store is told: it is no reason to refuse somebody else's write.
-            self.collect_alone(steps_max).steps
+            self.collect_alone(steps_max)
         };
         if self.garbage.is_empty() {
             self.snapshots.allow_plain(&self.clock);
         }
         self.pool.collect();
-        steps >= steps_max
+        turn
     }
 
     /// Gives back at most so much of what no snapshot wants any more; how much it was. Nothing while another thread does.
@@ -480,7 +483,7 @@ impl<M: Listed> Shared<M> {
 
     /// [`Shared::collect`] for the one who keeps others from it.
     fn collect_alone(&self, steps_max: usize) -> Turn {
-        let mut turn = Turn { steps: 0, collected: 0, outcome: Ok(()) };
+        let mut turn = Turn { steps: 0, collected: 0, listed: 0, outcome: Ok(()) };
         if self.writable().is_err() {
             return turn;
         }
@@ -503,6 +506,7 @@ impl<M: Listed> Shared<M> {
                 turn.steps += usize::from(waiting.len().is_multiple_of(PASSED_PER_STEP));
                 continue;
             }
+            turn.listed += usize::from(matches!(held.remains, Remains::Records(..)));
             match self.give_back(&mut held) {
                 Ok(is_over) => {
                     turn.count(1);
@@ -539,45 +543,30 @@ impl<M: Listed> Shared<M> {
             Remains::Tombstone(space, link) => self.bury(space, *link, *until).map(|()| true),
             Remains::Index(space, former) => {
                 space.forget(former);
-                *remains = Remains::Records(former.index.clone(), Vec::new());
+                *remains = Remains::Records(former.index.clone(), Vec::new(), Vec::new());
                 Ok(false)
             }
-            Remains::Records(index, from) => {
-                let (keys, next) = self.give_back_leaf(index, from);
-                let given_back = Size { bytes: 0, keys: keys.min(size.keys) };
-                size.keys -= given_back.keys;
-                self.garbage.forget(given_back);
-                match next {
+            Remains::Records(index, links, from) => {
+                match list_leaf(index, from, links) {
                     Some(next) => *from = next,
-                    None => *remains = Remains::Blocks(blocks_of(index).0),
+                    None => *remains = Remains::Blocks(std::mem::take(links), blocks_of(index).0),
                 }
                 Ok(false)
             }
-            Remains::Blocks(blocks) => {
+            Remains::Blocks(links, blocks) => {
                 let guard = self.pool.pin();
-                let later = blocks.len().saturating_sub(BLOCKS_PER_STEP);
-                blocks.drain(later..).for_each(|(off, _)| self.pool.retire(Off::<Word>::new(off), &guard));
-                Ok(blocks.is_empty())
+                let later = links.len().saturating_sub(BLOCKS_PER_STEP);
+                let given_back = Size { bytes: 0, keys: ((links.len() - later) as u64).min(size.keys) };
+                size.keys -= given_back.keys;
+                self.garbage.forget(given_back);
+                if links.is_empty() {
+                    let later = blocks.len().saturating_sub(BLOCKS_PER_STEP);
+                    blocks.drain(later..).for_each(|(off, _)| self.pool.retire(Off::<Word>::new(off), &guard));
+                }
+                links.drain(later..).for_each(|link| _ = self.retire(link, &guard));
+                Ok(links.is_empty() && blocks.is_empty())
             }
         }
-    }
-
-    /// Gives back the records of the leaf that begins with `from`, of an index that nobody sees any more: how many, and with what the next leaf begins. What is
-    /// damaged there leaks, and whoever verifies the store is told: nobody misses it, and nobody else is to be refused anything for it.
-    fn give_back_leaf(&self, index: &Index, from: &[u8]) -> (u64, Option<Vec<u8>>) {
-        // Nothing is to leave: it tells where the next leaf begins. If damage hides that, this step goes on through all leaves that are left.
-        let next = index.tree.relocate(from, 1, &|_| false).map_or(None, |relocated| relocated.next);
-        let guard = self.pool.pin();
-        let mut keys = 0;
-        let _ = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |key, link| {
-            if next.as_deref().is_some_and(|next| key >= next) {
-                return ControlFlow::Break(());
-            }
-            keys += 1;
-            let _ = self.retire(link.get(), &guard);
-            ControlFlow::Continue(())
-        });
-        (keys, next)
     }
 
     /// Takes a tombstone out of its index, if it is still there. All snapshots that are to come are above `until`, as those are that were there.
@@ -606,30 +595,35 @@ impl<M: Listed> Shared<M> {
 
     /// Visits what is held back and reachable by nothing else: links of records; indexes that are whole; and blocks, with their sizes. The caller has paused
     /// the collection and holds all stripes.
-    ///
-    /// # Errors
-    /// The first damage; what else can be visited is.
-    pub(crate) fn visit_held(&self, mut record: impl FnMut(u64), mut whole: impl FnMut(&Arc<Index>), mut block: impl FnMut(u64, usize)) -> Result<(), Error> {
-        let mut outcome = Ok(());
+    pub(crate) fn visit_held(&self, mut record: impl FnMut(u64), mut whole: impl FnMut(&Arc<Index>), mut block: impl FnMut(u64, usize)) {
         for Held { remains, .. } in &self.garbage.held.lock().all {
             match remains {
                 Remains::Version(_, link) => record(*link),
                 Remains::Tombstone(..) | Remains::Nothing => {}
                 Remains::Index(_, former) => whole(&former.index),
-                Remains::Records(index, from) => {
-                    let scanned = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |_, link| {
-                        record(link.get());
-                        ControlFlow::Continue(())
-                    });
-                    let (blocks, listed) = blocks_of(index);
-                    blocks.into_iter().for_each(|(off, size)| block(off, size));
-                    outcome = outcome.and(scanned).and(listed);
+                Remains::Records(index, ..) => whole(index),
+                Remains::Blocks(links, blocks) => {
+                    links.iter().for_each(|link| record(*link));
+                    blocks.iter().for_each(|(off, size)| block(*off, *size));
                 }
-                Remains::Blocks(blocks) => blocks.iter().for_each(|(off, size)| block(*off, *size)),
             }
         }
-        Ok(outcome?)
     }
+}
+
+/// Appends the links of the records of the leaf that begins with `from`, of an index that nobody sees any more; with what the next leaf begins. What is damaged
+/// there leaks, and whoever verifies the store is told: nobody misses it, and nobody else is to be refused anything for it.
+fn list_leaf(index: &Index, from: &[u8], links: &mut Vec<u64>) -> Option<Vec<u8>> {
+    // Nothing is to leave: it tells where the next leaf begins. If damage hides that, this step goes on through all leaves that are left.
+    let next = index.tree.relocate(from, 1, &|_| false).map_or(None, |relocated| relocated.next);
+    let _ = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |key, link| {
+        if next.as_deref().is_some_and(|next| key >= next) {
+            return ControlFlow::Break(());
+        }
+        links.push(link.get());
+        ControlFlow::Continue(())
+    });
+    next
 }
 
 /// The blocks that belong to an index itself: all that are found, and why the others are not.

@@ -134,7 +134,7 @@ impl<M: Listed> Store<M> {
     }
 
     /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are; `None` if that breaks it off. Writers wait
-    /// for `watch`, too: it must not write to the store, nor load, verify or compact it, which would wait for ever.
+    /// for `watch`, too: it must not write to the store, nor load, verify or compact it, nor drop a transaction that has written, which would wait for ever.
     ///
     /// # Errors
     /// See [`Store::verify`].
@@ -216,12 +216,15 @@ impl<M: Listed> Verification<'_, M> {
     fn held(&mut self) {
         let shared = &self.store.shared;
         let (mut links, mut indexes, mut blocks) = (shared.drafts.links(), Vec::new(), Vec::new());
-        if let Err(error) = shared.visit_held(|link| links.push(link), |index| indexes.push(index.clone()), |off, size| blocks.push((off, size))) {
-            self.report.note(None, error);
-        }
+        shared.visit_held(|link| links.push(link), |index| indexes.push(index.clone()), |off, size| blocks.push((off, size)));
         for link in links {
             match Record::read(&shared.pool, link) {
-                Ok(record) => self.mark(None, record.off.bytes(), record.size()),
+                Ok(record) => {
+                    if !record.is_intact() {
+                        self.report.note(None, format!("the record at {:#x} of what is held back is not what was written", record.off.bytes()));
+                    }
+                    self.mark(None, record.off.bytes(), record.size());
+                }
                 Err(error) => self.report.note(None, error),
             }
         }

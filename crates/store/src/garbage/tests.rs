@@ -11,7 +11,7 @@ type Simple = Vec<(u64, u64, bool)>;
 fn link_of(held: &Held) -> u64 {
     match &held.remains {
         Remains::Version(_, link) => *link,
-        Remains::Blocks(blocks) => blocks[0].0,
+        Remains::Blocks(_, blocks) => blocks[0].0,
         _ => unreachable!("nothing else is pushed here"),
     }
 }
@@ -32,7 +32,7 @@ fn the_list_holds_what_a_simple_one_does_and_looks_at_all_that_is_due_the_newest
                     // Whoever has drawn a timestamp earlier may come later, and several have the same one.
                     let until = (link / 2_u64).saturating_sub(random.random_range(0..4));
                     let is_version = random.random_ratio(3, 4);
-                    let remains = if is_version { Remains::Version(space.clone(), link) } else { Remains::Blocks(vec![(link, 64)]) };
+                    let remains = if is_version { Remains::Version(space.clone(), link) } else { Remains::Blocks(Vec::new(), vec![(link, 64)]) };
                     list.push(Held { until, size: Size { bytes: link, keys: 0 }, remains });
                     simple.insert(simple.partition_point(|(_, other, _)| *other <= until), (link, until, is_version));
                     new.push(link);

@@ -3,6 +3,7 @@
 use crate::INDEXES;
 use crate::shown::break_links_to;
 use everleaf::{HeldBack, Namespace, Options, Store};
+use everleaf_index::registry;
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions, Usage};
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,37 @@ fn what_was_cleared_is_given_back_leaf_by_leaf() {
         assert_eq!(store.held_back(), HeldBack::default(), "{index}");
         store.pool().collect();
         assert_eq!(usage(&store), empty, "{index}");
+    }
+}
+
+/// The skip list and ROART read, on the way to a leaf, records that had been given back: they took those of others for them, and gave them back, too.
+#[test]
+fn what_is_written_while_others_are_given_back_stays() {
+    const COUNT: u32 = 1_500;
+    for entry in registry::<[u8], Hardware>().into_iter().filter(|entry| entry.persistent) {
+        let (store, space) = store(entry.name);
+        // All heads are equal, and what takes the place of a record is as long.
+        let key = |n: u32| format!("key:{n:012}").into_bytes();
+        for round in 1..3 {
+            (0..COUNT).for_each(|n| space.put(&key(n), &[0; 100]).unwrap());
+            space.clear().unwrap();
+            // Greater ones first: they seem to lie beyond what is to come.
+            for n in (0..COUNT).rev() {
+                space.put(&key(n), &[round; 100]).unwrap();
+                store.pool().collect();
+                if n % 100 == 0 {
+                    usage(&store);
+                }
+            }
+            for n in 0..COUNT {
+                assert_eq!(space.get(&key(n)).unwrap().as_deref(), Some(&[round; 100][..]), "{}: {n}", entry.name);
+            }
+            store.collect(usize::MAX).unwrap();
+            assert_eq!((store.held_back(), space.count()), (HeldBack::default(), COUNT.into()), "{}", entry.name);
+            store.pool().collect();
+            usage(&store);
+            space.clear().unwrap();
+        }
     }
 }
 
