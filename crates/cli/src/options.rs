@@ -55,7 +55,7 @@ pub(crate) struct NamespaceArgument {
 }
 
 /// A name that a namespace can have, so that no pool is made for another.
-fn namespace_name(name: &str) -> Result<String, everleaf::Error> {
+pub(crate) fn namespace_name(name: &str) -> Result<String, everleaf::Error> {
     everleaf::check_namespace_name(name).map(|()| name.to_owned())
 }
 
@@ -101,13 +101,14 @@ pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure>
     }
 }
 
-/// Of two failures, that of `work` is told.
+/// Of two failures that of `work` is told, unless it is none of the pool's: a reader that has left, or a signal, of which the user is told that the pool is closed.
 fn use_and_close<T>(store: Store, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
     let outcome = interrupt::hold().and_then(|()| work(&store));
-    let closed = store.close().map_err(everleaf::Error::from);
-    let done = outcome?;
-    closed?;
-    Ok(done)
+    let closed = store.close().map_err(|error| Failure::Store(error.into()));
+    match (outcome, closed) {
+        (Ok(_) | Err(Failure::Interrupted | Failure::Output(_)), Err(error)) => Err(error),
+        (outcome, _) => outcome,
+    }
 }
 
 /// Names of the indexes that outlive the process.

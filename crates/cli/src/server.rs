@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Length of a line that a server may answer, in bytes.
+const LINE_MAX: u64 = 64 << 10;
 
 /// Which server.
 #[derive(Args)]
@@ -102,14 +104,14 @@ impl Server {
         }
         self.stream.get_mut().write_all(&command)?;
         let mut line = String::new();
-        self.stream.read_line(&mut line)?;
+        self.stream.by_ref().take(LINE_MAX).read_line(&mut line)?;
         let strange = |what: &str| io::Error::other(format!("the server says {:?}", what.trim_end()));
         match line.split_at_checked(1) {
             Some(("+", status)) => Ok(status.trim_end().to_owned()),
             Some(("$", size)) => {
                 let size: u64 = size.trim_end().parse().map_err(|_| strange(&line))?;
                 let mut text = Vec::new();
-                self.stream.by_ref().take(size + 2).read_to_end(&mut text)?;
+                self.stream.by_ref().take(size.saturating_add(2)).read_to_end(&mut text)?;
                 String::from_utf8(text).map_err(|_| strange("what is no text"))
             }
             _ if line.starts_with("-NOAUTH") => Err(io::Error::other("the server wants a password: name the file that holds it by --password-file")),

@@ -380,6 +380,10 @@ fn what_is_dumped_can_be_loaded() {
     assert_eq!(dump.iter().filter(|&&byte| byte == b'\n').count(), 2);
     expect(path, &["load", "-", "--format", "ndjson", "--pool", "copy.pool"], &dump, 0);
     assert_eq!(expect(path, &["dump", "--pool", "copy.pool"], b"", 0), dump);
+    // Elsewhere, if that is asked for.
+    expect(path, &["load", "-", "--format", "ndjson", "--namespace", "all", "--pool", "all.pool"], &dump, 0);
+    let all = String::from_utf8(expect(path, &["dump", "--pool", "all.pool"], b"", 0)).expect("UTF-8");
+    assert!(all.lines().count() == 2 && all.lines().all(|line| line.contains("\"namespace\":\"all\"")), "{all}");
 }
 
 /// They came to stay: the times were lost on the way.

@@ -164,9 +164,9 @@ pub(crate) fn log_word_count(entry_count: usize) -> usize {
 
 /// Writes a log into a new block.
 pub(crate) fn write_log<M: Medium>(pm: &Pm<M>, words: &[Word], token: u64, entries: &[LogEntry]) {
-    let body = entries.iter().flat_map(|entry| [entry.root, entry.link]);
-    let header = [token, entries.len() as u64, log_checksum(token, entries)];
-    for (word, value) in words.iter().zip(header.into_iter().chain(body)) {
+    let body = || entries.iter().flat_map(|entry| [entry.root, entry.link]);
+    let header = [token, entries.len() as u64, log_checksum(token, entries.len(), body())];
+    for (word, value) in words.iter().zip(header.into_iter().chain(body())) {
         pm.store(word, value, Ordering::Relaxed);
     }
 }
@@ -179,20 +179,18 @@ pub(crate) fn read_log<M: Medium>(pm: &Pm<M>, link: u64) -> Result<(Off<Word>, u
     let (token, count) = (header[0].get(), header[1].get() as usize);
     let words = count.checked_mul(2).and_then(|words| words.checked_add(LOG_HEADER_WORDS)).and_then(|words| pm.words(off, words));
     let words = words.ok_or_else(|| damaged("the log of a batch claims more entries than the pool holds"))?;
-    let entries: Vec<_> = words[LOG_HEADER_WORDS..].chunks_exact(2).map(|pair| LogEntry { root: pair[0].get(), link: pair[1].get() }).collect();
-    if header[2].get() != log_checksum(token, &entries) {
+    let body = &words[LOG_HEADER_WORDS..];
+    // Checked before it is copied: how much there is may be what is damaged.
+    if header[2].get() != log_checksum(token, count, body.iter().map(Word::get)) {
         return Err(damaged("the log of a batch does not match its checksum").into());
     }
+    let entries = body.chunks_exact(2).map(|pair| LogEntry { root: pair[0].get(), link: pair[1].get() }).collect();
     Ok((off, size_of_val(words), token, entries))
 }
 
-fn log_checksum(token: u64, entries: &[LogEntry]) -> u64 {
-    let start = crc32c::crc32c_append(crc32c::crc32c(&token.to_le_bytes()), &(entries.len() as u64).to_le_bytes());
-    let crc = entries.iter().fold(start, |crc, entry| {
-        let crc = crc32c::crc32c_append(crc, &entry.root.to_le_bytes());
-        crc32c::crc32c_append(crc, &entry.link.to_le_bytes())
-    });
-    u64::from(crc)
+fn log_checksum(token: u64, count: usize, body: impl Iterator<Item = u64>) -> u64 {
+    let words = [token, count as u64].into_iter().chain(body);
+    u64::from(words.fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes())))
 }
 
 #[cfg(test)]

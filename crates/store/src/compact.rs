@@ -48,10 +48,12 @@ fn compact_as(
     let pool = Arc::clone(old.pool());
     let size_before = pool.info().size;
     let written = write_anew(&old, path, options, watch);
-    // In any case: what is left open is refused once the machine has been started again. Of two failures the first is told.
-    let closed = old.close();
-    let (new, passed) = written?;
-    closed.map_err(crate::Error::from)?;
+    // In any case: what is left open is refused once the machine has been started again. Of two failures the first is told, unless it is none.
+    let closed = old.close().map_err(crate::Error::from);
+    let (new, passed) = match written {
+        Err(error) if !matches!(error, StreamError::Stopped) => return Err(error),
+        written => closed.map_err(StreamError::from).and(written)?,
+    };
     let size = new.close_as(name)?;
     Ok(Compacted { size_before, size, passed })
 }

@@ -86,13 +86,13 @@ impl<M: Listed> Snapshot<M> {
     }
 }
 
-/// Refuses to take the name of a pool: whoever serves it, in whichever process, would go on to acknowledge what goes with him.
+/// Refuses to take the name of a pool, or of its journal: whoever serves it, in whichever process, would go on to acknowledge what goes with him.
 fn refuse_pool(path: &Path) -> io::Result<()> {
     match files::is_pool(path) {
         false => Ok(()),
         true => {
             let advice = "choose another path for the backup, or, if nobody needs the pool any more, remove it first";
-            Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} is a pool; {advice}", path.display())))
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} is a pool, or a part of one; {advice}", path.display())))
         }
     }
 }

@@ -80,15 +80,21 @@ struct Loading<'n, M: Listed> {
 impl<M: Listed> Loading<'_, M> {
     fn give_up(&mut self) -> Result<(), Error> {
         let Some(index) = self.index.take() else { return Ok(()) };
-        self.namespace.shared.give_up_load(self.namespace, &index, &self.written)
+        let (shared, space) = (&self.namespace.shared, &self.namespace.space);
+        let given_up = shared.give_up_load(self.namespace, &index, &self.written);
+        if let Err(error) = &given_up
+            && space.is_loading.load(Ordering::Acquire)
+        {
+            shared.halt(|| format!("a load that was interrupted could not be taken back: {error}"));
+        }
+        given_up
     }
 }
 
 impl<M: Listed> Drop for Loading<'_, M> {
     fn drop(&mut self) {
-        if let Err(error) = self.give_up() {
-            self.namespace.shared.halt(|| format!("a load that was interrupted could not be taken back: {error}"));
-        }
+        // What has failed and not halted the store leaks, and whoever verifies it is told.
+        _ = self.give_up();
     }
 }
 

@@ -240,7 +240,8 @@ impl<M: Listed> Namespace<M> {
     /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// A key or value too long; a full pool, in which case nothing has changed; a damaged pool; [`Error::Halted`].
+    /// A key or value too long; a full pool, in which case nothing has changed, but that the namespace may be there, without keys; a damaged pool;
+    /// [`Error::Halted`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_sizes(key, value)?;
         let content = Content::lasting(value);

@@ -59,7 +59,16 @@ struct Interrupted {
     entries: Vec<LogEntry>,
 }
 
+/// Leaves behind what a closed store leaves, of one that is not opened after all.
+fn leave(indexes: &[(String, Found)]) {
+    indexes.iter().for_each(|(_, found)| _ = found.index.tree.close());
+}
+
 impl Opened {
+    pub(crate) fn leave(&self) {
+        leave(&self.indexes);
+    }
+
     pub(crate) fn block<'p, M: Medium>(&self, pool: &'p Pool<M>) -> &'p StoreBlock {
         pool.get(self.off).expect("the store block was found or created")
     }
@@ -77,13 +86,22 @@ pub(crate) fn open<M: Listed>(pool: &Arc<Pool<M>>, threads: usize) -> Result<Ope
     }
     let logged: HashSet<u64> = interrupted.iter().flat_map(|batch| batch.entries.iter().map(|entry| entry.link)).collect();
     let mut indexes = Vec::new();
-    for (name, root) in pool.roots()?.into_iter().filter(|(name, _)| name != STORE_ROOT) {
-        let traced = Traced::default();
-        let trace = |link: NonZeroU64| trace_record(pool, reach.as_ref(), &logged, &traced, link.get());
-        let index = open_index(pool, &name, root, &Recovery { reach: reach.as_ref(), trace: Some(&trace), threads })?;
-        let is_known = traced.has_seen.into_inner() || index.tree.stats().keys == 0;
-        let may_expire = traced.may_expire.into_inner() || !is_known;
-        indexes.push((name, Found { index, may_expire, tombstones: traced.tombstones.into_inner() }));
+    let mut open_all = || {
+        for (name, root) in pool.roots()?.into_iter().filter(|(name, _)| name != STORE_ROOT) {
+            let traced = Traced::default();
+            let trace = |link: NonZeroU64| trace_record(pool, reach.as_ref(), &logged, &traced, link.get());
+            let index = open_index(pool, &name, root, &Recovery { reach: reach.as_ref(), trace: Some(&trace), threads })?;
+            let is_known = traced.has_seen.into_inner() || index.tree.stats().keys == 0;
+            let may_expire = traced.may_expire.into_inner() || !is_known;
+            indexes.push((name, Found { index, may_expire, tombstones: traced.tombstones.into_inner() }));
+        }
+        Ok::<_, Error>(())
+    };
+    if let Err(error) = open_all() {
+        if reach.is_none() {
+            leave(&indexes);
+        }
+        return Err(error);
     }
     if let Some(reach) = reach {
         pool.adopt(reach)?;

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 /// How to open a store.
@@ -169,6 +169,8 @@ pub(crate) struct Space {
     counter: OnceLock<Box<Counter>>,
     /// Number of writes of keys that expire, and 1 more where the pool had some, or may have; 0 again when a sweep finds none.
     pub(crate) expiring: AtomicU64,
+    /// How many of these stand for no key that expires: what the last pass of a sweep has counted, which began with so many writes.
+    pub(crate) uncounted: AtomicI64,
 }
 
 /// An index that was cleared.
@@ -263,7 +265,7 @@ impl Store<Hardware> {
     /// # Errors
     /// See [`Error::kind`] and [`Store::on`].
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        Self::on(Pool::open_or_create(path, &options.pool())?, &options)
+        Self::in_file(Pool::open_or_create(path, &options.pool())?, &options)
     }
 
     /// Opens the store in the pool file at `path`, which must be there, recovering it if it was not closed.
@@ -271,7 +273,17 @@ impl Store<Hardware> {
     /// # Errors
     /// See [`Error::kind`] and [`Store::on`]; of [`ErrorKind::NoPool`](crate::ErrorKind::NoPool) if there is none.
     pub fn open_existing(path: &Path, options: Options) -> Result<Self, Error> {
-        Self::on(Pool::open(path, &options.pool())?, &options)
+        Self::in_file(Pool::open(path, &options.pool())?, &options)
+    }
+
+    /// [`Store::on`]. A pool that was closed is closed again if that fails: nothing has happened to it.
+    fn in_file(pool: Arc<Pool>, options: &Options) -> Result<Self, Error> {
+        let was_closed = pool.info().found == everleaf_pmem::Found::Clean && !pool.needs_recovery();
+        Self::on(pool.clone(), options).inspect_err(|_| {
+            if was_closed {
+                _ = pool.close();
+            }
+        })
     }
 
     /// A store in anonymous memory of at most [`Options::size_max`] bytes, gone with the process: for tests and for measuring.
@@ -295,7 +307,7 @@ impl<M: Listed> Store<M> {
     pub fn on(pool: Arc<Pool<M>>, options: &Options) -> Result<Self, Error> {
         find_entry::<M>(&options.index)?;
         let opened = recovery::open(&pool, options.recovery_threads.max(1))?;
-        let clock = Clock::open(&pool, &opened.block(&pool).clock_limit)?;
+        let clock = Clock::open(&pool, &opened.block(&pool).clock_limit).inspect_err(|_| opened.leave())?;
         let shared = Shared {
             header: Header::new(pool.clone(), opened.off),
             clock,
@@ -440,6 +452,7 @@ impl<M: Listed> Shared<M> {
                 is_loading: AtomicBool::new(false),
                 counter,
                 expiring: AtomicU64::new(0),
+                uncounted: AtomicI64::new(0),
             })
         };
         spaces.entry(name.into()).or_insert_with(new).clone()

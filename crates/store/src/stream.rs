@@ -18,7 +18,7 @@
 //! A block of entries is written when it has [`BLOCK_SIZE`] bytes, and has more only if its last entry is so large. Reading takes memory as bytes arrive, not
 //! as a header promises them.
 
-use crate::error::NAMESPACE_SIZE_MAX;
+use crate::error::check_namespace_name;
 use crate::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -199,7 +199,7 @@ impl<W: Write> Writer<W> {
         self.entries[start + 4..][..4].copy_from_slice(&(size as u32).to_le_bytes());
         self.passed.entries += 1;
         self.passed.content_bytes += (key.len() + size) as u64;
-        Ok(self.entries.len() >= BLOCK_SIZE)
+        Ok(self.entries.len() - BLOCK_HEADER_SIZE >= BLOCK_SIZE)
     }
 
     /// Writes the entries that wait.
@@ -424,10 +424,9 @@ fn namespace(content: &[u8]) -> Result<(&str, &str), &'static str> {
     let (size, rest) = content.split_first().ok_or("a namespace without a name")?;
     let (name, index) = rest.split_at_checked(usize::from(*size)).ok_or("a namespace whose name is cut off")?;
     let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "a name that is not UTF-8");
-    if !(1..=NAMESPACE_SIZE_MAX).contains(&name.len()) {
-        return Err("a name that no namespace can have");
-    }
-    Ok((text(name)?, text(index)?))
+    let name = text(name)?;
+    check_namespace_name(name).map_err(|_| "a name that no namespace can have")?;
+    Ok((name, text(index)?))
 }
 
 /// Takes an entry off the front of `rest`.

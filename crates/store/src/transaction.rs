@@ -66,7 +66,8 @@ const STANDSTILL: Duration = Duration::from_secs(10);
 pub enum Isolation {
     /// It reads, as of one moment.
     ReadOnly,
-    /// It reads as of one moment, and its writes fail if somebody else has written one of the keys since.
+    /// It reads as of one moment, and its writes fail if somebody else has written one of the keys since; merges do not, unless it has read what is merged
+    /// behind the merge: what it read before is not remembered.
     Snapshot,
     /// The same, and they fail, too, if somebody else has written a key that it has read, or one in a range that it has scanned.
     Serializable,

@@ -9,10 +9,11 @@
 //! It goes where a symbolic link leads, and leaves the link alone. What takes the place of a file takes its permissions, too, and its owner where that is
 //! permitted; what is new can be read by nobody who cannot read the pool that it comes from.
 
+use crate::stream;
 use everleaf_pmem::files;
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Who may read and write what is new, as far as the process's mask lets them.
@@ -112,6 +113,12 @@ fn remove_remnant(path: &Path, target: &Path) -> io::Result<()> {
         opened => opened?,
     };
     claim(&remnant, path)?;
+    let mut begins = [0; stream::MAGIC.len()];
+    _ = remnant.read_at(&mut begins, 0)?;
+    if begins != [0; stream::MAGIC.len()] && begins != stream::MAGIC && !files::is_pool(path) {
+        let what = format!("{} is in the way, and neither a pool nor a backup that somebody has begun; move it away", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
     fs::remove_file(path)
 }
 

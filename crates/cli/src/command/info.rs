@@ -34,7 +34,10 @@ impl Arguments {
         let mut out = Output::new();
         if self.json {
             let roots: Map<String, Value> = roots.iter().map(|(name, root)| (name.clone(), json!({ "kind": kind(name, root), "offset": root.off }))).collect();
+            let flaws: Vec<String> = pool.flaws().iter().map(ToString::to_string).collect();
+            let domain = pool.left_in().map(|domain| domain.to_string());
             let said = json!({
+                "flaws": flaws, "domain": domain,
                 "uuid": format!("{:032x}", info.uuid), "version": info.version, "size": info.size, "slab_size": info.slab_size,
                 "features_compatible": info.features_compatible, "features_incompatible": info.features_incompatible, "state": state, "roots": roots,
             });
@@ -49,6 +52,12 @@ impl Arguments {
         ))?;
         out.line(format!("size      {}, in slabs of {}", text::size(info.size), text::size(info.slab_size)))?;
         out.line(format!("state     {state}"))?;
+        if let Some(domain) = pool.left_in() {
+            out.line(format!("domain    {domain}, in which it was opened last"))?;
+        }
+        for flaw in pool.flaws() {
+            out.line(format!("flaw      {flaw}"))?;
+        }
         out.line(format!("roots     {}", roots.len()))?;
         for (name, root) in &roots {
             out.line(format!("  {:16} {} at {:#x}", text::escape(name.as_bytes()), kind(name, root), root.off))?;

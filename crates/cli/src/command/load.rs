@@ -11,7 +11,7 @@ mod writer;
 use crate::entry::Entry;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::options::{IndexArgument, NamespaceArgument, PoolArguments};
+use crate::options::{DEFAULT_NAMESPACE, IndexArgument, PoolArguments, namespace_name};
 use crate::output::{Output, say};
 use crate::text;
 use crate::transfer;
@@ -34,8 +34,9 @@ pub(crate) struct Arguments {
     pool: PoolArguments,
     #[command(flatten)]
     index: IndexArgument,
-    #[command(flatten)]
-    namespace: NamespaceArgument,
+    /// Namespace of all lines, whatever they name; without it those go where they say, and into "0" if they say nothing
+    #[arg(long, short, value_name = "NAME", value_parser = namespace_name)]
+    namespace: Option<String>,
     /// The file; - is standard input
     file: PathBuf,
     /// What the lines are; by default what the name of the file ends in, else tsv. tsv: fields between tabs, nothing quoted. csv: as in RFC 4180. ndjson: as
@@ -101,7 +102,11 @@ impl Arguments {
                 let (written, read) = (text::count(written.entries()), text::count(tally.loaded));
                 say(format_args!("{}: at least {written} of the first {read} good lines are loaded", self.file.display()));
             }
-            outcome.map(|()| start.elapsed())
+            match outcome {
+                // It was asked to stop there.
+                Ok(()) | Err(Failure::No) => Ok(start.elapsed()),
+                Err(failure) => Err(failure),
+            }
         })?;
         self.print(&tally, written.expired(), time)?;
         if tally.bad == 0 { Ok(()) } else { Err(Failure::No) }
@@ -116,6 +121,9 @@ impl Arguments {
         });
         let columns = Columns { header: self.header, key: &self.key_column, value: &self.value_column };
         match format {
+            Format::Ndjson if self.header || self.key_column != "1" || self.value_column != "2" => {
+                Err(Failure::Usage("NDJSON has no columns: leave out --header, --key-column and --value-column, or say what the lines are by --format".into()))
+            }
             Format::Ndjson => Ok(Input::ndjson(source)),
             Format::Tsv => Input::separated(source, b'\t', false, columns),
             Format::Csv => Input::separated(source, b',', true, columns),
@@ -126,11 +134,12 @@ impl Arguments {
     fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
         while let Some((number, line)) = input.next(&self.file)? {
             interrupt::check()?;
+            let of_this = |line: Entry| Entry { namespace: line.namespace.filter(|_| self.namespace.is_none()), ..line };
             let expect_namespace = |line: Entry| match &line.namespace {
                 Some(name) => writers.expect_namespace(name).map(|()| line).map_err(|error| error.to_string()),
                 None => Ok(line),
             };
-            let line = match line.and_then(check).and_then(expect_namespace) {
+            let line = match line.map(of_this).and_then(check).and_then(expect_namespace) {
                 Ok(line) => line,
                 Err(what) => {
                     tally.bad += 1;
@@ -145,7 +154,7 @@ impl Arguments {
                     continue;
                 }
             };
-            writers.write(line, &self.namespace.namespace)?;
+            writers.write(line, self.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE))?;
             tally.loaded += 1;
             if tally.loaded.is_multiple_of(1 << 12) {
                 progress.set_message(format!("{} lines, {}", text::count(tally.loaded), text::rate(tally.loaded, progress.elapsed())));

@@ -2,7 +2,7 @@
 
 use crate::shown::keys;
 use everleaf::{Batch, Change, Cursor, Direction, Error, ErrorKind, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
-use everleaf_pmem::{Medium, Off, Pool, Word};
+use everleaf_pmem::{Found, Medium, Off, Pool, PoolOptions, Word};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -89,6 +89,37 @@ fn a_namespace_keeps_its_index_whatever_the_options_say_later() {
     assert!(store.drop_namespace("old").unwrap() && !store.drop_namespace("old").unwrap());
     assert_eq!(store.namespaces(), ["new"]);
     assert!(matches!(Store::open(&directory.path().join("other"), Options { index: "volatile".into(), ..options() }), Err(Error::UnknownIndex { .. })));
+}
+
+/// It was left as by a crash: refused after the machine had been started again, and `repair` no longer knew what is in use.
+#[test]
+fn a_pool_that_holds_what_is_not_known_stays_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    for (name, index) in [("a", "ever"), ("b", "isle"), ("z", "ever")] {
+        let store = Store::open(&path, Options { index: index.into(), ..options() }).unwrap();
+        store.namespace(name).unwrap().put(b"k", name.as_bytes()).unwrap();
+        store.close().unwrap();
+    }
+    let as_pool = |change: &dyn Fn(&Pool)| {
+        let pool = Pool::open(&path, &PoolOptions::default()).unwrap();
+        change(&pool);
+        pool.close().unwrap();
+    };
+    as_pool(&|pool| _ = pool.link_root("c", 999, pool.seal(pool.alloc_words(8).unwrap())).unwrap());
+    for _ in 0..2 {
+        assert!(matches!(Store::open_existing(&path, options()), Err(Error::UnknownKind { kind: 999, .. })));
+        assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
+    }
+    as_pool(&|pool| {
+        let root = pool.unlink_root("c").unwrap();
+        pool.retire(Off::<Word>::new(root.off), &pool.pin());
+    });
+    let store = Store::open_existing(&path, options()).unwrap();
+    for name in ["a", "b", "z"] {
+        assert_eq!(store.namespace(name).unwrap().get(b"k").unwrap().as_deref(), Some(name.as_bytes()));
+    }
+    assert!(store.verify().unwrap().is_sound());
 }
 
 #[test]
