@@ -1,8 +1,8 @@
 //! A conversation: what a client says and what it is answered, without the socket.
 //!
 //! 1. Replies come in the order of the commands.
-//! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes and the values it looks at, so that one client's pipeline does not
-//!    keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
+//! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes, the values it looks at and the times that it waits for a device, so
+//!    that one client's pipeline does not keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
 //!    one reply, however slow its reader is. Who has not shown the password gets far less.
 //! 3. Consecutive GETs and SETs without conditions, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)),
 //!    which looks keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are
@@ -28,6 +28,8 @@ use arrayvec::ArrayVec;
 
 /// Arguments that a slice handles, about.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
+/// As many arguments as a command counts for that waits for a device by itself.
+const WAIT_ARGUMENT_COUNT: usize = SLICE_ARGUMENT_COUNT / 16;
 /// Bytes of them, after which the slice ends.
 const SLICE_INPUT_SIZE: usize = 4 << 20;
 /// Output that a slice makes, and values that it looks at, about, in bytes. So much output may wait for the client when another slice begins.
@@ -203,6 +205,7 @@ impl Conversation {
             if arguments_left == 0 || done >= SLICE_INPUT_SIZE || self.reply.out.len() + looked_at >= work.output_size_max {
                 return (done, Pause::Turn);
             }
+            let changes_before = work.counters.changes.get();
             let next = match self.dialect {
                 Dialect::Redis => self.take_command(work, input, done),
                 Dialect::Memcached => self.take_request(work, input, done),
@@ -210,7 +213,8 @@ impl Conversation {
             match next {
                 Ok((end, argument_count)) => {
                     done = end;
-                    arguments_left = arguments_left.saturating_sub(argument_count.max(1));
+                    let has_waited = work.server.shares_waits && work.counters.changes.get() != changes_before;
+                    arguments_left = arguments_left.saturating_sub(argument_count.max(if has_waited { WAIT_ARGUMENT_COUNT } else { 1 }));
                 }
                 Err(end) => return end,
             }

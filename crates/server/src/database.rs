@@ -179,11 +179,11 @@ impl Database<'_> {
         Ok(count)
     }
 
-    /// Visits keys and values in order from a bound on, until `visit` breaks.
-    pub(crate) fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+    /// Visits the keys and values that are left of a range, until `visit` breaks.
+    pub(crate) fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         match self.transaction {
-            Some(transaction) => transaction.borrow().scan(self.namespace, from, direction, visit),
-            None => self.namespace.scan(from, direction, visit),
+            Some(transaction) => transaction.borrow().walk(self.namespace, cursor, visit),
+            None => self.namespace.walk(cursor, visit),
         }
     }
 

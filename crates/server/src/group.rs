@@ -98,6 +98,12 @@ impl Place {
         Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), flags: 0..0, style: Style::Redis })
     }
 
+    /// Its key has been set.
+    fn count_set(&self, counters: &Counters) {
+        counters.changes.add(1);
+        counters.stores.add((!matches!(self.style, Style::Redis)).into());
+    }
+
     /// That of a request of memcached that begins at `frame`. Its value is appended to what is `made`.
     pub(crate) fn of_item(single: &Single<'_>, input: &[u8], frame: usize, made: &mut Vec<u8>) -> Self {
         let place = |range: &Range<usize>| frame + range.start..frame + range.end;
@@ -278,7 +284,7 @@ impl<'p> Part<'p> {
         self.foretell(number + 1);
         match self.places[number].kind {
             Kind::Get => counters.lookup(found),
-            Kind::Set { .. } => counters.changes.add(1),
+            Kind::Set { .. } => self.places[number].count_set(counters),
             Kind::Delete => {
                 counters.changes.add(found.into());
                 if found {
@@ -314,7 +320,7 @@ impl<'p> Part<'p> {
         let (start, input) = (self.reply.out.len(), self.input);
         let set = |outcome: Result<(), Error>, reply: &mut Reply| {
             outcome.map(|()| {
-                counters.changes.add(1);
+                place.count_set(counters);
                 place.set(input, reply);
             })
         };

@@ -36,22 +36,56 @@ impl Counter {
     }
 }
 
-/// What an event loop counts. Each has its own lines of cache.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct Counters {
-    pub(crate) commands: Counter,
+macro_rules! counted {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// What an event loop counts. Each has its own lines of cache.
+        #[derive(Default)]
+        #[repr(align(128))]
+        pub(crate) struct Counters {
+            $($(#[$about])* pub(crate) $name: Counter,)*
+        }
+
+        /// Sums of [`Counters`].
+        #[derive(Clone, Copy, Default)]
+        pub(crate) struct Totals {
+            $($(#[$about])* pub(crate) $name: u64,)*
+            /// Keys that had expired when they were removed, or written anew.
+            pub(crate) expired: u64,
+        }
+
+        impl Totals {
+            fn add(&mut self, counters: &Counters) {
+                $(self.$name = self.$name.wrapping_add(counters.$name.get());)*
+            }
+
+            fn since(self, then: Self) -> Self {
+                Self { $($name: self.$name.wrapping_sub(then.$name),)* expired: self.expired.wrapping_sub(then.expired) }
+            }
+        }
+    };
+}
+
+counted! {
+    commands,
     /// Changes of keys.
-    pub(crate) changes: Counter,
+    changes,
     /// Bytes of keys and values that commands have looked at, and do not reply, and steps of comparing keys with patterns.
-    pub(crate) looked_at: Counter,
-    pub(crate) errors: Counter,
-    pub(crate) hits: Counter,
-    pub(crate) misses: Counter,
-    pub(crate) input_size: Counter,
-    pub(crate) output_size: Counter,
-    pub(crate) connections: Counter,
-    pub(crate) rejected: Counter,
+    looked_at,
+    errors,
+    hits,
+    misses,
+    /// Commands of memcached that store.
+    stores,
+    /// Of those that wanted a version: it was there.
+    cas_hits,
+    /// There was nothing.
+    cas_misses,
+    /// There was another.
+    cas_others,
+    input_size,
+    output_size,
+    connections,
+    rejected,
 }
 
 impl Counters {
@@ -59,21 +93,6 @@ impl Counters {
     pub(crate) fn lookup(&self, found: bool) {
         if found { self.hits.add(1) } else { self.misses.add(1) }
     }
-}
-
-/// Sums of [`Counters`].
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Totals {
-    pub(crate) commands: u64,
-    pub(crate) errors: u64,
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) input_size: u64,
-    pub(crate) output_size: u64,
-    pub(crate) connections: u64,
-    pub(crate) rejected: u64,
-    /// Keys that had expired when they were removed, or written anew.
-    pub(crate) expired: u64,
 }
 
 /// How many commands there are in a second.
@@ -166,47 +185,22 @@ impl Shared {
         &self.counters[thread]
     }
 
-    /// The sum of what all threads have counted.
-    fn sum_of(&self, of: fn(&Counters) -> &Counter) -> u64 {
-        self.counters.iter().map(|counters| of(counters).get()).fold(0, u64::wrapping_add)
-    }
-
     /// Number of changes of keys since the start: those that are counted are done.
     pub(crate) fn change_count(&self) -> u64 {
-        self.sum_of(|counters| &counters.changes)
+        self.sum().changes
     }
 
     fn sum(&self) -> Totals {
-        let sum = |of| self.sum_of(of);
-        Totals {
-            commands: sum(|counters| &counters.commands),
-            errors: sum(|counters| &counters.errors),
-            hits: sum(|counters| &counters.hits),
-            misses: sum(|counters| &counters.misses),
-            input_size: sum(|counters| &counters.input_size),
-            output_size: sum(|counters| &counters.output_size),
-            connections: sum(|counters| &counters.connections),
-            rejected: sum(|counters| &counters.rejected),
-            expired: self.store.expired_count(),
-        }
+        let mut sum = Totals { expired: self.store.expired_count(), ..Totals::default() };
+        self.counters.iter().for_each(|counters| sum.add(counters));
+        sum
     }
 
     /// Counts since the start or the last reset.
     pub(crate) fn totals(&self) -> Totals {
         // In this order: a baseline that another loop sets in between would be above the sum.
         let then = *self.baseline.lock();
-        let now = self.sum();
-        Totals {
-            commands: now.commands - then.commands,
-            errors: now.errors - then.errors,
-            hits: now.hits - then.hits,
-            misses: now.misses - then.misses,
-            input_size: now.input_size - then.input_size,
-            output_size: now.output_size - then.output_size,
-            connections: now.connections - then.connections,
-            rejected: now.rejected - then.rejected,
-            expired: now.expired - then.expired,
-        }
+        self.sum().since(then)
     }
 
     /// Commands per second, over the last second or so.

@@ -28,8 +28,13 @@ impl<M: Listed> Namespace<M> {
         })
     }
 
-    /// Whether a key that expires may be there: whether it has held one since the store was opened, or the last sweep that has found none.
-    pub fn may_expire(&self) -> bool {
-        self.space.expiring.load(Ordering::Relaxed) != 0
+    /// About how many keys expire: those that the last sweep has come by, and one for each write of a key that expires since, be it the same key. After a start
+    /// 1 until the first sweep is through, as nobody knows. 0 is exact.
+    pub fn count_expiring(&self) -> u64 {
+        let (expiring, uncounted) = (self.space.expiring.load(Ordering::Relaxed), self.space.uncounted.load(Ordering::Relaxed));
+        match expiring {
+            0 => 0,
+            _ => expiring.saturating_add_signed(uncounted.saturating_neg()).clamp(1, self.count().max(1)),
+        }
     }
 }

@@ -46,7 +46,7 @@ pub enum Act<'v> {
 /// A key, and what is to be done with it.
 type Task<'a> = (&'a [u8], Act<'a>);
 /// What a key is set to; `None`: it is removed.
-type Update<'a> = (&'a [u8], Option<Content<'a>>);
+pub(crate) type Update<'a> = (&'a [u8], Option<Content<'a>>);
 
 /// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
 pub(crate) const GROUP: usize = 64;
@@ -174,10 +174,15 @@ impl<M: Listed> Namespace<M> {
         found.into_iter().try_fold(0, |count, found| Ok(count + u64::from(found?)))
     }
 
+    /// Number of short writes that share a fence at most.
+    pub(crate) fn group_count_max(&self) -> usize {
+        if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP }
+    }
+
     /// With how many of `acts` to begin.
     fn group_len(&self, acts: &[Task<'_>]) -> usize {
         let (few, mut size) = (acts.len().min(GROUP), 0);
-        let most = if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP };
+        let most = self.group_count_max();
         let fits = |(key, act): &&Task<'_>| {
             size += key.len() + act.content().map_or(0, |content| content.value.len());
             size <= GROUP_OF_DEVICE_BYTES
@@ -266,7 +271,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Makes the writes of a group; of each that is made, whether the key was there, if it is to be removed, is appended to `shown`, or what of it is damaged.
-    fn write_group(
+    pub(crate) fn write_group(
         &self,
         stripes: &[Locked<'_>],
         changes: &[Update<'_>],
@@ -354,7 +359,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// What an index links for the keys of `changes`, whose stripes are held.
-    fn links_of(&self, index: &Index, changes: &[Update<'_>]) -> Result<Vec<Option<NonZeroU64>>, Error> {
+    pub(crate) fn links_of(&self, index: &Index, changes: &[Update<'_>]) -> Result<Vec<Option<NonZeroU64>>, Error> {
         let _pinned = self.shared.pool.pin();
         let keys: Vec<_> = changes.iter().map(|(key, _)| *key).collect();
         let mut links = Vec::with_capacity(keys.len());

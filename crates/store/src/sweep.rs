@@ -15,18 +15,21 @@
 //! for whoever holds a stripe. So what was counted before is there for every pass of the round to find, however late that begins; and if anything was counted
 //! since, the namespace stays on the list, for the next round.
 //!
-//! Removing one is a delete by nobody, under the key's stripe, of what has expired even then. *Crash: as for a delete.*
+//! Removing them is a delete by nobody, in groups that share their fences (`group.rs`), under the keys' stripes, of what has expired even then. *Crash: as for
+//! deletes, any of which may be there.*
 
-use crate::namespace::{Namespace, Way};
+use crate::group::Update;
+use crate::namespace::Namespace;
 use crate::store::{Shared, Space};
 use crate::version::Age;
 use crate::wall::Wall;
 use crate::{Error, Store};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
+use everleaf_pmem::schedule;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
-use std::num::NonZeroU64;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,6 +56,8 @@ struct Pass {
     expiring: u64,
     /// Whether it has come by anything that expires, or may.
     has_found: bool,
+    /// Number of keys that it has come by that expire, or may, and have not yet.
+    found: u64,
 }
 
 /// What [`Store::sweep`] has done.
@@ -84,6 +89,8 @@ struct Found {
     expired: Vec<Vec<u8>>,
     /// Whether anything expires, or may.
     may_expire: bool,
+    /// How many keys will, or may.
+    limited: u64,
     /// The last key, unless there are no more, or none that can be read.
     last: Option<Vec<u8>>,
     /// What could not be read, the first of it.
@@ -128,11 +135,19 @@ impl Sweeper {
 impl<M: Listed> Shared<M> {
     /// See [`Store::sweep`]. The caller holds no stripe and is not pinned.
     pub(crate) fn sweep(self: &Arc<Self>, visits_max: usize) -> Result<Swept, Error> {
-        let mut swept = Swept::default();
         // One at a time: two would do the same twice.
-        let Some(mut round) = self.sweeper.round.try_lock() else {
-            return Ok(swept);
-        };
+        self.sweeper.round.try_lock().map_or(Ok(Swept::default()), |mut round| self.sweep_on(&mut round, visits_max))
+    }
+
+    /// [`Shared::sweep`], behind another thread's, if one is under way; whether either has removed anything.
+    pub(crate) fn sweep_for_room(self: &Arc<Self>, visits_max: usize) -> bool {
+        let before = self.sweeper.expired.load(Ordering::Relaxed);
+        let swept = self.sweep_on(&mut schedule::lock(&self.sweeper.round), visits_max);
+        swept.is_ok_and(|swept| swept.removed > 0) || self.sweeper.expired.load(Ordering::Relaxed) != before
+    }
+
+    fn sweep_on(self: &Arc<Self>, round: &mut Vec<Pass>, visits_max: usize) -> Result<Swept, Error> {
+        let mut swept = Swept::default();
         let namespace = |space| Namespace { shared: self.clone(), space };
         if round.is_empty() {
             *round = self.begin_round();
@@ -147,24 +162,24 @@ impl<M: Listed> Shared<M> {
             swept.visited += found.visited;
             left = left.saturating_sub(found.visited.max(1));
             pass.has_found |= found.may_expire;
+            pass.found += found.limited;
             pass.after = found.last;
             if pass.after.is_none() {
-                if !pass.has_found {
-                    // Unless it was counted further meanwhile.
-                    _ = space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed);
-                }
+                // Unless it was counted further meanwhile.
+                let ends = !pass.has_found && space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+                space.uncounted.store(if ends { 0 } else { pass.expiring as i64 - pass.found as i64 }, Ordering::Relaxed);
                 round.pop();
             }
-            let namespace = namespace(space);
-            for key in found.expired {
-                swept.removed += usize::from(namespace.remove_expired(&key)?);
-            }
+            let keys: Vec<&[u8]> = found.expired.iter().map(Vec::as_slice).collect();
+            swept.removed += namespace(space).remove_expired(&keys)?;
             found.damage.map_or(Ok(()), Err)?;
         }
         swept.is_round = round.is_empty();
-        let touched = self.sweeper.touched.try_lock().map(|mut touched| std::mem::take(&mut *touched));
-        for (space, key) in touched.unwrap_or_default() {
-            swept.removed += usize::from(namespace(space).remove_expired(&key)?);
+        let touched = self.sweeper.touched.try_lock().map(|mut touched| std::mem::take(&mut *touched)).unwrap_or_default();
+        for touched in touched.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(one, other)) {
+            // A key was found so as often as it was read.
+            let keys: Vec<&[u8]> = touched.iter().map(|(_, key)| key.as_slice()).collect::<BTreeSet<_>>().into_iter().collect();
+            swept.removed += namespace(touched[0].0.clone()).remove_expired(&keys)?;
         }
         Ok(swept)
     }
@@ -183,7 +198,8 @@ impl<M: Listed> Shared<M> {
 
     /// The passes through all namespaces that may have keys that expire, the one with the lowest number last.
     fn begin_round(&self) -> Vec<Pass> {
-        let pass = |space: &Arc<Space>| Pass { space: space.clone(), after: None, expiring: space.expiring.load(Ordering::Acquire), has_found: false };
+        let pass =
+            |space: &Arc<Space>| Pass { space: space.clone(), after: None, expiring: space.expiring.load(Ordering::Acquire), has_found: false, found: 0 };
         let mut round: Vec<_> = self.spaces.read().values().map(pass).filter(|pass| pass.expiring > 0).collect();
         round.sort_unstable_by_key(|pass| Reverse(pass.space.number));
         if !round.is_empty() {
@@ -202,7 +218,10 @@ impl<M: Listed> Shared<M> {
             found.visited += 1;
             match self.lifetime(link.get()) {
                 Ok(Lifetime::Lasting) => {}
-                Ok(Lifetime::Limited) => found.may_expire = true,
+                Ok(Lifetime::Limited) => {
+                    found.may_expire = true;
+                    found.limited += 1;
+                }
                 Ok(Lifetime::Over) => {
                     found.may_expire = true;
                     found.expired.push(key.to_vec());
@@ -231,15 +250,27 @@ impl<M: Listed> Shared<M> {
 }
 
 impl<M: Listed> Namespace<M> {
-    /// Removes `key` if it has expired even now; whether it had.
-    fn remove_expired(&self, key: &[u8]) -> Result<bool, Error> {
-        self.with_stripe(key, |stripe| {
-            let index = self.space.index.load();
-            let link = index.as_deref().map_or(Ok(None), |index| index.tree.get(key))?.map_or(0, NonZeroU64::get);
-            match link != 0 && self.shared.lifetime(link)? == Lifetime::Over {
-                true => Ok((true, self.delete_locked(stripe, key)?.1)),
-                false => Ok((false, Way::Plain)),
-            }
-        })
+    /// Removes those of `keys`, none of which comes twice, that have expired even now, in groups; how many had.
+    fn remove_expired(&self, keys: &[&[u8]]) -> Result<usize, Error> {
+        let mut removed = 0;
+        for keys in keys.chunks(self.group_count_max()) {
+            let mut shown = Vec::with_capacity(keys.len());
+            let way = {
+                let (stripes, _) = self.shared.stripes.lock_group(keys.iter().map(|key| (self.space.number, *key, true)));
+                let index = self.space.index.load();
+                let Some(index) = index.as_deref() else { return Ok(removed) };
+                let mut changes: Vec<Update<'_>> = keys.iter().map(|key| (*key, None)).collect();
+                let mut links = self.links_of(index, &changes)?.into_iter();
+                let mut is_over = || links.next().flatten().map_or(Ok(false), |link| Ok(self.shared.lifetime(link.get())? == Lifetime::Over));
+                let over = keys.iter().map(|_| is_over()).collect::<Result<Vec<bool>, Error>>()?;
+                let mut over = over.into_iter();
+                changes.retain(|_| over.next().unwrap_or(false));
+                self.write_group(&stripes, &changes, None, &mut shown)?
+            };
+            way.into_iter().for_each(|way| self.tidy(way, shown.len()));
+            removed += shown.len();
+            shown.into_iter().try_for_each(|shown| shown.map(drop))?;
+        }
+        Ok(removed)
     }
 }

@@ -39,12 +39,23 @@ fn parent_directory(server: &Shared) -> Vec<u8> {
     path.parent().unwrap_or(&path).as_os_str().as_encoded_bytes().to_vec()
 }
 
+/// Whether one of the server's own names is like a pattern, which is not longer than any of them could need.
+pub(crate) fn is_like(name: &str, pattern: &[u8]) -> Result<bool, Failure> {
+    if pattern.len() > PATTERN_SIZE_MAX {
+        return Err(Failure::fixed("ERR the pattern is longer than 256 bytes"));
+    }
+    glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes(), &mut 0)
+}
+
+/// Length of a pattern for the server's own names, in bytes.
+const PATTERN_SIZE_MAX: usize = 256;
+
 pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut chosen: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     for (name, value) in settings(call.server) {
         let mut asked = None;
         for pattern in call.few_from(2)? {
-            if glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes(), &mut 0)? {
+            if is_like(name, pattern)? {
                 asked = Some(pattern);
                 break;
             }

@@ -179,10 +179,8 @@ fn keyspace(text: &mut String, server: &Shared) -> fmt::Result {
     for (index, database) in server.databases.iter().enumerate() {
         let count = database.count();
         if count > 0 {
-            // How many keys expire is not counted; that none does is known. With 0 Redis, too, says that it does not know after what time: so there are always
-            // two fields, for whoever expects that.
-            let expires = if database.may_expire() { "" } else { "expires=0," };
-            write!(text, "db{index}:keys={count},{expires}avg_ttl=0\r\n")?;
+            // Programs that watch servers want all three. With an average of 0 Redis, too, says that it does not know.
+            write!(text, "db{index}:keys={count},expires={},avg_ttl=0\r\n", database.count_expiring())?;
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! COMMAND: the table of commands, for clients.
 
+use super::config::is_like;
 use super::{Call, Failure};
 use crate::command::{Arguments, Flags, Keys, Spec, TABLE, lookup};
-use crate::glob;
 use crate::reply::Reply;
 
 /// What a command that only has subcommands does without one. Its arity asks for one, so that nobody comes here.
@@ -26,10 +26,9 @@ pub(crate) fn list(call: &mut Call<'_>) -> Result<(), Failure> {
     match call.arguments.len() {
         2 => names.retain(|name| !name.contains('|')),
         5 if call.arguments.is(2, "filterby") && call.arguments.is(3, "pattern") => {
-            let pattern = call.argument(4).to_ascii_lowercase();
             let mut chosen = Vec::new();
             for name in names {
-                if glob::matches(&pattern, name.as_bytes(), &mut 0)? {
+                if is_like(name, call.argument(4))? {
                     chosen.push(name);
                 }
             }

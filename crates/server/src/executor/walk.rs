@@ -12,7 +12,7 @@ use crate::database::Databases;
 use crate::glob;
 use crate::reply::{Protocol, Reply};
 use crate::shared::Counters;
-use everleaf::Direction;
+use everleaf::{Cursor, Direction};
 use std::ops::{Bound, ControlFlow};
 
 /// What is written of a key that was found.
@@ -25,13 +25,8 @@ enum Shape {
 /// A walk that is not done.
 struct Walk {
     database: usize,
-    direction: Direction,
-    /// Where the next slice begins.
-    from: Bound<Vec<u8>>,
-    /// Behind this key nothing belongs to the walk.
-    end: Bound<Vec<u8>>,
-    /// Keys without this prefix do not belong to it either; they are behind all that have it.
-    prefix: Vec<u8>,
+    /// What is left.
+    cursor: Cursor,
     pattern: Option<Vec<u8>>,
     shape: Shape,
     /// Keys still wanted.
@@ -42,12 +37,8 @@ struct Walk {
 
 pub(crate) fn keys(call: &mut Call<'_>) -> Result<(), Failure> {
     let pattern = call.argument(1);
-    let prefix = glob::literal_prefix(pattern);
-    let from = Bound::Included(prefix.clone());
-    begin(
-        call,
-        Walk { prefix, pattern: (pattern != b"*").then(|| pattern.to_vec()), ..Walk::over(call, Direction::Forward, from, Bound::Unbounded, Shape::Keys) },
-    )
+    let cursor = Cursor::prefix(&glob::literal_prefix(pattern), Direction::Forward);
+    begin(call, Walk { pattern: (pattern != b"*").then(|| pattern.to_vec()), ..Walk::over(call, cursor, Shape::Keys) })
 }
 
 pub(crate) fn range(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -77,13 +68,13 @@ pub(crate) fn range(call: &mut Call<'_>) -> Result<(), Failure> {
     }
     let from = if start == lowest { Bound::Unbounded } else { bound(start) };
     let end = if end == highest { Bound::Unbounded } else { bound(end) };
-    begin(call, Walk { remaining: limit, ..Walk::over(call, direction, from, end, shape) })
+    begin(call, Walk { remaining: limit, ..Walk::over(call, Cursor::new(from, direction).until(end), shape) })
 }
 
-fn bound(text: &[u8]) -> Bound<Vec<u8>> {
+fn bound(text: &[u8]) -> Bound<&[u8]> {
     match text {
-        [b'(', key @ ..] => Bound::Excluded(key.to_vec()),
-        [b'[', key @ ..] | key => Bound::Included(key.to_vec()),
+        [b'(', key @ ..] => Bound::Excluded(key),
+        [b'[', key @ ..] | key => Bound::Included(key),
     }
 }
 
@@ -97,9 +88,9 @@ fn begin(call: &mut Call<'_>, mut walk: Walk) -> Result<(), Failure> {
 }
 
 impl Walk {
-    fn over(call: &Call<'_>, direction: Direction, from: Bound<Vec<u8>>, end: Bound<Vec<u8>>, shape: Shape) -> Self {
+    fn over(call: &Call<'_>, cursor: Cursor, shape: Shape) -> Self {
         let elements = Reply::new(call.reply.protocol);
-        Self { database: call.session.database, direction, from, end, prefix: Vec::new(), pattern: None, shape, remaining: u64::MAX, found: 0, elements }
+        Self { database: call.session.database, cursor, pattern: None, shape, remaining: u64::MAX, found: 0, elements }
     }
 
     fn take(&mut self, key: &[u8], value: Option<&[u8]>) {
@@ -112,31 +103,16 @@ impl Walk {
             self.elements.bulk(value);
         }
     }
-
-    fn is_behind_end(&self, key: &[u8]) -> bool {
-        let behind = match (self.direction, &self.end) {
-            (_, Bound::Unbounded) => false,
-            (Direction::Forward, Bound::Included(end)) => key > end.as_slice(),
-            (Direction::Forward, Bound::Excluded(end)) => key >= end.as_slice(),
-            (Direction::Reverse, Bound::Included(end)) => key < end.as_slice(),
-            (Direction::Reverse, Bound::Excluded(end)) => key <= end.as_slice(),
-        };
-        behind || !key.starts_with(&self.prefix)
-    }
 }
 
 impl Unfinished for Walk {
     fn advance(&mut self, databases: Databases<'_>, counters: &Counters) -> Result<Slice, Failure> {
-        let from = std::mem::replace(&mut self.from, Bound::Unbounded);
-        let from = from.as_ref().map(Vec::as_slice);
+        let mut cursor = self.cursor.clone();
         let size_max = self.elements.out.len() + SLICE_SIZE;
         let (mut visited, mut steps) = (0, 0);
-        let mut slice = Ok(Slice::Last);
-        let (database, direction, shape) = (databases.at(self.database), self.direction, self.shape);
+        let mut outcome = Ok(());
+        let (database, shape) = (databases.at(self.database), self.shape);
         let mut visit = |key: &[u8], value: Option<&[u8]>| {
-            if self.is_behind_end(key) {
-                return ControlFlow::Break(());
-            }
             match self.pattern.as_ref().map_or(Ok(true), |pattern| glob::matches(pattern, key, &mut steps)) {
                 Ok(false) => {}
                 Ok(true) => {
@@ -147,26 +123,25 @@ impl Unfinished for Walk {
                     }
                 }
                 Err(failure) => {
-                    slice = Err(failure);
+                    outcome = Err(failure);
                     return ControlFlow::Break(());
                 }
             }
             visited += 1;
             if visited == SLICE_KEY_COUNT || steps >= SLICE_STEP_COUNT || self.elements.out.len() >= size_max {
-                slice = Ok(Slice::More);
-                self.from = Bound::Excluded(key.to_vec());
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         };
         if shape == Shape::Keys {
-            database.scan_keys(from, direction, |key| visit(key, None))?;
+            database.walk_keys(&mut cursor, |key| visit(key, None))?;
         } else {
-            database.scan(from, direction, |key, value| visit(key, Some(value)))?;
+            database.walk(&mut cursor, |key, value| visit(key, Some(value)))?;
         }
         // Others are not to wait for many walks that find nothing either.
         counters.looked_at.add(steps as u64);
-        slice
+        self.cursor = cursor;
+        outcome.map(|()| if self.remaining == 0 || self.cursor.is_over() { Slice::Last } else { Slice::More })
     }
 
     fn finish(&self, reply: &mut Reply) {

@@ -12,7 +12,7 @@ use crate::database::{Database, Databases};
 use crate::executor::{Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
-use everleaf::{Change, Error, VALUE_SIZE_MAX};
+use everleaf::{Change, Entry, Error, VALUE_SIZE_MAX};
 use std::ops::Range;
 
 /// Keys of which a slice sets when they expire, at most: each is a write of its own.
@@ -42,12 +42,12 @@ pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request, quiet: bool) {
     }
 }
 
-/// Sets when an item expires, and shows its value; whether it is there.
-pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>, mut show: impl FnMut(&[u8])) -> Result<bool, Error> {
+/// Sets when an item expires, and shows it as it was; whether it is there.
+pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>, mut show: impl FnMut(&Entry)) -> Result<bool, Error> {
     let mut found = false;
     items.modify_entry(key, |entry| {
         found = entry.is_some();
-        entry.into_iter().for_each(|entry| show(&entry.value));
+        entry.into_iter().for_each(&mut show);
         if found { Change::Expire(expiry_ms) } else { Change::Keep }
     })?;
     Ok(found)
@@ -216,6 +216,7 @@ impl<'a> Asked<'a> {
     /// Stores an item, on its conditions; what stands for its version, if it is stored and somebody wants to know.
     pub(super) fn store(&self, stored: &Stored<'_>) -> Result<(Outcome, Option<u64>), Error> {
         let Stored { how, wanted, key, flags, data, expiry_ms, tells_unique } = *stored;
+        self.counters.stores.add(1);
         let size_max = data_size_max(self.server) + FLAGS_SIZE;
         let mut value = Vec::with_capacity(FLAGS_SIZE + data.len());
         make(flags, data, &mut value);
@@ -248,6 +249,13 @@ impl<'a> Asked<'a> {
                 Err(_) => Change::Keep,
             }
         })?;
+        match done.0 {
+            _ if wanted.is_none() => {}
+            Outcome::Done => self.counters.cas_hits.add(1),
+            Outcome::NotFound => self.counters.cas_misses.add(1),
+            Outcome::Exists => self.counters.cas_others.add(1),
+            Outcome::NotStored | Outcome::Refused(_) => {}
+        }
         Ok(done)
     }
 
@@ -308,6 +316,10 @@ impl<'a> Asked<'a> {
                 stat("cmd_get", totals.hits + totals.misses),
                 stat("get_hits", totals.hits),
                 stat("get_misses", totals.misses),
+                stat("cmd_set", totals.stores),
+                stat("cas_hits", totals.cas_hits),
+                stat("cas_misses", totals.cas_misses),
+                stat("cas_badval", totals.cas_others),
                 stat("bytes_read", totals.input_size),
                 stat("bytes_written", totals.output_size),
                 stat("limit_maxbytes", fill.limit as u64),
@@ -365,7 +377,7 @@ impl Show {
                         break;
                     }
                     let mut value = Vec::new();
-                    let is_found = touched(items, key, expiry_ms, |old| value = old.to_vec())?;
+                    let is_found = touched(items, key, expiry_ms, |old| value = old.value.to_vec())?;
                     let append = |out: &mut Vec<u8>| {
                         out.extend_from_slice(&value);
                         Ok::<_, Error>(is_found.then_some(value.len()))

@@ -310,8 +310,12 @@ impl Asked<'_> {
         let found = match flags.expiry_ms(b'T', self.now_ms()) {
             None => self.items().entry(key)?.map(|Entry { value, expiry_ms }| Shown { value, expiry_ms }),
             Some(expiry_ms) => {
-                let mut value = Vec::new();
-                touched(self.items(), key, expiry_ms, |old| value = old.to_vec())?.then_some(Shown { value, expiry_ms })
+                // Flags are obeyed in their order: what is asked for before it is set is what it was.
+                let is_told_first = flags.all().find(|(letter, _)| matches!(letter, b't' | b'T')).is_some_and(|(letter, _)| letter == b't');
+                let mut shown = None;
+                let show = |old: &Entry| shown = Some(Shown { value: old.value.clone(), expiry_ms: if is_told_first { old.expiry_ms } else { expiry_ms } });
+                touched(self.items(), key, expiry_ms, show)?;
+                shown
             }
         };
         self.counters.lookup(found.is_some());

@@ -217,11 +217,16 @@ pub fn parse(input: &[u8], limits: Limits) -> Progress {
     }
 }
 
-/// Whether a line says that no reply is wanted, if it is of a command that can.
+/// Whether a line says that no reply is wanted, if it is of a command that can, and has so many words that memcached looks whether it says so.
 fn is_quiet(name: &[u8], line: &[u8]) -> bool {
-    let can =
-        matches!(name, b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"delete" | b"incr" | b"decr" | b"touch" | b"flush_all" | b"verbosity");
-    can && line.trim_ascii_end().ends_with(b" noreply")
+    let words_min = match name {
+        b"flush_all" | b"verbosity" => 2,
+        b"delete" | b"incr" | b"decr" | b"touch" => 3,
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" => 5,
+        b"cas" => 6,
+        _ => return false,
+    };
+    line.trim_ascii_end().ends_with(b" noreply") && words(line).count() >= words_min
 }
 
 /// How long the data of a command are.

@@ -296,11 +296,11 @@ fn info_counts() {
     client.says("MSET a 1 b 2", "+OK\r\n");
     client.says("MGET a b c", "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n");
     client.says("SELECT 3", "+OK\r\n");
-    client.says("SET x y", "+OK\r\n");
+    client.says("SET x y EX 100", "+OK\r\n");
     let info = String::from_utf8(client.call(&[b"INFO"])).unwrap();
     for line in [
         "db0:keys=2,expires=0,avg_ttl=0",
-        "db3:keys=1,",
+        "db3:keys=1,expires=1,avg_ttl=0",
         "keyspace_hits:2",
         "keyspace_misses:1",
         "connected_clients:1",
@@ -324,6 +324,9 @@ fn settings_change_or_say_why_not() {
     let server = Running::with(Config { limits: Limits { connection_room: 20_000, ..Limits::default() }, ..Config::default() });
     let mut client = server.client();
     client.says("CONFIG GET maxclients", "*2\r\n$10\r\nmaxclients\r\n$5\r\n10000\r\n");
+    let long = "*".repeat(257);
+    client.says(&format!("CONFIG GET {long}"), "-ERR the pattern is longer than 256 bytes\r\n");
+    client.says(&format!("COMMAND LIST FILTERBY PATTERN {long}"), "-ERR the pattern is longer than 256 bytes\r\n");
     client.says(
         "CONFIG SET maxclients 20001",
         "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not able to handle the specified number of clients, try \
@@ -589,7 +592,7 @@ fn a_key_takes_what_its_record_takes() {
     client.says("MEMORY USAGE k foo", "-ERR syntax error\r\n");
     client.says("MEMORY x", "-ERR unknown subcommand 'x'. Try MEMORY HELP.\r\n");
     let info = String::from_utf8(client.call(&[b"INFO", b"keyspace"])).unwrap();
-    assert!(info.contains("db0:keys=1,avg_ttl=0\r\n"), "{info}");
+    assert!(info.contains("db0:keys=1,expires=1,avg_ttl=0\r\n"), "{info}");
 }
 
 #[test]

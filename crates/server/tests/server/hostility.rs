@@ -2,7 +2,7 @@
 
 use crate::info::number;
 use crate::peer::{Client, Running, encode};
-use everleaf::Options;
+use everleaf::{Domain, Options};
 use everleaf_server::{Config, Limits};
 use socket2::SockRef;
 use std::io::Write;
@@ -395,6 +395,24 @@ fn a_long_pipeline_leaves_turns_to_others() {
     reader.join().unwrap();
     writer.join().unwrap().unwrap();
     modest.says("GET n", &format!("${}\r\n{count}\r\n", count.to_string().len()));
+}
+
+/// Two thousand commands each of which waited for the device were a slice.
+#[test]
+fn waits_for_a_device_leave_turns_to_others() {
+    const WAITS: usize = 512;
+    let options = Options { domain: Some(Domain::Msync), ..Options::default() };
+    let server = Running::over(options, Config { threads: 1, ..Config::default() });
+    let (mut greedy, mut modest) = (server.client(), server.client());
+    greedy.send(&encode(&[b"INCR", b"n"]).repeat(WAITS));
+    let reader = std::thread::spawn(move || greedy.expect((1..=WAITS).map(|n| format!(":{n}\r\n")).collect::<String>().as_bytes()));
+    let mut turns = 0;
+    while !reader.is_finished() {
+        modest.says("PING", "+PONG\r\n");
+        turns += 1;
+    }
+    reader.join().unwrap();
+    assert!(turns > WAITS / 32, "{turns} turns");
 }
 
 /// A thousand commands that copied all of a value for one byte of it were a slice.

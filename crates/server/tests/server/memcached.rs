@@ -216,9 +216,11 @@ fn redis_is_served_beside_it() {
     redis.says("DBSIZE", ":1\r\n");
     redis.says("FLUSHALL", "+OK\r\n");
     says(&mut memcached, "get k", "VALUE k 0 9/memcached/END");
+    says(&mut memcached, "cas k 0 0 1 1/x/cas none 0 0 1 1/x/delete noreply/touch noreply", "EXISTS/NOT_FOUND/NOT_FOUND/ERROR");
     memcached.send(b"stats\r\n");
     let stats = memcached.read_until(b"END\r\n");
-    for line in ["STAT curr_items 1", "STAT curr_connections 2", "STAT threads 2", "STAT evictions 0"] {
+    let counts = ["STAT cmd_set 3", "STAT cas_hits 0", "STAT cas_misses 1", "STAT cas_badval 1"];
+    for line in ["STAT curr_items 1", "STAT curr_connections 2", "STAT threads 2", "STAT evictions 0"].into_iter().chain(counts) {
         assert!(stats.lines().any(|other| other == line), "{line} in {stats}");
     }
     says(&mut memcached, "stats reset/quit", "RESET");
@@ -265,6 +267,8 @@ fn meta_commands() {
         "EN/EN O2 kk/MN/HD Oabc kk/HD/VA 3/one/VA 3 s3 f7 t100 kk O1/one",
     );
     says(&mut client, "ms k 1 ME/x/ms l 1 MR/x/ms l 1 MA/x", "NS/NS/NS");
+    // Flags are obeyed in their order.
+    says(&mut client, "ms t 1 T100/x/mg t t T30/mg t T40 t/mg t t", "HD/HD t100/HD t40/HD t40");
     says(&mut client, "ms l 1 MA N0/x/ms l 1 MA N0/y/ms l 1 MP F9/z/mg l v f t", "HD/HD/HD/VA 3 f0 t-1/zxy");
     client.send(b"mg k c\r\n");
     let seen = client.read_until(b"\r\n").trim_end().strip_prefix("HD c").unwrap().parse::<u64>().unwrap();

@@ -49,6 +49,31 @@ fn what_is_loaded_expires_too() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+#[test]
+fn keys_that_expire_are_counted_by_sweeps() {
+    let (store, space) = store();
+    let expiry_ms = store.time_ms() + 100;
+    let sweep = || assert!(store.sweep(1000).unwrap().is_round);
+    space.put(b"stays", b"v").unwrap();
+    assert_eq!(space.count_expiring(), 0);
+    for key in [b"a", b"a", b"b"] {
+        space.put_until(key, b"v", expiry_ms).unwrap();
+    }
+    // The same key twice, as nobody has looked.
+    assert_eq!(space.count_expiring(), 3);
+    sweep();
+    assert_eq!(space.count_expiring(), 2);
+    space.put_until(b"c", b"v", expiry_ms + 1000).unwrap();
+    assert_eq!(space.count_expiring(), 3);
+    pass(100);
+    sweep();
+    sweep();
+    assert_eq!((space.count_expiring(), space.count()), (1, 2));
+    space.delete(b"c").unwrap();
+    sweep();
+    assert_eq!(space.count_expiring(), 0);
+}
+
 /// What an entry and its expiry are is read at once: as of the snapshot, whatever has become of them.
 #[test]
 fn a_walk_tells_when_entries_expire() {
