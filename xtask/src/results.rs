@@ -45,8 +45,11 @@ const PANELS: [(&str, &str, &[&str]); 7] = [
 ];
 
 /// The claims about trees of which every node persists, which came later than what is kept of all claims, and those about what came last.
-const LATER: [(&str, &str); 2] =
-    [("persistent-nodes", "A1,A2,A3,A4,A5,A6,A7,A8,A9,A10,A11,A13,C1,C2,C3,E1,E8,E9,E10,E12,E13"), ("later", "B18,B19,D26,D27,E1,E8,E9,E10,E11,E12,E13,E14")];
+const LATER: [(&str, &str); 3] = [
+    ("persistent-nodes", "A1,A2,A3,A4,A5,A6,A7,A8,A9,A10,A11,A13,C1,C2,C3,E1,E8,E9,E10,E12,E13"),
+    ("later", "B18,B19,D26,D27,E1,E8,E9,E10,E11,E12,E13,E14"),
+    ("versions", "D1,D2,D5,D8,D9,D11,D12,D13,D14,D15,D16,D17,D18,D19,D28,D29"),
+];
 
 /// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is
 /// what others are compared with, here and below.
