@@ -53,6 +53,13 @@ macro_rules! counted {
             pub(crate) expired: u64,
         }
 
+        impl Counters {
+            /// Adds what was counted elsewhere.
+            pub(crate) fn add_all(&self, others: &Self) {
+                $(self.$name.add(others.$name.get());)*
+            }
+        }
+
         impl Totals {
             fn add(&mut self, counters: &Counters) {
                 $(self.$name = self.$name.wrapping_add(counters.$name.get());)*

@@ -14,7 +14,7 @@ use super::{Call, Failure, Slice, backup, try_execute};
 use crate::client::Watched;
 use crate::database::Databases;
 use crate::queue::Queue;
-use crate::shared::Counter;
+use crate::shared::Counters;
 use everleaf::{Error, Isolation};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -159,21 +159,21 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
             return Ok(Attempt::Done(()));
         }
     }
-    let (transaction, changes) = (RefCell::new(transaction), Counter::default());
+    // An attempt that is overtaken has left no trace there either.
+    let (transaction, counted) = (RefCell::new(transaction), Counters::default());
     let start = call.reply.out.len();
     call.reply.array(queue.len());
     for (spec, arguments) in queue.iter() {
-        let databases = Databases { transaction: Some(&transaction), changes: &changes, ..call.databases };
-        let Call { server, counters, .. } = *call;
-        let mut call = Call { server, databases, counters, session: &mut *call.session, reply: &mut *call.reply, arguments, spec };
-        let (before, start_of_reply, changes_before) = (transaction.borrow_mut().savepoint(), call.reply.out.len(), changes.get());
+        let databases = Databases { transaction: Some(&transaction), changes: &counted.changes, ..call.databases };
+        let mut call = Call { server: call.server, databases, counters: &counted, session: &mut *call.session, reply: &mut *call.reply, arguments, spec };
+        let (before, start_of_reply, changes_before) = (transaction.borrow_mut().savepoint(), call.reply.out.len(), counted.changes.get());
         if let Err(failure) = run_to_end(&mut call, start) {
             if failure.is_refusal {
                 return Err(failure);
             }
             call.reply.out.truncate(start_of_reply);
             transaction.borrow_mut().rollback_to(&before);
-            changes.set(changes_before);
+            counted.changes.set(changes_before);
             failure.write(call.reply);
         }
         transaction.borrow_mut().release(before);
@@ -183,7 +183,7 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
         Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
         committed => {
             committed?;
-            call.counters.changes.add(changes.get());
+            call.counters.add_all(&counted);
             Ok(Attempt::Done(()))
         }
     }

@@ -1,5 +1,6 @@
 //! Commands are atomic among connections, and a write that was acknowledged is seen by all.
 
+use crate::info::number;
 use crate::peer::{Client, Running, encode};
 use everleaf::{Domain, KEY_SIZE_MAX, Options};
 use everleaf_server::Config;
@@ -223,6 +224,8 @@ fn a_transaction_that_others_would_always_overtake_gets_through() {
             assert!(reply.ends_with(b"+OK\r\n:1\r\n"), "{:?}", String::from_utf8_lossy(&reply));
         }
         drop(over);
+        // What was overtaken is counted nowhere.
+        assert_eq!(number(&mut client, "keyspace_hits"), 20);
     });
 }
 
