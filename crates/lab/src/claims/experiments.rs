@@ -11,7 +11,7 @@ use crate::workload::{DELETE, INSERT, NONE, SCAN, SEARCH, UPDATE, YCSB, phase};
 use everleaf_pmem::Domain;
 use std::str::FromStr;
 
-/// Names of the papers.
+/// Names of the papers, in the order of the letters of their claims.
 pub const PAPERS: [&str; 5] = ["isle", "lb", "sentinels", "nv", "pftree"];
 
 /// How large experiments are: the number of keys that stands for ten million of the papers.
@@ -62,7 +62,7 @@ pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u6
         return Err(Error::Usage(format!("no paper is called {paper:?}; there are: {}, all", PAPERS.join(", "))));
     }
     let is_asked = |of: &str| paper == "all" || paper == of;
-    let claims = ROWS.iter().filter(|row| is_asked(row.paper)).map(|row| row.id.to_owned()).collect();
+    let claims = ROWS.iter().filter(|row| is_asked(row.paper())).map(|row| row.id.to_owned()).collect();
     let mut experiments = Vec::new();
     for (of, list) in [("isle", isle(scale)), ("lb", lb(scale)), ("sentinels", sentinels(scale)), ("nv", nv(scale)), ("pftree", pftree(scale))] {
         if is_asked(of) {
