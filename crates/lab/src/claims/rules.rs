@@ -35,7 +35,7 @@ const PAPERS_REBUILDS: u64 = 100_000_000;
 /// each write. Both are systems of the peers' program alone.
 const REDIS: [&str; 2] = ["redis-everysec", "redis-always"];
 /// Alike, as times are.
-const ALIKE: Wanted = Wanted::between(1.0 - TIME_TOLERANCE, 1.0 + TIME_TOLERANCE);
+pub(super) const ALIKE: Wanted = Wanted::between(1.0 - TIME_TOLERANCE, 1.0 + TIME_TOLERANCE);
 
 fn latency(nanoseconds: u64) -> impl Fn(&Measurement) -> bool {
     move |found| found.parameters.write_latency_ns == nanoseconds
@@ -162,7 +162,7 @@ pub(super) fn mixed_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 /// A ratio of systems with nodes of 4 KiB that have sentinels to the same ones without.
-fn led_by_sentinels(evidence: &Evidence<'_>, experiment: &str, phase: &str, metric: &str, [fast_fair, circ]: [(f64, f64); 2]) -> Option<Judgement> {
+pub(super) fn led_by_sentinels(evidence: &Evidence<'_>, experiment: &str, phase: &str, metric: &str, [fast_fair, circ]: [(f64, f64); 2]) -> Option<Judgement> {
     let pairs = [("fast-fair-s-4k", "fast-fair-4k", fast_fair), ("circ-s-4k", "circ-4k", circ)];
     let part = |(with, without, (low, high))| {
         Some(Part::ratio(with, without, evidence.ratio([experiment, "", phase, metric], with, without)?, Wanted::ratio(low, high, TIME_TOLERANCE)))
@@ -172,20 +172,8 @@ fn led_by_sentinels(evidence: &Evidence<'_>, experiment: &str, phase: &str, metr
     Some(Judgement::of(&planned.map(part).collect::<Option<Vec<_>>>()?))
 }
 
-pub(super) fn led_searches(evidence: &Evidence<'_>) -> Option<Judgement> {
-    led_by_sentinels(evidence, "sentinels-nodes", "search", metric::MEAN, [(0.574, 0.701), (0.516, 0.674)])
-}
-
-pub(super) fn led_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
-    led_by_sentinels(evidence, "sentinels-nodes", "insert", metric::MEAN, [(1.04, 1.04), (1.065, 1.065)])
-}
-
-pub(super) fn led_tail(evidence: &Evidence<'_>) -> Option<Judgement> {
-    led_by_sentinels(evidence, "sentinels-tail", "mixed", metric::SEARCH_P99, [(0.831, 0.831), (0.87, 0.87)])
-}
-
 /// How many times as long as PFtree's operations those of others take: alone by their phase, among others by their workload.
-fn radix_gains(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'static str], mixed: &[&'static str]) -> Option<Judgement> {
+pub(super) fn radix_gains(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'static str], mixed: &[&'static str]) -> Option<Judgement> {
     let alone = alone.iter().map(|phase| (*phase, ["pftree-micro", "micro", *phase, metric::MEAN]));
     let mixed = mixed.iter().map(|workload| (*workload, ["pftree-mixes", *workload, "run", metric::MEAN]));
     let all: Vec<_> = alone.chain(mixed).collect();
@@ -200,12 +188,12 @@ fn radix_gains(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'st
 const FIRST_RIVAL: &str = "fast-fair";
 
 /// What is asked for of B+-trees, and of other radix trees.
-fn rivals(trees: Wanted, radix: Wanted) -> [(&'static str, Wanted); 4] {
+pub(super) fn rivals(trees: Wanted, radix: Wanted) -> [(&'static str, Wanted); 4] {
     [(FIRST_RIVAL, trees), ("bztree", trees), ("roart", radix), ("p-art", radix)]
 }
 
 /// What the abstract says of B+-trees.
-fn of_trees() -> Wanted {
+pub(super) fn of_trees() -> Wanted {
     Wanted::ratio(1.1, 7.0, TIME_TOLERANCE)
 }
 
@@ -218,14 +206,6 @@ pub(super) fn searches_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
     radix_gains(evidence, &[(FIRST_RIVAL, of_trees()), ("bztree", of_trees()), ("roart", times(2.118)), ("p-art", times(1.832))], &["search"], &[])
 }
 
-pub(super) fn inserts_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
-    radix_gains(evidence, &rivals(of_trees(), Wanted::ABOVE), &["insert"], &[])
-}
-
-pub(super) fn other_operations(evidence: &Evidence<'_>) -> Option<Judgement> {
-    radix_gains(evidence, &rivals(Wanted::ABOVE, Wanted::ABOVE), &["update", "delete", "scan"], &[])
-}
-
 pub(super) fn all_steps_from_roart(evidence: &Evidence<'_>) -> Option<Judgement> {
     let part = |(phase, least)| {
         let ratio = evidence.ratio(["pftree-micro", "micro", phase, metric::MEAN], "roart", "pf")?;
@@ -233,10 +213,6 @@ pub(super) fn all_steps_from_roart(evidence: &Evidence<'_>) -> Option<Judgement>
     };
     let least = [("search", 1.15), ("delete", 1.11), ("insert", 1.0), ("update", 1.0), ("scan", 1.0)];
     Some(Judgement::of(&least.into_iter().map(part).collect::<Option<Vec<_>>>()?))
-}
-
-pub(super) fn inserts_among_lookups(evidence: &Evidence<'_>) -> Option<Judgement> {
-    radix_gains(evidence, &rivals(Wanted::ABOVE, Wanted::ABOVE), &["insert"], &["50 % inserts"])
 }
 
 pub(super) fn lookups_among_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -319,7 +295,7 @@ pub(super) fn metadata_share() -> Judgement {
 }
 
 /// Inserts into a loaded tree by so many threads, of each stretch: how much longer others take than LB+-Tree.
-fn added(evidence: &Evidence<'_>, workload: &str, stretches: &[&str], count: u16, of: Ranges<'_>) -> Option<Vec<Part>> {
+pub(super) fn added(evidence: &Evidence<'_>, workload: &str, stretches: &[&str], count: u16, of: Ranges<'_>) -> Option<Vec<Part>> {
     let mut parts = Vec::new();
     for phase in stretches {
         let time = |system| evidence.rounds_of(["lb-insert", workload, phase, metric::MEAN], system, threads(count));
@@ -332,22 +308,6 @@ fn added(evidence: &Evidence<'_>, workload: &str, stretches: &[&str], count: u16
 
 pub(super) fn random_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement::of(&added(evidence, "70 %", &STRETCHES, 1, &[("wb-256", 1.2, 1.24), ("fp-256", 1.12, 1.21)])?))
-}
-
-pub(super) fn dividing_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
-    Some(Judgement::of(&added(evidence, "100 %", &STRETCHES, 1, &[("wb-256", 2.55, 2.92), ("fp-256", 2.31, 2.45)])?))
-}
-
-pub(super) fn dense_inserts(evidence: &Evidence<'_>) -> Option<Judgement> {
-    Some(Judgement::of(&added(evidence, "dense", &STRETCHES, 1, &[("wb-256", 2.31, 2.69), ("fp-256", 2.22, 2.33)])?))
-}
-
-pub(super) fn dividing_inserts_of_two(evidence: &Evidence<'_>) -> Option<Judgement> {
-    Some(Judgement::of(&added(evidence, "100 %", &STRETCHES[..1], 2, &[("wb-256", 2.35, 2.69), ("fp-256", 2.1, 2.53)])?))
-}
-
-pub(super) fn dense_inserts_of_two(evidence: &Evidence<'_>) -> Option<Judgement> {
-    Some(Judgement::of(&added(evidence, "dense", &STRETCHES[..1], 2, &[("wb-256", 1.9, 2.38), ("fp-256", 1.89, 2.55)])?))
 }
 
 pub(super) fn overall_range(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -424,20 +384,12 @@ pub(super) fn rebuild_by_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 /// How many times as long the store takes on a skip list.
-fn in_an_engine(evidence: &Evidence<'_>, count: u16, ranges: [(f64, f64); 3]) -> Option<Judgement> {
+pub(super) fn in_an_engine(evidence: &Evidence<'_>, count: u16, ranges: [(f64, f64); 3]) -> Option<Judgement> {
     let part = |((workload, phase), (low, high))| {
         let time = |system| evidence.rounds_of(["lb-engine", workload, phase, metric::MEAN], system, threads(count));
         Some(Part::ratio(format!("{workload}: store:skip"), "store:lb", time("store:skip")?.by(&time("store:lb")?)?, Wanted::ratio(low, high, TIME_TOLERANCE)))
     };
     Some(Judgement::of(&ENGINE.into_iter().zip(ranges).map(part).collect::<Option<Vec<_>>>()?))
-}
-
-pub(super) fn in_an_engine_alone(evidence: &Evidence<'_>) -> Option<Judgement> {
-    in_an_engine(evidence, 1, [(1.31, 1.54), (1.44, 1.8), (1.46, 1.83)])
-}
-
-pub(super) fn in_an_engine_by_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
-    in_an_engine(evidence, 2, [(1.25, 1.4), (1.35, 1.64), (1.28, 1.46)])
 }
 
 pub(super) fn served(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -458,14 +410,14 @@ fn beside_nv(evidence: &Evidence<'_>, rivals: [&str; 4], what: [&str; 4], wanted
 }
 
 /// The same for both of them.
-fn beside_both(evidence: &Evidence<'_>, what: [&str; 4], lcb: Wanted, cdds: Wanted) -> Option<Judgement> {
+pub(super) fn beside_both(evidence: &Evidence<'_>, what: [&str; 4], lcb: Wanted, cdds: Wanted) -> Option<Judgement> {
     let mut parts = beside_nv(evidence, LCB_SIZES, what, lcb)?;
     parts.extend(beside_nv(evidence, CDDS_SIZES, what, cdds)?);
     Some(Judgement::of(&parts))
 }
 
 /// Times of rivals with the largest nodes beside NV-Tree's, of which the paper gives a number.
-fn largest_nodes(evidence: &Evidence<'_>, phase: &'static str, papers: Ranges<'_>) -> Option<Vec<Part>> {
+pub(super) fn largest_nodes(evidence: &Evidence<'_>, phase: &'static str, papers: Ranges<'_>) -> Option<Vec<Part>> {
     let planned = papers.iter().filter(|(rival, ..)| evidence.is_planned("nv-nodes", rival));
     let part = |&(rival, low, high): &(&str, f64, f64)| {
         let figure = evidence.ratio(["nv-nodes", "", phase, metric::MEAN], rival, "nv-4k")?;
@@ -523,18 +475,6 @@ pub(super) fn faster_inserts_without_misses(evidence: &Evidence<'_>) -> Option<J
     let judged = Judgement::of(&largest_nodes(evidence, "insert", &[("lcb-4k", 7.0, 7.0), ("cdds-4k", 9.0, 9.0)])?);
     // What else writes lines back takes them from the caches.
     Some(if evidence.0.header.machine.flush_instruction == "clwb" { judged } else { judged.cannot_compare() })
-}
-
-pub(super) fn faster_updates(evidence: &Evidence<'_>) -> Option<Judgement> {
-    Some(Judgement::of(&largest_nodes(evidence, "update", &[("lcb-4k", 5.6, 5.6), ("cdds-4k", 8.5, 8.5)])?))
-}
-
-pub(super) fn faster_deletes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    beside_both(evidence, ["nv-nodes", "", "delete", metric::MEAN], Wanted::ABOVE, Wanted::BELOW)
-}
-
-pub(super) fn alike_searches(evidence: &Evidence<'_>) -> Option<Judgement> {
-    beside_both(evidence, ["nv-nodes", "", "search", metric::MEAN], ALIKE, ALIKE)
 }
 
 pub(super) fn mixes(evidence: &Evidence<'_>) -> Option<Judgement> {
@@ -706,10 +646,6 @@ pub(super) fn slower_media(evidence: &Evidence<'_>) -> Option<Judgement> {
     };
     let of = [("nv-4k", 50, 1.05), ("nv-4k", 180, 3.06), ("lcb-4k", 50, 1.51), ("lcb-4k", 180, 3.41), ("cdds-4k", 50, 1.87), ("cdds-4k", 180, 3.81)];
     Some(Judgement::of(&of.into_iter().filter(|(system, ..)| evidence.is_planned("nv-media", system)).map(part).collect::<Option<Vec<_>>>()?))
-}
-
-pub(super) fn write_back_threshold() -> Judgement {
-    Judgement::new(true, format!("{} B", Hardware::EADR_LINES_KEPT * everleaf_pmem::LINE)).cannot_compare()
 }
 
 #[cfg(test)]
