@@ -16,7 +16,7 @@ pub use experiments::{PAPERS, Scale, only, plan};
 
 use crate::Error;
 use crate::result::{Claim, Results, Verdict};
-use evidence::{Evidence, Judgement};
+use evidence::{Evidence, Judgement, What};
 
 /// How far a count may be off.
 const COUNT_TOLERANCE: f64 = 0.1;
@@ -43,17 +43,9 @@ struct Row {
 /// How a claim is judged.
 enum Rule {
     /// By one metric: its ratio to that of `base`, for each other system, should lie in a range.
-    Ratios {
-        experiment: &'static str,
-        workload: &'static str,
-        phase: &'static str,
-        metric: &'static str,
-        base: &'static str,
-        of: Ranges<'static>,
-        tolerance: f64,
-    },
+    Ratios { what: What<'static>, base: &'static str, of: Ranges<'static>, tolerance: f64 },
     /// By one metric, whose value for each system should lie in a range.
-    Values { experiment: &'static str, workload: &'static str, phase: &'static str, metric: &'static str, of: Ranges<'static>, tolerance: f64 },
+    Values { what: What<'static>, of: Ranges<'static>, tolerance: f64 },
     /// By something of its own.
     By(&'static [&'static str], fn(&Evidence<'_>) -> Option<Judgement>),
     /// It follows from the layouts, whatever the machine.
@@ -74,7 +66,7 @@ impl Row {
     /// The experiments that it is judged by.
     fn experiments(&self) -> Vec<&'static str> {
         match self.rule {
-            Rule::Ratios { experiment, .. } | Rule::Values { experiment, .. } => vec![experiment],
+            Rule::Ratios { what: [experiment, ..], .. } | Rule::Values { what: [experiment, ..], .. } => vec![experiment],
             Rule::By(experiments, _) => experiments.to_vec(),
             Rule::Arithmetic(_) | Rule::Not(_) => Vec::new(),
         }
@@ -116,12 +108,8 @@ impl Row {
     /// What comes of it where all that it needs is there; `None` if it was not measured.
     fn judge_present(&self, evidence: &Evidence<'_>) -> Option<Judgement> {
         let judged = match &self.rule {
-            Rule::Ratios { experiment, workload, phase, metric, base, of, tolerance } => {
-                Judgement::of(&evidence.ratios([experiment, workload, phase, metric], base, of, *tolerance)?)
-            }
-            Rule::Values { experiment, workload, phase, metric, of, tolerance } => {
-                Judgement::of(&evidence.values([experiment, workload, phase, metric], of, *tolerance)?)
-            }
+            Rule::Ratios { what, base, of, tolerance } => Judgement::of(&evidence.ratios(*what, base, of, *tolerance)?),
+            Rule::Values { what, of, tolerance } => Judgement::of(&evidence.values(*what, of, *tolerance)?),
             Rule::By(_, judge) => judge(evidence)?,
             Rule::Arithmetic(judge) => judge(),
             Rule::Not(verdict) => return Some(Judgement { ours: String::new(), verdict: *verdict, why: String::new() }),
