@@ -1,10 +1,10 @@
 //! What a clear leaves, and how it is given back: in steps, by whoever comes by, or by a thread that keeps house.
 
 use crate::INDEXES;
-use crate::shown::break_links_to;
+use crate::fixture::{self, break_links_to, store_in_memory};
 use everleaf::{HeldBack, Namespace, Options, Store};
 use everleaf_index::registry;
-use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions, Usage};
+use everleaf_pmem::{Hardware, PoolOptions, Usage};
 use std::time::{Duration, Instant};
 
 const KEYS: u32 = 5_000;
@@ -12,9 +12,7 @@ const KEYS: u32 = 5_000;
 const LEAF_MAX: u64 = 64;
 
 fn store(index: &str) -> (Store, Namespace) {
-    let store = Store::anonymous(Options { size_max: 64 << 20, index: index.into(), ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
-    (store, space)
+    fixture::store(Options { size_max: 64 << 20, index: index.into(), ..Options::default() })
 }
 
 fn fill(space: &Namespace) {
@@ -172,9 +170,8 @@ fn a_snapshot_holds_back_nothing_of_what_was_cleared_before() {
 #[test]
 fn of_what_is_cleared_only_damaged_leaves_leak() {
     for index in INDEXES {
-        let memory = Memory::new(16 << 20).unwrap();
-        let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
-        let store = Store::on(pool, &Options { index: index.into(), ..Options::default() }).unwrap();
+        let pool_options = PoolOptions { size_max: 16 << 20, ..PoolOptions::default() };
+        let (memory, store) = store_in_memory(pool_options, &Options { index: index.into(), ..Options::default() });
         let (space, other) = (store.namespace("space").unwrap(), store.namespace("other").unwrap());
         (0..u64::from(KEYS)).for_each(|n| space.put(&key(n), &[1; 100]).unwrap());
         let damaged = [0, u64::from(KEYS) / 2, u64::from(KEYS) - 1].map(key);

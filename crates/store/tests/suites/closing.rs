@@ -1,6 +1,6 @@
 //! Stores that are closed, or not, and opened again.
 
-use crate::shown::keys;
+use crate::fixture::keys;
 use everleaf::{Batch, Error, Namespace, Options, Store, Swept};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

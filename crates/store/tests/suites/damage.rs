@@ -1,14 +1,13 @@
 //! Pools damaged at random: opening and reading them gives errors, or what was written, and never a panic or an endless loop.
 
-use crate::shown::{OF_NO_BATCH, OF_TOMBSTONE, break_links_to, forge_commit_of, forge_shape_of};
+use crate::fixture::{OF_NO_BATCH, OF_TOMBSTONE, break_links_to, forge_commit_of, forge_shape_of, store_in_memory};
 use everleaf::{Batch, Direction, Options, Store};
-use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use everleaf_pmem::PoolOptions;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const KEYS: u32 = 300;
@@ -18,6 +17,10 @@ const ENTRIES_MAX: usize = 10 * KEYS as usize;
 
 fn options(index: &str) -> Options {
     Options { index: index.into(), size_max: 1 << 20, recovery_threads: 2, ..Options::default() }
+}
+
+fn pool_options() -> PoolOptions {
+    PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }
 }
 
 fn key(n: u32) -> Vec<u8> {
@@ -208,18 +211,10 @@ fn a_forged_list_of_free_blocks_gives_errors_and_ends() {
     }
 }
 
-fn store_in_memory(index: &str) -> (Arc<Memory>, Store) {
-    const SIZE: usize = 1 << 20;
-    let memory = Memory::new(SIZE).unwrap();
-    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: SIZE, ..PoolOptions::default() }).unwrap();
-    let store = Store::on(pool, &options(index)).unwrap();
-    (memory, store)
-}
-
 /// A leaf with a damaged record cannot be divided. A put that would divide it failed alone, and a batch made the store refuse all writes.
 #[test]
 fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_is_refused() {
-    let (memory, store) = store_in_memory("ever");
+    let (memory, store) = store_in_memory(pool_options(), &options("ever"));
     let (sound, damaged) = (store.namespace("sound").unwrap(), store.namespace("damaged").unwrap());
     for n in 0..30_u64 {
         sound.put(&n.to_be_bytes(), b"before").unwrap();
@@ -248,7 +243,7 @@ fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_i
 /// One tombstone that could not be taken out of its index when the snapshot ended, and the store refused all writes.
 #[test]
 fn garbage_that_is_damaged_leaks_and_no_write_is_refused() {
-    let (memory, store) = store_in_memory("ever");
+    let (memory, store) = store_in_memory(pool_options(), &options("ever"));
     let space = store.namespace("space").unwrap();
     let keys: Vec<_> = (0..10_u64).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());
@@ -265,7 +260,7 @@ fn garbage_that_is_damaged_leaks_and_no_write_is_refused() {
 /// It was committed, and the store refused all writes from then on.
 #[test]
 fn a_batch_over_a_damaged_version_leaves_it_and_no_write_is_refused() {
-    let (memory, store) = store_in_memory("ever");
+    let (memory, store) = store_in_memory(pool_options(), &options("ever"));
     let space = store.namespace("space").unwrap();
     let keys: Vec<_> = (0..4_u64).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());
@@ -282,7 +277,7 @@ fn a_batch_over_a_damaged_version_leaves_it_and_no_write_is_refused() {
 /// It was committed, and the store refused all writes from then on.
 #[test]
 fn tombstones_that_damage_keeps_in_their_index_are_in_nobodys_way() {
-    let (memory, store) = store_in_memory("isle-128");
+    let (memory, store) = store_in_memory(pool_options(), &options("isle-128"));
     let space = store.namespace("space").unwrap();
     let keys: Vec<_> = (0..3_u64).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());

@@ -1,5 +1,6 @@
 //! Large values of transactions: in the pool when they are set, read from there, and gone with whoever does not commit them.
 
+use crate::fixture;
 use everleaf::{Error, HeldBack, Isolation, Merge, Namespace, Options, Store, Transaction};
 use everleaf_pmem::{Hardware, Pool, PoolOptions, Usage};
 use std::ops::{Bound, ControlFlow};
@@ -9,8 +10,7 @@ const INDEXES: [&str; 2] = ["ever", "nv"];
 const LARGE: usize = 2_000;
 
 fn store(index: &str) -> (Store, Namespace) {
-    let store = Store::anonymous(Options { size_max: 16 << 20, index: index.into(), ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 16 << 20, index: index.into(), ..Options::default() });
     space.put(b"a", &[1; LARGE]).unwrap();
     space.put(b"b", b"small").unwrap();
     (store, space)

@@ -1,8 +1,8 @@
 //! Keys that expire, by clocks that the tests set.
 
-use crate::shown::{break_links_to, keys};
+use crate::fixture::{self, break_links_to, keys, store_in_memory};
 use everleaf::{Act, Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation, Merge, Namespace, Options, Store, Swept, Times, Transaction};
-use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use everleaf_pmem::PoolOptions;
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -21,9 +21,7 @@ fn options() -> Options {
 }
 
 fn store() -> (Store, Namespace) {
-    let store = Store::anonymous(options()).unwrap();
-    let space = store.namespace("space").unwrap();
-    (store, space)
+    fixture::store(options())
 }
 
 /// So many milliseconds pass.
@@ -143,8 +141,7 @@ fn what_is_read_in_vain_is_removed_by_the_next_sweep() {
 #[test]
 fn a_full_pool_gives_up_what_has_expired() {
     let full = || {
-        let store = Store::anonymous(Options { size_max: 8 << 20, ..options() }).unwrap();
-        let space = store.namespace("space").unwrap();
+        let (store, space) = fixture::store(Options { size_max: 8 << 20, ..options() });
         let expiry_ms = store.time_ms() + 100;
         let has_room = |n: &u32| space.put_until(&n.to_be_bytes(), &[1; 900], expiry_ms).map_or_else(|error| !error.is_no_space(), |()| true);
         let count = (0..).find(|n| !has_room(n)).unwrap();
@@ -178,8 +175,7 @@ fn a_full_pool_gives_up_what_has_expired() {
 /// One write went through all keys, and where each sweep found some that had expired, but not what makes the room that was wanted, it did not come back.
 #[test]
 fn a_write_without_room_sweeps_no_more_than_some_thousand_keys() {
-    let store = Store::anonymous(Options { size_max: 16 << 20, ..options() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 16 << 20, ..options() });
     let expiry_ms = store.time_ms() + 100;
     let put = |n: u32| if n.is_multiple_of(500) { space.put_until(&n.to_be_bytes(), &[1; 100], expiry_ms) } else { space.put(&n.to_be_bytes(), &[1; 100]) };
     let count = (0..).find(|n| put(*n).is_err()).unwrap();
@@ -674,8 +670,7 @@ fn what_had_expired_may_be_removed_under_a_transaction() {
 fn what_is_there_again_when_the_wall_is_set_back_is_a_conflict() {
     thread_local!(static AHEAD_MS: Cell<u64> = const { Cell::new(3_600_000) });
     let times = || Times { wall_ms: times().wall_ms + AHEAD_MS.get(), ..times() };
-    let store = Store::anonymous(Options { times, ..options() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { times, ..options() });
     space.put_until(b"k", b"1", store.time_ms() - 1_000).unwrap();
     let mut transaction = store.begin(Isolation::Serializable).unwrap();
     assert!(transaction.get(&space, b"k").unwrap().is_none());
@@ -688,9 +683,7 @@ fn what_is_there_again_when_the_wall_is_set_back_is_a_conflict() {
 /// It began anew there each time, and came to nothing that lies behind it.
 #[test]
 fn what_the_sweep_cannot_read_does_not_keep_it_from_other_namespaces() {
-    let memory = Memory::new(1 << 20).unwrap();
-    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { slab_size: 4096, ..PoolOptions::default() }).unwrap();
-    let store = Store::on(pool, &options()).unwrap();
+    let (memory, store) = store_in_memory(PoolOptions { size_max: 1 << 20, slab_size: 4096, ..PoolOptions::default() }, &options());
     let spaces = ["damaged", "sound"].map(|name| store.namespace(name).unwrap());
     for n in 0..100u64 {
         spaces.iter().for_each(|space| space.put_until(&n.to_be_bytes(), &[space.name().len() as u8; 30], store.time_ms() + 1).unwrap());

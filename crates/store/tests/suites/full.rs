@@ -1,8 +1,8 @@
 //! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
 
-use crate::shown::{OF_NO_BATCH, OF_TOMBSTONE, break_links_to, forge_commit_of, keys};
+use crate::fixture::{self, OF_NO_BATCH, OF_TOMBSTONE, break_links_to, check, forge_commit_of, keys, store_in_memory};
 use everleaf::{Act, Batch, Change, Error, Isolation, Namespace, Options, Store};
-use everleaf_pmem::{Domain, Hardware, Memory, Pool, PoolOptions};
+use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -18,8 +18,7 @@ fn key(n: u32) -> [u8; 4] {
 
 /// A pool that is full, but for the versions that nobody wants any more: so many, and so small, that it takes most of them to make room for something large.
 fn full_of_garbage(index: &str) -> (Store, Namespace) {
-    let store = Store::anonymous(Options { size_max: 8 << 20, index: index.into(), ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 8 << 20, index: index.into(), ..Options::default() });
     (0..12_000).for_each(|n| space.put(&key(n), &[1; 100]).unwrap());
     let snapshot = store.snapshot().unwrap();
     (0..12_000).for_each(|n| space.put(&key(n), &[2; 100]).unwrap());
@@ -36,11 +35,6 @@ fn full_of_garbage(index: &str) -> (Store, Namespace) {
 fn fits(outcome: Result<(), Error>) -> bool {
     assert!(outcome.as_ref().is_ok() || outcome.as_ref().is_err_and(Error::is_no_space), "{outcome:?}");
     outcome.is_ok()
-}
-
-fn check(store: &Store) {
-    let report = store.verify().unwrap();
-    assert!(report.is_sound(), "{report:?}");
 }
 
 #[test]
@@ -261,8 +255,7 @@ fn a_transaction_without_room_leaves_no_trace() {
 
 #[test]
 fn a_pool_tells_when_it_nears_its_limit() {
-    let store = Store::anonymous(Options { size_max: 16 << 20, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 16 << 20, ..Options::default() });
     let (mut told_at, mut count) = (None, 0);
     while fits(space.put(&key(count), &[1; 1_000])) {
         count += 1;
@@ -284,8 +277,7 @@ fn a_pool_tells_when_it_nears_its_limit() {
 /// As one delete does: in a batch, in a transaction, or each by itself, with a snapshot that keeps what they remove.
 #[test]
 fn many_deletes_find_room_in_a_full_pool() {
-    let store = Store::anonymous(Options { size_max: 8 << 20, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 8 << 20, ..Options::default() });
     let mut count = 0;
     while fits(space.put(&key(count), &[1; 8])) {
         count += 1;
@@ -311,10 +303,7 @@ fn many_deletes_find_room_in_a_full_pool() {
 /// A write that found no room was refused with the damage of what was to be given back, which was nothing of its own.
 #[test]
 fn what_is_damaged_is_no_reason_to_refuse_a_write_that_makes_room() {
-    const SIZE: usize = 8 << 20;
-    let memory = Memory::new(SIZE).unwrap();
-    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: SIZE, ..PoolOptions::default() }).unwrap();
-    let store = Store::on(pool, &Options::default()).unwrap();
+    let (memory, store) = store_in_memory(PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }, &Options::default());
     let space = store.namespace("space").unwrap();
     let long = |n: u64| n.to_be_bytes();
     (0..12_000).for_each(|n| space.put(&long(n), &[1; 100]).unwrap());
@@ -336,8 +325,7 @@ fn what_is_damaged_is_no_reason_to_refuse_a_write_that_makes_room() {
 #[test]
 fn a_removal_that_finds_no_room_has_not_happened() {
     for with_snapshot in [false, true] {
-        let store = Store::anonymous(Options { size_max: 3 << 20, index: "nv".into(), ..Options::default() }).unwrap();
-        let space = store.namespace("space").unwrap();
+        let (store, space) = fixture::store(Options { size_max: 3 << 20, index: "nv".into(), ..Options::default() });
         let mut count = 0;
         while fits(space.put(&key(count), &[1; 20])) {
             count += 1;
@@ -497,8 +485,7 @@ fn a_key_that_is_written_all_the_time_does_not_fill_the_pool_of_an_idle_snapshot
         }),
     ];
     for (name, act) in acts {
-        let store = Store::anonymous(Options { size_max: 8 << 20, ..Options::default() }).unwrap();
-        let space = store.namespace("space").unwrap();
+        let (store, space) = fixture::store(Options { size_max: 8 << 20, ..Options::default() });
         space.put(b"hot", &value(0)).unwrap();
         space.put(b"warm", b"0").unwrap();
         let mut snapshots = Vec::new();
@@ -529,8 +516,7 @@ fn value(n: u32) -> Vec<u8> {
 #[test]
 fn a_full_pool_with_a_snapshot_takes_some_deletes() {
     for index in ["nv", "isle-128", "fast-fair-128", "ever"] {
-        let store = Store::anonymous(Options { size_max: 8 << 20, index: index.into(), ..Options::default() }).unwrap();
-        let space = store.namespace("space").unwrap();
+        let (store, space) = fixture::store(Options { size_max: 8 << 20, index: index.into(), ..Options::default() });
         let mut count = 0;
         while fits(space.put(&key(count), &[1; 100])) {
             count += 1;
@@ -552,8 +538,7 @@ fn a_full_pool_with_a_snapshot_takes_some_deletes() {
 #[test]
 fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
     for index in ["ever", "isle", "nv"] {
-        let store = Store::anonymous(Options { size_max: 2 << 20, ..Options::default() }).unwrap();
-        let space = store.namespace("space").unwrap();
+        let (_store, space) = fixture::store(Options { size_max: 2 << 20, ..Options::default() });
         space.prefer_index(index);
         let mut is_full = false;
         for group in 0_u64.. {
@@ -582,9 +567,8 @@ fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
 #[test]
 fn pairs_before_a_damaged_one_are_set_and_told() {
     for (index, has_snapshot) in crate::INDEXES.into_iter().flat_map(|index| [(index, false), (index, true)]) {
-        let memory = Memory::new(16 << 20).unwrap();
-        let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
-        let store = Store::on(pool, &Options { index: index.into(), ..Options::default() }).unwrap();
+        let pool_options = PoolOptions { size_max: 16 << 20, ..PoolOptions::default() };
+        let (memory, store) = store_in_memory(pool_options, &Options { index: index.into(), ..Options::default() });
         let space = store.namespace("space").unwrap();
         let keys: Vec<_> = (0_u64..5).map(u64::to_be_bytes).collect();
         keys.iter().for_each(|key| space.put(key, &[1; 100]).unwrap());
@@ -602,9 +586,7 @@ fn pairs_before_a_damaged_one_are_set_and_told() {
 /// The group was said to be done, and the error was told of what came behind it, or of nothing.
 #[test]
 fn what_has_replaced_something_damaged_is_told_in_its_place() {
-    let memory = Memory::new(16 << 20).unwrap();
-    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap();
-    let store = Store::on(pool, &Options::default()).unwrap();
+    let (memory, store) = store_in_memory(PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }, &Options::default());
     let space = store.namespace("space").unwrap();
     let keys: Vec<_> = (0_u64..6).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| space.put(key, &[1; 100]).unwrap());

@@ -1,6 +1,7 @@
 //! What takes its time, or memory: most of it is asked for by name.
 
-use everleaf::{Direction, Isolation, Namespace, Options, Snapshot, Store};
+use crate::fixture;
+use everleaf::{Direction, Isolation, Namespace, Options, Snapshot};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::ops::{Bound, ControlFlow};
@@ -19,8 +20,7 @@ fn memory(name: &str) -> usize {
 fn a_million_writes_in_one_transaction_take_bounded_memory() {
     const KEYS: u64 = 1_000_000;
     const CONTENT: usize = 8 + 100;
-    let store = Store::anonymous(Options { size_max: 1 << 30, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 1 << 30, ..Options::default() });
     space.put(b"first", b"first").unwrap();
     let before = memory("VmRSS");
     let mut transaction = store.begin(Isolation::Serializable).unwrap();
@@ -49,8 +49,7 @@ fn a_million_writes_in_one_transaction_take_bounded_memory() {
 fn large_values_in_one_transaction_take_bounded_memory() {
     const KEYS: u64 = 100_000;
     const SIZE: usize = 10_000;
-    let store = Store::anonymous(Options { size_max: 2 << 30, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 2 << 30, ..Options::default() });
     space.put(b"first", b"first").unwrap();
     let before = memory("VmRSS");
     let mut transaction = store.begin(Isolation::Serializable).unwrap();
@@ -140,8 +139,7 @@ impl Drop for Done<'_> {
 /// Snapshots that begin while two threads write, each scanned while they go on: what they show is what both writers had done at one moment each, all of it and
 /// nothing else.
 fn scan_under_writers(key_count: u64, snapshot_count: usize, size_max: usize) {
-    let store = Store::anonymous(Options { size_max, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max, ..Options::default() });
     // Every other key is there.
     let mut model: Vec<u64> = (0..2 * key_count).map(|n| if n % 2 == 0 { FIRST } else { 0 }).collect();
     assert_eq!(space.load((0..2 * key_count).step_by(2).map(|n| (n.to_be_bytes(), FIRST.to_le_bytes()))).unwrap(), key_count);

@@ -1,6 +1,6 @@
 //! Merges, ranges, cursors, bulk loads and snapshots.
 
-use crate::shown::keys;
+use crate::fixture::{self, check, keys};
 use everleaf::{Act, Batch, Cursor, Direction, Domain, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
@@ -12,18 +12,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 fn store() -> (Store, Namespace) {
-    let store = Store::anonymous(Options { size_max: 64 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
-    (store, space)
+    fixture::store(Options { size_max: 64 << 20, index: "isle-128".into(), ..Options::default() })
 }
 
 fn counter(space: &Namespace, key: &[u8]) -> Option<i64> {
     space.get(key).unwrap().map(|value| i64::from_le_bytes(value.try_into().unwrap()))
-}
-
-fn check(store: &Store) {
-    let report = store.verify().unwrap();
-    assert!(report.is_sound(), "{report:?}");
 }
 
 #[test]
@@ -422,8 +415,7 @@ fn what_is_loaded_is_there_at_once_and_for_good() {
 
 #[test]
 fn a_load_that_fails_leaves_no_trace() {
-    let store = Store::anonymous(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() });
     let clean = |space: &Namespace| {
         assert_eq!((space.count(), keys(space).len()), (0, 0));
         check(&store);
@@ -545,8 +537,7 @@ fn a_value_that_a_batch_merges_is_not_too_long_either() {
 /// It was shown the key once more, alone, as if the key could not be looked up.
 #[test]
 fn who_refuses_what_several_lookups_show_is_asked_once() {
-    let store = Store::anonymous(Options { size_max: 1 << 20, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (_store, space) = fixture::store(Options { size_max: 1 << 20, ..Options::default() });
     space.put(b"a", b"1").unwrap();
     for acts in [[(&b"a"[..], Act::Get), (b"b", Act::Get)], [(b"a", Act::Get), (b"b", Act::Put(b"2"))]] {
         let (mut found, mut shown) = (Vec::new(), 0);

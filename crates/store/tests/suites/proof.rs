@@ -1,11 +1,10 @@
 //! Keys that are damaged are those of other places: nobody takes one for where he has come to.
 
-use crate::shown::forge_key_of;
+use crate::fixture::{bytes_of, forge_key_of, store_in_memory};
 use everleaf::{Cursor, Direction, Error, Evacuation, Isolation, Options, Store, repair};
-use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
+use everleaf_pmem::{Memory, PoolOptions};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const INDEXES: [&str; 4] = ["ever", "isle", "nv", "fast-fair"];
 /// Number of keys.
@@ -24,9 +23,7 @@ fn key(n: u64) -> [u8; 8] {
 }
 
 fn store_of(index: &str) -> (Arc<Memory>, Store) {
-    let memory = Memory::new(1 << 20).unwrap();
-    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { slab_size: 4096, ..PoolOptions::default() }).unwrap();
-    let store = Store::on(pool, &options(index)).unwrap();
+    let (memory, store) = store_in_memory(PoolOptions { size_max: 1 << 20, slab_size: 4096, ..PoolOptions::default() }, &options(index));
     let space = store.namespace("space").unwrap();
     (0..COUNT).for_each(|n| space.put(&key(n), &VALUE).unwrap());
     (memory, store)
@@ -52,7 +49,7 @@ fn a_damaged_key_costs_its_entry_and_no_other() {
             if is_closed {
                 store.close().unwrap();
             }
-            let sound: Vec<_> = memory.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+            let sound = bytes_of(&memory);
             let found = key(COUNT / 2 + 3);
             let at = sound.windows(16).position(|bytes| bytes[..8] == found && bytes[8..] == VALUE[..8]).unwrap();
             // Down and up, by as much as may be and by as little.

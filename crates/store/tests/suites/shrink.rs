@@ -1,5 +1,6 @@
 //! A store in use is made as small as what it holds.
 
+use crate::fixture::{self, check};
 use everleaf::{Batch, Direction, Evacuation, Isolation, Namespace, Options, Shrunk, Snapshot, Store};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -41,11 +42,6 @@ fn now(space: &Namespace) -> Content {
 
 fn as_of(snapshot: &Snapshot, space: &Namespace) -> Content {
     content(|visit| snapshot.scan(space, Bound::Unbounded, Direction::Forward, visit).unwrap())
-}
-
-fn check(store: &Store) {
-    let report = store.verify().unwrap();
-    assert!(report.is_sound(), "{report:?}");
 }
 
 /// Four fifths are removed; then, while two threads write half of what is left and one reads, the space of the file comes near to what there is. Nobody but the
@@ -154,8 +150,7 @@ fn what_shares_slabs_is_moved() {
 fn what_is_left_makes_room_in_one_piece() {
     const SIZE: usize = 32 << 20;
     const KEPT: usize = 2000;
-    let store = Store::anonymous(Options { index: "ever".into(), size_max: SIZE, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { index: "ever".into(), size_max: SIZE, ..Options::default() });
     let count = (0..).find(|n| space.put(&key(*n), b"small").is_err()).unwrap();
     (0..count).filter(|n| n % KEPT as u64 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
     // What stays may lie in the middle.
@@ -219,8 +214,7 @@ fn whatever_is_moved_is_the_same() {
 /// Where small values were, large ones have room.
 #[test]
 fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
-    let store = Store::anonymous(Options { size_max: 16 << 20, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 16 << 20, ..Options::default() });
     let full = (0..).find(|n| space.put(&key(*n), &value(*n)).is_err_and(|error| error.is_no_space())).unwrap();
     // In a pool without room it does what it can.
     assert!(store.compact(Evacuation::All, go_on).unwrap().records < full);
@@ -266,8 +260,7 @@ fn what_was_made_small_stays_small() {
 
 #[test]
 fn who_watches_may_end_it() {
-    let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 64 << 20, ..Options::default() });
     (0..5000).for_each(|n| space.put(&key(n), &value(n)).unwrap());
     let mut steps = 0;
     let shrunk = store.compact(Evacuation::All, |shrunk| {

@@ -1,15 +1,12 @@
 //! Backup, restore, export and import: what comes out is what was there at one moment, and what is damaged is told.
 
+use crate::fixture::{FAR_MS, content};
 use everleaf::{Direction, Options, Origin, Part, Passed, Store, StreamError, StreamReader, check_stream, restore};
 use everleaf_pmem::{Found, Pool};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// By namespace and key: value, and when it expires.
-type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
 
 fn options() -> Options {
     Options { size_max: 256 << 20, recovery_threads: 1, ..Options::default() }
@@ -18,27 +15,6 @@ fn options() -> Options {
 fn store(index: &str) -> Store {
     Store::anonymous(Options { index: index.into(), ..options() }).unwrap()
 }
-
-fn content(store: &Store) -> Content {
-    let mut content = Content::new();
-    for name in store.namespaces() {
-        let namespace = store.namespace(&name).unwrap();
-        let mut keys = Vec::new();
-        namespace
-            .scan_keys(Bound::Unbounded, Direction::Forward, |key| {
-                keys.push(key.to_vec());
-                ControlFlow::Continue(())
-            })
-            .unwrap();
-        for key in keys {
-            let entry = namespace.entry(&key).unwrap().unwrap();
-            content.insert((name.clone(), key), (entry.value, entry.expiry_ms));
-        }
-    }
-    content
-}
-
-const FAR_MS: u64 = 32_503_680_000_000;
 
 /// Keys and values of all sizes, in three namespaces and two indexes.
 fn fill(store: &Store, count: usize, value_size_max: usize, seed: u64) {

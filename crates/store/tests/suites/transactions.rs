@@ -1,9 +1,9 @@
 //! Snapshots and transactions: the known anomalies by name, each provoked, with what each mode allows; and what transactions promise besides.
 
 use crate::INDEXES;
-use crate::shown::forge_commit_of;
+use crate::fixture::{self, forge_commit_of, store_in_memory};
 use everleaf::{Batch, Cursor, Direction, Error, HeldBack, Isolation, Merge, Namespace, Options, Snapshot, Store, Transaction};
-use everleaf_pmem::{Found, Hardware, Memory, Pool, PoolOptions};
+use everleaf_pmem::{Found, Hardware, Pool, PoolOptions};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -414,8 +414,7 @@ fn a_store_is_closed_when_nothing_is_held_back() {
 /// As many versions as there is room for are held back, and no more than that is lost when the snapshot ends.
 #[test]
 fn what_a_snapshot_held_back_is_used_again() {
-    let store = Store::anonymous(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() });
     const COUNT: u32 = 10_000;
     (0..COUNT).for_each(|n| space.put(&n.to_be_bytes(), b"as of the snapshot").unwrap());
     let snapshot = store.snapshot().unwrap();
@@ -614,8 +613,7 @@ fn a_savepoint_after_one_that_was_given_up_is_refused() {
 #[test]
 fn a_large_transaction_is_one_too() {
     const COUNT: u32 = 100_000;
-    let store = Store::anonymous(Options { size_max: 512 << 20, ..Options::default() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 512 << 20, ..Options::default() });
     let mut transaction = store.begin(Isolation::Snapshot).unwrap();
     (0..COUNT).for_each(|n| transaction.put(&space, &n.to_be_bytes(), &n.to_le_bytes()).unwrap());
     let before = store.snapshot().unwrap();
@@ -736,9 +734,7 @@ fn a_savepoint_that_was_taken_back_is_refused_whatever_was_written_since() {
 /// It was in conflict with every transaction that wrote the key, so that [`Store::transact`] never ended.
 #[test]
 fn a_record_with_a_timestamp_to_come_is_damage_and_no_conflict() {
-    let memory = Memory::new(1 << 20).unwrap();
-    let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
-    let store = open(&pool, "ever");
+    let (memory, store) = store_in_memory(PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }, &Options::default());
     let space = store.namespace("space").unwrap();
     let key = [7; 8];
     space.put(&key, &[1; 33]).unwrap();

@@ -3,17 +3,15 @@
 //! `pools` holds one of each format, closed and not closed, as text: the size in bytes, then each line of 64 bytes that is not zero, its offset before it,
 //! zeroes at its end left out.
 
-use everleaf::{Batch, Direction, Error, Options, Store};
+use crate::fixture::{Content, FAR_MS, bytes_of, content, store_in_memory};
+use everleaf::{Batch, Error, Options, Store};
 use everleaf_pmem::{Hardware, Memory, Pool, PoolOptions};
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const SIZE: usize = 512 << 10;
 const LINE: usize = 64;
-const FAR_MS: u64 = 32_503_680_000_000;
 /// Each in a namespace of its name.
 const INDEXES: [&str; 6] = ["isle", "ever", "nv", "fp", "lb", "wb"];
 /// Of the format that is written now: pool format 1 with spans, store format 3.
@@ -24,8 +22,6 @@ const CLOSED_WITHOUT_SPANS: &str = include_str!("pools/pool-1-store-3-closed.txt
 const OPEN_WITHOUT_SPANS: &str = include_str!("pools/pool-1-store-3-open.txt");
 /// Values of more than half a slab, in the first of the namespaces.
 const LARGE: [(&[u8], usize); 2] = [(b"large", 2500), (b"larger", 5000)];
-
-type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
 
 fn pool_options() -> PoolOptions {
     PoolOptions { size_max: SIZE, slab_size: 4096, ..PoolOptions::default() }
@@ -67,26 +63,8 @@ fn fill(store: &Store) -> Content {
     content
 }
 
-fn content(store: &Store) -> Content {
-    let mut content = Content::new();
-    for name in store.namespaces() {
-        let space = store.namespace(&name).unwrap();
-        let mut keys = Vec::new();
-        let visit = |key: &[u8], _: &[u8]| {
-            keys.push(key.to_vec());
-            ControlFlow::Continue(())
-        };
-        space.scan(Bound::Unbounded, Direction::Forward, visit).unwrap();
-        for key in keys {
-            let entry = space.entry(&key).unwrap().unwrap();
-            content.insert((name.clone(), key), (entry.value, entry.expiry_ms));
-        }
-    }
-    content
-}
-
 fn encode(memory: &Memory) -> String {
-    let bytes: Vec<u8> = memory.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+    let bytes = bytes_of(memory);
     let mut text = format!("{}\n", bytes.len());
     for (number, line) in bytes.chunks(LINE).enumerate() {
         if let Some(last) = line.iter().rposition(|byte| *byte != 0) {
@@ -119,18 +97,12 @@ fn open(memory: Arc<Memory>) -> Result<Store, Error> {
     Store::on(Pool::open_in(memory, Hardware::page_cache(), pool_options())?, &options())
 }
 
-fn new(memory: &Arc<Memory>) -> (Store, Content) {
-    let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options()).unwrap();
-    let content = fill(&store);
-    (store, content)
-}
-
 #[test]
 #[ignore = "writes the files of a new format"]
 fn write_pools() {
     for (name, closes) in [("closed", true), ("open", false)] {
-        let memory = Memory::new(SIZE).unwrap();
-        let (store, _) = new(&memory);
+        let (memory, store) = store_in_memory(pool_options(), &options());
+        fill(&store);
         if closes {
             store.close().unwrap();
         } else {
@@ -143,7 +115,7 @@ fn write_pools() {
 
 #[test]
 fn pools_of_every_format_are_read_and_written() {
-    let (_, expected) = new(&Memory::new(SIZE).unwrap());
+    let expected = fill(&store_in_memory(pool_options(), &options()).1);
     let pools = [("closed", CLOSED), ("open", OPEN), ("closed, without spans", CLOSED_WITHOUT_SPANS), ("open, without spans", OPEN_WITHOUT_SPANS)];
     for (name, text) in pools {
         let memory = decode(text);

@@ -14,25 +14,17 @@
 //! | wB+-Tree of 1 KiB | 4 for 59 slots and bit 0 | one pattern in sixteen of those that take away bit 0, the sign that the slot array counts |
 //! | wB+-Tree of 1 KiB, with bitmaps only | 1 for 63 slots | an even number of bits |
 
-use crate::shown::break_links_to;
-use everleaf::{Batch, Direction, ErrorKind, Isolation, LOST_AND_FOUND, Options, Store, repair};
+use crate::fixture::{Content, FAR_MS, Held, Place, break_links_to, bytes_of, content, store_in_memory};
+use everleaf::{Batch, ErrorKind, Isolation, LOST_AND_FOUND, Options, Store, repair};
 use everleaf_pmem::{Domain, Hardware, Memory, Off, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const SIZE: usize = 128 << 10;
 const SLAB_SIZE: usize = 4096;
-const FAR_MS: u64 = 32_503_680_000_000;
-
-/// A namespace, and a key.
-type Place = (String, Vec<u8>);
-/// A value, and when it expires.
-type Held = (Vec<u8>, Option<u64>);
-type Content = BTreeMap<Place, Held>;
 
 fn options(index: &str) -> Options {
     Options { index: index.into(), size_max: SIZE, recovery_threads: 1, ..Options::default() }
@@ -55,8 +47,7 @@ enum End {
 /// A pool with two namespaces, batches, deletes, keys that expire and others that were written again, and, if its process was killed, versions that a snapshot
 /// held back; its bytes, what it holds, and what it has held.
 fn build(index: &str, end: End) -> (Vec<u8>, Content, Written) {
-    let memory = Memory::new(SIZE).unwrap();
-    let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options(index)).unwrap();
+    let (memory, store) = store_in_memory(pool_options(), &options(index));
     let (one, other) = (store.namespace("one").unwrap(), store.namespace("other").unwrap());
     let mut written = Written::new();
     for number in 0..60_u32 {
@@ -74,14 +65,14 @@ fn build(index: &str, end: End) -> (Vec<u8>, Content, Written) {
         }
         written.insert((key, value));
     }
-    let keys: Vec<_> = content(&store).unwrap().into_keys().collect();
+    let keys: Vec<_> = content(&store).into_keys().collect();
     keys.iter().step_by(5).for_each(|(name, key)| _ = store.namespace(name).unwrap().delete(key).unwrap());
     let snapshot = (end == End::Killed).then(|| store.snapshot().unwrap());
     for (name, key) in keys.iter().skip(2).step_by(6) {
         store.namespace(name).unwrap().put(key, b"over").unwrap();
         written.insert((key.clone(), b"over".to_vec()));
     }
-    let content = content(&store).unwrap();
+    let content = content(&store);
     assert!(content.len() > 40);
     if end == End::Closed {
         store.close().unwrap();
@@ -89,29 +80,6 @@ fn build(index: &str, end: End) -> (Vec<u8>, Content, Written) {
     let bytes = bytes_of(&memory);
     drop(snapshot);
     (bytes, content, written)
-}
-
-/// What a scan shows, if gets, and a scan the other way, show the same.
-fn content(store: &Store) -> Result<Content, everleaf::Error> {
-    let mut content = Content::new();
-    for name in store.namespaces() {
-        let namespace = store.namespace(&name)?;
-        let (mut forward, mut reverse) = (Vec::new(), Vec::new());
-        for (direction, entries) in [(Direction::Forward, &mut forward), (Direction::Reverse, &mut reverse)] {
-            namespace.scan(Bound::Unbounded, direction, |key, value| {
-                entries.push((key.to_vec(), value.to_vec()));
-                ControlFlow::Continue(())
-            })?;
-        }
-        reverse.reverse();
-        assert!(forward == reverse);
-        for (key, value) in forward {
-            let entry = namespace.entry(&key)?.expect("a key that a scan shows");
-            assert!(entry.value == value);
-            content.insert((name.clone(), key), (entry.value, entry.expiry_ms));
-        }
-    }
-    Ok(content)
 }
 
 fn open(bytes: &[u8], index: &str) -> Result<Store, everleaf::Error> {
@@ -139,7 +107,7 @@ fn fate(bytes: &[u8], index: &str, expected: &Content, written: &Written, change
         return Fate::NamedByVerify;
     }
     // So it is claimed to be sound: then all is as it was, and goes on to be when the store is used.
-    let found = content(&store).unwrap();
+    let found = content(&store);
     let hidden: Vec<_> = expected.keys().filter(|place| !found.contains_key(*place)).collect();
     let back: Vec<_> = found.iter().filter(|(place, held)| expected.get(*place) != Some(held)).collect();
     let changed = hidden.len() + back.len();
@@ -148,7 +116,7 @@ fn fate(bytes: &[u8], index: &str, expected: &Content, written: &Written, change
     let namespace = store.namespace("one").unwrap();
     (0..20_u32).for_each(|number| namespace.put(format!("new {number}").as_bytes(), &[7; 40]).unwrap());
     (0..20_u32).for_each(|number| assert!(namespace.delete(format!("new {number}").as_bytes()).unwrap()));
-    assert!(content(&store).unwrap() == found);
+    assert!(content(&store) == found);
     let report = store.verify().unwrap();
     assert!(report.is_sound(), "{:?}", report.damages);
     store.close().unwrap();
@@ -579,8 +547,7 @@ fn of_a_record_whose_key_is_damaged_repair_tells() {
 fn what_a_transaction_has_only_set_is_not_found() {
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
-    let memory = Memory::new(SIZE).unwrap();
-    let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options("isle-128")).unwrap();
+    let (memory, store) = store_in_memory(pool_options(), &options("isle-128"));
     let one = store.namespace("one").unwrap();
     let keys: Vec<_> = (1..20_u64).map(u64::to_be_bytes).collect();
     one.load(keys.iter().map(|key| (key, [1; 600]))).unwrap();
@@ -602,8 +569,7 @@ fn what_is_found_of_one_key_in_several_namespaces_is_kept() {
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     let keys: Vec<_> = (1..20_u64).map(u64::to_be_bytes).collect();
     for end in [End::Closed, End::Killed] {
-        let memory = Memory::new(SIZE).unwrap();
-        let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options()).unwrap(), &options("isle-128")).unwrap();
+        let (memory, store) = store_in_memory(pool_options(), &options("isle-128"));
         let spaces = [LOST_AND_FOUND, "one", "two"].map(|name| store.namespace(name).unwrap());
         for (space, size) in spaces.iter().zip(SIZES) {
             keys.iter().for_each(|key| space.put(key, &vec![size as u8; size]).unwrap());
@@ -644,12 +610,8 @@ fn a_pool_that_is_in_use_is_not_repaired() {
     assert_eq!(repair(&path, &to, Options::default(), |_| ()).unwrap().losses.len(), 0);
 }
 
-fn bytes_of(memory: &Memory) -> Vec<u8> {
-    memory.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
-}
-
 fn salvaged_content(path: &std::path::Path) -> Content {
     let store = Store::open(path, Options::default()).unwrap();
     assert!(store.verify().unwrap().is_sound());
-    content(&store).unwrap()
+    content(&store)
 }

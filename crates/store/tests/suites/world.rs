@@ -1,6 +1,6 @@
 //! What the world does to a store: full pools, damage, bad input, restarts.
 
-use crate::shown::keys;
+use crate::fixture::{self, keys};
 use everleaf::{Batch, Change, Cursor, Direction, Error, ErrorKind, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
 use everleaf_pmem::{Found, Medium, Off, Pool, PoolOptions, Word};
 use std::collections::BTreeMap;
@@ -194,8 +194,7 @@ fn a_full_pool_refuses_what_has_no_room_and_keeps_the_rest() {
 /// A pool in which records still have room, but the leaves that an index needs to split do not: the batch has published some of its records when it fails.
 #[test]
 fn a_batch_whose_index_is_full_halfway_is_undone() {
-    let store = Store::anonymous(Options { size_max: 3 << 20, index: "isle-128".into(), ..options() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 3 << 20, index: "isle-128".into(), ..options() });
     // Takes a slab of blocks as large as the batch's log will be.
     store.namespace("other").unwrap().put(b"k", &[0; 1_900]).unwrap();
     let mut model = BTreeMap::new();
@@ -241,8 +240,7 @@ fn a_batch_whose_index_is_full_halfway_is_undone() {
 /// Changes one bit of every word of a record's value, key, sizes and seal in turn: an error each time, or what was written.
 #[test]
 fn damage_is_an_error_and_never_wrong_data() {
-    let store = Store::anonymous(options()).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(options());
     let value: Vec<u8> = (0..100).map(|n| n as u8 ^ 0xa5).collect();
     space.put(b"a key of some length", &value).unwrap();
     let pool = store.pool();
@@ -284,8 +282,7 @@ fn damage_is_an_error_and_never_wrong_data() {
 
 #[test]
 fn what_cannot_be_stored_is_refused_by_name_and_number() {
-    let store = Store::anonymous(options()).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(options());
     let long = vec![b'k'; KEY_SIZE_MAX + 1];
     assert!(matches!(space.put(&long, b""), Err(Error::KeyTooLong { size }) if size == long.len()));
     assert!(matches!(space.modify(&long, |_| Change::Keep), Err(Error::KeyTooLong { .. })));
@@ -305,8 +302,7 @@ fn what_cannot_be_stored_is_refused_by_name_and_number() {
 
 #[test]
 fn a_large_value_comes_back_whole() {
-    let store = Store::anonymous(Options { size_max: 256 << 20, ..options() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 256 << 20, ..options() });
     let value: Vec<u8> = (0..50_000_003u32).map(|n| ((n * 31) >> 3) as u8).collect();
     space.put(b"large", &value).unwrap();
     assert_eq!(space.value_size(b"large").unwrap(), Some(value.len()));
@@ -358,8 +354,7 @@ fn a_pool_without_a_store_becomes_one() {
 /// Timestamps are not sealed. One that is forged makes a snapshot look at versions that it has no business with, and these may run in a circle.
 #[test]
 fn forged_timestamps_end_in_an_error() {
-    let store = Store::anonymous(Options { size_max: 4 << 20, ..options() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 4 << 20, ..options() });
     let values: Vec<u64> = (1..=3).map(|n| n << 56 | 0x0055_aa55_aa55_aa55).collect();
     let before = store.snapshot().unwrap();
     // Somebody wants each version.
@@ -410,8 +405,7 @@ fn forged_timestamps_end_in_an_error() {
 /// That a key is absent is told by its record, too: by a flag, or by a time that has come. Where these are damaged, nobody may be told so.
 #[test]
 fn damage_does_not_hide_a_key() {
-    let store = Store::anonymous(Options { size_max: 4 << 20, ..options() }).unwrap();
-    let space = store.namespace("space").unwrap();
+    let (store, space) = fixture::store(Options { size_max: 4 << 20, ..options() });
     let value = 0x0123_4567_89ab_cdef_u64;
     space.put_until(b"key", &value.to_le_bytes(), u64::MAX >> 1).unwrap();
     let snapshot = store.snapshot().unwrap();
