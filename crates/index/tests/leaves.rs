@@ -1,94 +1,9 @@
-//! A quick look at every index; the suites are in `everleaf-conformance`.
+//! What becomes of leaves: how often they are divided, when they are read, and that none is left behind. The suites are in `everleaf-conformance`.
 
-use everleaf_index::record::Record;
-use everleaf_index::{Direction, FILL, Key, OrderedIndex, Recovery, registry};
+use everleaf_index::{Direction, FILL, OrderedIndex, Recovery, registry};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
-
-fn contents<K: Key + ?Sized>(index: &dyn OrderedIndex<K>, direction: Direction) -> Vec<(K::Owned, NonZeroU64)> {
-    let mut found = Vec::new();
-    index
-        .scan(Bound::Unbounded, direction, &mut |key, value| {
-            found.push((key.to_owned(), value));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    found
-}
-
-fn run<K: Key + ?Sized>(key_of: impl Fn(u64) -> K::Owned, value_of: impl Fn(&Arc<Pool>, &K, u64) -> NonZeroU64) {
-    for entry in registry::<K, Hardware>() {
-        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
-        let index = entry.create(&pool, "t").unwrap();
-        let mut model = BTreeMap::<K::Owned, NonZeroU64>::new();
-        let mut state = 1u64;
-        for step in 0..40_000u64 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let key = key_of((state >> 40) % 3000);
-            let key: &K = key.borrow();
-            let growing = (step / 10_000) % 2 == 0;
-            let what = (state >> 20) % 10;
-            if what < if growing { 6 } else { 2 } {
-                let value = value_of(&pool, key, step + 1);
-                assert_eq!(index.upsert(key, value).unwrap(), model.insert(key.to_owned(), value), "{}", entry.name);
-            } else if what < 8 {
-                assert_eq!(index.remove(key).unwrap(), model.remove(key), "{} {step}", entry.name);
-            } else {
-                assert_eq!(index.get(key).unwrap(), model.get(key).copied(), "{}", entry.name);
-            }
-            if step % 5000 == 4999 {
-                index.check().unwrap();
-                let expected: Vec<_> = model.clone().into_iter().collect();
-                assert_eq!(contents(&*index, Direction::Forward), expected, "{}", entry.name);
-                assert_eq!(contents(&*index, Direction::Reverse).into_iter().rev().collect::<Vec<_>>(), expected);
-            }
-        }
-        if entry.persistent {
-            let stats = index.check().unwrap();
-            let found = contents(&*index, Direction::Forward);
-            // What is opened again may leave out leaves that the index knows.
-            drop(index);
-            for threads in [1, 3] {
-                let again = entry.open(&pool, "t", &Recovery { reach: None, trace: None, threads }).unwrap();
-                let again_stats = again.check().unwrap();
-                // An empty leaf that had no neighbour under its node may be left out.
-                assert!(again_stats.keys == stats.keys && again_stats.leaves <= stats.leaves, "{}: {again_stats:?} of {stats:?}", entry.name);
-                assert_eq!(contents(&*again, Direction::Forward), found);
-            }
-            let loaded = entry.create(&pool, "bulk").unwrap();
-            loaded.bulk_load(&mut model.clone().into_iter(), FILL).unwrap();
-            loaded.check().unwrap();
-            assert_eq!(contents(&*loaded, Direction::Forward), found);
-            for (key, value) in &model {
-                assert_eq!(loaded.remove(key.borrow()).unwrap(), Some(*value));
-            }
-            loaded.check().unwrap();
-        }
-    }
-}
-
-#[test]
-fn integers() {
-    run::<u64>(|n| n * 7, |_, _, n| NonZeroU64::new(n).unwrap());
-}
-
-#[test]
-fn byte_strings() {
-    run::<[u8]>(
-        |n| match n % 5 {
-            0 => format!("user:{n:06}").into_bytes(),
-            1 => format!("user:{n:06}:a rather long tail {}", "x".repeat((n % 40) as usize)).into_bytes(),
-            2 => n.to_be_bytes().to_vec(),
-            3 => vec![0; (n % 50) as usize],
-            _ => format!("{n}").into_bytes(),
-        },
-        |pool, key, n| NonZeroU64::new(Record::create(pool, key, &n.to_le_bytes()).unwrap().release().link()).unwrap(),
-    );
-}
 
 /// Whether more come without a division, too: arrays of a radix tree, and nodes of a list.
 fn divides_seldom(name: &str) -> bool {
