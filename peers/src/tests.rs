@@ -1,7 +1,7 @@
 //! Every peer against a map of the standard library: the same operations, the same answers.
 
 use crate::peers;
-use everleaf_lab::plan::{KeyKind, Measure};
+use everleaf_lab::plan::KeyKind;
 use everleaf_lab::{Handle, Instance, Setting, Shutdown, System};
 use everleaf_pmem::Domain;
 use rand::rngs::SmallRng;
@@ -18,18 +18,8 @@ const OPERATIONS: u32 = 1500;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn setting(directory: &Path, key: KeyKind, value_bytes: u32) -> Setting {
-    Setting {
-        keys_max: KEYS,
-        key,
-        value_bytes,
-        threads: 2,
-        domain: Domain::PageCache,
-        write_latency_ns: 0,
-        directory: Some(directory.to_owned()),
-        huge_pages: false,
-        prefault: false,
-        measure: Measure::Time,
-    }
+    let directory = Some(directory.to_owned());
+    Setting { keys_max: KEYS, key, value_bytes, threads: 2, domain: Domain::PageCache, directory, ..Setting::default() }
 }
 
 /// A key: 8 bytes, or a string of 20.

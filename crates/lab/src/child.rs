@@ -155,22 +155,11 @@ pub fn serve(systems: &mut Vec<Box<dyn System>>, input: impl Read + Send + 'stat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{KeyKind, Memory, Parameters};
+    use crate::plan::Parameters;
     use crate::workload;
 
     fn case(measure: Measure) -> Case {
-        let parameters = Parameters {
-            keys: 1000,
-            key: KeyKind::Integer,
-            value_bytes: 8,
-            threads: 1,
-            write_latency_ns: 0,
-            domain: "page-cache".into(),
-            memory: Memory::Anonymous,
-            scan_length: 100,
-            prefault: false,
-            measure,
-        };
+        let parameters = Parameters { keys: 1000, domain: "page-cache".into(), measure, ..Parameters::default() };
         Case { workload: workload::find("load").unwrap(), parameters }
     }
 

@@ -147,7 +147,7 @@ pub fn judge(results: &Results, systems: &[String]) -> Result<Vec<Claim>, Error>
 /// # Errors
 /// As [`judge`].
 pub fn judge_again(results: &mut Results) -> Result<(), Error> {
-    let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+    let systems = crate::names(&crate::systems());
     results.claims = judge(results, &systems)?;
     Ok(())
 }
@@ -187,7 +187,7 @@ mod tests {
     /// To judge three claims by counts of many keys, all times of the paper had to be measured with as many.
     #[test]
     fn claims_that_are_asked_for_alone_are_measured_alone() {
-        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let systems = crate::names(&crate::systems());
         let of = |paper: &str, ids: &[&str]| {
             let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
             let Plan { experiments, claims, .. } = only(plan(paper, Scale::TINY, &systems, 1, 1)?, &ids, &systems)?;
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_claim_has_its_experiments_in_the_plan_of_its_paper() {
-        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let systems = crate::names(&crate::systems());
         for row in table::ROWS {
             assert!(
                 !row.figure.is_empty() && !row.place.is_empty() && (!row.why.is_empty() || !row.needs.is_empty() || !row.experiments().is_empty()),

@@ -222,7 +222,7 @@ impl Command {
                 execute(plan, &output, &mut systems, stop)
             }
             Self::Reproduce { paper, claims, scale, rounds, seed, output } => {
-                let names: Vec<String> = systems.iter().map(|system| system.name().to_owned()).collect();
+                let names = crate::names(&systems);
                 let plan = claims::plan(&paper, scale, &names, rounds, seed)?;
                 let plan = if claims.is_empty() { plan } else { claims::only(plan, &claims, &names)? };
                 execute(plan, &output, &mut systems, stop)

@@ -1,5 +1,6 @@
 //! What a run is to do. A plan stands in the header of every result file, so that the run can be done again from it.
 
+use everleaf_pmem::Domain;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// All of a run.
@@ -196,6 +197,24 @@ pub struct Parameters {
     pub prefault: bool,
     /// What is found out.
     pub measure: Measure,
+}
+
+impl Default for Parameters {
+    /// Those of `lab run`, if nothing else is asked for.
+    fn default() -> Self {
+        Self {
+            keys: 1_000_000,
+            key: KeyKind::Integer,
+            value_bytes: 8,
+            threads: 1,
+            write_latency_ns: 0,
+            domain: Domain::Adr.name().into(),
+            memory: Memory::Anonymous,
+            scan_length: 100,
+            prefault: false,
+            measure: Measure::Time,
+        }
+    }
 }
 
 /// What is found out. Counting takes time, so one pass does not do both.

@@ -369,21 +369,11 @@ fn told(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Access, Case, Distribution, Experiment, KeyKind, Lengths, Load, Measure, Memory, Mix, Order, Phase, Workload};
+    use crate::plan::{Access, Case, Distribution, Experiment, KeyKind, Lengths, Load, Memory, Mix, Order, Phase, Workload};
 
     fn parameters() -> Parameters {
-        Parameters {
-            keys: 1000,
-            key: KeyKind::Bytes(20),
-            value_bytes: 8,
-            threads: 2,
-            write_latency_ns: 300,
-            domain: "adr".into(),
-            memory: Memory::Directory("/dev/shm".into()),
-            scan_length: 100,
-            prefault: false,
-            measure: Measure::Time,
-        }
+        let (key, memory) = (KeyKind::Bytes(20), Memory::Directory("/dev/shm".into()));
+        Parameters { keys: 1000, key, threads: 2, write_latency_ns: 300, memory, ..Parameters::default() }
     }
 
     fn lines() -> Vec<Line> {

@@ -71,7 +71,7 @@ impl Run<'_> {
             self.experiment(&experiment, &mut results, &progress, out)?;
         }
         progress.finish_and_clear();
-        let names: Vec<String> = self.systems.iter().map(|system| system.name().to_owned()).collect();
+        let names = crate::names(self.systems);
         for claim in claims::judge(&results, &names)? {
             Line::Claim(claim.clone()).write(out)?;
             results.claims.push(claim);
@@ -267,7 +267,7 @@ mod tests {
     fn a_request_weighs_as_many_operations_of_a_tree_as_take_as_long() {
         let mut systems = crate::systems();
         crate::find(&mut systems, "server:lb").unwrap();
-        let names: Vec<String> = systems.iter().map(|system| system.name().to_owned()).collect();
+        let names = crate::names(&systems);
         let plan = claims::plan("lb", claims::Scale::TINY, &names, 5, 1).unwrap();
         let served = plan.experiments.iter().find(|experiment| experiment.id == "lb-server").unwrap();
         let steps_of = |names: &[&str]| {
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn claims_are_warmed_up_with_all_keys_of_the_default_scale() {
-        let names: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let names = crate::names(&crate::systems());
         let keys = |scale, least| {
             let experiments = claims::plan("lb", scale, &names, 5, 1).unwrap().experiments;
             let case = warm_up(&experiments[0], least).unwrap();

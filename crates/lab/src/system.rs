@@ -98,6 +98,24 @@ pub struct Setting {
     pub measure: Measure,
 }
 
+impl Default for Setting {
+    /// One thread, and memory without a file.
+    fn default() -> Self {
+        Self {
+            keys_max: 1_000_000,
+            key: KeyKind::Integer,
+            value_bytes: 8,
+            threads: 1,
+            domain: Domain::Adr,
+            write_latency_ns: 0,
+            directory: None,
+            huge_pages: false,
+            prefault: false,
+            measure: Measure::Time,
+        }
+    }
+}
+
 /// A store with data in it.
 pub trait Instance: Send + Sync {
     /// What the calling thread uses it by.
@@ -314,8 +332,7 @@ fn get_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>
 
 /// An empty pool as systems have them, with room for so many small entries.
 pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>, huge_pages: bool) -> Result<Arc<Pool>, Error> {
-    let (key, measure) = (KeyKind::Integer, Measure::Time);
-    let setting = Setting { keys_max, key, value_bytes: 8, threads: 1, domain, write_latency_ns: 0, directory, huge_pages, prefault: false, measure };
+    let setting = Setting { keys_max, domain, directory, huge_pages, ..Setting::default() };
     medium::create_pool(&setting).map(|(pool, _)| pool).map_err(|error| Error::system("memory", error))
 }
 
@@ -324,6 +341,11 @@ pub fn systems() -> Vec<Box<dyn System>> {
     let mut systems = index::all();
     systems.extend(ON_INDEXES.iter().filter_map(|what| on(what, &everleaf::Options::default().index)));
     systems
+}
+
+/// Their names.
+pub fn names(systems: &[Box<dyn System>]) -> Vec<String> {
+    systems.iter().map(|system| system.name().to_owned()).collect()
 }
 
 /// What is there on every persistent index. Its name is followed by `:` and that of the index, so that results tell it whatever the default is when they are
@@ -356,9 +378,8 @@ pub fn find<'a>(systems: &'a mut Vec<Box<dyn System>>, name: &str) -> Result<&'a
         systems.extend(on(what, index));
     }
     let Some(at) = place(systems, &name) else {
-        let names: Vec<_> = systems.iter().map(|system| system.name()).collect();
         let others = "and store:INDEX, store-snapshots:INDEX and server:INDEX for each persistent index";
-        return Err(Error::Usage(format!("no system is called {name:?}; there are: {}, {others}", names.join(", "))));
+        return Err(Error::Usage(format!("no system is called {name:?}; there are: {}, {others}", names(systems).join(", "))));
     };
     Ok(systems[at].as_ref())
 }

@@ -15,18 +15,7 @@ use std::time::Duration;
 const KEYS: u64 = 2000;
 
 fn parameters(measure: Measure) -> Parameters {
-    Parameters {
-        keys: KEYS,
-        key: KeyKind::Integer,
-        value_bytes: 8,
-        threads: 1,
-        write_latency_ns: 0,
-        domain: "adr".into(),
-        memory: Memory::Anonymous,
-        scan_length: 10,
-        prefault: false,
-        measure,
-    }
+    Parameters { keys: KEYS, scan_length: 10, measure, ..Parameters::default() }
 }
 
 fn plan(systems: &[&str], cases: Vec<Case>) -> Plan {
@@ -331,7 +320,7 @@ fn leaves_are_filled_as_asked_for() {
 
 #[test]
 fn all_papers_are_reproduced_and_no_claim_is_left_out() {
-    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let names = everleaf_lab::names(&everleaf_lab::systems());
     let plan = claims::plan("all", Scale::TINY, &names, 1, 1).unwrap();
     let results = run(plan);
     assert_eq!(results.claims.iter().map(|claim| &claim.id).collect::<Vec<_>>(), claims::list().map(|(id, ..)| id).collect::<Vec<_>>());
@@ -360,7 +349,7 @@ fn all_papers_are_reproduced_and_no_claim_is_left_out() {
 /// Where valgrind was not installed, a claim that needs it would have ended the run of all the others.
 #[test]
 fn claims_are_judged_without_valgrind_but_for_those_that_need_it() {
-    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let names = everleaf_lab::names(&everleaf_lab::systems());
     let ids = ["D18", "D23"].map(str::to_owned);
     let plan = claims::only(claims::plan("nv", Scale::TINY, &names, 1, 1).unwrap(), &ids, &names).unwrap();
     let results = run(plan.clone());
@@ -373,7 +362,7 @@ fn claims_are_judged_without_valgrind_but_for_those_that_need_it() {
 
 #[test]
 fn a_run_that_is_stopped_leaves_a_good_file() {
-    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let names = everleaf_lab::names(&everleaf_lab::systems());
     let results = run_with(everleaf_lab::systems(), claims::plan("isle", Scale::TINY, &names, 1, 1).unwrap(), true).unwrap();
     assert!(results.end.as_ref().is_some_and(|end| !end.complete) && results.measurements.is_empty());
     assert!(results.claims.len() == 13 && summary::text(&results).contains("stopped"));
@@ -699,7 +688,7 @@ fn a_system_that_lacks_what_is_measured_is_left_out_of_the_warm_up_too() {
 /// Of 25 thousand inserts into a million keys in full leaves half divided one, and the claim is about those that do.
 #[test]
 fn inserts_into_full_leaves_divide_them() {
-    let names: Vec<String> = everleaf_lab::systems().iter().map(|system| system.name().to_owned()).collect();
+    let names = everleaf_lab::names(&everleaf_lab::systems());
     let mut plan = claims::plan("lb", Scale(20_000), &names, 1, 1).unwrap();
     plan.claims.clear();
     plan.experiments.retain(|experiment| ["lb-insert", "lb-nodes"].contains(&experiment.id.as_str()));

@@ -94,18 +94,7 @@ pub fn only(mut plan: Plan, ids: &[String], systems: &[String]) -> Result<Plan, 
 }
 
 fn parameters(keys: u64, write_latency_ns: u64, measure: Measure) -> Parameters {
-    Parameters {
-        keys,
-        key: KeyKind::Integer,
-        value_bytes: 8,
-        threads: 1,
-        write_latency_ns,
-        domain: Domain::Adr.name().into(),
-        memory: Memory::Anonymous,
-        scan_length: 100,
-        prefault: false,
-        measure,
-    }
+    Parameters { keys, write_latency_ns, measure, ..Parameters::default() }
 }
 
 fn workload(name: &str, load: Option<Load>, phases: Vec<Phase>) -> Workload {

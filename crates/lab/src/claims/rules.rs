@@ -661,7 +661,7 @@ mod tests {
     }
 
     fn planned_at(paper: &str, scale: Scale) -> Results {
-        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let systems = crate::names(&crate::systems());
         let plan = plan(paper, scale, &systems, 5, 1).unwrap();
         let header = Header { format: FORMAT, version: String::new(), command: Vec::new(), started: 0, machine: Machine::default(), plan };
         let (measurements, memory, skipped, claims) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -742,7 +742,7 @@ mod tests {
     /// Of what servers on indexes had measured it was said that it was not, since their names are not those of the indexes.
     #[test]
     fn what_a_server_is_on_is_measured_with_it() {
-        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let systems = crate::names(&crate::systems());
         let mut results = planned("isle");
         let figures = ["server:isle", "server:nv", "server:fp", "server:fast-fair", "server:circ"].map(|system| (system, 100.0));
         add(&mut results, "isle-clients", metric::P99, &figures, |_| true);
@@ -817,7 +817,7 @@ mod tests {
     /// Of files that lack rivals, what is said about these alone was found to agree.
     #[test]
     fn what_was_not_to_be_measured_is_not_judged() {
-        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let systems = crate::names(&crate::systems());
         let mut results = planned("nv");
         for experiment in &mut results.header.plan.experiments {
             experiment.systems.retain(|system| !system.starts_with("lcb") && !system.starts_with("cdds"));
@@ -928,7 +928,7 @@ mod tests {
     /// Redis was no part of the plan, wherever that was made, and nothing was ever compared with it.
     #[test]
     fn requests_are_compared_with_redis_where_it_is_there() {
-        let systems: Vec<String> = crate::systems().iter().map(|system| system.name().to_owned()).collect();
+        let systems = crate::names(&crate::systems());
         let served = |systems: &[String]| {
             let experiments = plan("nv", Scale::TINY, systems, 5, 1).unwrap().experiments;
             experiments.into_iter().find(|experiment| experiment.id == "nv-server").unwrap().systems

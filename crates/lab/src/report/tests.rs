@@ -4,28 +4,13 @@ use super::figure::{Chart, Figure};
 use super::picture::{NARROW, WIDE, inline, png, svg};
 use super::{gather, page, write};
 use crate::Spread;
-use crate::plan::{self, Experiment, KeyKind, Measure, Memory, Parameters, Plan, Shape};
+use crate::plan::{self, Experiment, Parameters, Plan, Shape};
 use crate::result::{Claim, End, FORMAT, Header, Line, Machine, Measurement, Metric, Results, Skipped, Verdict, metric};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// What somebody might put into every text of a file.
 const HOSTILE: &str = "</svg><script>alert(1)</script>&\"'\u{0}\u{1b}]0;\u{202e} ../../x";
-
-fn parameters() -> Parameters {
-    Parameters {
-        keys: 1_000_000,
-        key: KeyKind::Integer,
-        value_bytes: 8,
-        threads: 1,
-        write_latency_ns: 0,
-        domain: "adr".into(),
-        memory: Memory::Anonymous,
-        scan_length: 100,
-        prefault: false,
-        measure: Measure::Time,
-    }
-}
 
 fn measurement(experiment: &str, system: &str, phase: &str, round: u32, metrics: &[(&str, f64, &str)]) -> Measurement {
     Measurement {
@@ -35,7 +20,7 @@ fn measurement(experiment: &str, system: &str, phase: &str, round: u32, metrics:
         leaf_bytes: None,
         workload: "micro".into(),
         phase: phase.into(),
-        parameters: parameters(),
+        parameters: Parameters::default(),
         round,
         metrics: metrics.iter().map(|(name, value, unit)| ((*name).into(), Metric { value: *value, unit: (*unit).into() })).collect(),
     }
@@ -309,7 +294,7 @@ fn the_page_has_every_figure_every_number_every_claim_and_what_is_missing() {
     }
     assert!(!page.contains("cut short"));
     let skipped =
-        Skipped { experiment: "bars".into(), system: "redis-memory".into(), workload: "scan".into(), parameters: parameters(), why: "it has no scans".into() };
+        Skipped { experiment: "bars".into(), system: "redis-memory".into(), workload: "scan".into(), parameters: Parameters::default(), why: "it has no scans".into() };
     let cut = Results { end: None, skipped: vec![skipped], ..results };
     assert!(page::page(&cut, &figures).contains("redis-memory (bars): scan, because it has no scans"));
     assert!(page::page(&cut, &figures).contains("cut short"));

@@ -450,25 +450,13 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Measure;
     use everleaf_pmem::Domain;
 
     /// A huge page that was touched first within 5,000 inserts took four times as long as all of them, in every second round.
     #[test]
     fn memory_that_was_touched_ahead_is_taken_first() {
         const LEAVES: u64 = 200_000;
-        let setting = Setting {
-            keys_max: 1_000_000,
-            key: KeyKind::Integer,
-            value_bytes: 8,
-            threads: 1,
-            domain: Domain::PageCache,
-            write_latency_ns: 0,
-            directory: None,
-            huge_pages: false,
-            prefault: false,
-            measure: Measure::Time,
-        };
+        let setting = Setting { domain: Domain::PageCache, ..Setting::default() };
         let instance = all().iter().find(|system| system.name() == "lb").unwrap().create(&setting).unwrap();
         let (size, space) = (LEAVES * 256, instance.space().unwrap());
         let growth = || {
