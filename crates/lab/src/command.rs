@@ -15,7 +15,7 @@ use crate::result::{Results, metric};
 use crate::run::Run;
 use crate::system::ON_INDEXES;
 use crate::{Error, System, child, report, summary, workload};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use everleaf_pmem::Domain;
 use std::fs::{self, File};
 use std::io::{BufReader, IsTerminal, Write};
@@ -144,7 +144,7 @@ pub struct Work {
     scan_length: u32,
     /// What to find out
     #[arg(long, default_value = "time", value_delimiter = ',', value_name = "WHAT,...")]
-    measure: Vec<What>,
+    measure: Vec<Measure>,
     /// Count instructions, by callgrind; the same as --measure instructions
     #[arg(long, conflicts_with = "measure")]
     instructions: bool,
@@ -156,36 +156,6 @@ pub struct Work {
     seed: u64,
     #[command(flatten)]
     output: Output,
-}
-
-/// What is found out, for the command line.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
-    /// Throughput and mean
-    Time,
-    /// Latency of each operation: mean, p50, p99, p99.9; and throughput meanwhile
-    Latency,
-    /// Flushes, fences, lines, 256 B units, media write amplification, divisions of leaves
-    Counts,
-    /// Persistent memory and DRAM a key
-    Space,
-    /// Time to open again after a crash and after a clean shutdown
-    Recovery,
-    /// Instructions, reads of memory, misses of the last cache, by callgrind, in domain page-cache
-    Instructions,
-}
-
-impl From<What> for Measure {
-    fn from(what: What) -> Self {
-        match what {
-            What::Time => Self::Time,
-            What::Latency => Self::Latency,
-            What::Counts => Self::Counts,
-            What::Space => Self::Space,
-            What::Recovery => Self::Recovery,
-            What::Instructions => Self::Instructions,
-        }
-    }
 }
 
 fn parse_key(text: &str) -> Result<KeyKind, String> {
@@ -301,10 +271,7 @@ impl Work {
         for name in &self.systems {
             all_take_strings &= crate::find(systems, name)?.capabilities().any_size;
         }
-        let mut measures: Vec<Measure> = self.measure.iter().copied().map(Measure::from).collect();
-        if self.instructions {
-            measures = vec![Measure::Instructions];
-        }
+        let measures = if self.instructions { &[Measure::Instructions] } else { self.measure.as_slice() };
         if self.write_latency.iter().any(|added| *added > 0) && !measures.iter().any(|measure| measure.is_slowed()) {
             return Err(Error::Usage("--write-latency changes nothing that is counted; leave it out, or measure time, latency or recovery".into()));
         }

@@ -1,5 +1,6 @@
 //! What a run is to do. A plan stands in the header of every result file, so that the run can be done again from it.
 
+use clap::ValueEnum;
 use everleaf_pmem::Domain;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -217,21 +218,29 @@ impl Default for Parameters {
     }
 }
 
-/// What is found out. Counting takes time, so one pass does not do both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What is found out. Counting takes time, so one pass does not do both. The first paragraph of each is what the command says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// Throughput and mean.
+    /// Throughput and mean
     Time,
-    /// The latency of each operation, and throughput with a look at the clock before and after each.
+    /// Latency of each operation: mean, p50, p99, p99.9; and throughput meanwhile
+    ///
+    /// With a look at the clock before and after each.
     Latency,
-    /// Flushes, fences, lines, in one round: with one thread the same in every round and on every machine.
+    /// Flushes, fences, lines, 256 B units, media write amplification, divisions of leaves
+    ///
+    /// In one round: with one thread the same in every round and on every machine.
     Counts,
-    /// Persistent memory and DRAM, in one round, by a process of its own for each.
+    /// Persistent memory and DRAM a key
+    ///
+    /// In one round, by a process of its own for each.
     Space,
-    /// Time to open again after a crash, and after a clean shutdown.
+    /// Time to open again after a crash and after a clean shutdown
     Recovery,
-    /// Instructions, reads of memory and misses of the last cache, by callgrind, in one round; nothing is written back meanwhile.
+    /// Instructions, reads of memory, misses of the last cache, by callgrind, in domain page-cache
+    ///
+    /// In one round; nothing is written back meanwhile.
     Instructions,
 }
 

@@ -293,8 +293,13 @@ fn the_page_has_every_figure_every_number_every_claim_and_what_is_missing() {
         assert!(page.contains(text), "no {text}");
     }
     assert!(!page.contains("cut short"));
-    let skipped =
-        Skipped { experiment: "bars".into(), system: "redis-memory".into(), workload: "scan".into(), parameters: Parameters::default(), why: "it has no scans".into() };
+    let skipped = Skipped {
+        experiment: "bars".into(),
+        system: "redis-memory".into(),
+        workload: "scan".into(),
+        parameters: Parameters::default(),
+        why: "it has no scans".into(),
+    };
     let cut = Results { end: None, skipped: vec![skipped], ..results };
     assert!(page::page(&cut, &figures).contains("redis-memory (bars): scan, because it has no scans"));
     assert!(page::page(&cut, &figures).contains("cut short"));
