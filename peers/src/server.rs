@@ -91,19 +91,8 @@ impl System for Servers {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            scans: false,
-            persistent: self.append.is_some(),
-            threads: true,
-            counts: false,
-            write_latency: false,
-            any_size: true,
-            leaf_bytes: None,
-            alone: false,
-            by_requests: true,
-            lacks_transactions: false,
-            needs_files: true,
-        }
+        let (threads, any_size, by_requests, needs_files) = (true, true, true, true);
+        Capabilities { persistent: self.append.is_some(), threads, any_size, by_requests, needs_files, ..Capabilities::default() }
     }
 
     /// With the version of the server, so that a result tells which one it was.

@@ -47,7 +47,7 @@ pub trait System: Send + Sync {
 }
 
 /// What a system can do. A case that needs more is not run, and the results say so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// It has scans in order of keys.
     pub scans: bool,

@@ -436,14 +436,11 @@ impl System for Map {
             scans,
             persistent: self.lie == Lie::Wakes,
             threads,
-            counts: false,
-            write_latency: false,
             any_size,
-            leaf_bytes: None,
             alone: true,
             by_requests: self.lie == Lie::Waits,
-            lacks_transactions: false,
             needs_files: self.lie == Lie::Files,
+            ..Capabilities::default()
         }
     }
 

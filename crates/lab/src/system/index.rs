@@ -111,9 +111,8 @@ impl System for Index {
             any_size: self.takes_strings,
             leaf_bytes: self.leaf_bytes,
             alone: true,
-            by_requests: false,
             lacks_transactions: is_about_transactions(self.name) && !htm::is_available(),
-            needs_files: false,
+            ..Capabilities::default()
         }
     }
 

@@ -37,19 +37,7 @@ impl System for Servers {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            scans: true,
-            persistent: true,
-            threads: true,
-            counts: false,
-            write_latency: true,
-            any_size: true,
-            leaf_bytes: None,
-            alone: false,
-            by_requests: true,
-            lacks_transactions: false,
-            needs_files: false,
-        }
+        Capabilities { scans: true, persistent: true, threads: true, write_latency: true, any_size: true, by_requests: true, ..Capabilities::default() }
     }
 
     fn durability(&self, setting: &Setting) -> String {

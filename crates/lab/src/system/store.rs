@@ -32,19 +32,7 @@ impl System for Stores {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            scans: true,
-            persistent: true,
-            threads: true,
-            counts: true,
-            write_latency: true,
-            any_size: true,
-            leaf_bytes: None,
-            alone: false,
-            by_requests: false,
-            lacks_transactions: false,
-            needs_files: false,
-        }
+        Capabilities { scans: true, persistent: true, threads: true, counts: true, write_latency: true, any_size: true, ..Capabilities::default() }
     }
 
     fn durability(&self, setting: &Setting) -> String {
