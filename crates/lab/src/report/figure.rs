@@ -141,22 +141,20 @@ impl Spread {
     }
 }
 
+impl Rows {
+    /// Names of systems, in the order in which they first appear.
+    pub(super) fn systems(&self) -> Vec<&str> {
+        unique(self.panels.iter().flat_map(|panel| &panel.rows).map(|row| row.name.as_str()))
+    }
+}
+
 impl Figure {
     /// Names of systems, in the order in which they first appear.
     pub(super) fn systems(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = Vec::new();
-        let mut add = |name| {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        };
         match &self.chart {
-            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => {
-                rows.panels.iter().flat_map(|panel| &panel.rows).for_each(|row| add(row.name.as_str()));
-            }
-            Chart::Lines(lines) => lines.panels.iter().flat_map(|panel| &panel.series).for_each(|series| add(series.name.as_str())),
+            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => rows.systems(),
+            Chart::Lines(lines) => unique(lines.panels.iter().flat_map(|panel| &panel.series).map(|series| series.name.as_str())),
         }
-        names
     }
 
     /// The data, a line each. What is not part of the kind of figure is empty.
@@ -208,6 +206,25 @@ impl Figure {
             Chart::Lines(lines) => &lines.unit,
         }
     }
+}
+
+/// Each once, in the order in which they first appear.
+pub(super) fn unique<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut unique = Vec::new();
+    for one in all {
+        if !unique.contains(&one) {
+            unique.push(one);
+        }
+    }
+    unique
+}
+
+/// Each once, from the least on.
+pub(super) fn ascending(all: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut ascending: Vec<f64> = all.into_iter().collect();
+    ascending.sort_by(f64::total_cmp);
+    ascending.dedup();
+    ascending
 }
 
 /// The data of a figure, for people.

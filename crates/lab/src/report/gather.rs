@@ -5,7 +5,7 @@
 //!    instructions.
 //! 3. A panel is what its measurements have in common, and a title says in what panels differ. What all panels have in common stands in the note.
 
-use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series};
+use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series, ascending, unique};
 use super::scale;
 use crate::plan::{self, Experiment, KeyKind, Measure, Parameters, Shape};
 use crate::result::{Measurement, Results, metric};
@@ -178,18 +178,9 @@ impl<'a> View<'a> {
         let others: Vec<&'static str> = self.varying.iter().copied().filter(|name| !is_along(name)).collect();
         let panels = self.panels(&others).into_iter().map(|(title, members)| {
             let mut series: Vec<Series> = Vec::new();
-            let mut labels: Vec<&str> = Vec::new();
-            for measurement in &members {
-                let label = self.series_name(measurement);
-                if !labels.contains(&label) {
-                    labels.push(label);
-                }
-            }
-            for label in labels {
+            for label in unique(members.iter().map(|measurement| self.series_name(measurement))) {
                 let own: Vec<&Measurement> = members.iter().filter(|measurement| self.series_name(measurement) == label).copied().collect();
-                let mut parameters: Vec<f64> = own.iter().filter_map(|measurement| parameter(measurement, self.horizontal)).collect();
-                parameters.sort_by(f64::total_cmp);
-                parameters.dedup();
+                let parameters = ascending(own.iter().filter_map(|measurement| parameter(measurement, self.horizontal)));
                 let at = |at: f64| {
                     let there: Vec<&Measurement> = own.iter().filter(|measurement| parameter(measurement, self.horizontal) == Some(at)).copied().collect();
                     Some((at, Spread::drawable(numbers(&there, name))?.per(factor)))
@@ -255,9 +246,7 @@ impl<'a> View<'a> {
             "leaf_bytes" => "size of leaves, bytes".into(),
             other => other.replace('_', " "),
         };
-        let mut values: Vec<f64> = self.measurements.iter().filter_map(|measurement| parameter(measurement, self.horizontal)).collect();
-        values.sort_by(f64::total_cmp);
-        values.dedup();
+        let values = ascending(self.measurements.iter().filter_map(|measurement| parameter(measurement, self.horizontal)));
         let [first, .., last] = *values else { return (words, false) };
         // Steps that grow with the values: the middle lies far below the mean of the ends.
         let is_logarithmic = first > 0.0 && last / first >= 4.0 && values[values.len() / 2] < 0.6 * f64::midpoint(first, last);
@@ -344,13 +333,7 @@ fn parameter(measurement: &Measurement, name: &str) -> Option<f64> {
 }
 
 fn systems<'a>(measurements: &[&'a Measurement]) -> Vec<&'a str> {
-    let mut names: Vec<&str> = Vec::new();
-    for measurement in measurements {
-        if !names.contains(&measurement.system.as_str()) {
-            names.push(&measurement.system);
-        }
-    }
-    names
+    unique(measurements.iter().map(|measurement| measurement.system.as_str()))
 }
 
 fn spread(measurements: &[&Measurement], system: &str, name: &str) -> Option<Spread> {

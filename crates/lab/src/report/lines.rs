@@ -1,7 +1,7 @@
 //! Figures with a line for each system over a parameter. The name of a system stands at the end of its line; dashes and marks tell lines apart where colours do
 //! not. The vertical axis begins at zero, and the ticks of the horizontal one are the values that were measured.
 
-use super::figure::{LinePanel, Lines, Series};
+use super::figure::{LinePanel, Lines, Series, ascending};
 use super::font::{Weight, fit, width};
 use super::layout::{Columns, paint_nothing};
 use super::scale::{Linear, plain};
@@ -55,11 +55,8 @@ fn paint_panel(svg: &mut Svg, lines: &Lines, panel: &LinePanel, names: &[&str], 
         svg.text("tick", [left + gutter - 6.0, y + 4.0], Anchor::End, label);
     }
     let column = horizontal(lines, panel, from, to);
-    let mut parameters: Vec<f64> = points().map(|(at, _)| *at).collect();
-    parameters.sort_by(f64::total_cmp);
-    parameters.dedup();
     let mut free = f64::NEG_INFINITY;
-    for at in parameters {
+    for at in ascending(points().map(|(at, _)| *at)) {
         let (x, label) = (column(at), plain(at));
         let half = width(&label, 11.0, Weight::Regular) / 2.0;
         svg.line("axis", [x, last], [x, last + 4.0]);

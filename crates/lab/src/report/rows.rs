@@ -66,12 +66,7 @@ pub(super) fn paint(svg: &mut Svg, chart: &Chart, width_all: f64, top: f64) -> f
 
 impl Painter<'_> {
     fn paint(&self, svg: &mut Svg, width_all: f64, top: f64) -> f64 {
-        let mut names: Vec<&str> = Vec::new();
-        for row in self.rows.panels.iter().flat_map(|panel| &panel.rows) {
-            if !names.contains(&row.name.as_str()) {
-                names.push(&row.name);
-            }
-        }
+        let names = self.rows.systems();
         let widest = names.iter().map(|name| width(name, 12.0, Weight::Regular)).fold(0.0, f64::max);
         let gutter = (widest + 12.0).min(width_all * 0.42);
         let columns = Columns::fit(self.rows.panels.len(), width_all - gutter, PANEL_MIN, GAP);
