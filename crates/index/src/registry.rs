@@ -311,74 +311,44 @@ pub fn node_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
 
 /// Our own index.
 fn ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
-    Entry {
-        name,
-        summary,
-        persistent: true,
-        leaf_capacity: LINES * 4,
-        creator: |entry, pool, root| gated(pool, Ever::<K, M, LINES, LEAVES, FANOUT>::create(pool, root, entry.name)?),
-        opener: |entry, pool, root, recovery| gated(pool, Ever::<K, M, LINES, LEAVES, FANOUT>::open(pool, root, entry.name, recovery)?),
-    }
+    let creator: Create<K, M> = |entry, pool, root| gated(pool, Ever::<K, M, LINES, LEAVES, FANOUT>::create(pool, root, entry.name)?);
+    let opener: Open<K, M> = |entry, pool, root, recovery| gated(pool, Ever::<K, M, LINES, LEAVES, FANOUT>::open(pool, root, entry.name, recovery)?);
+    Entry { name, summary, persistent: true, leaf_capacity: LINES * 4, creator, opener }
 }
 
 /// The tree of which all nodes persist.
 fn fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
-    Entry {
-        name,
-        summary,
-        persistent: true,
-        leaf_capacity: N::CAPACITY,
-        creator: |entry, pool, root| gated(pool, Fair::<K, M, N, SENTINELS>::create(pool, root, entry.name)?),
-        opener: |entry, pool, root, recovery| gated(pool, Fair::<K, M, N, SENTINELS>::open(pool, root, entry.name, recovery)?),
-    }
+    let creator: Create<K, M> = |entry, pool, root| gated(pool, Fair::<K, M, N, SENTINELS>::create(pool, root, entry.name)?);
+    let opener: Open<K, M> = |entry, pool, root, recovery| gated(pool, Fair::<K, M, N, SENTINELS>::open(pool, root, entry.name, recovery)?);
+    Entry { name, summary, persistent: true, leaf_capacity: N::CAPACITY, creator, opener }
 }
 
 /// The radix tree.
 fn pf<K: Key + ?Sized, M: Medium, F: pf::Form>(name: &'static str, summary: &'static str, records_max: usize) -> Entry<K, M> {
-    Entry {
-        name,
-        summary,
-        persistent: true,
-        leaf_capacity: records_max,
-        creator: |entry, pool, root| gated(pool, Pf::<K, M, F>::create(pool, root, entry.name, entry.leaf_capacity)?),
-        opener: |entry, pool, root, recovery| gated(pool, Pf::<K, M, F>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?),
-    }
+    let creator: Create<K, M> = |entry, pool, root| gated(pool, Pf::<K, M, F>::create(pool, root, entry.name, entry.leaf_capacity)?);
+    let opener: Open<K, M> = |entry, pool, root, recovery| gated(pool, Pf::<K, M, F>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?);
+    Entry { name, summary, persistent: true, leaf_capacity: records_max, creator, opener }
 }
 
 /// The tree without latches.
 fn bz<K: Key + ?Sized, M: Medium>(name: &'static str, summary: &'static str, capacity: usize) -> Entry<K, M> {
-    Entry {
-        name,
-        summary,
-        persistent: true,
-        leaf_capacity: capacity,
-        creator: |entry, pool, root| gated(pool, Bz::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?),
-        opener: |entry, pool, root, recovery| gated(pool, Bz::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?),
-    }
+    let creator: Create<K, M> = |entry, pool, root| gated(pool, Bz::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?);
+    let opener: Open<K, M> = |entry, pool, root, recovery| gated(pool, Bz::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?);
+    Entry { name, summary, persistent: true, leaf_capacity: capacity, creator, opener }
 }
 
 /// The skip list.
 fn skip<K: Key + ?Sized, M: Medium, const RARE: u32>(name: &'static str, summary: &'static str) -> Entry<K, M> {
-    Entry {
-        name,
-        summary,
-        persistent: true,
-        leaf_capacity: 1,
-        creator: |entry, pool, root| gated(pool, Skip::<K, M, RARE>::create(pool, root, entry.name)?),
-        opener: |entry, pool, root, recovery| gated(pool, Skip::<K, M, RARE>::open(pool, root, entry.name, recovery)?),
-    }
+    let creator: Create<K, M> = |entry, pool, root| gated(pool, Skip::<K, M, RARE>::create(pool, root, entry.name)?);
+    let opener: Open<K, M> = |entry, pool, root, recovery| gated(pool, Skip::<K, M, RARE>::open(pool, root, entry.name, recovery)?);
+    Entry { name, summary, persistent: true, leaf_capacity: 1, creator, opener }
 }
 
 /// On the default router.
 fn olc<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
-    Entry {
-        name,
-        summary,
-        persistent: true,
-        leaf_capacity: L::CAPACITY,
-        creator: |entry, pool, root| create::<K, M, L, FANOUT>(entry, pool, root, AnyRouter::olc),
-        opener: |entry, pool, root, recovery| open::<K, M, L, FANOUT>(entry, pool, root, recovery, AnyRouter::olc),
-    }
+    let creator: Create<K, M> = |entry, pool, root| create::<K, M, L, FANOUT>(entry, pool, root, AnyRouter::olc);
+    let opener: Open<K, M> = |entry, pool, root, recovery| open::<K, M, L, FANOUT>(entry, pool, root, recovery, AnyRouter::olc);
+    Entry { name, summary, persistent: true, leaf_capacity: L::CAPACITY, creator, opener }
 }
 
 /// The same leaves, without shortcuts past the upper nodes.
