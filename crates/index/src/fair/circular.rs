@@ -34,7 +34,7 @@
 //! 3. From there on, all the way round: an entry that is the same as the one before it goes; one that comes behind a vacant slot moves up.
 //! 4. The run word, if it differs. Flush all, fence. A crash within leaves what these steps begin with.
 
-use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND};
+use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND, header_and_lines};
 use crate::Error;
 use crate::key::Key;
 use crate::selective::leaf::Entry;
@@ -51,18 +51,8 @@ resident! {
 }
 
 impl<const LINES: usize> Node for Circular<LINES> {
-    const LINES: usize = LINES;
+    header_and_lines!();
     const CAPACITY: usize = LINES * PER_LINE - 1;
-
-    #[inline(always)]
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    #[inline(always)]
-    fn lines(&self) -> &[Line] {
-        &self.lines
-    }
 
     #[inline(always)]
     fn run(&self) -> Run {

@@ -19,7 +19,7 @@
 //!
 //! Update: one value word, persisted.
 
-use super::node::{Header, Line, Node, PER_LINE, Run};
+use super::node::{Header, Line, Node, PER_LINE, Run, header_and_lines};
 use crate::Error;
 use crate::key::Key;
 use crate::selective::leaf::Entry;
@@ -36,18 +36,8 @@ resident! {
 }
 
 impl<const LINES: usize> Node for Fast<LINES> {
-    const LINES: usize = LINES;
+    header_and_lines!();
     const CAPACITY: usize = LINES * PER_LINE;
-
-    #[inline(always)]
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    #[inline(always)]
-    fn lines(&self) -> &[Line] {
-        &self.lines
-    }
 
     #[inline(always)]
     fn run(&self) -> Run {

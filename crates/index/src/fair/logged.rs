@@ -28,7 +28,7 @@
 //! 1. Unless the log is 0: lines := image, run word := log; flush, fence; log := 0, persist. 2. The entries end before the first that is beyond the node's
 //!    range. A crash within begins again.
 
-use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND};
+use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND, header_and_lines};
 use crate::Error;
 use crate::key::Key;
 use crate::selective::leaf::Entry;
@@ -56,19 +56,9 @@ resident! {
 }
 
 impl<const LINES: usize> Node for Logged<LINES> {
-    const LINES: usize = LINES;
+    header_and_lines!();
     const CAPACITY: usize = LINES * PER_LINE;
     const BUILT: usize = std::mem::offset_of!(Self, image);
-
-    #[inline(always)]
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    #[inline(always)]
-    fn lines(&self) -> &[Line] {
-        &self.lines
-    }
 
     fn zeroes(&self) -> &[Word] {
         std::slice::from_ref(&self.log.run)

@@ -62,6 +62,24 @@ impl Run {
     }
 }
 
+/// The parts of [`Node`] that all layouts have alike: fields `header` and `lines`, of which there are `LINES`.
+macro_rules! header_and_lines {
+    () => {
+        const LINES: usize = LINES;
+
+        #[inline(always)]
+        fn header(&self) -> &Header {
+            &self.header
+        }
+
+        #[inline(always)]
+        fn lines(&self) -> &[Line] {
+            &self.lines
+        }
+    };
+}
+pub(super) use header_and_lines;
+
 /// What a node is told when it is made.
 pub(crate) struct Birth {
     /// Link of the next node of the level.

@@ -36,7 +36,7 @@
 //! 2. Where entries were being shifted: each that lives once, and the dead left out, as for an append.
 //! 3. The entries end before the first that is beyond the node's range. A crash within begins again: no step takes away what another one looks for.
 
-use super::node::{Birth, Header, Line, Node, Run, UNSOUND};
+use super::node::{Birth, Header, Line, Node, Run, UNSOUND, header_and_lines};
 use crate::Error;
 use crate::key::Key;
 use crate::selective::leaf::Entry;
@@ -94,19 +94,9 @@ fn parity(word: u64) -> u8 {
 }
 
 impl<const LINES: usize> Node for Versioned<LINES> {
-    const LINES: usize = LINES;
+    header_and_lines!();
     const SLOTS: usize = LINES * PER_LINE;
     const CAPACITY: usize = Self::SLOTS - 1;
-
-    #[inline(always)]
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    #[inline(always)]
-    fn lines(&self) -> &[Line] {
-        &self.lines
-    }
 
     #[inline(always)]
     fn run(&self) -> Run {
