@@ -288,7 +288,7 @@ impl<'p> Record<'p> {
     }
 
     /// Compares `key` with the record's key, from byte `skip` on (both are known to agree before it).
-    pub fn compare_key(&self, key: &[u8], skip: usize) -> Order {
+    pub(crate) fn compare_key(&self, key: &[u8], skip: usize) -> Order {
         probe::compare(key, &self.words[HEADER_WORDS..], self.key_size(), skip)
     }
 

@@ -53,8 +53,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
-pub use router::{AnyRouter, Htm, Olc, Packed};
+pub use leaf::{FpLeaf, LbLeaf};
+pub(crate) use leaf::{IsleLeaf, NvLeaf, WbLeaf};
+pub(crate) use router::AnyRouter;
+pub use router::{Htm, Olc, Packed};
 use structure::{Room, Structure};
 use waypoints::Waypoints;
 

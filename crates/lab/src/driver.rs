@@ -58,7 +58,7 @@ impl Context<'_> {
 }
 
 /// Why a system cannot do a case; `None` if it can.
-pub fn obstacle(case: &Case, capabilities: &Capabilities) -> Option<&'static str> {
+pub(crate) fn obstacle(case: &Case, capabilities: &Capabilities) -> Option<&'static str> {
     let Case { workload, parameters } = case;
     let needs_scans = workload.phases.iter().any(|phase| phase.mix.scan > 0.0);
     let odd = parameters.key != crate::plan::KeyKind::Integer || parameters.value_bytes != 8;
@@ -159,7 +159,7 @@ fn keys_max(case: &Case) -> u64 {
 }
 
 /// How long a case takes, about: as many operations of a tree, loading included.
-pub fn effort(case: &Case, capabilities: &Capabilities) -> u64 {
+pub(crate) fn effort(case: &Case, capabilities: &Capabilities) -> u64 {
     let loaded = if case.workload.load.is_some() { case.parameters.keys } else { 0 };
     let operations = loaded + case.workload.phases.iter().map(|phase| operations(phase, &case.parameters)).sum::<u64>();
     let each = match case.parameters.measure {

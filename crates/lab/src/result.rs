@@ -350,7 +350,7 @@ impl Results {
     }
 
     /// What memory cost by that name: the median of the rounds of an experiment, or, if that has none, at the beginning.
-    pub fn memory_cost(&self, experiment: &str, name: &str) -> Option<f64> {
+    pub(crate) fn memory_cost(&self, experiment: &str, name: &str) -> Option<f64> {
         let of = self.memory.iter().filter(|costs| costs.experiment == experiment);
         let samples: Samples = of.filter_map(|costs| costs.raw_ns.get(name).copied()).collect();
         Some(samples.median()).filter(|median| median.is_finite()).or_else(|| self.header.machine.raw_ns.get(name).copied())

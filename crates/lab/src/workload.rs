@@ -9,9 +9,9 @@
 //!
 //! Any other mix is made of the options of the command.
 //!
-//! What is YCSB's: mixes, Zipf's law with 0.99, spread over all keys, the latest keys of ycsb-d, scans of one to a hundred entries, [`YCSB_RECORDS`]. What is
+//! What is YCSB's: mixes, Zipf's law with 0.99, spread over all keys, the latest keys of ycsb-d, scans of one to a hundred entries, `YCSB_RECORDS`. What is
 //! not: as many operations as keys, values that are set as a whole, keys that are loaded in one thread. What is db_bench's: order and choice of keys,
-//! [`DB_BENCH_RECORDS`]. What is not: fillrandom inserts each key once, where LevelDB's draws them, and overwrites some; values that cannot be halved by a
+//! `DB_BENCH_RECORDS`. What is not: fillrandom inserts each key once, where LevelDB's draws them, and overwrites some; values that cannot be halved by a
 //! compressor are not asked for, as nothing here compresses.
 
 use crate::Error;
@@ -25,9 +25,9 @@ pub type Records = (KeyKind, u32);
 /// Those of the papers.
 pub const INTEGERS: Records = (KeyKind::Integer, 8);
 /// YCSB's: `user` and a number, ten fields of 100 bytes.
-pub const YCSB_RECORDS: Records = (KeyKind::Bytes(23), 1000);
+pub(crate) const YCSB_RECORDS: Records = (KeyKind::Bytes(23), 1000);
 /// db_bench's.
-pub const DB_BENCH_RECORDS: Records = (KeyKind::Bytes(16), 100);
+pub(crate) const DB_BENCH_RECORDS: Records = (KeyKind::Bytes(16), 100);
 
 /// The records that a workload is known by, for systems that take byte strings.
 pub fn records(name: &str) -> Records {
@@ -176,7 +176,7 @@ pub fn parse_mix(text: &str) -> Result<Mix, Error> {
 ///
 /// # Errors
 /// [`Error::Usage`].
-pub fn parse_distribution(text: &str) -> Result<Distribution, Error> {
+pub(crate) fn parse_distribution(text: &str) -> Result<Distribution, Error> {
     let wrong =
         || Error::Usage(format!("{text:?} is no distribution; there are: uniform, random, sequential, zipfian, latest, and zipfian:EXPONENT, latest:EXPONENT"));
     let (name, exponent) = text.split_once(':').map_or((text, None), |(name, exponent)| (name, Some(exponent)));

@@ -7,10 +7,10 @@ mod nv;
 mod wb;
 
 pub use fp::FpLeaf;
-pub use isle::IsleLeaf;
+pub(crate) use isle::IsleLeaf;
 pub use lb::LbLeaf;
-pub use nv::NvLeaf;
-pub use wb::WbLeaf;
+pub(crate) use nv::NvLeaf;
+pub(crate) use wb::WbLeaf;
 
 use super::log::{Log, Taken};
 use super::structure::{Room, Structure};

@@ -7,7 +7,7 @@ mod olc;
 mod packed;
 mod siblings;
 
-pub use any::AnyRouter;
+pub(crate) use any::AnyRouter;
 pub use htm::Htm;
 pub use olc::Olc;
 pub use packed::Packed;

@@ -57,7 +57,7 @@ const SLOTS: usize = 4;
 
 resident! {
     /// An Isle-Tree leaf of `LINES` lines of entries. See the module documentation.
-    pub struct IsleLeaf<const LINES: usize> {
+    pub(crate) struct IsleLeaf<const LINES: usize> {
         next: Word,
         counters: [Word; 5],
         skip: Word,

@@ -48,7 +48,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 resident! {
     /// An NV-Tree leaf of `LINES` lines. See the module documentation.
-    pub struct NvLeaf<const LINES: usize> {
+    pub(crate) struct NvLeaf<const LINES: usize> {
         lines: [Line; LINES],
     }
 }

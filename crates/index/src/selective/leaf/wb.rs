@@ -65,7 +65,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 resident! {
     /// A wB+-Tree leaf of `LINES` lines, the last `ARRAY` units of which are its slot array. See the module documentation.
-    pub struct WbLeaf<const LINES: usize, const ARRAY: usize> {
+    pub(crate) struct WbLeaf<const LINES: usize, const ARRAY: usize> {
         lines: [[Unit; UNITS]; LINES],
     }
 }
@@ -82,7 +82,7 @@ const VALUE: usize = 1;
 const VALID: u64 = 1;
 
 /// What a batch makes of a leaf.
-pub struct Plan {
+pub(crate) struct Plan {
     /// A bit for each unit that is to hold an entry.
     occupied: u64,
     /// In a leaf with a slot array: those units, in the order of their keys.

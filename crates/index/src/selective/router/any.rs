@@ -8,7 +8,7 @@ use everleaf_pmem::htm::Statistics;
 
 /// One of the routers.
 #[expect(clippy::large_enum_variant, reason = "there is one a tree, and a lookup should not have to follow a pointer to it")]
-pub enum AnyRouter<K: ?Sized, const FANOUT: usize> {
+pub(crate) enum AnyRouter<K: ?Sized, const FANOUT: usize> {
     /// See [`Olc`].
     Olc(Olc<K, FANOUT>),
     /// See [`Htm`].
@@ -19,22 +19,22 @@ pub enum AnyRouter<K: ?Sized, const FANOUT: usize> {
 
 impl<K: Key + ?Sized, const FANOUT: usize> AnyRouter<K, FANOUT> {
     /// Over leaves in ascending order of their lows; see [`Olc::build`].
-    pub fn olc(leaves: &[(K::Owned, u64)]) -> Self {
+    pub(crate) fn olc(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Olc(Olc::build(leaves))
     }
 
     /// Over leaves in ascending order of their lows; see [`Olc::build`]. Without shortcuts.
-    pub fn plain(leaves: &[(K::Owned, u64)]) -> Self {
+    pub(crate) fn plain(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Olc(Olc::build(leaves).without_shortcuts())
     }
 
     /// Over leaves in ascending order of their lows; see [`Htm::build`].
-    pub fn htm(leaves: &[(K::Owned, u64)]) -> Self {
+    pub(crate) fn htm(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Htm(Htm::build(leaves))
     }
 
     /// Over leaves in ascending order of their lows; see [`Packed::build`].
-    pub fn packed(leaves: &[(K::Owned, u64)]) -> Self {
+    pub(crate) fn packed(leaves: &[(K::Owned, u64)]) -> Self {
         Self::Packed(Packed::build(leaves))
     }
 }
