@@ -10,9 +10,9 @@
 //! The same results give the same bytes. Nothing in a result file is trusted: text is escaped where it is written (`svg.rs`), file names are made of letters
 //! and digits, and numbers that cannot be drawn are left out (`Spread::drawable`).
 //!
-//! Read [`figure`] (what is shown), then `gather` (from measurements to figures), then `rows` and `lines` (how they are drawn).
+//! Read `figure` (what is shown), then `gather` (from measurements to figures), then `rows` and `lines` (how they are drawn).
 
-pub mod figure;
+mod figure;
 mod font;
 mod gather;
 mod layout;

@@ -6,103 +6,110 @@ use std::fmt::Write;
 
 /// A figure, with its data.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
+pub(super) struct Figure {
     /// Stem of the names of its files, unique in a report.
-    pub name: String,
+    pub(super) name: String,
     /// What is to be seen.
-    pub title: String,
+    pub(super) title: String,
     /// Under which conditions, and how to read it.
-    pub note: String,
+    pub(super) note: String,
     /// What is drawn.
-    pub chart: Chart,
+    pub(super) chart: Chart,
 }
 
 /// The kinds of figures.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Chart {
-    /// One number a system.
-    Bars(Rows),
-    /// Numbers of a system that add up.
-    Stacks(Rows),
-    /// Ascending numbers of a system, such as percentiles, on a logarithmic axis.
-    Percentiles(Rows),
+pub(super) enum Chart {
+    /// Numbers of a system.
+    Rows(Form, Rows),
     /// Numbers of a system over a parameter.
     Lines(Lines),
 }
 
+/// What the numbers of a row are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One alone.
+    Bars,
+    /// They add up.
+    Stacks,
+    /// Ascending, such as percentiles, on a logarithmic axis.
+    Percentiles,
+}
+
 /// Systems below each other, in one panel for each thing they do.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
+pub(super) struct Rows {
     /// What the axis shows, with its unit.
-    pub axis: String,
+    pub(super) axis: String,
     /// Unit of the values, for tables and data.
-    pub unit: String,
+    pub(super) unit: String,
     /// What the values of a row are, in order.
-    pub parts: Vec<String>,
+    pub(super) parts: Vec<String>,
     /// Name of the row that others are compared with.
-    pub baseline: Option<String>,
+    pub(super) baseline: Option<String>,
     /// The panels.
-    pub panels: Vec<Panel>,
+    pub(super) panels: Vec<Panel>,
 }
 
 /// One thing that systems do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Panel {
+pub(super) struct Panel {
     /// What they do.
-    pub title: String,
+    pub(super) title: String,
     /// The systems.
-    pub rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
 }
 
 /// A system.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub(super) struct Row {
     /// Its name.
-    pub name: String,
+    pub(super) name: String,
     /// What it is.
-    pub kind: Kind,
+    pub(super) kind: Kind,
     /// Its numbers, one for each of [`Rows::parts`].
-    pub values: Vec<Spread>,
+    pub(super) values: Vec<Spread>,
     /// How many times that of [`Rows::baseline`] the first of them is, round by round; `None` if there is none, or that is nothing.
-    pub ratio: Option<f64>,
+    pub(super) ratio: Option<f64>,
 }
 
 /// Lines over a parameter, in one panel for each thing that systems do.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lines {
+pub(super) struct Lines {
     /// What the horizontal axis shows, with its unit.
-    pub horizontal: String,
+    pub(super) horizontal: String,
     /// Whether the parameter doubles rather than grows.
-    pub is_logarithmic: bool,
+    pub(super) is_logarithmic: bool,
     /// What the vertical axis shows, with its unit.
-    pub vertical: String,
+    pub(super) vertical: String,
     /// Unit of the values, for tables and data.
-    pub unit: String,
+    pub(super) unit: String,
     /// The panels.
-    pub panels: Vec<LinePanel>,
+    pub(super) panels: Vec<LinePanel>,
 }
 
 /// One thing that systems do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LinePanel {
+pub(super) struct LinePanel {
     /// What they do.
-    pub title: String,
+    pub(super) title: String,
     /// The systems.
-    pub series: Vec<Series>,
+    pub(super) series: Vec<Series>,
 }
 
 /// A system.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub(super) struct Series {
     /// Its name.
-    pub name: String,
+    pub(super) name: String,
     /// Parameters, ascending, and numbers.
-    pub points: Vec<(f64, Spread)>,
+    pub(super) points: Vec<(f64, Spread)>,
 }
 
 /// What a system is, as far as figures tell it apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A part of Everleaf that outlives the process.
     Everleaf,
     /// Another engine that outlives the process.
@@ -113,7 +120,7 @@ pub enum Kind {
 
 impl Kind {
     /// For the key of a figure.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Everleaf => "Everleaf",
             Self::Peer => "other engines",
@@ -152,7 +159,7 @@ impl Figure {
     /// Names of systems, in the order in which they first appear.
     pub(super) fn systems(&self) -> Vec<&str> {
         match &self.chart {
-            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => rows.systems(),
+            Chart::Rows(_, rows) => rows.systems(),
             Chart::Lines(lines) => unique(lines.panels.iter().flat_map(|panel| &panel.series).map(|series| series.name.as_str())),
         }
     }
@@ -161,7 +168,7 @@ impl Figure {
     pub(super) fn table(&self) -> Table {
         let mut cells = Vec::new();
         let (panel, system, value) = match &self.chart {
-            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => {
+            Chart::Rows(_, rows) => {
                 for panel in &rows.panels {
                     for row in &panel.rows {
                         for (part, spread) in rows.parts.iter().zip(&row.values) {
@@ -202,7 +209,7 @@ impl Figure {
 
     fn unit(&self) -> &str {
         match &self.chart {
-            Chart::Bars(rows) | Chart::Stacks(rows) | Chart::Percentiles(rows) => &rows.unit,
+            Chart::Rows(_, rows) => &rows.unit,
             Chart::Lines(lines) => &lines.unit,
         }
     }

@@ -5,7 +5,7 @@
 //!    instructions.
 //! 3. A panel is what its measurements have in common, and a title says in what panels differ. What all panels have in common stands in the note.
 
-use super::figure::{Chart, Figure, Kind, LinePanel, Lines, Panel, Row, Rows, Series, ascending, unique};
+use super::figure::{Chart, Figure, Form, Kind, LinePanel, Lines, Panel, Row, Rows, Series, ascending, unique};
 use super::scale;
 use crate::plan::{self, Experiment, KeyKind, Measure, Parameters, Shape};
 use crate::result::{Measurement, Results, metric};
@@ -60,7 +60,7 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
     let chosen = with_metrics(&all, &percentiles);
     if !chosen.is_empty() {
         let view = View::new(&chosen, "phase");
-        let chart = Chart::Percentiles(view.rows(&percentiles, None, "latency of an operation".into(), "ns", 1.0));
+        let chart = Chart::Rows(Form::Percentiles, view.rows(&percentiles, None, "latency of an operation".into(), "ns", 1.0));
         figures.push(Figure {
             name: format!("{}-latency", experiment.id),
             title: format!("{}: percentiles of latency", experiment.title),
@@ -72,7 +72,7 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
     let chosen = with_metrics(&all, &counted);
     if !chosen.is_empty() && planned.shape == Shape::Bars {
         let view = View::new(&chosen, "phase");
-        let chart = Chart::Stacks(view.rows(&counted, None, "instructions an operation that make writes durable".into(), "1/op", 1.0));
+        let chart = Chart::Rows(Form::Stacks, view.rows(&counted, None, "instructions an operation that make writes durable".into(), "1/op", 1.0));
         figures.push(Figure {
             name: format!("{}-counts", experiment.id),
             title: format!("{}: what makes writes durable", experiment.title),
@@ -152,7 +152,7 @@ impl<'a> View<'a> {
         let baseline = experiment.baseline.clone().or_else(|| experiment.systems.first().cloned());
         // One alone is compared with nothing.
         let baseline = baseline.filter(|_| systems(self.measurements).len() > 1);
-        Chart::Bars(self.rows(&[name], baseline, axis, &unit, factor))
+        Chart::Rows(Form::Bars, self.rows(&[name], baseline, axis, &unit, factor))
     }
 
     fn rows(&self, names: &[&str], baseline: Option<String>, axis: String, unit: &str, factor: f64) -> Rows {
@@ -275,12 +275,12 @@ impl<'a> View<'a> {
             note.push_str(&format!(" Medians of {rounds} rounds, which alternate between the systems; whiskers go from the smallest to the largest."));
         }
         let rows = match chart {
-            Chart::Bars(rows) => rows,
-            Chart::Percentiles(_) => {
+            Chart::Rows(Form::Bars, rows) => rows,
+            Chart::Rows(Form::Percentiles, _) => {
                 note.push_str(" The number is the last mark\u{2019}s. The axis is logarithmic.");
                 return note;
             }
-            Chart::Lines(_) | Chart::Stacks(_) => return note,
+            Chart::Lines(_) | Chart::Rows(Form::Stacks, _) => return note,
         };
         let has = |baseline: &&String| rows.panels.iter().flat_map(|panel| &panel.rows).any(|row| row.name == **baseline);
         if let Some(baseline) = rows.baseline.as_ref().filter(has) {

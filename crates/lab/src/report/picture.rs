@@ -1,6 +1,6 @@
 //! A figure as a picture: alone, as a file of SVG or PNG; or within a page, without its title, which stands above it there.
 
-use super::figure::{Chart, Figure};
+use super::figure::{Chart, Figure, Form};
 use super::font::{BOLD, REGULAR, Weight, wrap};
 use super::svg::{Anchor, Svg, escape};
 use super::{lines, rows, style};
@@ -75,16 +75,16 @@ fn alone(figure: &Figure, css: &str) -> String {
 fn paint(svg: &mut Svg, figure: &Figure, width: f64, top: f64) -> f64 {
     match &figure.chart {
         Chart::Lines(chart) => lines::paint(svg, chart, &figure.systems(), width, top),
-        chart => rows::paint(svg, chart, width, top),
+        Chart::Rows(form, rows) => rows::paint(svg, *form, rows, width, top),
     }
 }
 
 /// What there is to say to those who do not see the picture.
 fn description(figure: &Figure, id: &str) -> String {
     let kind = match &figure.chart {
-        Chart::Bars(rows) => format!("Bars: {}.", rows.axis),
-        Chart::Stacks(rows) => format!("Stacked bars: {}.", rows.axis),
-        Chart::Percentiles(rows) => format!("{} on a logarithmic axis: {}.", rows.parts.join(", "), rows.axis),
+        Chart::Rows(Form::Bars, rows) => format!("Bars: {}.", rows.axis),
+        Chart::Rows(Form::Stacks, rows) => format!("Stacked bars: {}.", rows.axis),
+        Chart::Rows(Form::Percentiles, rows) => format!("{} on a logarithmic axis: {}.", rows.parts.join(", "), rows.axis),
         Chart::Lines(lines) => format!("Lines: {} over {}.", lines.vertical, lines.horizontal),
     };
     let text = format!("{kind} {} The numbers are in the table.", figure.note);

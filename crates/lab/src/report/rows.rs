@@ -10,7 +10,7 @@
 //!
 //! Bars and stacks begin at zero. Percentiles have a logarithmic axis, and marks instead of bars.
 
-use super::figure::{Chart, Kind, Panel, Row, Rows};
+use super::figure::{Form, Kind, Panel, Row, Rows};
 use super::font::{Weight, fit, width};
 use super::layout::{Columns, paint_nothing};
 use super::scale::{Linear, Logarithmic, plain, short, time};
@@ -36,26 +36,13 @@ struct Painter<'a> {
     room: f64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Bars,
-    Stacks,
-    Percentiles,
-}
-
 enum Scale {
     Linear(Linear),
     Logarithmic(Logarithmic),
 }
 
-/// Paints a chart that has rows below `top`; where it ends.
-pub(super) fn paint(svg: &mut Svg, chart: &Chart, width_all: f64, top: f64) -> f64 {
-    let (rows, form) = match chart {
-        Chart::Bars(rows) => (rows, Form::Bars),
-        Chart::Stacks(rows) => (rows, Form::Stacks),
-        Chart::Percentiles(rows) => (rows, Form::Percentiles),
-        Chart::Lines(_) => unreachable!("lines have no rows"),
-    };
+/// Paints rows below `top`; where they end.
+pub(super) fn paint(svg: &mut Svg, form: Form, rows: &Rows, width_all: f64, top: f64) -> f64 {
     if rows.panels.iter().all(|panel| panel.rows.is_empty()) {
         return paint_nothing(svg, top);
     }

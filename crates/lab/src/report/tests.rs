@@ -1,6 +1,6 @@
 //! What every figure and every page must be, whatever was measured: well-formed, without numbers that are none, inside its frame, and the same each time.
 
-use super::figure::{Chart, Figure};
+use super::figure::{Chart, Figure, Form};
 use super::picture::{NARROW, WIDE, inline, png, svg};
 use super::{gather, page, write};
 use crate::Spread;
@@ -227,7 +227,7 @@ fn every_kind_of_figure_is_drawn_with_its_names_ticks_and_units() {
 fn bars_are_as_long_as_their_values() {
     let figures = gather::figures(&results());
     let bars = find(&figures, "bars");
-    let Chart::Bars(rows) = &bars.chart else { panic!("no bars") };
+    let Chart::Rows(Form::Bars, rows) = &bars.chart else { panic!("no bars") };
     let picture = standing(&inline(bars, WIDE, "x"));
     let document = roxmltree::Document::parse(&picture).unwrap();
     let number = |node: &roxmltree::Node<'_, '_>, name: &str| node.attribute(name).unwrap().parse::<f64>().unwrap();
