@@ -20,6 +20,7 @@ use everleaf_pmem::{Domain, Hardware, Memory, Off, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -259,34 +260,41 @@ fn whatever_byte_of_a_state_is_damaged_an_index_is_repaired() {
     }
 }
 
-/// Flips bits of the byte that lies so far behind the first of `key`, or before it, wherever that is in a pool.
-fn flip_near(pool: &mut [u8], key: &[u8], distance: isize, bits: u8) {
-    let ats: Vec<_> = pool.windows(key.len()).enumerate().filter(|(_, bytes)| *bytes == key).map(|(at, _)| at).collect();
-    assert!(!ats.is_empty());
-    ats.into_iter().for_each(|at| pool[at.checked_add_signed(distance).unwrap()] ^= bits);
+/// Keys of a pool of [`damaged_pool`].
+const COUNT: u64 = 3000;
+
+fn numbered(n: u64) -> Vec<u8> {
+    format!("the key with number {n:06}").into_bytes()
+}
+
+/// Makes a pool, and flips bits of the byte that lies so far behind the first of each of these keys, or before it, wherever that is.
+fn damaged_pool(path: &Path, index: &str, damages: &[(u64, isize, u8)]) -> Options {
+    let options = Options { index: index.into(), size_max: 64 << 20, ..Options::default() };
+    let store = Store::open(path, options.clone()).unwrap();
+    let space = store.namespace("space").unwrap();
+    (0..COUNT).for_each(|n| space.put(&numbered(n), &[7; 50]).unwrap());
+    store.close().unwrap();
+    drop(space);
+    let mut pool = std::fs::read(path).unwrap();
+    for &(n, distance, bits) in damages {
+        let key = numbered(n);
+        let ats: Vec<_> = pool.windows(key.len()).enumerate().filter(|(_, bytes)| *bytes == key).map(|(at, _)| at).collect();
+        assert!(!ats.is_empty());
+        ats.into_iter().for_each(|at| pool[at.checked_add_signed(distance).unwrap()] ^= bits);
+    }
+    std::fs::write(path, &pool).unwrap();
+    options
 }
 
 /// A record that cannot be read ended the walk from either end, and what was between two of them went to what was lost and found, or was not looked at. (Trees
 /// without low fences read keys when they are opened: such a record may cost the index.)
 #[test]
 fn what_is_between_two_damages_stays_where_it_belongs() {
-    const COUNT: u64 = 3000;
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
-    let key = |n: u64| format!("the key with number {n:06}").into_bytes();
     for index in ["ever", "isle", "nv"] {
-        let options = Options { index: index.into(), size_max: 64 << 20, ..Options::default() };
-        let store = Store::open(&path, options.clone()).unwrap();
-        let space = store.namespace("space").unwrap();
-        (0..COUNT).for_each(|n| space.put(&key(n), &[7; 50]).unwrap());
-        store.close().unwrap();
-        drop(space);
-        let mut damaged = std::fs::read(&path).unwrap();
         // The shape of a record is the first of the four words in front of its key.
-        for n in [300, 900, 1500, 2700] {
-            flip_near(&mut damaged, &key(n), -30, 0xff);
-        }
-        std::fs::write(&path, &damaged).unwrap();
+        let options = damaged_pool(&path, index, &[300, 900, 1500, 2700].map(|n| (n, -30, 0xff)));
         let salvaged = repair(&path, &to, options.clone(), |_| ()).unwrap();
         let losses: Vec<_> = salvaged.losses.iter().take(8).collect();
         assert_eq!(salvaged.namespaces, [("space".to_owned(), COUNT - 4)], "{index}: {losses:?}");
@@ -295,7 +303,7 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
         let report = Store::open(&path, options).unwrap().verify().unwrap();
         let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
         // Each is told of by the key that the walk came to before it, or after.
-        let keys_near = |n: u64| (n - 70..n + 70).filter(|near| told.contains(&*String::from_utf8(key(*near)).unwrap())).count();
+        let keys_near = |n: u64| (n - 70..n + 70).filter(|near| told.contains(&*String::from_utf8(numbered(*near)).unwrap())).count();
         assert!([300, 900, 1500, 2700].into_iter().all(|n| keys_near(n) == 1), "{index}: {told}");
         assert_eq!((report.namespaces[0].keys, report.namespaces[0].bytes), (COUNT - 4, (COUNT - 4) * 76), "{index}: {told}");
         // They are also blocks to which nothing leads.
@@ -307,23 +315,12 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
 /// A key that is damaged is that of another place: a walk that took it for the one it had come to ended there, and what was behind was not looked at.
 #[test]
 fn a_damaged_key_ends_no_walk() {
-    const COUNT: u64 = 3000;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
-    let key = |n: u64| format!("the key with number {n:06}").into_bytes();
     // Too high, too low; in the first of all leaves, the last, and others.
     for ((index, flip), number) in ["ever", "nv"].into_iter().flat_map(|index| [(index, 0x01), (index, 0x10)]).zip([0, 300, 1500, COUNT - 1]) {
-        let options = Options { index: index.into(), size_max: 64 << 20, ..Options::default() };
-        let store = Store::open(&path, options.clone()).unwrap();
-        let space = store.namespace("space").unwrap();
-        (0..COUNT).for_each(|n| space.put(&key(n), &[7; 50]).unwrap());
-        store.close().unwrap();
-        drop(space);
-        let mut damaged = std::fs::read(&path).unwrap();
-        flip_near(&mut damaged, &key(number), 0, flip);
-        // A byte of a value, behind the key and its padding.
-        flip_near(&mut damaged, &key(900), 40, 1);
-        std::fs::write(&path, &damaged).unwrap();
+        // The latter is a byte of a value, behind the key and its padding.
+        let options = damaged_pool(&path, index, &[(number, 0, flip), (900, 40, 1)]);
         let report = Store::open(&path, options).unwrap().verify().unwrap();
         let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
         assert_eq!(report.namespaces[0].keys, COUNT - 2, "{index}, {number}: {told}");
@@ -610,7 +607,7 @@ fn a_pool_that_is_in_use_is_not_repaired() {
     assert_eq!(repair(&path, &to, Options::default(), |_| ()).unwrap().losses.len(), 0);
 }
 
-fn salvaged_content(path: &std::path::Path) -> Content {
+fn salvaged_content(path: &Path) -> Content {
     let store = Store::open(path, Options::default()).unwrap();
     assert!(store.verify().unwrap().is_sound());
     content(&store)
