@@ -3,6 +3,7 @@
 use super::watch::rate;
 use crate::crash::{Outcome, Report, Score};
 use crate::threads;
+use indicatif::HumanCount;
 use std::collections::BTreeSet;
 
 /// What was run of a world.
@@ -95,7 +96,5 @@ pub(super) fn print_score(score: &Score) {
 
 /// A number with its digits in groups of three.
 fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group)).collect();
-    groups.join(",")
+    HumanCount(number).to_string()
 }
