@@ -20,7 +20,7 @@ impl Machine {
             caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
             memory_bytes: memory * 1024,
             kernel,
-            page_bytes: page_bytes(),
+            page_bytes: rustix::param::page_size() as u64,
             huge_pages: format!("anonymous memory: {}; shared memory: {}", choice(&format!("{huge}enabled")), choice(&format!("{huge}shmem_enabled"))),
             has_transactions: htm::is_available(),
             flush_instruction: Hardware::new(Domain::Adr).flush_instruction().into(),
@@ -32,15 +32,6 @@ impl Machine {
     pub fn summary(&self) -> String {
         format!("{}, {} cores", self.processor, self.cores)
     }
-}
-
-/// Size of a page, which the kernel tells every process in its auxiliary vector.
-fn page_bytes() -> u64 {
-    const AT_PAGESZ: u64 = 6;
-    let vector = std::fs::read("/proc/self/auxv").unwrap_or_default();
-    let (words, _) = vector.as_chunks::<8>();
-    let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    words.chunks_exact(2).find(|pair| pair[0] == AT_PAGESZ).map_or(4096, |pair| pair[1])
 }
 
 /// Sizes of the caches of a processor: `L1 data`, `L2`.
