@@ -55,7 +55,7 @@ use std::time::Duration;
 
 pub use leaf::{FpLeaf, IsleLeaf, LbLeaf, NvLeaf, WbLeaf};
 pub use router::{AnyRouter, Htm, Olc, Packed};
-use structure::{Room, Structure};
+use structure::{Room, Structure, merge_sparse};
 use waypoints::Waypoints;
 
 resident! {
@@ -348,8 +348,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             }
             self.keys.add(-1);
             if is_sparse {
-                // Somebody in the way is no reason to wait.
-                let _ = L::Structure::merge(self, key);
+                merge_sparse(left, || L::Structure::merge(self, key));
                 self.compact_if_sparse();
             }
             return Ok(Some(old));

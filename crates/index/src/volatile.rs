@@ -7,7 +7,7 @@ use crate::scan::{next_bound, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
-use crate::selective::structure::{are_worth_merging, is_getting_sparse};
+use crate::selective::structure::{are_worth_merging, is_getting_sparse, merge_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write, ascending};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
@@ -200,8 +200,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         drop(lock);
         self.keys.add(-1);
         if is_getting_sparse(count, CAPACITY) {
-            // Somebody in the way is no reason to wait.
-            let _ = self.merge(key);
+            merge_sparse(count, || self.merge(key));
         }
         Ok(old)
     }
