@@ -65,13 +65,13 @@ mod side;
 mod structure;
 
 use crate::counter::Counter;
-use crate::latch::{Latch, Place, Restart, Stop};
+use crate::latch::{self, Latch, Place, Restart, Stop};
 use crate::scan::{LeafRead, scan_leaves, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use block::Shape;
-use everleaf_pmem::{Durable, Medium, Off, Pool, Word, resident, schedule};
+use everleaf_pmem::{Durable, Medium, Off, Pool, Word, resident};
 use form::Brought;
 pub(crate) use form::{Direct, Form, Pointers};
 use side::{Beside, Known, Lines, Side};
@@ -369,14 +369,8 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     }
 
     #[inline(always)]
-    fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
-        loop {
-            match attempt() {
-                Ok(done) => return Ok(done),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Restart) => schedule::spin(),
-            }
-        }
+    fn retry<T>(&self, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+        latch::retry(attempt)
     }
 
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {

@@ -59,7 +59,7 @@ mod relocate;
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::image;
-use crate::latch::{Latch, Locked, Stop};
+use crate::latch::{self, Latch, Locked, Stop};
 use crate::scan::{LeafRead, bound_behind, gets_on_below, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
@@ -114,8 +114,6 @@ const HEAD: u32 = 0;
 const GATHERED: usize = 32;
 /// So many nodes are followed before it is looked whether they are still those of a segment.
 const STEPS: usize = 64;
-/// Attempts before others are let run.
-const SPINS: u32 = 16;
 
 /// See the module documentation. All zeroes, it does not live.
 #[derive(Zeroable)]
@@ -375,17 +373,9 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
 
     /// Tries until nobody is faster. Pinned where keys are in records: whoever is led by one that was replaced meanwhile reads the same key.
     #[inline(always)]
-    fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+    fn retry<T>(&self, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
         let _guard = (!K::WHOLE).then(|| self.pool.pin());
-        for round in 0u32.. {
-            match attempt() {
-                Ok(done) => return Ok(done),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Restart) if round < SPINS => schedule::spin(),
-                Err(Stop::Restart) => schedule::rest(),
-            }
-        }
-        unreachable!("the loop ends by returning")
+        latch::retry(attempt)
     }
 
     #[inline(always)]

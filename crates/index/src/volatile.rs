@@ -208,11 +208,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
     /// Gives the upper half of a full leaf, whose latch the caller holds, to a new one.
     #[cold]
     fn split(&self, key: &K, leaf: &Leaf, number: u64) -> Result<(), Error> {
-        let Fences { low, high } = loop {
-            if let Ok(fences) = self.router.find(Target::At(key)).and_then(|route| self.router.fences(&route)) {
-                break fences;
-            }
-        };
+        let Fences { low, high } = self.router.fences_of(key);
         let (skip, entries) = (leaf.skip(), leaf.entries());
         let (lower, upper) = entries.split_at(entries.len() / 2);
         let (mut below, mut above) = (K::Owned::default(), K::Owned::default());
