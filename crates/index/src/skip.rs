@@ -87,7 +87,7 @@ resident! {
         first: Word,
         /// Link of the [image](crate::image), which tells how many keys there are; 0 while the list is open.
         image: Word,
-        /// [`FORM`]: a root block of zeroes is no empty list.
+        /// [`FORM`], or [`MISCOUNTED`]: a root block of zeroes is no empty list.
         form: Word,
         reserved: [Word; 5],
     }
@@ -104,6 +104,8 @@ resident! {
 
 /// That it is a list of nodes as above.
 const FORM: u64 = 1;
+/// That it was found to have other entries than when it was closed, and is not to be opened.
+const MISCOUNTED: u64 = 2;
 /// Size of the block of a node, and what its offset is a multiple of.
 const NODE: u64 = 32;
 /// Levels of towers; what is left of a line. In a list of many times 4^10 nodes, searches begin with more steps on the highest.
@@ -678,5 +680,16 @@ mod tests {
             list.pool.store(word, was, Release);
         }
         assert_eq!(opened(&list).unwrap().check().unwrap().keys, 100);
+    }
+    /// The first opening takes the count with it.
+    #[test]
+    fn a_list_that_has_lost_its_end_was_opened_the_second_time() {
+        let list = filled(100);
+        list.close().unwrap();
+        let word = &list.survey().unwrap()[50].node.next;
+        list.pool.store(word, 0, Release);
+        for _ in 0..3 {
+            assert!(opened(&list).is_err());
+        }
     }
 }
