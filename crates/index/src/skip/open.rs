@@ -1,7 +1,7 @@
 //! Making, opening, loading and checking a list.
 //!
 //! Recovery follows the list once, puts towers over it, and has nothing to repair: a crash leaves the list as it was before a change or behind it. One that was
-//! closed tells how many keys it has (`image.rs`): a link that is 0 would end it.
+//! closed tells how many keys it has (`image.rs`): a link that is 0 would end it. One that has others by then is not opened any more.
 
 use super::{DISORDER, FORM, HEAD, LEVELS, ListRoot, MISCOUNTED, NODE, Node, Place, Segment, Skip, Tower, damage};
 use crate::arena::{Arena, Numbers};
