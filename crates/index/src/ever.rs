@@ -77,7 +77,7 @@ use crate::scan::with_key;
 use crate::selective::When;
 use crate::selective::leaf::Placed;
 use crate::selective::router::{GROUP, Olc, Route, Router, Way};
-use crate::selective::structure::{are_worth_merging, is_getting_sparse};
+use crate::selective::structure::{are_worth_merging, is_getting_sparse, merge_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValues, Write};
 use behind::Behind;
 use directory::{Descriptors, Directory, Number, handle};
@@ -394,7 +394,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Most attempts are not worth it, and need not latch anything to learn that.
         let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
         if is_sparse && beside.is_none_or(is_worth_it) {
-            self.merge_sparse(key, left);
+            merge_sparse(left, || self.merge(key));
         }
         Ok(Ok(Some(old)))
     }

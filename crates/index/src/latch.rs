@@ -31,6 +31,37 @@ const LOCKED: u64 = 1 << 63;
 const APPENDS: u64 = (VERSION - APPEND) | APPENDING;
 const SPINS: u32 = 128;
 
+/// What waits for another thread, which may be at a fence, or have no processor: each round takes a moment at first, and then lets others run.
+#[derive(Default)]
+pub(crate) struct Patience(u32);
+
+impl Patience {
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn wait(&mut self) {
+        if self.0 < SPINS {
+            self.0 += 1;
+            schedule::spin();
+        } else {
+            schedule::rest();
+        }
+    }
+}
+
+/// Tries until nobody is faster.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+    let mut patience = Patience::default();
+    loop {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(Stop::Restart) => patience.wait(),
+        }
+    }
+}
+
 /// What an optimistic step says when somebody else was faster: start again.
 #[derive(Debug)]
 pub struct Restart;
@@ -126,7 +157,8 @@ impl Latch {
     /// Waits until none of these bits is set.
     #[cold]
     fn wait(&self, busy: u64) -> Result<u64, Restart> {
-        for spin in 0u32.. {
+        let mut patience = Patience::default();
+        loop {
             let version = self.0.load(Ordering::Acquire);
             if version == 0 {
                 return Err(Restart);
@@ -139,9 +171,8 @@ impl Latch {
             if version & busy == 0 {
                 return Ok(version);
             }
-            if spin < SPINS { schedule::spin() } else { schedule::rest() }
+            patience.wait();
         }
-        unreachable!("the loop ends by returning")
     }
 
     /// Whether nothing has changed since `version` was read.

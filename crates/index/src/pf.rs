@@ -65,13 +65,13 @@ mod side;
 mod structure;
 
 use crate::counter::Counter;
-use crate::latch::{Latch, Place, Restart, Stop};
+use crate::latch::{self, Latch, Place, Restart, Stop};
 use crate::scan::{LeafRead, scan_leaves, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 use block::Shape;
-use everleaf_pmem::{Durable, Medium, Off, Pool, Word, resident, schedule};
+use everleaf_pmem::{Durable, Medium, Off, Pool, Word, resident};
 use form::Brought;
 pub(crate) use form::{Direct, Form, Pointers};
 use side::{Beside, Known, Lines, Side};
@@ -368,15 +368,12 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         }
     }
 
+    /// Tries until nobody is faster. Pinned where keys are in records: a removal is an append, which tells nothing to who has found the record before, and he
+    /// must not read another in its place.
     #[inline(always)]
-    fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
-        loop {
-            match attempt() {
-                Ok(done) => return Ok(done),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Restart) => schedule::spin(),
-            }
-        }
+    fn retry<T>(&self, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+        let _guard = (!K::WHOLE).then(|| self.pool.pin());
+        latch::retry(attempt)
     }
 
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
@@ -526,8 +523,13 @@ impl<K: Key + ?Sized, M: Medium, F: Form> OrderedIndex<K> for Pf<K, M, F> {
 mod tests {
     use super::*;
     use crate::record;
+    use everleaf_pmem::schedule::{self, Scheduler, Step as Before};
     use everleaf_pmem::{Hardware, PoolOptions};
+    use parking_lot::Mutex;
     use std::ops::ControlFlow;
+    use std::panic::Location;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
 
     fn pool() -> Arc<Pool<Hardware>> {
         Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }).unwrap()
@@ -648,5 +650,54 @@ mod tests {
         }
         keys.iter().for_each(|key| assert!(tree.remove(key).unwrap().is_some()));
         assert_eq!((tree.stats().keys, blocks(&tree)), (0, 2));
+    }
+    /// Acts before the load of this number.
+    struct Between(AtomicUsize, Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+    impl Scheduler for Between {
+        fn before(&self, step: Before, _: &'static Location<'static>) {
+            if matches!(step, Before::Load(_)) && self.0.fetch_sub(1, Relaxed) == 0 {
+                let act = self.1.lock().take().expect("the number comes once");
+                act();
+            }
+        }
+    }
+
+    /// A removal appends, which readers do not look at: who had found the record read what had come in its place, and told of damage.
+    #[test]
+    fn a_record_that_was_removed_and_used_again_was_damage_to_a_reader() {
+        if schedule::IS_BUILT_IN {
+            (0..).take_while(|load| remove_within_a_lookup::<Direct>(*load)).for_each(drop);
+            (0..).take_while(|load| remove_within_a_lookup::<Pointers>(*load)).for_each(drop);
+        }
+    }
+
+    /// Has a key removed, and its record used again, before that load of a lookup; false if there are not so many.
+    fn remove_within_a_lookup<F: Form>(load: usize) -> bool {
+        let pool = pool();
+        let tree = Arc::new(Pf::<[u8], _, F>::create(&pool, "tree", "pf", RECORDS).unwrap());
+        let links = [&b"a key"[..], b"another key"].map(|key| {
+            let link = record::Record::create(&pool, key, &[]).unwrap().release().link();
+            assert_eq!(tree.insert(key, NonZeroU64::new(link).unwrap()).unwrap(), None);
+            link
+        });
+        let removing = Arc::clone(&tree);
+        let act = Box::new(move || {
+            let pool = &removing.pool;
+            assert_eq!(removing.remove(b"a key").unwrap().map(NonZeroU64::get), Some(links[0]));
+            pool.retire(Off::<Word>::from_link(links[0]).unwrap(), &pool.pin());
+            pool.collect();
+            for _ in 0..16 {
+                let other = pool.alloc_words(6).unwrap();
+                other.iter().for_each(|word| pool.store(word, u64::MAX, Relaxed));
+                pool.seal(other).release();
+            }
+        });
+        let between = Arc::new(Between(AtomicUsize::new(load), Mutex::new(Some(act))));
+        let scheduled = schedule::enter(Arc::clone(&between) as Arc<dyn Scheduler>);
+        let found = tree.get(b"a key").unwrap_or_else(|error| panic!("before load {load}: {error}"));
+        drop(scheduled);
+        assert!(found.is_none_or(|found| found.get() == links[0]));
+        between.1.lock().is_none()
     }
 }

@@ -57,7 +57,7 @@ pub use leaf::{FpLeaf, LbLeaf};
 pub(crate) use leaf::{IsleLeaf, NvLeaf, WbLeaf};
 pub(crate) use router::AnyRouter;
 pub use router::{Htm, Olc, Packed};
-use structure::{Room, Structure};
+use structure::{Room, Structure, merge_sparse};
 use waypoints::Waypoints;
 
 resident! {
@@ -350,8 +350,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             }
             self.keys.add(-1);
             if is_sparse {
-                // Somebody in the way is no reason to wait.
-                let _ = L::Structure::merge(self, key);
+                merge_sparse(left, || L::Structure::merge(self, key));
                 self.compact_if_sparse();
             }
             return Ok(Some(old));
@@ -380,9 +379,6 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// The word that links the leaf behind `before`, latched. The caller keeps `before` in its place.
     fn hold_next_of(&self, before: u64) -> Result<(Before<'_>, &Word), Restart> {
         let (before, latch) = self.leaf(before)?;
-        // latch-equivalent(lock): where a locked operation comes before the loads behind it, as on x86-64, it is enough to see that nobody holds the latch. The
-        // caller holds the router's node above `before`. Whoever latches `before` from now on learns its fences, which it must before it touches the link, only
-        // when that node is free again; whoever has learned them before, holds the latch. On other processors both might not see the other's lock.
         Ok((Before(Some(latch.try_lock()?)), before.next()))
     }
 

@@ -59,7 +59,7 @@ mod relocate;
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::image;
-use crate::latch::{Latch, Locked, Stop};
+use crate::latch::{self, Latch, Locked, Stop};
 use crate::scan::{LeafRead, bound_behind, gets_on_below, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
@@ -87,7 +87,7 @@ resident! {
         first: Word,
         /// Link of the [image](crate::image), which tells how many keys there are; 0 while the list is open.
         image: Word,
-        /// [`FORM`]: a root block of zeroes is no empty list.
+        /// [`FORM`], or [`MISCOUNTED`]: a root block of zeroes is no empty list.
         form: Word,
         reserved: [Word; 5],
     }
@@ -104,6 +104,8 @@ resident! {
 
 /// That it is a list of nodes as above.
 const FORM: u64 = 1;
+/// That it was found to have other entries than when it was closed, and is not to be opened.
+const MISCOUNTED: u64 = 2;
 /// Size of the block of a node, and what its offset is a multiple of.
 const NODE: u64 = 32;
 /// Levels of towers; what is left of a line. In a list of many times 4^10 nodes, searches begin with more steps on the highest.
@@ -114,8 +116,6 @@ const HEAD: u32 = 0;
 const GATHERED: usize = 32;
 /// So many nodes are followed before it is looked whether they are still those of a segment.
 const STEPS: usize = 64;
-/// Attempts before others are let run.
-const SPINS: u32 = 16;
 
 /// See the module documentation. All zeroes, it does not live.
 #[derive(Zeroable)]
@@ -375,17 +375,9 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
 
     /// Tries until nobody is faster. Pinned where keys are in records: whoever is led by one that was replaced meanwhile reads the same key.
     #[inline(always)]
-    fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+    fn retry<T>(&self, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
         let _guard = (!K::WHOLE).then(|| self.pool.pin());
-        for round in 0u32.. {
-            match attempt() {
-                Ok(done) => return Ok(done),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Restart) if round < SPINS => schedule::spin(),
-                Err(Stop::Restart) => schedule::rest(),
-            }
-        }
-        unreachable!("the loop ends by returning")
+        latch::retry(attempt)
     }
 
     #[inline(always)]
@@ -688,5 +680,16 @@ mod tests {
             list.pool.store(word, was, Release);
         }
         assert_eq!(opened(&list).unwrap().check().unwrap().keys, 100);
+    }
+    /// The first opening takes the count with it.
+    #[test]
+    fn a_list_that_has_lost_its_end_was_opened_the_second_time() {
+        let list = filled(100);
+        list.close().unwrap();
+        let word = &list.survey().unwrap()[50].node.next;
+        list.pool.store(word, 0, Release);
+        for _ in 0..3 {
+            assert!(opened(&list).is_err());
+        }
     }
 }

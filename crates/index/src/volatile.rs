@@ -7,7 +7,7 @@ use crate::scan::{next_bound, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
-use crate::selective::structure::{are_worth_merging, is_getting_sparse};
+use crate::selective::structure::{are_worth_merging, is_getting_sparse, merge_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write, ascending};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
@@ -200,8 +200,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         drop(lock);
         self.keys.add(-1);
         if is_getting_sparse(count, CAPACITY) {
-            // Somebody in the way is no reason to wait.
-            let _ = self.merge(key);
+            merge_sparse(count, || self.merge(key));
         }
         Ok(old)
     }
@@ -209,11 +208,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
     /// Gives the upper half of a full leaf, whose latch the caller holds, to a new one.
     #[cold]
     fn split(&self, key: &K, leaf: &Leaf, number: u64) -> Result<(), Error> {
-        let Fences { low, high } = loop {
-            if let Ok(fences) = self.router.find(Target::At(key)).and_then(|route| self.router.fences(&route)) {
-                break fences;
-            }
-        };
+        let Fences { low, high } = self.router.fences_of(key);
         let (skip, entries) = (leaf.skip(), leaf.entries());
         let (lower, upper) = entries.split_at(entries.len() / 2);
         let (mut below, mut above) = (K::Owned::default(), K::Owned::default());

@@ -1,7 +1,9 @@
 //! What becomes of leaves: how often they are divided, when they are read, and that none is left behind. The suites are in `everleaf-conformance`.
 
+use everleaf_index::record::Record;
 use everleaf_index::{Direction, FILL, OrderedIndex, Recovery, registry};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
@@ -108,6 +110,40 @@ fn a_queue_does_not_leave_its_leaves_behind() {
         assert!(stats.leaves <= times * LENGTH / half + 3, "{}: {stats:?}", entry.name);
         // Towers are as high as the highest that a list of this length has had.
         assert!(stats.depth <= if entry.name.starts_with("skip") { 11 } else { 8 }, "{}: {stats:?}", entry.name);
+    }
+}
+
+/// Each was given another, and nothing gained.
+#[test]
+fn low_fences_that_are_not_to_leave_stay_when_their_leaves_move() {
+    for entry in registry::<[u8], Hardware>().into_iter().filter(|entry| ["isle", "nv"].contains(&entry.name)) {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let index = entry.create(&pool, "t").unwrap();
+        for n in 0..500 {
+            let key = format!("{n:04}").into_bytes();
+            let record = Record::create(&pool, &key, &[]).unwrap().release();
+            assert_eq!(index.insert(&key, NonZeroU64::new(record.link()).unwrap()).unwrap(), None);
+        }
+        let stats = index.stats();
+        let leaf_size = (stats.leaf_bytes / stats.leaves) as usize;
+        // As large as a leaf are also waypoints, which stay.
+        let blocks = || {
+            let (mut leaves, mut others) = (BTreeSet::new(), BTreeSet::new());
+            let mut note = |off, size| {
+                if size == leaf_size { &mut leaves } else { &mut others }.insert(off);
+                Ok(())
+            };
+            index.blocks(&mut note).unwrap();
+            (leaves, others)
+        };
+        let (leaves, others) = blocks();
+        assert!(others.len() as u64 >= stats.leaves, "{}: {stats:?}", entry.name);
+        assert_eq!(index.relocate(&[], usize::MAX, &|off| leaves.contains(&off)).unwrap().moved, stats.leaves);
+        let (leaves_now, others_now) = blocks();
+        assert!(others_now == others && leaves_now.intersection(&leaves).count() <= 1, "{}", entry.name);
+        assert_eq!(index.relocate(&[], usize::MAX, &|off| others.contains(&off)).unwrap().moved, stats.leaves - 1, "the first has no record");
+        assert!(blocks().1.intersection(&others).count() <= 1, "the root block");
+        assert_eq!(index.check().unwrap().keys, 500);
     }
 }
 

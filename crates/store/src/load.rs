@@ -61,10 +61,11 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V, Option<u64>)>, M:
         if self.ready.len() == 0 && self.error.is_none() {
             self.error = self.write_group().err();
         }
-        // After an error the index must not take what there is for all that there is: a key that comes again makes it give up.
-        if self.error.is_none() {
-            self.last = Some(self.ready.next()?);
+        if self.error.is_some() {
+            // The index must not take what there is for all that there is: a key that comes again makes it give up. Once: it may gather all that come first.
+            return self.last.take();
         }
+        self.last = Some(self.ready.next()?);
         self.last.clone()
     }
 }

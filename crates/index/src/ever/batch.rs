@@ -42,7 +42,7 @@ use super::{Ever, Reached, When};
 use crate::batch::{APPROACHED_MAX, Fencing, STAGED_MAX};
 use crate::latch::{Appending, Change, Locked, Restart};
 use crate::selective::router::{GROUP, Route, Router, Target};
-use crate::selective::structure::is_getting_sparse;
+use crate::selective::structure::{is_getting_sparse, merge_sparse};
 use crate::{Error, Key, Write};
 use everleaf_pmem::Medium;
 use everleaf_pmem::vector::Wide;
@@ -316,6 +316,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         writes.clear();
         *held = Leaves::default();
         self.known.keys.add(added);
-        sparse.into_iter().for_each(|(key, left)| self.merge_sparse(key, left));
+        sparse.into_iter().for_each(|(key, left)| merge_sparse(left, || self.merge(key)));
     }
 }

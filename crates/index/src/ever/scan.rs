@@ -118,8 +118,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         if let Some(next) = &next {
             if K::WHOLE {
-                // A leaf of integers is done sooner than the next one comes.
-                self.prefetch(next);
+                // A leaf of integers is done sooner than the next one comes, so each is asked for from two leaves before.
+                if is_first {
+                    self.prefetch(next);
+                }
                 self.router.beside(next, direction).iter().for_each(|after| self.prefetch(after));
             } else if let Ok((_, descriptor)) = self.leaf(next.leaf) {
                 // The rest when the scan comes closer.

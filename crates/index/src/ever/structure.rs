@@ -11,12 +11,9 @@ use crate::selective::router::{Fences, Neighbours, Route, Router};
 use crate::selective::structure::are_worth_merging;
 use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::{self, RANKED, Wide};
-use everleaf_pmem::{Durable, Medium, Pm, probe, schedule};
+use everleaf_pmem::{Durable, Medium, Pm, probe};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
-
-/// How often a merge is tried that nobody will try later.
-const PATIENCE: usize = 1000;
 
 /// Which entries of a leaf go to a new one.
 struct Halves<K: Key + ?Sized> {
@@ -233,18 +230,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn descriptor_beside(&self, route: &Route) -> Option<&Descriptor> {
         let beside = self.router.beside(route, Direction::Forward).or_else(|| self.router.beside(route, Direction::Reverse))?;
         self.leaf(beside.leaf).ok().map(|(_, descriptor)| descriptor)
-    }
-
-    /// Merges the leaf of a key that was removed, in which so many entries are left, with a neighbour, if that is worth it. Somebody in the way is no reason to
-    /// wait, as a later removal tries again; but where nothing is left, there is none.
-    #[cold]
-    pub(super) fn merge_sparse(&self, key: &K, left: usize) {
-        for _ in 0..if left == 0 { PATIENCE } else { 1 } {
-            if self.merge(key).is_ok() {
-                return;
-            }
-            schedule::rest();
-        }
     }
 
     /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way.

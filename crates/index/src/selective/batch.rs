@@ -29,7 +29,7 @@
 
 use super::leaf::{Change, LeafLayout, Written};
 use super::router::{GROUP, Restart, Route, Router, Target};
-use super::structure::Structure;
+use super::structure::{Structure, merge_sparse};
 use super::{Held, Selective, When};
 use crate::batch::{APPROACHED_MAX, Fencing};
 use crate::{Error, Key, Write};
@@ -161,13 +161,12 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             self.keys.add(added as i64 - removed as i64);
             let left = if removed > 0 { held.leaf.count() } else { 0 };
             if (left..left + removed).any(|left| L::Structure::is_sparse(left, L::CAPACITY)) {
-                sparse.push(last);
+                sparse.push((last, left));
             }
             drop(held.lock);
         }
-        for key in sparse {
-            // Somebody in the way is no reason to wait.
-            let _ = L::Structure::merge(self, key);
+        for (key, left) in sparse {
+            merge_sparse(left, || L::Structure::merge(self, key));
             self.compact_if_sparse();
         }
     }

@@ -85,7 +85,12 @@ impl Log {
     pub fn read<T, M: Medium>(&self, pm: &Pm<M>) -> Result<Option<Record<T>>, Error> {
         match self.phase.get() {
             0 => Ok(None),
-            REDO => Ok(Some(Record { leaf: Off::from_link(self.leaf.get())?, next: self.next.get(), bitmap: self.bitmap.get() })),
+            REDO => {
+                let (leaf, next) = (Off::from_link(self.leaf.get())?, self.next.get());
+                // Before it is stored over a link that is sound, and the log cleared.
+                Off::<T>::from_link(next)?;
+                Ok(Some(Record { leaf, next, bitmap: self.bitmap.get() }))
+            }
             _ => Err(everleaf_pmem::Error::corrupt(pm.offset_of(self).bytes(), "a log of a tree in a phase that there is not").into()),
         }
     }
@@ -160,4 +165,27 @@ pub(super) fn follow<M: Medium>(pool: &Pool<M>, first: u64, mut visit: impl FnMu
         next = Off::from_link(log.link.get())?;
     }
     Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of logs that does not end").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everleaf_pmem::{Hardware, PoolOptions};
+
+    /// Recovery stored it over the link of the leaf, and cleared the log, before anybody could tell.
+    #[test]
+    fn a_link_that_is_damaged_in_a_log_was_replayed() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+        let off = pool.seal(pool.alloc_zeroed::<Log>().unwrap()).release();
+        let log = pool.get(off).unwrap();
+        let record = Record { leaf: Off::<u64>::new(off.bytes()), next: off.link(), bitmap: 7 };
+        log.record(&pool, record);
+        assert_eq!(log.read(&pool).unwrap(), Some(record));
+        log.record(&pool, Record { next: 0, ..record });
+        assert!(log.read::<u64, _>(&pool).is_ok(), "the last leaf");
+        for bit in 0..u64::BITS {
+            log.record(&pool, Record { next: off.link() ^ 1 << bit, ..record });
+            assert!(log.read::<u64, _>(&pool).is_err(), "bit {bit}");
+        }
+    }
 }

@@ -2,15 +2,15 @@
 //!
 //! Of X, with P the leaf before it (or the root block), whatever the way to split and merge:
 //! 1. latch X, then P (by trying: on failure let go of X and start again); check that P's next is X.
-//! 2. build Y with the entries, the range and the next leaf of X, and a low fence of its own, if leaves keep one; flush, fence. Nobody can reach it: a crash
-//!    forgets it.
+//! 2. build Y with the entries, the range and the next leaf of X, and its low fence, or another in the place of one that is to leave; flush, fence. Nobody can
+//!    reach it: a crash forgets it.
 //! 3. P.next := Y, persist: the commit point. Before: the list holds X; after: Y, with the same entries.
 //! 4. router: X -> Y; X obsolete. Volatile; recovery builds it from the list. Whoever was led to X finds its version changed.
-//! 5. X and its fence are retired: unlinked durably in step 3, they may be used again.
+//! 5. X is retired, and the fence that was to leave: unlinked durably in step 3, they may be used again.
 
 use super::leaf::{self, Birth, LeafLayout};
 use super::router::{Fences, Router};
-use super::structure::{Structure, flush};
+use super::structure::flush;
 use super::{Held, Selective};
 use crate::{Error, Key, Relocated};
 use everleaf_pmem::{Durable, Medium, Off, Word, schedule};
@@ -35,13 +35,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             // Where it lies is in the leaf; nobody need read it.
             let link = if K::WHOLE { 0 } else { leaf.low() };
             let fence = match Off::<Word>::from_link(link) {
-                Ok(fence) => Some(fence).filter(|fence| !fence.is_null()),
+                Ok(fence) => Some(fence).filter(|fence| !fence.is_null() && is_leaving(fence.bytes())),
                 Err(error) => {
                     lock.release_unchanged();
                     return Err(error.into());
                 }
             };
-            if attempts == 0 || !is_leaving(off) && !fence.is_some_and(|fence| is_leaving(fence.bytes())) {
+            if attempts == 0 || !is_leaving(off) && fence.is_none() {
                 lock.release_unchanged();
                 return Ok((false, high));
             }
@@ -51,7 +51,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 schedule::rest();
                 continue;
             };
-            let copied = self.check_link(slot, off).and_then(|()| self.copy(leaf, low.borrow()));
+            let copied = self.check_link(slot, off).and_then(|()| self.copy(leaf, low.borrow(), fence.is_some()));
             let copy = match copied {
                 Ok(copy) => copy,
                 Err(error) => {
@@ -74,8 +74,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Builds a leaf with all that is in a latched one, durable but not linked.
-    fn copy(&self, leaf: &L, low: &K) -> Result<Durable<'_, L, M>, Error> {
+    /// Builds a leaf with all that is in a latched one, durable but not linked; with another fence if that `is_leaving`.
+    fn copy(&self, leaf: &L, low: &K, is_leaving: bool) -> Result<Durable<'_, L, M>, Error> {
         self.examine(leaf)?;
         let mut entries = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
@@ -83,7 +83,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             return Err(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), "a leaf with more entries than it counts").into());
         }
         leaf::sort::<K, M>(&self.pool, &mut entries)?;
-        let (low, fence) = if L::Structure::FENCED { low.fence(&self.pool)? } else { (0, None) };
+        let (low, fence) = if is_leaving { low.fence(&self.pool)? } else { (leaf.low(), None) };
         let copy = self.pool.alloc::<L>()?;
         copy.build(&self.pool, &Birth { next: leaf.next().get(), low, skip: leaf.skip() }, &entries)?;
         let (copy, fence) = self.pool.fence_all((flush(copy), fence.map(|fence| fence.flush())));

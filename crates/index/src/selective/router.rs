@@ -54,11 +54,11 @@ pub struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Whether nothing has changed on the way since it was found.
+    /// Whether nothing has changed on the way since it was found. Nothing has while somebody appends to the node: he merges two leaves, and locks it to say so.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn validate(&self) -> Result<(), Restart> {
-        self.latch.validate_unappended(self.version)
+        self.latch.validate(self.version)
     }
 
     /// To be taken up later.

@@ -12,7 +12,10 @@ use super::leaf::{LeafLayout, Pending};
 use super::router::{Restart, Router};
 use super::{Held, Selective};
 use crate::{Error, Key};
-use everleaf_pmem::Medium;
+use everleaf_pmem::{Medium, schedule};
+
+/// How often a merge is tried that nobody will try later.
+const PATIENCE: usize = 1000;
 
 /// One way to split and merge.
 pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
@@ -35,7 +38,7 @@ pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
         Err(held)
     }
 
-    /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way. Nothing is owed: a later removal tries again.
+    /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way.
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart>;
 }
 
@@ -47,4 +50,72 @@ pub enum Room {
     Applied,
     /// Somebody was in the way: nothing has changed.
     Prevented,
+}
+
+/// Has `merge` try to merge a leaf in which a removal has left so many entries. Somebody in the way is no reason to wait, as a later removal tries again; but
+/// where nothing is left, there is none.
+#[cold]
+pub(crate) fn merge_sparse(left: usize, mut merge: impl FnMut() -> Result<(), Restart>) {
+    let mut attempts = if left == 0 { PATIENCE } else { 1 };
+    while merge().is_err() && attempts > 1 {
+        attempts -= 1;
+        schedule::rest();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latch::Locked;
+    use crate::selective::router::Target;
+    use crate::selective::{AnyRouter, IsleLeaf, LbLeaf};
+    use crate::{OrderedIndex, Write};
+    use everleaf_pmem::schedule::{Scheduler, Step};
+    use everleaf_pmem::{Hardware, Pool, PoolOptions};
+    use parking_lot::Mutex;
+    use std::num::NonZeroU64;
+    use std::panic::Location;
+    use std::sync::Arc;
+
+    /// Has a leaf until somebody waits.
+    struct InTheWay(Mutex<Option<Locked<'static>>>);
+
+    impl Scheduler for InTheWay {
+        fn before(&self, step: Step, _: &'static Location<'static>) {
+            if step == Step::Wait {
+                drop(self.0.lock().take());
+            }
+        }
+    }
+
+    /// The merge that its last removal tried was the last one that was tried.
+    #[test]
+    fn a_leaf_that_was_emptied_beside_one_that_somebody_had_stayed() {
+        if schedule::IS_BUILT_IN {
+            empty_beside_another::<IsleLeaf<1>>();
+            empty_beside_another::<LbLeaf<2, 1>>();
+        }
+    }
+
+    fn empty_beside_another<L: LeafLayout<u64>>() {
+        for (is_last, is_batch) in [(false, false), (false, true), (true, false), (true, true)] {
+            let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+            let tree = Selective::<u64, L, _, _>::create(&pool, "tree", "tree", AnyRouter::<u64, 4>::olc).unwrap();
+            let tree: &'static _ = Box::leak(Box::new(tree));
+            let keys = (0..).take_while(|key| tree.stats().leaves < 2 && tree.insert(key, NonZeroU64::MIN).unwrap().is_none()).count() as u64;
+            let leaf_of = |key: &u64| tree.router.find(Target::At(key)).unwrap().leaf;
+            let [emptied, other] = if is_last { [keys - 1, 0] } else { [0, keys - 1] }.map(|key| leaf_of(&key));
+            let other = tree.latches.of(other).unwrap().try_lock().unwrap();
+            let mut mine: Vec<u64> = (0..keys).filter(|key| leaf_of(key) == emptied).collect();
+            let last = mine.pop().unwrap();
+            mine.iter().for_each(|key| assert!(tree.remove(key).unwrap().is_some()));
+            let scheduled = schedule::enter(Arc::new(InTheWay(Mutex::new(Some(other)))));
+            match is_batch {
+                true => tree.apply(&[(&last, Write::Remove)], &mut Vec::new()).unwrap(),
+                false => assert!(tree.remove(&last).unwrap().is_some()),
+            }
+            drop(scheduled);
+            assert_eq!(tree.check().unwrap().leaves, 1, "is_last {is_last}, is_batch {is_batch}");
+        }
+    }
 }

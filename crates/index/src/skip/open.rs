@@ -1,9 +1,9 @@
 //! Making, opening, loading and checking a list.
 //!
 //! Recovery follows the list once, puts towers over it, and has nothing to repair: a crash leaves the list as it was before a change or behind it. One that was
-//! closed tells how many keys it has (`image.rs`): a link that is 0 would end it.
+//! closed tells how many keys it has (`image.rs`): a link that is 0 would end it. One that has others by then is not opened any more.
 
-use super::{DISORDER, FORM, HEAD, LEVELS, ListRoot, NODE, Node, Place, Segment, Skip, Tower, damage};
+use super::{DISORDER, FORM, HEAD, LEVELS, ListRoot, MISCOUNTED, NODE, Node, Place, Segment, Skip, Tower, damage};
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
 use crate::image;
@@ -17,6 +17,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+
+const OTHERS: &str = "a list that has other entries than when it was closed";
 
 impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     /// Creates an empty list and links it as a root of the pool.
@@ -45,13 +47,20 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     /// [`Error::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
         let list = Self::new(pool, Off::new(find_root::<K, M>(pool, name, kind)?));
-        if pool.at(list.root, "the root block of a list does not lie in the pool")?.form.get() != FORM {
-            return Err(damage(Off::new(list.root.bytes()), "the root block of a list of another form"));
+        let at_root = |what| damage(Off::new(list.root.bytes()), what);
+        let form = &pool.at(list.root, "the root block of a list does not lie in the pool")?.form;
+        match form.get() {
+            FORM => {}
+            MISCOUNTED => return Err(at_root(OTHERS)),
+            _ => return Err(at_root("the root block of a list of another form")),
         }
         let keys_left = image::take(pool, &list.root().image, recovery.reach.is_none());
         let places = list.survey()?;
         if keys_left.is_some_and(|left| left != [places.len() as u64]) {
-            return Err(damage(Off::new(list.root.bytes()), "a list that has other entries than when it was closed"));
+            // The count is gone with the image, and what the list does not lead to would be free.
+            pool.store(form, MISCOUNTED, Relaxed);
+            pool.persist(form);
+            return Err(at_root(OTHERS));
         }
         // Nodes of a list that ends are apart from each other, as they are of one size, of which their places are multiples.
         let root = list.root.bytes()..list.root.bytes() + size_of::<ListRoot>() as u64;

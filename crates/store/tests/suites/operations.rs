@@ -440,6 +440,21 @@ fn a_load_that_fails_leaves_no_trace() {
     check(&store);
 }
 
+/// Indexes that gather all entries before they make anything of them were given the last one again and again, until there was no memory.
+#[test]
+fn a_load_that_fails_ends_on_every_index() {
+    for index in everleaf_index::registry::<[u8], Hardware>().into_iter().filter(|index| index.persistent).map(|index| index.name) {
+        let store = Store::anonymous(Options { size_max: 64 << 20, index: index.into(), ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        let long = pairs(1_000).map(|(key, value)| if key == 500_u32.to_be_bytes() { (vec![b'x'; KEY_SIZE_MAX + 1], value) } else { (key.to_vec(), value) });
+        assert!(matches!(space.load(long), Err(Error::KeyTooLong { .. })), "{index}");
+        assert_eq!((space.count(), store.namespaces().len(), store.pool().root("space").unwrap()), (0, 0, None), "{index}");
+        check(&store);
+        assert_eq!(space.load(pairs(1_000)).unwrap(), 1_000, "{index}");
+        check(&store);
+    }
+}
+
 /// Each that found no place went through all the others three times: who watched a hundred thousand keys, one after the other, held up everybody for minutes.
 #[test]
 fn a_snapshot_among_many_is_as_soon_there_as_one_among_few() {

@@ -16,12 +16,12 @@ mod shortcut;
 use super::node::{Entry, Node, Separators, Shape};
 use super::siblings::{Hold, Join, Siblings};
 use super::{Fences, GROUP, Route, Router, Target, Way};
-use crate::latch::{Latch, Restart};
+use crate::latch::{Latch, Patience, Restart};
 use crate::scan::bound_behind;
 use crate::{Direction, Key};
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
-use everleaf_pmem::schedule::{self, atomic};
+use everleaf_pmem::schedule::atomic;
 use everleaf_pmem::vector::Wide;
 use parking_lot::Mutex;
 use shortcut::Shortcuts;
@@ -29,9 +29,6 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// How often it is tried again at once to change a node.
-const SPINS: u32 = 64;
 
 /// See the module documentation.
 pub struct Olc<K: ?Sized, const FANOUT: usize> {
@@ -103,11 +100,10 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     /// [`Router::split`], which calls `begin` when nobody is in the way any more.
     pub(crate) fn split_behind(&self, begin: &mut dyn FnMut(), old: u64, left: u64, low: &K, separator: &K, right: u64) {
-        let mut attempts = 0;
+        let mut patience = Patience::default();
         while self.try_insert(begin, old, left, low, separator, right).is_err() {
-            attempts += 1;
             // Who merges two leaves holds their node for some fences.
-            if attempts < SPINS { schedule::spin() } else { schedule::rest() }
+            patience.wait();
         }
     }
 
@@ -384,8 +380,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
             assert_eq!(node.children[route.slot].swap(leaf, Relaxed), old, "the leaf is latched, so its entry stands");
             Ok::<_, Restart>(())
         };
+        let mut patience = Patience::default();
         while attempt().is_err() {
-            schedule::spin();
+            patience.wait();
         }
     }
 
