@@ -548,9 +548,11 @@ fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
     let fill = || {
         file.try_lock()?;
         let like = like.metadata()?;
-        // As beside a file that alone was mounted into a container.
+        // As beside a file that alone was mounted into a container, or one that an overlay has copied from another file system.
         if file.metadata()?.dev() != like.dev() {
-            return Err(io::Error::other("it would not lie in the file system in which the pool lies, so it might be gone when the pool is not"));
+            return Err(io::Error::other(
+                "it would not lie in the file system in which the pool lies, so it might be gone when the pool is not; copy the pool",
+            ));
         }
         files::keep_access(&file, &like)?;
         // So that a frame finds blocks that need not be made first.
@@ -741,11 +743,17 @@ fn read_words(path: &Path) -> io::Result<Vec<u64>> {
 pub(crate) fn put_aside(path: &Path) -> Result<(), Error> {
     let io_error = |source| Error::Io { action: "put aside the journal of", path: path.to_owned(), source };
     for part in paths(path).map_err(io_error)? {
-        let mut aside = part.clone().into_os_string();
-        aside.push(".damaged");
-        match std::fs::rename(&part, aside) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(io_error(error)),
-            _ => {}
+        for number in 0.. {
+            let mut aside = part.clone().into_os_string();
+            aside.push(".damaged");
+            if number > 0 {
+                aside.push(format!("-{number}"));
+            }
+            match files::rename_to_new(&part, Path::new(&aside)) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(io_error(error)),
+                _ => break,
+            }
         }
     }
     Ok(())

@@ -640,7 +640,14 @@ fn open<M: Medium>(
     }
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     let survives = domain.is_some_and(Domain::survives_power_failure);
-    let synchronised = |done: Result<(), Error>| done.inspect_err(|_| condemn(pm, backing));
+    // One that was closed has all that it had.
+    let synchronised = |done: Result<(), Error>| {
+        done.inspect_err(|_| {
+            if !found.clean {
+                condemn(pm, backing);
+            }
+        })
+    };
     if survives {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         synchronised(backing.synchronise())?;
@@ -826,7 +833,8 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
 /// Whether the domain in which a pool was left without being closed has survived what happened since.
 fn check_survival(found: &Superblock, now: &Superblock, path: &Path) -> Result<(), Error> {
     let was = |domain: Domain| found.domain == domain.number();
-    if was(Domain::PageCache) && found.boot != 0 && now.boot != 0 && found.boot != now.boot {
+    let is_other = found.boot != 0 && now.boot != 0 && found.boot != now.boot;
+    if was(Domain::PageCache) && (is_other || found.boot == header::NO_BOOT) {
         return Err(Error::MachineFailed { path: path.to_owned() });
     }
     if (was(Domain::Adr) || was(Domain::Eadr)) && found.dirty_shutdowns != now.dirty_shutdowns {

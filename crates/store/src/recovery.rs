@@ -59,9 +59,11 @@ struct Interrupted {
     entries: Vec<LogEntry>,
 }
 
-/// Leaves behind what a closed store leaves, of one that is not opened after all.
+/// Leaves behind what a closed store leaves, of one that is not opened after all: nothing where there are tombstones, whose records are to be read again.
 fn leave(indexes: &[(String, Found)]) {
-    indexes.iter().for_each(|(_, found)| _ = found.index.tree.close());
+    if indexes.iter().all(|(_, found)| found.tombstones.is_empty()) {
+        indexes.iter().for_each(|(_, found)| _ = found.index.tree.close());
+    }
 }
 
 impl Opened {

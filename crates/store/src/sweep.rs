@@ -252,25 +252,38 @@ impl<M: Listed> Shared<M> {
 impl<M: Listed> Namespace<M> {
     /// Removes those of `keys`, none of which comes twice, that have expired even now, in groups; how many had.
     fn remove_expired(&self, keys: &[&[u8]]) -> Result<usize, Error> {
-        let mut removed = 0;
-        for keys in keys.chunks(self.group_count_max()) {
-            let mut shown = Vec::with_capacity(keys.len());
-            let way = {
-                let (stripes, _) = self.shared.stripes.lock_group(keys.iter().map(|key| (self.space.number, *key, true)));
-                let index = self.space.index.load();
-                let Some(index) = index.as_deref() else { return Ok(removed) };
-                let mut changes: Vec<Update<'_>> = keys.iter().map(|key| (*key, None)).collect();
-                let mut links = self.links_of(index, &changes)?.into_iter();
-                let mut is_over = || links.next().flatten().map_or(Ok(false), |link| Ok(self.shared.lifetime(link.get())? == Lifetime::Over));
-                let over = keys.iter().map(|_| is_over()).collect::<Result<Vec<bool>, Error>>()?;
-                let mut over = over.into_iter();
-                changes.retain(|_| over.next().unwrap_or(false));
-                self.write_group(&stripes, &changes, None, &mut shown)?
-            };
-            way.into_iter().for_each(|way| self.tidy(way, shown.len()));
-            removed += shown.len();
-            shown.into_iter().try_for_each(|shown| shown.map(drop))?;
+        keys.chunks(self.group_count_max()).try_fold(0, |removed, keys| Ok(removed + self.remove_group(keys)?))
+    }
+
+    fn remove_group(&self, keys: &[&[u8]]) -> Result<usize, Error> {
+        match self.remove_together(keys) {
+            // Fewer may find room, and one that is damaged is in nobody's way.
+            Err(_) if keys.len() > 1 => {
+                let (some, others) = keys.split_at(keys.len() / 2);
+                let (some, others) = (self.remove_group(some), self.remove_group(others));
+                Ok(some? + others?)
+            }
+            outcome => outcome,
         }
+    }
+
+    fn remove_together(&self, keys: &[&[u8]]) -> Result<usize, Error> {
+        let mut shown = Vec::with_capacity(keys.len());
+        let way = {
+            let (stripes, _) = self.shared.stripes.lock_group(keys.iter().map(|key| (self.space.number, *key, true)));
+            let index = self.space.index.load();
+            let Some(index) = index.as_deref() else { return Ok(0) };
+            let mut changes: Vec<Update<'_>> = keys.iter().map(|key| (*key, None)).collect();
+            let mut links = self.links_of(index, &changes)?.into_iter();
+            let mut is_over = || links.next().flatten().map_or(Ok(false), |link| Ok(self.shared.lifetime(link.get())? == Lifetime::Over));
+            let over = keys.iter().map(|_| is_over()).collect::<Result<Vec<bool>, Error>>()?;
+            let mut over = over.into_iter();
+            changes.retain(|_| over.next().unwrap_or(false));
+            self.write_group(&stripes, &changes, None, &mut shown)?
+        };
+        way.into_iter().for_each(|way| self.tidy(way, shown.len()));
+        let removed = shown.len();
+        shown.into_iter().try_for_each(|shown| shown.map(drop))?;
         Ok(removed)
     }
 }

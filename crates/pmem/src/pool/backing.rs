@@ -197,9 +197,10 @@ impl Backing {
 
     /// Makes a file, in which a pool was to be, one that can hold a pool, and has no journal. If it cannot be done, what is there is that pool.
     pub(super) fn abandon(&self) {
-        self.journal().iter().for_each(|journal| journal.remove());
-        if let Self::File(mapping) = self {
-            let _ = mapping.file().set_len(0);
+        if let Self::File(mapping) = self
+            && mapping.file().set_len(0).is_ok()
+        {
+            self.journal().iter().for_each(|journal| journal.remove());
         }
     }
 

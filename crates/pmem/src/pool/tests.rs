@@ -695,6 +695,13 @@ fn a_pool_whose_device_has_refused_to_write_needs_consent() {
         backing::synchronised::fail_behind(behind);
         assert!(matches!(open(domain).err(), Some(Error::Io { .. })), "{domain}");
     }
+    // One that was closed has all that it had, whatever becomes of its header.
+    Pool::open(&path, &options(Domain::PageCache, true)).unwrap().close().unwrap();
+    for behind in 0..4 {
+        backing::synchronised::fail_behind(behind);
+        assert!(matches!(open(Domain::PageCache).err(), Some(Error::Io { .. })));
+        open(Domain::PageCache).unwrap().close().unwrap();
+    }
 }
 
 /// A journal that was left kept every other pool from having one there.

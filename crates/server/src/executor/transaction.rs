@@ -15,7 +15,7 @@ use crate::client::Watched;
 use crate::database::Databases;
 use crate::queue::Queue;
 use crate::shared::Counters;
-use everleaf::{Error, Isolation};
+use everleaf::{Error, Isolation, Transaction};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -161,11 +161,27 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
     }
     // An attempt that is overtaken has left no trace there either.
     let (transaction, counted) = (RefCell::new(transaction), Counters::default());
+    let outcome = run_queue(call, queue, &transaction, &counted);
+    // That the work has been done, though, ends a slice.
+    call.counters.looked_at.add(counted.looked_at.replace(0));
+    outcome?;
+    match transaction.into_inner().commit() {
+        Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
+        committed => {
+            committed?;
+            call.counters.add_all(&counted);
+            Ok(Attempt::Done(()))
+        }
+    }
+}
+
+/// Runs the commands of a transaction, and writes their replies.
+fn run_queue(call: &mut Call<'_>, queue: &Queue, transaction: &RefCell<Transaction>, counted: &Counters) -> Result<(), Failure> {
     let start = call.reply.out.len();
     call.reply.array(queue.len());
     for (spec, arguments) in queue.iter() {
-        let databases = Databases { transaction: Some(&transaction), changes: &counted.changes, ..call.databases };
-        let mut call = Call { server: call.server, databases, counters: &counted, session: &mut *call.session, reply: &mut *call.reply, arguments, spec };
+        let databases = Databases { transaction: Some(transaction), changes: &counted.changes, ..call.databases };
+        let mut call = Call { server: call.server, databases, counters: counted, session: &mut *call.session, reply: &mut *call.reply, arguments, spec };
         let (before, start_of_reply, changes_before) = (transaction.borrow_mut().savepoint(), call.reply.out.len(), counted.changes.get());
         if let Err(failure) = run_to_end(&mut call, start) {
             if failure.is_refusal {
@@ -179,14 +195,7 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
         transaction.borrow_mut().release(before);
     }
     call.session.command = Some(call.spec);
-    match transaction.into_inner().commit() {
-        Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
-        committed => {
-            committed?;
-            call.counters.add_all(&counted);
-            Ok(Attempt::Done(()))
-        }
-    }
+    Ok(())
 }
 
 /// Runs a command with all its slices, since within a transaction nobody else has a turn. The replies of the transaction begin at `start`.
