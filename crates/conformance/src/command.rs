@@ -15,7 +15,9 @@ mod threads;
 mod watch;
 
 use crate::crash::source::Source;
-use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, STAGES, Suite, dependences, field_bugs, more_suites, mutants, profile, sow, suites};
+use crate::crash::{
+    Case, FieldBug, OPERATIONS_MAX, Options, Outcome, Progress, Report, STAGES, Suite, dependences, field_bugs, more_suites, mutants, profile, sow, suites,
+};
 use clap::{Args, Subcommand};
 use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site, Tally};
@@ -141,7 +143,7 @@ impl Worlds {
 /// How much of each.
 #[derive(Args)]
 pub struct Extent {
-    /// Longest sequence of operations, all of which are run
+    /// Longest sequence of operations, all of which are run; at most 12
     #[arg(long, default_value_t = 3)]
     operations: usize,
     /// Length of random sequences
@@ -207,6 +209,9 @@ impl Extent {
     fn options(&self) -> Result<Options, String> {
         if self.lazy > 0 && !IS_BUILT_IN {
             return Err("--lazy watches loads, for which this must be built with debug assertions: `cargo xtask crash` does so".to_owned());
+        }
+        if self.operations > OPERATIONS_MAX || self.threads == 0 {
+            return Err(format!("--operations is at most {OPERATIONS_MAX}, of which a case spells each in a number, and --threads at least 1"));
         }
         Ok(Options {
             operations: self.operations,
@@ -312,7 +317,7 @@ fn long(suites: &[Box<dyn Suite>], options: &Options, minutes: Option<u64>, imag
             let seed = options.seed.wrapping_add((1 << 32) * round as u64);
             let options = Options { operations, sequences: options.sequences << round.min(16), seed, ..options.clone() };
             // A world whose sequences were too many for its share will not get done with longer ones.
-            if is_over(&rows) || !sampled && (operations > LONG_OPERATIONS_MAX || rows[number].operations.is_none() && round > 0) {
+            if is_over(&rows) || !sampled && (operations > OPERATIONS_MAX || rows[number].operations.is_none() && round > 0) {
                 continue;
             }
             let shares = (suites.len() * 2 - at) as u32 * if round == 0 { 4 } else { 1 };
@@ -331,9 +336,6 @@ fn long(suites: &[Box<dyn Suite>], options: &Options, minutes: Option<u64>, imag
     table::print(rows);
     Ok(sound)
 }
-
-/// Longest sequences of which all are run: a case can spell no longer ones.
-const LONG_OPERATIONS_MAX: usize = 12;
 
 fn tell(world: &str, report: &Report) -> bool {
     println!("{world}: {report}");

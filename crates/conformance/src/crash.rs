@@ -51,13 +51,14 @@ pub use story::Crashed;
 pub use world::{Applied, Promise, Start, Step, World};
 
 use crate::Broken;
-use checker::{Checker, Run};
+use checker::{Checker, Run, STUCK, panicked};
 use everleaf_index::{Key, registry};
 use everleaf_pmem::{Crash, CrashOptions};
 use progress::WHOLE;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -66,7 +67,7 @@ use std::time::{Duration, Instant};
 /// How much to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Longest sequence of operations for [`every_crash`]. Default 3.
+    /// Longest sequence of operations for [`every_crash`], at most [`OPERATIONS_MAX`]. Default 3.
     pub operations: usize,
     /// Length of the sequences of [`sampled_crash`]. Default 120.
     pub random: usize,
@@ -151,14 +152,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Case(u64);
 
-/// Steps that a case can spell.
-const SPELLED_MAX: usize = 12;
+/// Longest sequence of operations for [`every_crash`]: a case can spell no longer ones.
+pub const OPERATIONS_MAX: usize = 12;
 /// Operations that a world may offer to exhaustive runs, and closing.
 const SYMBOLS_MAX: usize = 16;
 
 impl Case {
     fn spelled(start: usize, symbols: &[usize]) -> Self {
-        assert!(symbols.len() <= SPELLED_MAX, "at most {SPELLED_MAX} steps can be enumerated");
+        assert!(symbols.len() <= OPERATIONS_MAX, "at most {OPERATIONS_MAX} steps can be enumerated");
         let spelled = symbols.iter().rev().fold(0, |spelled, symbol| spelled << 4 | *symbol as u64);
         Self((start as u64) << 55 | (symbols.len() as u64) << 48 | spelled)
     }
@@ -441,50 +442,70 @@ fn distribute<W: World>(
         let (current, run, sender, start_of, work) = (Arc::clone(current), Arc::clone(&run), sender.clone(), start_of.clone(), work.clone());
         std::thread::spawn(move || {
             let mut report = Report::default();
-            while report.violation.is_none() {
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                if item >= items {
-                    break;
-                }
-                if options.is_over() {
-                    report.is_cut = true;
-                    break;
-                }
-                let wanted = &starts[start_of(item)];
-                let kept = current.lock().take().filter(|checker| checker.start().name == wanted.name);
-                let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&run));
-                let checker = match kept.map_or_else(made, Ok) {
-                    Ok(checker) => checker,
-                    Err(broken) => {
-                        report.violation = Some(Violation::before_any_crash(world.name(), wanted.name, broken));
+            let mut start = "";
+            let labour = || {
+                while report.violation.is_none() {
+                    let item = next.fetch_add(1, Ordering::Relaxed);
+                    if item >= items {
                         break;
                     }
-                };
-                *current.lock() = Some(Arc::clone(&checker));
-                work(&checker, &world, &options, item);
-                report.add(checker.report());
-                report.is_cut |= options.is_over();
-                run.is_broken.fetch_or(checker.is_broken(), Ordering::Relaxed);
+                    if options.is_over() {
+                        report.is_cut = true;
+                        break;
+                    }
+                    let wanted = &starts[start_of(item)];
+                    start = wanted.name;
+                    let kept = current.lock().take().filter(|checker| checker.start().name == wanted.name);
+                    let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&run));
+                    let checker = match kept.map_or_else(made, Ok) {
+                        Ok(checker) => checker,
+                        Err(broken) => {
+                            report.violation = Some(Violation::before_any_crash(world.name(), start, broken));
+                            break;
+                        }
+                    };
+                    *current.lock() = Some(Arc::clone(&checker));
+                    work(&checker, &world, &options, item);
+                    report.add(checker.report());
+                    report.is_cut |= options.is_over();
+                }
+            };
+            // What the checker itself does is guarded here, lest a worker be gone without a word; of the rest it tells more.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(labour)) {
+                report.violation = Some(Violation::before_any_crash(world.name(), start, panicked(&*panic)));
             }
             if report.violation.is_some() {
+                run.is_broken.store(true, Ordering::Relaxed);
                 next.store(items, Ordering::Relaxed);
             }
+            // Who is done is not stuck.
+            *current.lock() = None;
             // The receiver is gone only if another thread was found stuck.
             let _ = sender.send(report);
         });
     }
     drop(sender);
     let mut report = Report::default();
-    let mut seen_steps = 0;
+    let (mut seen_steps, mut parts) = (0, 0);
     loop {
         match receiver.recv_timeout(PATIENCE) {
-            Ok(part) => report.add(part),
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Ok(part) => {
+                report.add(part);
+                parts += 1;
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                if parts == 0 || parts < options.threads {
+                    let broken = Broken::new("every worker reports", format_args!("{parts} of {}", options.threads));
+                    report.violation.get_or_insert(Violation::before_any_crash(world.name(), "", broken));
+                }
+                break;
+            }
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let now = run.steps.load(Ordering::Relaxed);
                 if now == seen_steps {
                     let stuck = current.iter().find_map(|checker| checker.lock().as_ref().map(|checker| checker.stuck()));
-                    report.violation = report.violation.or(stuck);
+                    let unbuilt = || Violation::before_any_crash(world.name(), "", Broken::new(STUCK, "a start is being built without an end"));
+                    report.violation.get_or_insert_with(|| stuck.unwrap_or_else(unbuilt));
                     break;
                 }
                 seen_steps = now;

@@ -44,6 +44,8 @@ struct Extent {
 
 /// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
 const REPAIRED: u64 = 8;
+/// The rule that breaks where something does not end.
+pub(super) const STUCK: &str = "progress in bounded time";
 /// Every how many images several threads recover it, too.
 const BY_THREADS_EVERY: u64 = 64;
 /// How many those are.
@@ -134,7 +136,7 @@ impl<W: World> Checker<W> {
         let model = world.nothing();
         let mut checker = Self { world, options, start, model, memory, ground, run, points: Arc::default(), notes: Mutex::default() };
         if checker.start.pool {
-            checker.build(setup)?;
+            catch_unwind(AssertUnwindSafe(|| checker.build(setup))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
         }
         Ok(Arc::new(checker))
     }
@@ -190,7 +192,7 @@ impl<W: World> Checker<W> {
 
     /// The story so far, for when there is no end to it.
     pub(super) fn stuck(&self) -> Violation {
-        let broken = Broken::new("bounded steps", "no progress; the last operation, or the recovery from a crash in it, does not end");
+        let broken = Broken::new(STUCK, "no progress; the last operation, or the recovery from a crash in it, does not end");
         self.violation(broken, &self.notes.lock())
     }
 
@@ -672,7 +674,7 @@ fn next_random(last: u64) -> u64 {
     last.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Broken {
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Broken {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     Broken::new("no panic", text.unwrap_or("a panic without a message"))
 }
