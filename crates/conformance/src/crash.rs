@@ -266,16 +266,17 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     shrink::shrink_report(world, options, report)
 }
 
-/// Runs random sequences as `options` say, as many from each start, and examines every image of small crash points and a sample of those of large ones.
+/// Runs random sequences as `options` say, as many from each start if there are so many, and examines every image of small crash points and a sample of those
+/// of large ones.
 pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     let numbers = match numbered(&**world, options) {
         Ok(numbers) => numbers,
         Err(report) => return *report,
     };
-    // A thread keeps what it has built of a start for as long as the start is the same.
+    // A thread keeps what it has built of a start for as long as the start is the same. Where there are fewer sequences than starts, the seed says which.
     let start_of = {
-        let sequences = options.sequences.max(1);
-        move |item: usize| numbers[item * numbers.len() / sequences]
+        let (sequences, first) = (options.sequences.max(1), options.seed as usize % numbers.len());
+        move |item: usize| numbers[(first + item * numbers.len() / sequences) % numbers.len()]
     };
     let starts = start_of.clone();
     let report = distribute(world, options, options.sequences, start_of, move |checker, world, options, item| {
@@ -330,7 +331,7 @@ fn made_up<W: World>(world: &Arc<W>, options: &Options, case: Case) -> impl FnMu
     let mut choice = StdRng::seed_from_u64(case.seed());
     move |number, content| {
         let closing = closes && rand::Rng::random_ratio(&mut choice, 1, 16);
-        (number < count).then(|| if closing { Step::Close } else { Step::Change(world.random(number, content, &mut choice)) })
+        (number < count).then(|| if closing { Step::Close } else { Step::Change(world.random(number, count, content, &mut choice)) })
     }
 }
 

@@ -208,8 +208,8 @@ impl<W: World> World for Noted<W> {
     fn changes(&self, start: &Start<W::Change>, content: &W::Content) -> Vec<W::Change> {
         self.world.changes(start, content)
     }
-    fn random(&self, step: u64, content: &W::Content, choice: &mut StdRng) -> W::Change {
-        self.world.random(step, content, choice)
+    fn random(&self, step: u64, count: u64, content: &W::Content, choice: &mut StdRng) -> W::Change {
+        self.world.random(step, count, content, choice)
     }
     fn follow_up(&self, start: &Start<W::Change>, content: &W::Content) -> Vec<W::Change> {
         self.world.follow_up(start, content)

@@ -216,11 +216,13 @@ fn states_of_unreachable_blocks_change_nothing() {
 fn sampled_crashes_of_long_sequences() {
     let life = CrashOptions { images_max: 32, sample_count: 4, ..CrashOptions::default() };
     let options = Options { life, sequences: 1, random: 45, follow_up_every: 8, closes: true, seed: 0x5eed, ..Options::default() };
-    for suite in worlds() {
+    for (number, suite) in worlds().enumerate() {
         // A step of a store takes as many crash points as a hundred of an index.
         let random = if suite.name() == "store" { options.random / 10 } else { options.random };
-        let report = suite.sampled(&Options { random, ..options.clone() });
-        println!("{}, seed {:#x}: {report}", suite.name(), options.seed);
+        // Each from another start.
+        let seed = options.seed + number as u64;
+        let report = suite.sampled(&Options { random, seed, ..options.clone() });
+        println!("{}, seed {seed:#x}: {report}", suite.name());
         report.assert_clean();
         assert!(report.checked > 100, "{}: hardly an image", suite.name());
     }
