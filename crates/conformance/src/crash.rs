@@ -200,6 +200,8 @@ impl FromStr for Case {
 pub trait Suite: Send + Sync {
     /// Its name.
     fn name(&self) -> String;
+    /// Names of what it starts from.
+    fn start_names(&self) -> Vec<&'static str>;
     /// See [`every_crash`].
     fn every(&self, options: &Options) -> Report;
     /// See [`sampled_crash`].
@@ -211,6 +213,9 @@ pub trait Suite: Send + Sync {
 impl<W: World> Suite for Arc<W> {
     fn name(&self) -> String {
         World::name(&**self)
+    }
+    fn start_names(&self) -> Vec<&'static str> {
+        World::starts(&**self).iter().map(|start| start.name).collect()
     }
     fn every(&self, options: &Options) -> Report {
         every_crash(self, options)
