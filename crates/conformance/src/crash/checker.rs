@@ -59,6 +59,9 @@ const LIFE_STEPS: usize = 3;
 /// Size of a slab: small, so that they fill up.
 pub(crate) const SLAB: usize = 4 << 10;
 
+/// Size of what every opening may store to: magic, switch and superblocks. Behind them is the root directory.
+pub(crate) const HEADER: usize = 2 << 10;
+
 /// What the workers of a run share.
 #[derive(Default)]
 pub(super) struct Run {
@@ -506,8 +509,7 @@ impl<W: World> Checker<W> {
             life.unwatch();
         }
         self.world.audit(&live)?;
-        // The first slab is the pool's own: superblocks and root directory.
-        let repaired = life.changes().into_iter().any(|at| at >= SLAB);
+        let repaired = life.changes().into_iter().any(|at| at >= HEADER);
         let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &live)?, is_broken: false };
         self.recover_again(&life, &content)?;
         // Who reads an image that is undecided must be one thread, and what comes of one that no crash leaves says nothing.
@@ -544,7 +546,7 @@ impl<W: World> Checker<W> {
         if again != *content {
             return Err(Broken::new("a second recovery finds the same", format_args!("{again:?} after {content:?}")));
         }
-        match life.changes().into_iter().find(|at| *at >= SLAB) {
+        match life.changes().into_iter().find(|at| *at >= HEADER) {
             Some(at) => Err(Broken::new("a second recovery has nothing to repair", format_args!("it changed the word at {at:#x}"))),
             None => Ok(()),
         }
