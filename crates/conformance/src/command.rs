@@ -378,7 +378,7 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, options: &Options, stag
 fn seeded(names: &[String], except: &[String]) -> Result<bool, String> {
     Source::of_this_build().expect()?;
     println!("| seed | mistake | stands for | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
-    let mut sown = Vec::new();
+    let (mut sown, mut seedless) = (Vec::new(), 0);
     let chosen = |name: &str| (names.is_empty() || names.iter().any(|wanted| wanted == name)) && except.iter().all(|unwanted| unwanted != name);
     sow(&Options::default(), &chosen, &mut |next| {
         println!("{next}");
@@ -390,13 +390,14 @@ fn seeded(names: &[String], except: &[String]) -> Result<bool, String> {
         if seeds.is_empty() && !names.is_empty() {
             continue;
         }
+        seedless += usize::from(seeds.is_empty());
         let found = seeds.iter().find(|sown| sown.found == Some(true)).or(seeds.first()).map_or("NO SEED", |sown| sown.outcome());
         let seeds: Vec<_> = seeds.iter().map(|sown| sown.seed.name).collect();
         println!("| {name} | {system} | {what} | {source} | {} | {found} |", seeds.join(", "));
     }
     let count = |found| sown.iter().filter(|sown| sown.found == found).count();
-    println!("\n{} found, {} missed, {} cannot be made", count(Some(true)), count(Some(false)), count(None));
-    Ok(count(Some(false)) == 0 && count(Some(true)) > 0)
+    println!("\n{} found, {} missed, {} cannot be made; {seedless} bugs without a seed", count(Some(true)), count(Some(false)), count(None));
+    Ok(count(Some(false)) == 0 && count(Some(true)) > 0 && seedless == 0)
 }
 
 /// The mistake that a violation's command names. The place is one that the world comes by.
