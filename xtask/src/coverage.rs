@@ -20,11 +20,37 @@ const PARTS: [(&str, &[&str]); 3] = [
             "pmem/src/alloc/reach.rs",
             "pmem/src/alloc/snapshot.rs",
             "index/src/selective/open.rs",
+            "index/src/ever/open.rs",
+            "index/src/fair/open.rs",
+            "index/src/pf/open.rs",
+            "index/src/bz/open.rs",
+            "index/src/skip/open.rs",
+            "index/src/image.rs",
             "store/src/recovery.rs",
         ],
     ),
     ("allocator", &["pmem/src/alloc.rs", "pmem/src/alloc/", "pmem/src/block.rs", "pmem/src/epoch.rs"]),
-    ("changes of structure", &["index/src/selective.rs", "index/src/selective/", "index/src/arena.rs", "index/src/record.rs", "index/src/strings.rs"]),
+    (
+        "changes of structure",
+        &[
+            "index/src/selective.rs",
+            "index/src/selective/",
+            "index/src/ever.rs",
+            "index/src/ever/",
+            "index/src/fair.rs",
+            "index/src/fair/",
+            "index/src/pf.rs",
+            "index/src/pf/",
+            "index/src/bz.rs",
+            "index/src/bz/",
+            "index/src/skip.rs",
+            "index/src/skip/",
+            "index/src/arena.rs",
+            "index/src/record.rs",
+            "index/src/shift.rs",
+            "index/src/strings.rs",
+        ],
+    ),
 ];
 
 /// What the threads run on, and how many schedules.
@@ -82,8 +108,20 @@ pub(crate) fn measure(minutes: u64) -> Result<(), Failure> {
     if !output.status.success() {
         return Err(Failure(format!("llvm-cov: {}", String::from_utf8_lossy(&output.stderr))));
     }
-    print(&read(&String::from_utf8_lossy(&output.stdout)));
-    Ok(())
+    let files = read(&String::from_utf8_lossy(&output.stdout));
+    print(&files);
+    all_are_in(|wanted| files.keys().any(|name| is_of(name, wanted))).map_err(Failure)
+}
+
+/// Whether a file is one that a part names, or in a folder that it names.
+fn is_of(name: &str, wanted: &str) -> bool {
+    if wanted.ends_with('/') { name.starts_with(wanted) } else { name == wanted }
+}
+
+/// Whether all is there that is to be looked at, or what is not.
+fn all_are_in(is_there: impl Fn(&str) -> bool) -> Result<(), String> {
+    let missing: Vec<_> = PARTS.iter().flat_map(|(_, wanted)| *wanted).filter(|wanted| !is_there(wanted)).copied().collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("PARTS has what is not there: {}", missing.join(", "))) }
 }
 
 /// Where the toolchain keeps its LLVM.
@@ -127,7 +165,7 @@ fn print(files: &BTreeMap<String, File>) {
     let mut seen = BTreeSet::new();
     let mut missed = Vec::new();
     for (part, wanted) in PARTS {
-        let of_part = |name: &str| wanted.iter().any(|wanted| if wanted.ends_with('/') { name.starts_with(wanted) } else { name == *wanted });
+        let of_part = |name: &str| wanted.iter().any(|wanted| is_of(name, wanted));
         let mut sums = [0; 4];
         for (name, file) in files.iter().filter(|(name, _)| of_part(name)) {
             if !seen.insert(name) {
@@ -220,6 +258,11 @@ mod tests {
         assert_eq!(files.len(), 1);
         assert_eq!(files["a.rs"].lines, BTreeMap::from([(1, true), (2, true)]));
         assert_eq!(files["a.rs"].branches[&2], [false, true]);
+    }
+
+    #[test]
+    fn what_is_looked_at_is_there() {
+        assert_eq!(all_are_in(|wanted| root().join("crates").join(wanted).exists()), Ok(()));
     }
 
     #[test]

@@ -42,6 +42,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use server::{Place, Server};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -180,10 +181,10 @@ fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut
 
         let time = Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000));
         let mut noise = (kind == Kind::Benchmark).then(|| start_benchmark(&server));
-        let port = server.port;
+        let (port, ending) = (server.port, server.ending.clone());
         thread::scope(|scope| {
             for writer in &mut writers {
-                scope.spawn(move || writer.run(port));
+                scope.spawn(|| writer.run(port, &ending));
             }
             thread::sleep(time);
             if kind == Kind::Graceful { server.stop() } else { server.kill() }
@@ -227,10 +228,11 @@ fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
         let mut server = Server::start(&place);
         transfers::open(&server);
         for round in rounds {
-            let (port, time) = (server.port, Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000)));
+            let (port, ending) = (server.port, server.ending.clone());
+            let time = Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000));
             thread::scope(|scope| {
                 for teller in &mut tellers {
-                    scope.spawn(move || teller.run(port));
+                    scope.spawn(|| teller.run(port, &ending));
                 }
                 thread::sleep(time);
                 server.kill();
@@ -290,11 +292,12 @@ fn kill_in_batches(place: &Place<'_>, rounds: Range<u64>, random: &mut StdRng, t
         };
         // Within the time that the last batch took, from when one is sent.
         let (sent_count, part) = (random.random_range(0..BATCHES_MAX), random.random_range(0.0..1.0));
-        let (port, (sent, heard)) = (server.port, mpsc::channel());
+        let (port, ending, (sent, heard)) = (server.port, server.ending.clone(), mpsc::channel());
         thread::scope(|scope| {
+            let ending = &ending;
             for sender in &mut senders {
                 let sent = sent.clone();
-                scope.spawn(move || sender.run(port, &sent));
+                scope.spawn(move || sender.run(port, ending, &sent));
             }
             drop(sent);
             let took: Duration = heard.iter().nth(sent_count).expect("clients send until the server is killed");
@@ -342,10 +345,10 @@ fn items_of_memcached_outlive_kill_9() {
             let verify = |keeper: &mut Keeper| keeper.verify(server.memcached_port).unwrap_or_else(|what| panic!("round {round} in {domain}: {what}"));
             keepers.iter_mut().for_each(verify);
             let time = Duration::from_micros(random.random_range(0..WRITE_MILLISECONDS_MAX * 1000));
+            let (port, ending) = (server.memcached_port, server.ending.clone());
             thread::scope(|scope| {
-                let port = server.memcached_port;
                 for keeper in &mut keepers {
-                    scope.spawn(move || keeper.run(port, usize::MAX));
+                    scope.spawn(|| keeper.run(port, &ending, usize::MAX));
                 }
                 thread::sleep(time);
                 server.kill();
@@ -372,12 +375,25 @@ fn a_lost_item_would_be_noticed() {
         let directory = tempfile::tempdir().expect("a directory for the pool");
         let place = Place { pool: directory.path().join(format!("{number}.pool")), index: "ever", domain: "page-cache" };
         let (server, mut keeper) = (Server::start(&place), Keeper::new(0, 1));
-        keeper.run(server.memcached_port, 50);
+        keeper.run(server.memcached_port, &server.ending, 50);
         assert_eq!(keeper.verify(server.memcached_port), Ok(()));
         items::disturb(server.memcached_port, defect);
         assert!(keeper.verify(server.memcached_port).is_err(), "{defect:?}");
         server.kill();
     }
+}
+
+#[test]
+fn a_server_that_ends_by_itself_would_be_noticed() {
+    let directory = tempfile::tempdir().expect("a directory for the pool");
+    let place = Place { pool: directory.path().join("failed.pool"), index: "ever", domain: "page-cache" };
+    let (shared, mut server) = (Shared::default(), Server::start(&place));
+    server.fail();
+    let is_noticed = |act: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(act)).is_err();
+    assert!(is_noticed(&mut || Writer::new(0, &shared, 1).run(server.port, &server.ending)));
+    assert!(is_noticed(&mut || Keeper::new(0, 1).run(server.memcached_port, &server.ending, 1)));
+    let mut server = Some(server);
+    assert!(is_noticed(&mut || server.take().expect("it is killed once").kill()));
 }
 
 /// Starts a redis-benchmark that would run for longer than the round does.
@@ -406,9 +422,9 @@ fn notice(pool: &Path, database: &str, words: &[&[u8]]) -> Option<String> {
     let shared = Shared::default();
     let mut writers = [Writer::new(0, &shared, 1)];
     let server = Server::start(&place);
-    let port = server.port;
+    let (port, ending) = (server.port, server.ending.clone());
     thread::scope(|scope| {
-        scope.spawn(|| writers[0].run(port));
+        scope.spawn(|| writers[0].run(port, &ending));
         // Until every group and counter, and many of the keys, have been written: the seed is fixed, so that this does not depend on chance.
         let patience = Instant::now();
         while shared.clock() < 400 {

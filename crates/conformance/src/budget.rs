@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::borrow::Borrow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow, Range};
 use std::panic::Location;
@@ -34,8 +34,10 @@ pub struct Budget {
     pub update: Vec<Cost>,
     /// Of a removal that finds room: one of these, exactly; none where each takes a leaf away.
     pub remove: Vec<Cost>,
-    /// Of an update or a removal that does not, at most; `None` where they always do.
-    pub without_room: Option<Cost>,
+    /// Of an update that does not, so that blocks come or go, at most; `None` where it always does.
+    pub update_without_room: Option<Cost>,
+    /// The same of a removal, though no leaf comes or goes.
+    pub remove_without_room: Option<Cost>,
     /// Of the cheapest insert that splits a leaf: one of these, exactly.
     pub cheapest_split: Vec<Cost>,
     /// Of an insert that splits a leaf, at most.
@@ -58,7 +60,8 @@ impl Budget {
                 insert_lines: 0.0,
                 update: vec![none],
                 remove: vec![none],
-                without_room: None,
+                update_without_room: None,
+                remove_without_room: None,
                 cheapest_split: vec![none],
                 split: none,
                 merge: none,
@@ -77,7 +80,8 @@ impl Budget {
             // What is in one leaf goes into lines of the other; two directory entries.
             let merge = cost(1 + lines + 2, 1 + 3);
             let (insert, update, remove) = (vec![cost(1, 1)], vec![cost(1, 1)], vec![cost(1, 1)]);
-            return Self { insert, insert_lines: 1.0, update, remove, without_room: None, cheapest_split, split, merge };
+            let (update_without_room, remove_without_room) = (None, None);
+            return Self { insert, insert_lines: 1.0, update, remove, update_without_room, remove_without_room, cheapest_split, split, merge };
         }
         // The last entry of a leaf that is divided in its place goes with the leaf, by one store; under NV-Tree's router, where a leaf may be alone under its
         // parent, such leaves may be taken out after the removal.
@@ -90,13 +94,13 @@ impl Budget {
             let cheapest_split = cost(2 * leaf + fence + 1, 1 + 1);
             let split = cost(cheapest_split.lines + fence + slabs + 1, cheapest_split.fences + slabs);
             let merge = cost(2 + leaf + 1 + slabs, 1 + 1 + 1 + slabs);
-            let (insert, insert_lines, without_room) = (vec![cost(2, 1)], 2.0, None);
             return Self {
-                insert,
-                insert_lines,
+                insert: vec![cost(2, 1)],
+                insert_lines: 2.0,
                 update: vec![cost(1, 1)],
                 remove: vec![cost(2, 1)],
-                without_room,
+                update_without_room: None,
+                remove_without_room: None,
                 cheapest_split: vec![cheapest_split],
                 split,
                 merge,
@@ -116,7 +120,8 @@ impl Budget {
                 insert_lines: 2.0,
                 update: [change.clone(), vec![cost(3, 2)]].concat(),
                 remove: change,
-                without_room: Some(split),
+                update_without_room: Some(split),
+                remove_without_room: Some(split),
                 cheapest_split: vec![cost(halves + fence + 1, 1 + 1)],
                 split,
                 // It may find no room, and the leaf that takes the place of its own be merged.
@@ -137,7 +142,8 @@ impl Budget {
                 insert_lines,
                 update: vec![cost(1, 1)],
                 remove: vec![cost(1, 1)],
-                without_room: None,
+                update_without_room: None,
+                remove_without_room: None,
                 cheapest_split: vec![cheapest_split],
                 split,
                 merge: unlink(cost(1, 1)),
@@ -162,7 +168,8 @@ impl Budget {
                 insert_lines: write.lines as f64,
                 update: vec![write],
                 remove: vec![cost(1, 1)],
-                without_room: None,
+                update_without_room: None,
+                remove_without_room: None,
                 cheapest_split: vec![cheapest_split],
                 split,
                 merge: unlink(cost(1, 1)),
@@ -179,7 +186,8 @@ impl Budget {
                 insert_lines: write.lines as f64,
                 update: vec![cost(1, 1)],
                 remove: vec![remove],
-                without_room: None,
+                update_without_room: None,
+                remove_without_room: None,
                 cheapest_split: vec![cheapest_split],
                 split,
                 merge: unlink(remove),
@@ -227,8 +235,9 @@ impl Budget {
                 update: vec![if is_logged { change(0) } else { cost(1, 1) }],
                 // Behind the last entry of a node with a log nothing is shifted.
                 remove: if is_logged { (0..=shifted).map(change).collect() } else { changes.clone() },
+                update_without_room: None,
                 // Nodes above may be joined, and no leaves.
-                without_room: Some(merge),
+                remove_without_room: Some(merge),
                 cheapest_split: changes.iter().map(to_split).chain(new_tops).collect(),
                 split,
                 merge,
@@ -250,7 +259,8 @@ impl Budget {
                 insert_lines: 2.0 + slots as f64 / 2.0,
                 update: change(3).collect(),
                 remove: vec![cost(2, 2)],
-                without_room: Some(merge),
+                update_without_room: None,
+                remove_without_room: Some(merge),
                 cheapest_split: change(2).map(|above| cost(divided.lines + above.lines + leaf, divided.fences + above.fences + leaf)).collect(),
                 split: cost(levels * (divided.lines + node + most + 3) + most, levels * (divided.fences + most + 4) + most),
                 merge,
@@ -271,7 +281,8 @@ impl Budget {
                 insert_lines: if K::WHOLE { 2.0 } else { 2.5 },
                 update: vec![cost(1, 1)],
                 remove: vec![cost(1, 1)],
-                without_room: None,
+                update_without_room: None,
+                remove_without_room: None,
                 cheapest_split: vec![cost(2, 2)],
                 split,
                 // The word of the array, and perhaps of the node; a smaller node.
@@ -296,7 +307,8 @@ impl Budget {
                 insert_lines: if K::WHOLE { 4.0 } else { 3.0 },
                 update: with_slabs(record + 1, record + 1, record).collect(),
                 remove: vec![cost(1, 1)],
-                without_room: None,
+                update_without_room: None,
+                remove_without_room: None,
                 cheapest_split: vec![cost(record + 2, 2)],
                 split: cost(record + 2 * array + node + 1 + 3, 2 + 3),
                 merge: cost(1 + node + 1 + 1, 1 + 2 + 1),
@@ -333,7 +345,8 @@ impl Budget {
                 insert_lines: if is_small { 5.5 } else { 7.0 },
                 update: at_once(1..=if is_small { 1 } else { 3 }, 2, 1),
                 remove: at_once(1..=if is_small { 1 } else { 2 }, 1, 0),
-                without_room: Some(and(of_levels(2), and(copy, change))),
+                update_without_room: Some(and(of_levels(2), and(copy, change))),
+                remove_without_room: Some(and(of_levels(2), and(copy, change))),
                 cheapest_split,
                 split: and(of_levels(3), change),
                 merge: and(of_levels(2), change),
@@ -354,7 +367,8 @@ impl Budget {
             insert_lines: 0.0,
             update: vec![cost(1, 1)],
             remove: Vec::new(),
-            without_room: None,
+            update_without_room: None,
+            remove_without_room: None,
             cheapest_split: vec![cost(2, 2)],
             split,
             merge,
@@ -386,6 +400,14 @@ impl<K: Class + ?Sized> Meter<K> {
         let Counts { lines_flushed: lines, fences, .. } = counters.totals();
         (Cost { lines, fences }, self.index.stats().leaves as i64 - leaves)
     }
+
+    /// Where the blocks are that it consists of.
+    fn blocks(&self) -> BTreeSet<u64> {
+        let mut blocks = BTreeSet::new();
+        let mut visit = |at, _| Ok(_ = blocks.insert(at));
+        self.index.blocks(&mut visit).expect("a sound index");
+        blocks
+    }
 }
 
 /// Inserts, updates and removes `keys` keys in random order, and compares each operation with its budget.
@@ -403,12 +425,17 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
     let at_most = |what: &str, cost: Cost, limit: Cost| {
         assert!(cost.lines <= limit.lines && cost.fences <= limit.fences, "{}, {} keys: {what} costs {cost:?}, at most {limit:?}", entry.name, K::NAME);
     };
-    let changed = |what: &str, (cost, leaves): (Cost, i64), wanted: &[Cost]| match leaves {
+    let changed = |what: &str, (cost, leaves): (Cost, i64), (wanted, without_room): (&[Cost], Option<Cost>), blocks: &mut BTreeSet<u64>| match leaves {
         0 if wanted.contains(&cost) => {}
         0 => {
-            at_most(what, cost, budget.without_room.unwrap_or_else(|| panic!("{}, {} keys: {what} costs {cost:?}, not one of {wanted:?}", entry.name, K::NAME)))
+            at_most(what, cost, without_room.unwrap_or_else(|| panic!("{}, {} keys: {what} costs {cost:?}, not one of {wanted:?}", entry.name, K::NAME)));
+            let before = std::mem::replace(blocks, meter.blocks());
+            assert!(*blocks != before, "{}, {} keys: {what} costs {cost:?}, and no block has come or gone", entry.name, K::NAME);
         }
-        _ => at_most("a change that splits", cost, budget.split),
+        _ => {
+            at_most("a change that splits", cost, budget.split);
+            *blocks = meter.blocks();
+        }
     };
     let (mut splits, mut merges) = (0, 0);
     let (mut inserts, mut lines, mut cheapest_split) = (0, 0, None::<Cost>);
@@ -440,11 +467,13 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
         let wanted = &budget.cheapest_split;
         assert!(wanted.contains(&cost), "{}, {} keys: the cheapest split costs {cost:?}, not one of {wanted:?}", entry.name, K::NAME);
     }
+    let mut blocks = meter.blocks();
+    let update = (&budget.update[..], budget.update_without_room);
     for number in &numbers {
         let key = K::numbered(*number);
         let (second, third) = (value(key.borrow(), 2), value(key.borrow(), 3));
-        changed("an update", meter.measure(|index| index.update(key.borrow(), second).map(|_| ())), &budget.update);
-        changed("an upsert of a key that is there", meter.measure(|index| index.upsert(key.borrow(), third).map(|_| ())), &budget.update);
+        changed("an update", meter.measure(|index| index.update(key.borrow(), second).map(|_| ())), update, &mut blocks);
+        changed("an upsert of a key that is there", meter.measure(|index| index.upsert(key.borrow(), third).map(|_| ())), update, &mut blocks);
         exactly("a lookup", meter.measure(|index| index.get(key.borrow()).map(|_| ())).0, Cost { lines: 0, fences: 0 });
     }
     for direction in [Direction::Forward, Direction::Reverse] {
@@ -462,11 +491,12 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
         let key = K::numbered(*number);
         let (cost, leaves) = meter.measure(|index| index.remove(key.borrow()).map(|_| ()));
         if leaves == 0 {
-            changed("a removal", (cost, leaves), &budget.remove);
+            changed("a removal", (cost, leaves), (&budget.remove, budget.remove_without_room), &mut blocks);
         } else {
             // Several leaves at once, where the router is built anew: no more than so many merges.
             let merged = leaves.unsigned_abs();
             at_most("a removal that merges", cost, Cost { lines: budget.merge.lines * merged, fences: budget.merge.fences * merged });
+            blocks = meter.blocks();
         }
         merges += u32::from(leaves < 0);
         exactly("a removal of a key that is not there", meter.measure(|index| index.remove(key.borrow()).map(|_| ())).0, Cost { lines: 0, fences: 0 });

@@ -15,7 +15,9 @@ mod threads;
 mod watch;
 
 use crate::crash::source::Source;
-use crate::crash::{Case, FieldBug, Options, Outcome, Progress, Report, STAGES, Suite, dependences, field_bugs, more_suites, mutants, profile, sow, suites};
+use crate::crash::{
+    Case, FieldBug, OPERATIONS_MAX, Options, Outcome, Progress, Report, STAGES, Suite, dependences, field_bugs, more_suites, mutants, profile, sow, suites,
+};
 use clap::{Args, Subcommand};
 use everleaf_pmem::schedule::IS_BUILT_IN;
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site, Tally};
@@ -141,7 +143,7 @@ impl Worlds {
 /// How much of each.
 #[derive(Args)]
 pub struct Extent {
-    /// Longest sequence of operations, all of which are run
+    /// Longest sequence of operations, all of which are run; at most 12
     #[arg(long, default_value_t = 3)]
     operations: usize,
     /// Length of random sequences
@@ -207,6 +209,9 @@ impl Extent {
     fn options(&self) -> Result<Options, String> {
         if self.lazy > 0 && !IS_BUILT_IN {
             return Err("--lazy watches loads, for which this must be built with debug assertions: `cargo xtask crash` does so".to_owned());
+        }
+        if self.operations > OPERATIONS_MAX || self.threads == 0 {
+            return Err(format!("--operations is at most {OPERATIONS_MAX}, of which a case spells each in a number, and --threads at least 1"));
         }
         Ok(Options {
             operations: self.operations,
@@ -312,7 +317,7 @@ fn long(suites: &[Box<dyn Suite>], options: &Options, minutes: Option<u64>, imag
             let seed = options.seed.wrapping_add((1 << 32) * round as u64);
             let options = Options { operations, sequences: options.sequences << round.min(16), seed, ..options.clone() };
             // A world whose sequences were too many for its share will not get done with longer ones.
-            if is_over(&rows) || !sampled && (operations > LONG_OPERATIONS_MAX || rows[number].operations.is_none() && round > 0) {
+            if is_over(&rows) || !sampled && (operations > OPERATIONS_MAX || rows[number].operations.is_none() && round > 0) {
                 continue;
             }
             let shares = (suites.len() * 2 - at) as u32 * if round == 0 { 4 } else { 1 };
@@ -331,9 +336,6 @@ fn long(suites: &[Box<dyn Suite>], options: &Options, minutes: Option<u64>, imag
     table::print(rows);
     Ok(sound)
 }
-
-/// Longest sequences of which all are run: a case can spell no longer ones.
-const LONG_OPERATIONS_MAX: usize = 12;
 
 fn tell(world: &str, report: &Report) -> bool {
     println!("{world}: {report}");
@@ -376,7 +378,7 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, options: &Options, stag
 fn seeded(names: &[String], except: &[String]) -> Result<bool, String> {
     Source::of_this_build().expect()?;
     println!("| seed | mistake | stands for | | images | seconds | rule that broke, or why it cannot be made |\n|---|---|---|---|---|---|---|");
-    let mut sown = Vec::new();
+    let (mut sown, mut seedless) = (Vec::new(), 0);
     let chosen = |name: &str| (names.is_empty() || names.iter().any(|wanted| wanted == name)) && except.iter().all(|unwanted| unwanted != name);
     sow(&Options::default(), &chosen, &mut |next| {
         println!("{next}");
@@ -388,13 +390,14 @@ fn seeded(names: &[String], except: &[String]) -> Result<bool, String> {
         if seeds.is_empty() && !names.is_empty() {
             continue;
         }
+        seedless += usize::from(seeds.is_empty());
         let found = seeds.iter().find(|sown| sown.found == Some(true)).or(seeds.first()).map_or("NO SEED", |sown| sown.outcome());
         let seeds: Vec<_> = seeds.iter().map(|sown| sown.seed.name).collect();
         println!("| {name} | {system} | {what} | {source} | {} | {found} |", seeds.join(", "));
     }
     let count = |found| sown.iter().filter(|sown| sown.found == found).count();
-    println!("\n{} found, {} missed, {} cannot be made", count(Some(true)), count(Some(false)), count(None));
-    Ok(count(Some(false)) == 0 && count(Some(true)) > 0)
+    println!("\n{} found, {} missed, {} cannot be made; {seedless} bugs without a seed", count(Some(true)), count(Some(false)), count(None));
+    Ok(count(Some(false)) == 0 && count(Some(true)) > 0 && seedless == 0)
 }
 
 /// The mistake that a violation's command names. The place is one that the world comes by.

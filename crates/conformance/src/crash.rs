@@ -51,13 +51,14 @@ pub use story::Crashed;
 pub use world::{Applied, Promise, Start, Step, World};
 
 use crate::Broken;
-use checker::{Checker, Run};
+use checker::{Checker, Run, STUCK, panicked};
 use everleaf_index::{Key, registry};
 use everleaf_pmem::{Crash, CrashOptions};
 use progress::WHOLE;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -66,7 +67,7 @@ use std::time::{Duration, Instant};
 /// How much to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Longest sequence of operations for [`every_crash`]. Default 3.
+    /// Longest sequence of operations for [`every_crash`], at most [`OPERATIONS_MAX`]. Default 3.
     pub operations: usize,
     /// Length of the sequences of [`sampled_crash`]. Default 120.
     pub random: usize,
@@ -151,14 +152,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Case(u64);
 
-/// Steps that a case can spell.
-const SPELLED_MAX: usize = 12;
+/// Longest sequence of operations for [`every_crash`]: a case can spell no longer ones.
+pub const OPERATIONS_MAX: usize = 12;
 /// Operations that a world may offer to exhaustive runs, and closing.
 const SYMBOLS_MAX: usize = 16;
 
 impl Case {
     fn spelled(start: usize, symbols: &[usize]) -> Self {
-        assert!(symbols.len() <= SPELLED_MAX, "at most {SPELLED_MAX} steps can be enumerated");
+        assert!(symbols.len() <= OPERATIONS_MAX, "at most {OPERATIONS_MAX} steps can be enumerated");
         let spelled = symbols.iter().rev().fold(0, |spelled, symbol| spelled << 4 | *symbol as u64);
         Self((start as u64) << 55 | (symbols.len() as u64) << 48 | spelled)
     }
@@ -199,6 +200,8 @@ impl FromStr for Case {
 pub trait Suite: Send + Sync {
     /// Its name.
     fn name(&self) -> String;
+    /// Names of what it starts from.
+    fn start_names(&self) -> Vec<&'static str>;
     /// See [`every_crash`].
     fn every(&self, options: &Options) -> Report;
     /// See [`sampled_crash`].
@@ -210,6 +213,9 @@ pub trait Suite: Send + Sync {
 impl<W: World> Suite for Arc<W> {
     fn name(&self) -> String {
         World::name(&**self)
+    }
+    fn start_names(&self) -> Vec<&'static str> {
+        World::starts(&**self).iter().map(|start| start.name).collect()
     }
     fn every(&self, options: &Options) -> Report {
         every_crash(self, options)
@@ -265,16 +271,17 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     shrink::shrink_report(world, options, report)
 }
 
-/// Runs random sequences as `options` say, as many from each start, and examines every image of small crash points and a sample of those of large ones.
+/// Runs random sequences as `options` say, as many from each start if there are so many, and examines every image of small crash points and a sample of those
+/// of large ones.
 pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     let numbers = match numbered(&**world, options) {
         Ok(numbers) => numbers,
         Err(report) => return *report,
     };
-    // A thread keeps what it has built of a start for as long as the start is the same.
+    // A thread keeps what it has built of a start for as long as the start is the same. Where there are fewer sequences than starts, the seed says which.
     let start_of = {
-        let sequences = options.sequences.max(1);
-        move |item: usize| numbers[item * numbers.len() / sequences]
+        let (sequences, first) = (options.sequences.max(1), options.seed as usize % numbers.len());
+        move |item: usize| numbers[(first + item * numbers.len() / sequences) % numbers.len()]
     };
     let starts = start_of.clone();
     let report = distribute(world, options, options.sequences, start_of, move |checker, world, options, item| {
@@ -329,7 +336,7 @@ fn made_up<W: World>(world: &Arc<W>, options: &Options, case: Case) -> impl FnMu
     let mut choice = StdRng::seed_from_u64(case.seed());
     move |number, content| {
         let closing = closes && rand::Rng::random_ratio(&mut choice, 1, 16);
-        (number < count).then(|| if closing { Step::Close } else { Step::Change(world.random(number, content, &mut choice)) })
+        (number < count).then(|| if closing { Step::Close } else { Step::Change(world.random(number, count, content, &mut choice)) })
     }
 }
 
@@ -441,50 +448,70 @@ fn distribute<W: World>(
         let (current, run, sender, start_of, work) = (Arc::clone(current), Arc::clone(&run), sender.clone(), start_of.clone(), work.clone());
         std::thread::spawn(move || {
             let mut report = Report::default();
-            while report.violation.is_none() {
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                if item >= items {
-                    break;
-                }
-                if options.is_over() {
-                    report.is_cut = true;
-                    break;
-                }
-                let wanted = &starts[start_of(item)];
-                let kept = current.lock().take().filter(|checker| checker.start().name == wanted.name);
-                let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&run));
-                let checker = match kept.map_or_else(made, Ok) {
-                    Ok(checker) => checker,
-                    Err(broken) => {
-                        report.violation = Some(Violation::before_any_crash(world.name(), wanted.name, broken));
+            let mut start = "";
+            let labour = || {
+                while report.violation.is_none() {
+                    let item = next.fetch_add(1, Ordering::Relaxed);
+                    if item >= items {
                         break;
                     }
-                };
-                *current.lock() = Some(Arc::clone(&checker));
-                work(&checker, &world, &options, item);
-                report.add(checker.report());
-                report.is_cut |= options.is_over();
-                run.is_broken.fetch_or(checker.is_broken(), Ordering::Relaxed);
+                    if options.is_over() {
+                        report.is_cut = true;
+                        break;
+                    }
+                    let wanted = &starts[start_of(item)];
+                    start = wanted.name;
+                    let kept = current.lock().take().filter(|checker| checker.start().name == wanted.name);
+                    let made = || Checker::new(Arc::clone(&world), Arc::clone(&options), wanted.clone(), &[], Arc::clone(&run));
+                    let checker = match kept.map_or_else(made, Ok) {
+                        Ok(checker) => checker,
+                        Err(broken) => {
+                            report.violation = Some(Violation::before_any_crash(world.name(), start, broken));
+                            break;
+                        }
+                    };
+                    *current.lock() = Some(Arc::clone(&checker));
+                    work(&checker, &world, &options, item);
+                    report.add(checker.report());
+                    report.is_cut |= options.is_over();
+                }
+            };
+            // What the checker itself does is guarded here, lest a worker be gone without a word; of the rest it tells more.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(labour)) {
+                report.violation = Some(Violation::before_any_crash(world.name(), start, panicked(&*panic)));
             }
             if report.violation.is_some() {
+                run.is_broken.store(true, Ordering::Relaxed);
                 next.store(items, Ordering::Relaxed);
             }
+            // Who is done is not stuck.
+            *current.lock() = None;
             // The receiver is gone only if another thread was found stuck.
             let _ = sender.send(report);
         });
     }
     drop(sender);
     let mut report = Report::default();
-    let mut seen_steps = 0;
+    let (mut seen_steps, mut parts) = (0, 0);
     loop {
         match receiver.recv_timeout(PATIENCE) {
-            Ok(part) => report.add(part),
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Ok(part) => {
+                report.add(part);
+                parts += 1;
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                if parts == 0 || parts < options.threads {
+                    let broken = Broken::new("every worker reports", format_args!("{parts} of {}", options.threads));
+                    report.violation.get_or_insert(Violation::before_any_crash(world.name(), "", broken));
+                }
+                break;
+            }
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let now = run.steps.load(Ordering::Relaxed);
                 if now == seen_steps {
                     let stuck = current.iter().find_map(|checker| checker.lock().as_ref().map(|checker| checker.stuck()));
-                    report.violation = report.violation.or(stuck);
+                    let unbuilt = || Violation::before_any_crash(world.name(), "", Broken::new(STUCK, "a start is being built without an end"));
+                    report.violation.get_or_insert_with(|| stuck.unwrap_or_else(unbuilt));
                     break;
                 }
                 seen_steps = now;

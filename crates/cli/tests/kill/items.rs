@@ -1,6 +1,7 @@
 //! Items of memcached under `kill -9`: each connection has keys of its own, and knows of each what was acknowledged last, and what may be there since.
 
 use crate::client::connect;
+use crate::server::Ending;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::HashMap;
@@ -60,10 +61,12 @@ impl Keeper {
         format!("keeper-{}-{key}", self.number)
     }
 
-    /// Writes until the server is gone, or so many pipelines.
-    pub(crate) fn run(&mut self, port: u16, pipelines_max: usize) {
-        let Ok(mut client) = Client::connect(port) else { return };
-        let _ = (0..pipelines_max).try_for_each(|_| self.exchange(&mut client));
+    /// Writes until the server ends, or so many pipelines.
+    pub(crate) fn run(&mut self, port: u16, ending: &Ending, pipelines_max: usize) {
+        let outcome = Client::connect(port).and_then(|mut client| (0..pipelines_max).try_for_each(|_| self.exchange(&mut client)));
+        if let Err(error) = outcome {
+            ending.must_explain(format_args!("keeper {}", self.number), &error);
+        }
     }
 
     fn exchange(&mut self, client: &mut Client) -> io::Result<()> {

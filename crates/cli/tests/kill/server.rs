@@ -1,8 +1,11 @@
 //! The server under test: the binary itself, as its own process.
 
-use std::io::{BufRead, BufReader};
+use std::fmt;
+use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,8 +14,25 @@ pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
     pub(crate) memcached_port: u16,
+    pub(crate) ending: Ending,
     /// From the start of the process until it listens.
     pub(crate) started_in: Duration,
+}
+
+/// Whether somebody is about to end the server: before that, it has no reason to leave a connection.
+#[derive(Clone, Default)]
+pub(crate) struct Ending(Arc<AtomicBool>);
+
+impl Ending {
+    fn announce(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Panics unless that is why `who` has got an error: it breaks connections, but garbles no reply, nor leaves anybody without one for half a minute.
+    pub(crate) fn must_explain(&self, who: impl fmt::Display, error: &io::Error) {
+        let is_broken = ![io::ErrorKind::InvalidData, io::ErrorKind::WouldBlock].contains(&error.kind());
+        assert!(is_broken && self.0.load(Ordering::SeqCst), "{who}: {error}");
+    }
 }
 
 /// Where the data lies.
@@ -60,14 +80,14 @@ impl Server {
         let said: serde_json::Value =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("the server says {line:?} instead of where it listens: {error}"));
         let port = |name: &str| said[name].as_u64().and_then(|port| u16::try_from(port).ok()).expect("a port");
-        Self { process, port: port("port"), memcached_port: port("memcached_port"), started_in }
+        Self { process, port: port("port"), memcached_port: port("memcached_port"), ending: Ending::default(), started_in }
     }
 
     /// Starts it and kills it `after` that, wherever it is by then.
     pub(crate) fn kill_at_start(place: &Place<'_>, after: Duration) {
         let mut process = command(place).spawn().expect("the server starts");
         thread::sleep(after);
-        process.kill().expect("it can be killed");
+        kill(&mut process);
         process.wait().expect("it ends");
     }
 
@@ -79,15 +99,30 @@ impl Server {
 
     /// `kill -9`, at once.
     pub(crate) fn kill(mut self) {
+        self.ending.announce();
+        kill(&mut self.process);
+    }
+
+    /// It ends, as by a mistake of its own: nobody has announced it.
+    pub(crate) fn fail(&mut self) {
         self.process.kill().expect("it can be killed");
+        self.process.wait().expect("it ends");
     }
 
     /// SIGTERM, and its graceful end.
     pub(crate) fn stop(mut self) {
+        self.ending.announce();
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
         assert!(self.process.wait().expect("it ends").success(), "a graceful stop is no failure");
     }
+}
+
+/// Kills a process that runs. One that has ended by itself could be killed, too, as long as nobody has waited for it.
+fn kill(process: &mut Child) {
+    let ended = process.try_wait().expect("it can be asked");
+    assert!(ended.is_none(), "the server has ended before it was killed: {ended:?}");
+    process.kill().expect("it can be killed");
 }
 
 impl Drop for Server {

@@ -10,7 +10,7 @@
 //! new ones (WATCH, GET, MULTI, SET, EXEC), and try again when they were overtaken.
 
 use crate::client::{Client, Reply};
-use crate::server::Server;
+use crate::server::{Ending, Server};
 use std::io;
 
 /// Number of accounts: so few that writers meet.
@@ -73,13 +73,12 @@ impl Teller {
         Self { number, acknowledged: 0, sent: 0, overtaken: 0 }
     }
 
-    /// Transfers until the connection breaks.
-    pub(crate) fn run(&mut self, port: u16) {
+    /// Transfers until the server ends.
+    pub(crate) fn run(&mut self, port: u16, ending: &Ending) {
         let outcome = Client::connect(port)
             .and_then(|mut client| if self.number.is_multiple_of(2) { self.transfer_blindly(&mut client) } else { self.transfer_watching(&mut client) });
         if let Err(error) = outcome {
-            assert_ne!(error.kind(), io::ErrorKind::InvalidData, "teller {}: {error}", self.number);
-            assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "teller {}: no reply for half a minute", self.number);
+            ending.must_explain(format_args!("teller {}", self.number), &error);
         }
     }
 

@@ -202,7 +202,9 @@ impl Runs<'_> {
 
     fn run_once<T: Target>(&mut self, name: &str, target: T, omission: Option<Omission>) {
         let share = if self.arguments.index.is_some() { 1 } else { target.weight() };
-        let schedules = self.arguments.schedules.unwrap_or(SCHEDULES).div_ceil(share);
+        let wanted = self.arguments.schedules.unwrap_or(SCHEDULES);
+        // Fewer show hardly anything.
+        let schedules = wanted.div_ceil(share).max(wanted.min(10));
         let report = self.watch(name, target, self.options(schedules, omission));
         if let Some(violation) = &report.violation {
             println!("{violation}");

@@ -44,6 +44,8 @@ struct Extent {
 
 /// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
 const REPAIRED: u64 = 8;
+/// The rule that breaks where something does not end.
+pub(super) const STUCK: &str = "progress in bounded time";
 /// Every how many images several threads recover it, too.
 const BY_THREADS_EVERY: u64 = 64;
 /// How many those are.
@@ -56,6 +58,9 @@ const CLOSED_EVERY: u64 = 2;
 const LIFE_STEPS: usize = 3;
 /// Size of a slab: small, so that they fill up.
 pub(crate) const SLAB: usize = 4 << 10;
+
+/// Size of what every opening may store to: magic, switch and superblocks. Behind them is the root directory.
+pub(crate) const HEADER: usize = 2 << 10;
 
 /// What the workers of a run share.
 #[derive(Default)]
@@ -134,7 +139,7 @@ impl<W: World> Checker<W> {
         let model = world.nothing();
         let mut checker = Self { world, options, start, model, memory, ground, run, points: Arc::default(), notes: Mutex::default() };
         if checker.start.pool {
-            checker.build(setup)?;
+            catch_unwind(AssertUnwindSafe(|| checker.build(setup))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
         }
         Ok(Arc::new(checker))
     }
@@ -190,7 +195,7 @@ impl<W: World> Checker<W> {
 
     /// The story so far, for when there is no end to it.
     pub(super) fn stuck(&self) -> Violation {
-        let broken = Broken::new("bounded steps", "no progress; the last operation, or the recovery from a crash in it, does not end");
+        let broken = Broken::new(STUCK, "no progress; the last operation, or the recovery from a crash in it, does not end");
         self.violation(broken, &self.notes.lock())
     }
 
@@ -504,8 +509,7 @@ impl<W: World> Checker<W> {
             life.unwatch();
         }
         self.world.audit(&live)?;
-        // The first slab is the pool's own: superblocks and root directory.
-        let repaired = life.changes().into_iter().any(|at| at >= SLAB);
+        let repaired = life.changes().into_iter().any(|at| at >= HEADER);
         let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &live)?, is_broken: false };
         self.recover_again(&life, &content)?;
         // Who reads an image that is undecided must be one thread, and what comes of one that no crash leaves says nothing.
@@ -542,7 +546,7 @@ impl<W: World> Checker<W> {
         if again != *content {
             return Err(Broken::new("a second recovery finds the same", format_args!("{again:?} after {content:?}")));
         }
-        match life.changes().into_iter().find(|at| *at >= SLAB) {
+        match life.changes().into_iter().find(|at| *at >= HEADER) {
             Some(at) => Err(Broken::new("a second recovery has nothing to repair", format_args!("it changed the word at {at:#x}"))),
             None => Ok(()),
         }
@@ -672,7 +676,7 @@ fn next_random(last: u64) -> u64 {
     last.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Broken {
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Broken {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     Broken::new("no panic", text.unwrap_or("a panic without a message"))
 }

@@ -183,8 +183,8 @@ impl<K: Class + ?Sized> World for Index<K> {
         }
     }
 
-    /// Long runs of puts alternate with long runs of deletes, so that leaves split and merge. An empty one may be loaded.
-    fn random(&self, step: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
+    /// Long runs of puts alternate with long runs of deletes, three of them at least, so that leaves split and merge. An empty one may be loaded.
+    fn random(&self, step: u64, count: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
         let Some(content) = content else { return IndexChange::Create };
         if content.is_empty() && choice.random() {
             return IndexChange::Load(choice.random_range(1..(self.capacity as u32 * 3).min(LOADED_MAX)));
@@ -193,13 +193,19 @@ impl<K: Class + ?Sized> World for Index<K> {
         if self.has_leaves && choice.random_ratio(1, 32) {
             return IndexChange::Relocate(key);
         }
-        let growing = (step / u64::from(self.keys)).is_multiple_of(2);
+        let run = u64::from(self.keys).min(count / 3).max(1);
+        let growing = (step / run).is_multiple_of(2);
         let mut change = |key| if choice.random_ratio(if growing { 4 } else { 1 }, 5) || content.is_empty() { Put(key, step + 2) } else { Delete(key) };
         let changes = [change(key), change(key + 1), change(key + self.keys / 2)];
         let [first, second, third] = changes;
-        match choice.random_range(0..16u32) {
-            0 | 1 if self.has_leaves => IndexChange::Many(changes),
-            2 if self.leaves_fences => IndexChange::Beside([first, second], choice.random::<bool>().then_some(third)),
+        match (choice.random_range(0..16u32), first) {
+            (0 | 1, _) if self.has_leaves => IndexChange::Many(changes),
+            (2, _) if self.leaves_fences => IndexChange::Beside([first, second], choice.random::<bool>().then_some(third)),
+            // The next that is there: few are, where runs are short.
+            (_, Delete(key)) => {
+                let is_present = |key: &u32| content.contains_key::<K>(K::numbered(*key).borrow());
+                IndexChange::Key(Delete((key..self.keys).chain(0..key).find(is_present).unwrap_or(key)))
+            }
             _ => IndexChange::Key(first),
         }
     }

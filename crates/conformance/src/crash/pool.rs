@@ -113,7 +113,7 @@ impl World for Pools {
         start.keys.into_iter().flat_map(of).collect()
     }
 
-    fn random(&self, _step: u64, content: &BTreeMap<u32, u64>, choice: &mut StdRng) -> PoolChange {
+    fn random(&self, _step: u64, _count: u64, content: &BTreeMap<u32, u64>, choice: &mut StdRng) -> PoolChange {
         let (root, payload) = (choice.random_range(0..2 * DIRECTORY), choice.random_range(1..1 << 20));
         match content.contains_key(&root) {
             false => PoolChange::Link(root, payload),

@@ -1,6 +1,6 @@
 //! Making a violation small: as few steps as will do, and only those of them in the life that crashes that must be there.
 
-use super::checker::Checker;
+use super::checker::{Checker, STUCK};
 use super::report::{Report, Violation};
 use super::world::{Step, World};
 use super::{Case, Options, made_up, spell};
@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// Attempts that a violation is worth.
 const ATTEMPTS_MAX: usize = 500;
 
-/// The report with its violation, if there is one, made small if `options` want that.
+/// The report with its violation, if there is one, made small if `options` want that. What does not end would not end here either, where nobody watches.
 pub(super) fn shrink_report<W: World>(world: &Arc<W>, options: &Options, report: Report) -> Report {
-    if !options.shrinks {
+    if !options.shrinks || report.violation.as_ref().is_some_and(|violation| violation.broken.rule == STUCK) {
         return report;
     }
     let violation = report.violation.map(|violation| shrink(world, options, &violation).unwrap_or(violation));
@@ -96,5 +96,24 @@ impl<W: World> Shrinker<'_, W> {
         let checker = Checker::new(Arc::clone(self.world), Arc::new(self.options.clone()), start, setup, Arc::default()).ok()?;
         checker.run(self.case, steps);
         checker.report().violation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::{Index, every_crash, list};
+
+    #[test]
+    fn what_does_not_end_is_not_run_again() {
+        let world = Arc::new(Index::new(list::entry::<u64, _, { list::UPDATE_NOT_FLUSHED }>()));
+        let mut report = every_crash(&world, &Options { shrinks: false, ..Options::default() });
+        let is_run_again = |report: &Report| {
+            let shrunk = shrink_report(&world, &Options::default(), report.clone());
+            !shrunk.violation.expect("it stays").end.is_empty()
+        };
+        assert!(is_run_again(&report), "what it did is told");
+        report.violation.as_mut().expect("an update is not flushed").broken.rule = STUCK;
+        assert!(!is_run_again(&report));
     }
 }

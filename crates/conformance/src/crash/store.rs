@@ -340,7 +340,7 @@ impl World for Stores {
         }
     }
 
-    fn random(&self, _step: u64, _content: &Content, choice: &mut StdRng) -> StoreChange {
+    fn random(&self, _step: u64, _count: u64, _content: &Content, choice: &mut StdRng) -> StoreChange {
         if self.is_full {
             // What was removed is made up for: the pool stays full.
             return if choice.random_ratio(1, 4) { Fill } else { TIGHT.choose(choice).expect("there are some").clone() };

@@ -57,8 +57,8 @@ pub trait World: Send + Sync + 'static {
     /// The operations that exhaustive runs choose from, at most 16.
     fn changes(&self, start: &Start<Self::Change>, content: &Self::Content) -> Vec<Self::Change>;
 
-    /// An operation of a long random run, the `step`-th.
-    fn random(&self, step: u64, content: &Self::Content, choice: &mut StdRng) -> Self::Change;
+    /// An operation of a long random run, the `step`-th of `count`.
+    fn random(&self, step: u64, count: u64, content: &Self::Content, choice: &mut StdRng) -> Self::Change;
 
     /// What every recovered one must still be able to do.
     fn follow_up(&self, start: &Start<Self::Change>, content: &Self::Content) -> Vec<Self::Change>;

@@ -59,6 +59,19 @@ pub enum Operation {
     Compact,
 }
 
+impl Operation {
+    /// Whether a register may be absent after it that was present.
+    fn may_empty(&self) -> bool {
+        match self {
+            Self::Remove(_) | Self::RemoveWatched(_) | Self::Clear => true,
+            Self::Merge(_, to) | Self::Swap(_, _, to) => *to == 0,
+            Self::Batch(changes) | Self::Many(changes) | Self::Transact(_, changes) => changes.iter().any(|(_, to)| *to == 0),
+            Self::Acts(acts) => acts.iter().any(|(_, to)| *to == Some(0)),
+            _ => false,
+        }
+    }
+}
+
 /// What a call has returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Returned {
@@ -125,7 +138,10 @@ impl History {
     pub(super) fn outcomes(&self, initial: &[u64]) -> Outcomes {
         let mut atoms = Vec::new();
         for call in &self.calls {
-            Atom::split(call, initial.len(), &mut atoms);
+            // What has been emptied may count as full for a while.
+            let is_over = |other: &Call| call.ended.as_ref().is_some_and(|(end, _)| other.begun > *end);
+            let emptied = self.calls.iter().any(|other| other.operation.may_empty() && !is_over(other));
+            Atom::split(call, initial.len(), emptied, &mut atoms);
         }
         Outcomes::search(&atoms, initial)
     }
@@ -135,6 +151,8 @@ impl History {
 #[derive(Debug)]
 struct Atom {
     thread: usize,
+    /// Which of all calls it is of, by when that began.
+    call: u64,
     begun: u64,
     ended: Option<u64>,
     effect: Effect,
@@ -148,6 +166,8 @@ enum Effect {
     Write(usize, Before, u64),
     /// Of all registers, which are absent, and what some of them are then.
     Load(usize, usize, u64),
+    /// Of all registers, of which one is present.
+    Full,
     /// Of registers that are all what is said here, and what others are then.
     Atomic(Vec<(usize, u64)>, Vec<(usize, u64)>),
     /// An operation that does what it does, whatever it finds.
@@ -171,7 +191,7 @@ impl Before {
 }
 
 impl Atom {
-    fn split(call: &Call, registers: usize, atoms: &mut Vec<Self>) {
+    fn split(call: &Call, registers: usize, emptied: bool, atoms: &mut Vec<Self>) {
         let ended = call.ended.as_ref().map(|(at, _)| *at);
         if let Operation::Acts(acts) = &call.operation {
             for (number, &(register, to)) in acts.iter().enumerate() {
@@ -188,18 +208,32 @@ impl Atom {
                     },
                     (Some((_, returned)), _) => panic!("{} cannot return {returned}", call.operation),
                 };
-                atoms.push(Self { thread: call.thread, begun, ended, effect });
+                atoms.push(Self { thread: call.thread, call: call.begun, begun, ended, effect });
             }
             return;
         }
-        let mut add = |effect| atoms.push(Self { thread: call.thread, begun: call.begun, ended, effect });
+        if let Operation::Many(changes) = &call.operation {
+            let were = match &call.ended {
+                Some((_, Returned::Refused)) => return,
+                Some((_, Returned::Were(were))) => Some(were),
+                Some((_, Returned::Done)) | None => None,
+                Some((_, returned)) => panic!("{} cannot return {returned}", call.operation),
+            };
+            assert!(were.is_none_or(|were| were.len() == changes.len()), "an answer for each key");
+            for (number, &(register, to)) in changes.iter().enumerate() {
+                let blind = Effect::Blind(Operation::Upsert(register, to));
+                let effect = were.map_or(blind, |were| Effect::Write(register, Before::Is(were[number]), to));
+                atoms.push(Self { thread: call.thread, call: call.begun, begun: call.begun + number as u64, ended, effect });
+            }
+            return;
+        }
+        let mut add = |effect| atoms.push(Self { thread: call.thread, call: call.begun, begun: call.begun, ended, effect });
         let Some((_, returned)) = &call.ended else {
             // What it would have read binds nobody.
             match &call.operation {
                 Operation::Get(_) | Operation::GetMany(_) | Operation::Scan(_) | Operation::Walk(_) | Operation::Look(_) | Operation::Compact => {}
                 Operation::Merge(register, to) => add(Effect::Blind(Operation::Upsert(*register, *to))),
                 Operation::Transact(_, changes) => add(Effect::Atomic(Vec::new(), changes.clone())),
-                Operation::Many(changes) => changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to)))),
                 operation => add(Effect::Blind(operation.clone())),
             }
             return;
@@ -233,19 +267,9 @@ impl Atom {
                 let found = reads.iter().copied().zip(found.iter().copied()).collect();
                 add(Effect::Atomic(found, if *committed { changes.clone() } else { Vec::new() }));
             }
-            (Operation::Many(changes), Returned::Done) => {
-                changes.iter().for_each(|(register, to)| add(Effect::Blind(Operation::Upsert(*register, *to))));
-            }
-            (Operation::Many(changes), Returned::Were(were)) => {
-                assert_eq!(changes.len(), were.len(), "an answer for each key");
-                for (number, ((register, to), was)) in changes.iter().zip(were).enumerate() {
-                    let effect = Effect::Write(*register, Before::Is(*was), *to);
-                    atoms.push(Self { thread: call.thread, begun: call.begun + number as u64, ended, effect });
-                }
-            }
             (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),
-            // What has been emptied may count as full for a while.
-            (Operation::Load(..), Returned::Changed(false)) => {}
+            (Operation::Load(..), Returned::Changed(false)) if emptied => {}
+            (Operation::Load(..), Returned::Changed(false)) => add(Effect::Full),
             // It tells nothing of what it found, and does the same in any case.
             (Operation::Upsert(..) | Operation::Batch(_) | Operation::Clear, Returned::Done) => add(Effect::Blind(call.operation.clone())),
             (operation, returned) => panic!("{operation} cannot return {returned}"),
@@ -259,6 +283,7 @@ impl Atom {
             Effect::Blind(Operation::Batch(changes) | Operation::Many(changes)) => changes.iter().map(|(register, _)| *register).collect(),
             Effect::Atomic(reads, changes) => reads.iter().chain(changes).map(|(register, _)| *register).collect(),
             Effect::Load(..)
+            | Effect::Full
             | Effect::Blind(
                 Operation::Clear
                 | Operation::Load(..)
@@ -308,6 +333,7 @@ impl Atom {
                 }
                 fits
             }
+            Effect::Full => state.iter().any(|held| *held != 0),
             Effect::Blind(Operation::Load(from, to, payload)) => {
                 if state.iter().all(|held| *held == 0) {
                     state[*from..*to].fill(*payload);
@@ -363,7 +389,7 @@ impl Atom {
 
     fn is_read(&self) -> bool {
         match &self.effect {
-            Effect::Read(..) => true,
+            Effect::Read(..) | Effect::Full => true,
             Effect::Atomic(_, changes) => changes.is_empty(),
             _ => false,
         }
@@ -419,10 +445,12 @@ impl Outcomes {
         let mut hasher = DefaultHasher::new();
         for (registers, own) in found.into_values() {
             assert!(own.len() <= 128, "a history too long to be searched");
-            // Of acts or writes of one call, which end together, only those of the same register are in order.
-            let is_ordered = |other: &Atom, atom: &Atom| other.ended != atom.ended || other.registers(initial.len()) == atom.registers(initial.len());
-            let is_earlier =
-                |other: &Atom, atom: &Atom| other.thread == atom.thread && other.begun < atom.begun && other.ended.is_some() && is_ordered(other, atom);
+            // Of acts or writes of one call, only those of the same register are in order, even if it has not returned.
+            let is_ordered = |other: &Atom, atom: &Atom| match other.call == atom.call {
+                true => other.registers(initial.len()) == atom.registers(initial.len()),
+                false => other.ended.is_some(),
+            };
+            let is_earlier = |other: &Atom, atom: &Atom| other.thread == atom.thread && other.begun < atom.begun && is_ordered(other, atom);
             let bits = |atom: &Atom| (0..own.len()).filter(|other| is_earlier(own[*other], atom)).fold(0, |bits, other| bits | 1u128 << other);
             let earlier = own.iter().map(|atom| bits(atom)).collect();
             let mut search = Search { atoms: own, earlier, registers: &registers, seen: HashSet::new(), outcomes: HashSet::new() };
@@ -639,6 +667,15 @@ mod tests {
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, true, false, true, false]);
         history.end(many, Returned::Done);
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, false, false, true, false]);
+        // Those of a key are in order, also while the call is under way.
+        for operation in [Operation::Many(vec![(0, A), (0, B)]), Operation::Acts(vec![(0, Some(A)), (0, Some(B))])] {
+            let mut history = History::default();
+            history.begin(1, &operation);
+            let read = history.begin(2, &Operation::Get(0));
+            assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [B, 6]]), [true, true, true]);
+            history.end(read, Returned::Was(B));
+            assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [B, 6]]), [false, false, true], "{operation}");
+        }
         let is_explained = |were: &[u64]| {
             let mut history = History::default();
             let many = history.begin(1, &Operation::Many(vec![(0, A), (0, 0)]));
@@ -704,6 +741,14 @@ mod tests {
         history.end(0, Returned::Changed(true));
         assert_eq!(allowed(&history.outcomes(&[0, 0]), &[[0, 0], [A, A]]), [false, true]);
         assert!(history.outcomes(&[5, 0]).unexplained().is_some());
+        for other in [Operation::Get(0), Operation::Upsert(1, B), Operation::Clear] {
+            let mut history = History::default();
+            history.begin(1, &other);
+            let load = history.begin(2, &Operation::Load(0, 2, A));
+            history.end(load, Returned::Changed(false));
+            assert!(history.outcomes(&[5, 0]).unexplained().is_none());
+            assert_eq!(history.outcomes(&[0, 0]).unexplained().is_some(), other == Operation::Get(0), "{other}");
+        }
     }
 
     /// A call whose stores wait in a buffer has not returned yet for the others, but comes before what its thread does next.

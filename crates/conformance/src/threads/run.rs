@@ -8,7 +8,7 @@ use super::story::{Event, Place, Violation};
 use super::target::{Mood, Target, World};
 use super::{Counts, Options};
 use crate::Broken;
-use crate::crash::checker::{SLAB, THREADS};
+use crate::crash::checker::{HEADER, SLAB, THREADS};
 use everleaf_pmem::schedule::{self, Step};
 use everleaf_pmem::{Crash, CrashOptions, Debt, Image, Life, Medium, Memory, Pool, PoolOptions, Seen};
 use parking_lot::Mutex;
@@ -690,9 +690,9 @@ fn the_same_as(content: Vec<u64>) -> impl Fn(&[u64]) -> Result<(), Broken> {
     move |found| if found == content { Ok(()) } else { Err(Broken::new(RULE, format_args!("{found:x?} after {content:x?}"))) }
 }
 
-/// A word that a life has changed, but for those of the pool itself, in the first slab.
+/// A word that a life has changed, but for those of the pool's header.
 fn has_changed(life: &Life) -> Option<usize> {
-    life.changes().into_iter().find(|at| *at >= SLAB)
+    life.changes().into_iter().find(|at| *at >= HEADER)
 }
 
 fn pool_options<T: Target>(target: &T) -> PoolOptions {

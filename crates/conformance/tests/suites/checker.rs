@@ -1,6 +1,8 @@
 //! The crash checker, checked: it passes a structure known to be right and fails each one known to be wrong.
 
-use everleaf_conformance::crash::{Applied, Case, Index, Options, Promise, Report, Start, Violation, World, controls, every_crash, list, profile, suites};
+use everleaf_conformance::crash::{
+    Applied, Case, Index, OPERATIONS_MAX, Options, Promise, Report, Start, Violation, World, controls, every_crash, list, profile, suites,
+};
 use everleaf_conformance::{Broken, Class};
 use everleaf_pmem::{Act, Crash, CrashOptions, Fault, Pool, Profile, Verb, schedule};
 use rand::rngs::StdRng;
@@ -40,6 +42,17 @@ fn what_papers_print_passes_once_it_is_mended() {
         report.assert_clean();
         assert!(report.checked > 5_000, "{seed}: hardly an image");
     }
+}
+
+/// A sequence that no case spells, which a worker comes to after a few steps: what takes a worker away is no clean run.
+#[test]
+fn a_worker_that_panics_is_noticed() {
+    let options = Options { operations: OPERATIONS_MAX + 1, depth: 0, lives: 0, ..Options::default() };
+    let report = every_crash(&Arc::new(Index::new(list::entry::<u64, _, { list::RIGHT }>())), &options);
+    let violation = report.violation.expect("a worker has panicked");
+    assert!(violation.broken.rule == "no panic" && violation.crashes.is_empty(), "{violation}");
+    let none = every_crash(&Arc::new(Index::new(list::entry::<u64, _, { list::RIGHT }>())), &Options { threads: 0, ..options });
+    assert_eq!(none.violation.map(|violation| violation.broken.rule), Some("every worker reports"));
 }
 
 #[test]
@@ -195,8 +208,8 @@ impl<W: World> World for Noted<W> {
     fn changes(&self, start: &Start<W::Change>, content: &W::Content) -> Vec<W::Change> {
         self.world.changes(start, content)
     }
-    fn random(&self, step: u64, content: &W::Content, choice: &mut StdRng) -> W::Change {
-        self.world.random(step, content, choice)
+    fn random(&self, step: u64, count: u64, content: &W::Content, choice: &mut StdRng) -> W::Change {
+        self.world.random(step, count, content, choice)
     }
     fn follow_up(&self, start: &Start<W::Change>, content: &W::Content) -> Vec<W::Change> {
         self.world.follow_up(start, content)

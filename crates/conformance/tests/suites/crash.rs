@@ -28,15 +28,22 @@ fn worlds() -> impl Iterator<Item = Box<dyn Suite>> {
 /// Those with leaves that are not so large that everything takes long to read again for every image, each on one router: routers are in DRAM. A world that
 /// takes as long as all others together shows with one class of keys what it has to show.
 fn small_worlds() -> impl Iterator<Item = Box<dyn Suite>> {
-    let is_small =
-        |name: &str| ["-4/", "skip-2/", "p-art/", "-64", "-128", "-192", "s-256", "x128", "x192", "pool", "store"].iter().any(|small| name.contains(small));
+    let small = ["-4/", "skip-2/", "p-art/", "-64", "-128", "-192", "s-256", "x128", "x192", "pool", "store"];
+    assert!(small.iter().all(|small| worlds().any(|suite| suite.name().contains(small))), "a world that is called so");
     let is_left_out = |name: &str| is_on_another_router(name) || ["ever-128/bytes", "bztree-4/u64"].contains(&name);
-    worlds().filter(move |suite| is_small(&suite.name()) && !is_left_out(&suite.name()))
+    worlds().filter(move |suite| small.iter().any(|small| suite.name().contains(small)) && !is_left_out(&suite.name()))
+}
+
+/// The worlds of these names.
+fn named(names: &[&str]) -> Vec<Box<dyn Suite>> {
+    let found: Vec<_> = suites().into_iter().chain(more_suites()).filter(|suite| names.contains(&&*suite.name())).collect();
+    assert_eq!(found.len(), names.len(), "one of each of {names:?}");
+    found
 }
 
 /// The store on the smallest of all leaves, and on those of its default.
-fn stores() -> impl Iterator<Item = Box<dyn Suite>> {
-    suites().into_iter().chain(more_suites()).filter(|suite| ["store", "store-ever-64"].contains(&&*suite.name()))
+fn stores() -> Vec<Box<dyn Suite>> {
+    named(&["store", "store-ever-64"])
 }
 
 /// A test each of integers, of byte strings, and of pool and store, of which two run side by side: so that each has one worker, and examines no image that
@@ -65,11 +72,12 @@ macro_rules! every {
 }
 
 fn every(is_chosen: impl Fn(&str) -> bool, change: impl Fn(&str, &mut Options)) {
+    let mut count = 0;
     for suite in small_worlds().filter(|suite| is_chosen(&suite.name())) {
         // What is done after a recovery takes longest where keys are in records; of those, and of all in the long run, a part shows what there is to show.
         let follow_up_every = if suite.name() == "store" || suite.name().ends_with("/bytes") { 8 } else { 2 };
         let mut options = Options { operations: operations(&suite.name()), follow_up_every, threads: 1, ..Options::default() };
-        // Its other starts are those of a test below.
+        // Its other starts are those of a test of its own.
         options.start = (suite.name() == "store").then(|| "filled".to_owned());
         change(&suite.name(), &mut options);
         if options.operations == 0 {
@@ -79,7 +87,9 @@ fn every(is_chosen: impl Fn(&str) -> bool, change: impl Fn(&str, &mut Options)) 
         println!("{}: {report}", suite.name());
         report.assert_clean();
         assert!(report.checked > 100 && (report.second_lives > 0 || options.lives == 0), "{}: hardly an image", suite.name());
+        count += 1;
     }
+    assert!(count > 0, "hardly a world");
 }
 
 // Those of one operation are among the next.
@@ -124,7 +134,7 @@ every!(every_crash_with_a_cache_that_needs_no_flush, |name, options| {
 #[test]
 fn every_crash_of_another_life_that_threads_hand_over() {
     let worlds = ["ever-64/u64", "isle-128/u64", "isle-128/bytes", "fp-192/u64", "lb-2x128/u64", "nv-128/u64", "wb-128/u64", "fast-fair-128/u64", "pool"];
-    for suite in suites().into_iter().filter(|suite| worlds.contains(&&*suite.name())) {
+    for suite in named(&worlds) {
         let options = Options { operations: 1, depth: 0, hands_over: true, threads: 1, ..Options::default() };
         let report = suite.every(&options);
         println!("{}: {report}", suite.name());
@@ -136,7 +146,7 @@ fn every_crash_of_another_life_that_threads_hand_over() {
 /// A shutdown behind an operation, and an operation behind a shutdown: from a start that was open, and one that was closed.
 #[test]
 fn every_crash_of_a_shutdown_beside_an_operation() {
-    for suite in suites().into_iter().filter(|suite| ["ever-64/u64", "isle-128/u64", "nv-128/u64", "pool"].contains(&&*suite.name())) {
+    for suite in named(&["ever-64/u64", "isle-128/u64", "nv-128/u64", "pool"]) {
         for start in if suite.name() == "pool" { ["directory with holes", "closed"] } else { ["at split", "one below split"] } {
             let options = Options { operations: 2, closes: true, lives: 0, follow_up_every: 8, start: Some(start.to_owned()), ..Options::default() };
             let report = suite.every(&options);
@@ -147,11 +157,26 @@ fn every_crash_of_a_shutdown_beside_an_operation() {
     }
 }
 
+/// All that a store does, from each of its starts; where it is new, what makes it.
+#[test]
+fn every_crash_of_a_write_to_a_store_from_each_start() {
+    for suite in stores() {
+        for start in suite.start_names() {
+            let operations = usize::from(start != "new");
+            let options = Options { operations, start: Some(start.to_owned()), follow_up_every: 8, second_life_every: 1024, ..Options::default() };
+            let report = suite.every(&options);
+            println!("{}, {start}: {report}", suite.name());
+            report.assert_clean();
+            assert!(report.checked > if operations == 0 { 20 } else { 1000 }, "{start}: hardly an image");
+        }
+    }
+}
+
 /// What the second write has left behind, such as a tombstone or a slot that served, is there when the third one is cut short. A sample of the images, where
 /// there are many.
 #[test]
 fn every_crash_of_three_writes_to_a_store() {
-    let store = stores().find(|suite| suite.name() == "store-ever-64").expect("the store on its default is a world");
+    let store = named(&["store-ever-64"]).remove(0);
     let life = CrashOptions { images_max: 32, sample_count: 4, ..CrashOptions::default() };
     let options = Options { operations: 3, start: Some("filled".to_owned()), depth: 0, lives: 0, follow_up_every: 32, life, ..Options::default() };
     let report = store.every(&options);
@@ -163,7 +188,7 @@ fn every_crash_of_three_writes_to_a_store() {
 /// What a full pool refuses has not happened in part, every image opens, and removals go on, as every second one shows.
 #[test]
 fn every_crash_of_stores_in_full_pools() {
-    for suite in more_suites().filter(|suite| suite.name().starts_with("store-full")) {
+    for suite in named(&["store-full-ever-64", "store-full-nv-128", "store-full-isle-128"]) {
         let report = suite.every(&Options { operations: 1, closes: true, follow_up_every: 2, second_life_every: 1024, ..Options::default() });
         println!("{}: {report}", suite.name());
         report.assert_clean();
@@ -191,13 +216,14 @@ fn every_crash_where_a_device_is_waited_for() {
             run(&*suite, Options { operations: 1, start: Some(start.to_owned()), follow_up_every: 8, life: life.clone(), ..Options::default() });
         }
     }
-    let ever = suites().into_iter().find(|suite| suite.name() == "ever-64/u64").expect("Ever is in the registry");
-    run(&*ever, Options { operations: 2, threads: 1, life, ..Options::default() });
+    for ever in named(&["ever-64/u64"]) {
+        run(&*ever, Options { operations: 2, threads: 1, life: life.clone(), ..Options::default() });
+    }
 }
 
 #[test]
 fn states_of_unreachable_blocks_change_nothing() {
-    for suite in suites().into_iter().filter(|suite| ["isle-128/u64", "isle-128/bytes", "lb-2x128/u64", "pool", "store"].contains(&&*suite.name())) {
+    for suite in named(&["isle-128/u64", "isle-128/bytes", "lb-2x128/u64", "pool", "store"]) {
         // Of a store a sample of its many states is shown.
         let (start, images_max) = if suite.name() == "store" { (Some("empty".to_owned()), 1 << 7) } else { (None, 1 << 13) };
         let with = |hidden_in_full| {
@@ -216,11 +242,13 @@ fn states_of_unreachable_blocks_change_nothing() {
 fn sampled_crashes_of_long_sequences() {
     let life = CrashOptions { images_max: 32, sample_count: 4, ..CrashOptions::default() };
     let options = Options { life, sequences: 1, random: 45, follow_up_every: 8, closes: true, seed: 0x5eed, ..Options::default() };
-    for suite in worlds() {
+    for (number, suite) in worlds().enumerate() {
         // A step of a store takes as many crash points as a hundred of an index.
         let random = if suite.name() == "store" { options.random / 10 } else { options.random };
-        let report = suite.sampled(&Options { random, ..options.clone() });
-        println!("{}, seed {:#x}: {report}", suite.name(), options.seed);
+        // Each from another start.
+        let seed = options.seed + number as u64;
+        let report = suite.sampled(&Options { random, seed, ..options.clone() });
+        println!("{}, seed {seed:#x}: {report}", suite.name());
         report.assert_clean();
         assert!(report.checked > 100, "{}: hardly an image", suite.name());
     }
@@ -229,8 +257,7 @@ fn sampled_crashes_of_long_sequences() {
 /// What relies on the order of stores within a line, of which `cargo xtask crash lines` makes a list, are ordered stores.
 #[test]
 fn only_ordered_stores_rely_on_earlier_ones_to_their_line() {
-    let leaves = ["isle-128/u64", "lb-2x192/u64", "fp-192/u64", "nv-192/u64", "wb-128/u64"];
-    let suites: Vec<_> = suites().into_iter().filter(|suite| leaves.iter().any(|leaf| suite.name().starts_with(leaf))).collect();
+    let suites = named(&["isle-128/u64", "lb-2x192/u64", "fp-192/u64", "nv-192/u64", "wb-128/u64"]);
     let options = Options { operations: 1, sequences: 1, ..Options::default() };
     let found = dependences(&suites, &options, &mut |world, report| {
         println!("{world}: {report}");
@@ -248,7 +275,7 @@ fn only_ordered_stores_rely_on_earlier_ones_to_their_line() {
 #[test]
 fn the_suite_fails_without_a_flush_or_a_fence_of_a_leaf() {
     // Two of which each flush and each fence shows within two operations.
-    for suite in suites().into_iter().filter(|suite| ["lb-128/u64", "nv-128/u64"].contains(&&*suite.name())) {
+    for suite in named(&["lb-128/u64", "nv-128/u64"]) {
         let with = |life| Options { operations: 2, second_life_every: 4, life, ..Options::default() };
         let profile = Arc::new(Profile::default());
         // This only finds the places, and other tests examine more.
@@ -272,7 +299,6 @@ fn a_repair_that_is_not_durable_at_a_shutdown_is_noticed() {
     let source = include_str!("../../../index/src/selective/leaf/isle.rs");
     let line = 1 + source.lines().position(|line| line.contains("right - 1, count)")).expect("recovery shifts") as u32;
     let is_late = |fault: &Fault| fault.act == Act::Late && fault.site.place.file().ends_with("leaf/isle.rs") && fault.site.place.line() == line;
-    let suites: Vec<_> = suites().into_iter().filter(|suite| suite.name() == "isle-128/u64").collect();
-    let score = mutants(&suites, &Options::default(), 1, &is_late, &mut |_, _, _| {});
+    let score = mutants(&named(&["isle-128/u64"]), &Options::default(), 1, &is_late, &mut |_, _, _| {});
     assert!(score.mutants.len() == 1 && score.is_full(), "{score}");
 }

@@ -157,7 +157,8 @@ impl Hardware {
         match duty {
             Duty::Adr => self.write_back(lines),
             Duty::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
-            Duty::Eadr | Duty::PageCache => {}
+            // For what is relaxed, that is a boundary to the compiler all the same.
+            Duty::Eadr | Duty::PageCache => compiler_fence(Ordering::SeqCst),
             Duty::Slow => self.flush_slowly(lines),
         }
     }
@@ -300,8 +301,9 @@ impl Medium for Hardware {
 
     #[inline(always)]
     fn flush(&self, lines: Lines<'_>) {
-        if self.duty != Duty::PageCache {
-            self.flush_as(self.duty, lines);
+        match self.duty {
+            Duty::PageCache => compiler_fence(Ordering::SeqCst),
+            duty => self.flush_as(duty, lines),
         }
     }
 

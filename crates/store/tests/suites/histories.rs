@@ -24,6 +24,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const THREADS: u64 = 4;
+/// Transactions and batches of a thread.
+const PER_THREAD: u32 = 250;
 const KEYS: u8 = 6;
 /// What keys from here on show may expire. Those before are appended to.
 const EXPIRING: u8 = 3;
@@ -222,7 +224,7 @@ fn write_batch(store: &Store, spaces: &Spaces, id: u32, random: &mut StdRng) -> 
 }
 
 /// A history, and the lists in the end.
-fn run(index: &str, isolation: Isolation, seed: u64, per_thread: u32) -> (Vec<Done>, Vec<Vec<u32>>) {
+fn run(index: &str, isolation: Isolation, seed: u64) -> (Vec<Done>, Vec<Vec<u32>>) {
     let store = Store::anonymous(Options { size_max: 64 << 20, index: index.into(), times, ..Options::default() }).unwrap();
     let spaces = Spaces::of(&store);
     let (clock, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -230,8 +232,8 @@ fn run(index: &str, isolation: Isolation, seed: u64, per_thread: u32) -> (Vec<Do
     let work = |thread: u64| {
         let mut random = StdRng::seed_from_u64(seed << 8 | thread);
         let mut done = Vec::new();
-        for number in 0..per_thread {
-            let id = thread as u32 * per_thread + number;
+        for number in 0..PER_THREAD {
+            let id = thread as u32 * PER_THREAD + number;
             let (began, from_ms) = (tick(), store.time_ms());
             PASSED_MS.fetch_add(1, Ordering::SeqCst);
             if random.random_ratio(1, 5) {
@@ -367,34 +369,41 @@ fn check(history: &[Done], lists: &[Vec<u32>]) -> (bool, bool) {
     (graph.is_serializable(), graph.is_allowed_by_snapshots())
 }
 
+/// How many transactions were not committed.
+fn conflicts_of(history: &[Done]) -> usize {
+    THREADS as usize * PER_THREAD as usize - history.len()
+}
+
 #[test]
 fn serializable_transactions_are_strictly_serializable() {
     for index in INDEXES {
-        let mut expired = 0;
+        let (mut conflicts, mut expired) = (0, 0);
         for seed in 0..12 {
-            let (history, lists) = run(index, Isolation::Serializable, seed, 250);
+            let (history, lists) = run(index, Isolation::Serializable, seed);
             assert!(history.len() > 50);
             assert_eq!(check(&history, &lists), (true, true), "{index}, seed {seed}");
+            conflicts += conflicts_of(&history);
             expired += check_shown(&history);
         }
-        println!("{index}: {expired} times something had expired");
-        assert!(expired > 0);
+        println!("{index}: {conflicts} conflicts; {expired} times something had expired");
+        assert!(conflicts > 0 && expired > 0);
     }
 }
 
 #[test]
 fn transactions_with_snapshots_are_isolated_by_them() {
     for index in INDEXES {
-        let (mut skewed, mut expired) = (0, 0);
+        let (mut skewed, mut conflicts, mut expired) = (0, 0, 0);
         for seed in 100..112 {
-            let (history, lists) = run(index, Isolation::Snapshot, seed, 250);
+            let (history, lists) = run(index, Isolation::Snapshot, seed);
             let (is_serializable, is_allowed) = check(&history, &lists);
             assert!(is_allowed, "{index}, seed {seed}");
             skewed += u32::from(!is_serializable);
+            conflicts += conflicts_of(&history);
             expired += check_shown(&history);
         }
-        println!("{index}: write skew in {skewed} of 12 histories; {expired} times something had expired");
-        assert!(expired > 0);
+        println!("{index}: write skew in {skewed} of 12 histories; {conflicts} conflicts; {expired} times something had expired");
+        assert!(skewed > 0 && conflicts > 0 && expired > 0);
     }
 }
 
