@@ -101,7 +101,8 @@ pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure>
     }
 }
 
-/// Of two failures that of `work` is told, unless it is none of the pool's: a no, a reader that has left, or a signal, of which the user is told that the pool is closed.
+/// Of two failures that of `work` is told, unless it is none of the pool's: a no, a reader that has left, or a signal, of which the user is told that the pool
+/// is closed.
 fn use_and_close<T>(store: Store, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
     let outcome = interrupt::hold().and_then(|()| work(&store));
     let closed = store.close().map_err(|error| Failure::Store(error.into()));

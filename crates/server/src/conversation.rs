@@ -1,9 +1,9 @@
 //! A conversation: what a client says and what it is answered, without the socket.
 //!
 //! 1. Replies come in the order of the commands.
-//! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes, the values it looks at and the times that it waits for a device, so
-//!    that one client's pipeline does not keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so a pipeline costs the memory of two slices, or of
-//!    one reply, however slow its reader is. Who has not shown the password gets far less.
+//! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes, the values it looks at and the times that it waits for a
+//!    device, so that one client's pipeline does not keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so
+//!    a pipeline costs the memory of two slices, or of one reply, however slow its reader is. Who has not shown the password gets far less.
 //! 3. Consecutive GETs and SETs without conditions, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)),
 //!    which looks keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are
 //!    run, and so are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of

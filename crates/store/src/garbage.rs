@@ -25,9 +25,9 @@
 //! held, by one thread at a time; and by whoever calls [`Store::keep_house`], as the server does and a thread of the store's may
 //! ([`Options::keeps_house`](crate::Options::keeps_house)).
 //!
-//! A step is one version, some newer ones that are passed on the way to it, one tombstone, or of an index that nobody sees any more a look at the records of one
-//! leaf, or some of its records and blocks. Nothing of it is given back before all of its records are listed, which takes eight bytes of DRAM for each: whoever
-//! goes on to the next leaf, by the key with which it begins, may read any record on the way there.
+//! A step is one version, some newer ones that are passed on the way to it, one tombstone, or of an index that nobody sees any more a look at the records of
+//! one leaf, or some of its records and blocks. Nothing of it is given back before all of its records are listed, which takes eight bytes of DRAM for each:
+//! whoever goes on to the next leaf, by the key with which it begins, may read any record on the way there.
 
 use crate::clock::Clock;
 use crate::snapshot::Snapshots;
