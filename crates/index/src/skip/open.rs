@@ -172,7 +172,14 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
         let first = &self.root().first;
-        if first.get() != 0 {
+        // What somebody is writing there is durable when the latch is free.
+        let is_empty = self.retry(|| {
+            let lock = self.tower(HEAD).latch.try_lock()?;
+            let is_empty = first.get() == 0;
+            lock.release_unchanged();
+            Ok(is_empty)
+        })?;
+        if !is_empty {
             return Err(not_empty());
         }
         let entries = ascending::<K>(entries)?;

@@ -152,12 +152,13 @@ fn unit<const LINES: usize>(block: &Block<LINES>, slot: usize) -> &Unit {
     &block[(slot + 1) / UNITS][(slot + 1) % UNITS]
 }
 
-/// Writes words that nobody looks at before a header says so: they claim no order.
+/// Writes words that nobody looks at before a header says so. In order behind what is in their line: the slot may be one that a header has given up which is
+/// not durable yet.
 #[inline(always)]
 #[track_caller]
 fn write<M: Medium>(pm: &Pm<M>, unit: &Unit, head: u64, value: u64) {
-    pm.store(&unit[HEAD], head, Relaxed);
-    pm.store(&unit[VALUE], value, Relaxed);
+    pm.store(&unit[HEAD], head, Release);
+    pm.store(&unit[VALUE], value, Release);
 }
 
 impl<const LINES: usize, const BLOCKS: usize> LbLeaf<LINES, BLOCKS> {
