@@ -55,7 +55,7 @@ use crate::{Error, Key};
 use everleaf_pmem::{Medium, Off, Pm, Word, resident, vector};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Release;
 
 resident! {
     /// An LB+-Tree leaf of `BLOCKS` blocks of `LINES` lines. See the module documentation.
