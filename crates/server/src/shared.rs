@@ -34,13 +34,6 @@ impl Counter {
     pub(crate) fn set(&self, count: u64) {
         self.0.store(count, Ordering::Relaxed);
     }
-
-    /// By the same thread; what it was.
-    pub(crate) fn replace(&self, count: u64) -> u64 {
-        let before = self.get();
-        self.set(count);
-        before
-    }
 }
 
 macro_rules! counted {

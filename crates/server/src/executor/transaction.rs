@@ -159,20 +159,21 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
             return Ok(Attempt::Done(()));
         }
     }
-    // An attempt that is overtaken has left no trace there either.
     let (transaction, counted) = (RefCell::new(transaction), Counters::default());
-    let outcome = run_queue(call, queue, &transaction, &counted);
-    // That the work has been done, though, ends a slice.
-    call.counters.looked_at.add(counted.looked_at.replace(0));
-    outcome?;
-    match transaction.into_inner().commit() {
+    let outcome = run_queue(call, queue, &transaction, &counted).and_then(|()| match transaction.into_inner().commit() {
         Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
-        committed => {
-            committed?;
-            call.counters.add_all(&counted);
-            Ok(Attempt::Done(()))
-        }
+        committed => Ok(Attempt::Done(committed?)),
+    });
+    if let Ok(Attempt::Overtaken) = outcome {
+        // Without a trace there either, but that the work has been done, which ends a slice.
+        call.counters.looked_at.add(counted.looked_at.get());
+        return outcome;
     }
+    if outcome.is_err() {
+        counted.changes.set(0);
+    }
+    call.counters.add_all(&counted);
+    outcome
 }
 
 /// Runs the commands of a transaction, and writes their replies.
