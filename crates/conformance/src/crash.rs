@@ -500,7 +500,7 @@ fn distribute<W: World>(
                 parts += 1;
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                if parts == 0 || parts < options.threads {
+                if parts < options.threads.max(1) {
                     let broken = Broken::new("every worker reports", format_args!("{parts} of {}", options.threads));
                     report.violation.get_or_insert(Violation::before_any_crash(world.name(), "", broken));
                 }

@@ -11,10 +11,11 @@
 //! writers out, and are seen by writers who have come before; to readers they make no difference. Who appends can go on to lock, and from there to append
 //! again, and lets no writer in between: so what takes long is done while readers read.
 
-use crate::Error;
 use crate::arena::Arena;
+use crate::{Error, Key};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{self, Slip, atomic::AtomicU64};
+use everleaf_pmem::{Medium, Pool};
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
@@ -48,10 +49,11 @@ impl Patience {
     }
 }
 
-/// Tries until nobody is faster.
+/// Tries until nobody is faster. Pinned where keys are in records: whoever has been led by one that was replaced or removed meanwhile reads the same key.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+pub(crate) fn retry<K: Key + ?Sized, M: Medium, T>(pool: &Pool<M>, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
+    let _guard = (!K::WHOLE).then(|| pool.pin());
     let mut patience = Patience::default();
     loop {
         match attempt() {

@@ -368,12 +368,10 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         }
     }
 
-    /// Tries until nobody is faster. Pinned where keys are in records: a removal is an append, which tells nothing to who has found the record before, and he
-    /// must not read another in its place.
+    /// See [`latch::retry`]. A removal is an append, so it tells nothing to who has found the record before.
     #[inline(always)]
     fn retry<T>(&self, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
-        let _guard = (!K::WHOLE).then(|| self.pool.pin());
-        latch::retry(attempt)
+        latch::retry::<K, _, _>(&self.pool, attempt)
     }
 
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
@@ -651,6 +649,7 @@ mod tests {
         keys.iter().for_each(|key| assert!(tree.remove(key).unwrap().is_some()));
         assert_eq!((tree.stats().keys, blocks(&tree)), (0, 2));
     }
+
     /// Acts before the load of this number.
     struct Between(AtomicUsize, Mutex<Option<Box<dyn FnOnce() + Send>>>);
 

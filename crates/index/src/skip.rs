@@ -373,11 +373,10 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         self.settled(reached, Ok(Found::Gap(slot)))
     }
 
-    /// Tries until nobody is faster. Pinned where keys are in records: whoever is led by one that was replaced meanwhile reads the same key.
+    /// See [`latch::retry`].
     #[inline(always)]
     fn retry<T>(&self, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
-        let _guard = (!K::WHOLE).then(|| self.pool.pin());
-        latch::retry(attempt)
+        latch::retry::<K, _, _>(&self.pool, attempt)
     }
 
     #[inline(always)]
@@ -681,6 +680,7 @@ mod tests {
         }
         assert_eq!(opened(&list).unwrap().check().unwrap().keys, 100);
     }
+
     /// The first opening takes the count with it.
     #[test]
     fn a_list_that_has_lost_its_end_was_opened_the_second_time() {

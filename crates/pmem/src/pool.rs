@@ -641,13 +641,7 @@ fn open<M: Medium>(
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     let survives = domain.is_some_and(Domain::survives_power_failure);
     // One that was closed has all that it had.
-    let synchronised = |done: Result<(), Error>| {
-        done.inspect_err(|_| {
-            if !found.clean {
-                condemn(pm, backing);
-            }
-        })
-    };
+    let synchronised = |done: Result<(), Error>| if found.clean { done } else { done.inspect_err(|_| condemn(pm, backing)) };
     if survives {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         synchronised(backing.synchronise())?;

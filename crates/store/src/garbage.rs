@@ -549,21 +549,22 @@ impl<M: Listed> Shared<M> {
             Remains::Records(index, links, from) => {
                 match list_leaf(index, from, links) {
                     Some(next) => *from = next,
-                    None => *remains = Remains::Blocks(std::mem::take(links), blocks_of(index).0),
+                    None => *remains = Remains::Blocks(std::mem::take(links), blocks_of(index)),
                 }
                 Ok(false)
             }
             Remains::Blocks(links, blocks) => {
                 let guard = self.pool.pin();
-                let later = links.len().saturating_sub(BLOCKS_PER_STEP);
-                let given_back = Size { bytes: 0, keys: ((links.len() - later) as u64).min(size.keys) };
-                size.keys -= given_back.keys;
-                self.garbage.forget(given_back);
                 if links.is_empty() {
                     let later = blocks.len().saturating_sub(BLOCKS_PER_STEP);
                     blocks.drain(later..).for_each(|(off, _)| self.pool.retire(Off::<Word>::new(off), &guard));
+                } else {
+                    let later = links.len().saturating_sub(BLOCKS_PER_STEP);
+                    let given_back = Size { bytes: 0, keys: ((links.len() - later) as u64).min(size.keys) };
+                    links.drain(later..).for_each(|link| _ = self.retire(link, &guard));
+                    size.keys -= given_back.keys;
+                    self.garbage.forget(given_back);
                 }
-                links.drain(later..).for_each(|link| _ = self.retire(link, &guard));
                 Ok(links.is_empty() && blocks.is_empty())
             }
         }
@@ -626,14 +627,15 @@ fn list_leaf(index: &Index, from: &[u8], links: &mut Vec<u64>) -> Option<Vec<u8>
     next
 }
 
-/// The blocks that belong to an index itself: all that are found, and why the others are not.
-fn blocks_of(index: &Index) -> (Vec<(u64, usize)>, Result<(), everleaf_index::Error>) {
+/// The blocks that belong to an index itself, all that are found.
+fn blocks_of(index: &Index) -> Vec<(u64, usize)> {
     let mut blocks = Vec::new();
-    let listed = index.tree.blocks(&mut |off, size| {
+    // What damage hides leaks, too.
+    let _ = index.tree.blocks(&mut |off, size| {
         blocks.push((off, size));
         Ok(())
     });
-    (blocks, listed)
+    blocks
 }
 
 impl<M: Listed> Store<M> {

@@ -19,8 +19,8 @@ pub struct Import<'s, R, M: Listed = Hardware> {
     store: &'s Store<M>,
     reader: StreamReader<R>,
     namespace: Option<Namespace<M>>,
-    /// Whether it goes on. What has been read and not written is lost.
-    goes_on: bool,
+    /// Whether something that was read has not been written.
+    has_failed: bool,
 }
 
 impl<M: Listed> Store<M> {
@@ -30,7 +30,7 @@ impl<M: Listed> Store<M> {
     /// # Errors
     /// It is no stream, or one of a later version, or damaged, or cannot be read.
     pub fn import<R: Read>(&self, input: R) -> Result<Import<'_, R, M>, StreamError> {
-        Ok(Import { store: self, reader: StreamReader::begin(input)?, namespace: None, goes_on: true })
+        Ok(Import { store: self, reader: StreamReader::begin(input)?, namespace: None, has_failed: false })
     }
 }
 
@@ -41,12 +41,12 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
     /// A damaged stream; what cannot be read; what [`Namespace::put`] fails with. Blocks before have been written, and each entry of this one, or not. It does
     /// not go on then: import the stream from its beginning.
     pub fn advance(&mut self) -> Result<bool, StreamError> {
-        if !std::mem::replace(&mut self.goes_on, false) {
+        if self.has_failed {
             return Err(StreamError::Io { action: "go on with an import that has failed", source: io::Error::other("begin with the stream anew") });
         }
-        let is_more = self.write_next()?;
-        self.goes_on = true;
-        Ok(is_more)
+        let is_more = self.write_next();
+        self.has_failed = is_more.is_err();
+        is_more
     }
 
     fn write_next(&mut self) -> Result<bool, StreamError> {

@@ -273,13 +273,16 @@ impl<M: Listed> Namespace<M> {
             let (stripes, _) = self.shared.stripes.lock_group(keys.iter().map(|key| (self.space.number, *key, true)));
             let index = self.space.index.load();
             let Some(index) = index.as_deref() else { return Ok(0) };
-            let mut changes: Vec<Update<'_>> = keys.iter().map(|key| (*key, None)).collect();
-            let mut links = self.links_of(index, &changes)?.into_iter();
-            let mut is_over = || links.next().flatten().map_or(Ok(false), |link| Ok(self.shared.lifetime(link.get())? == Lifetime::Over));
-            let over = keys.iter().map(|_| is_over()).collect::<Result<Vec<bool>, Error>>()?;
-            let mut over = over.into_iter();
-            changes.retain(|_| over.next().unwrap_or(false));
-            self.write_group(&stripes, &changes, None, &mut shown)?
+            let removals: Vec<Update<'_>> = keys.iter().map(|key| (*key, None)).collect();
+            let mut due = Vec::with_capacity(removals.len());
+            for (removal, link) in removals.iter().zip(self.links_of(index, &removals)?) {
+                if let Some(link) = link
+                    && self.shared.lifetime(link.get())? == Lifetime::Over
+                {
+                    due.push(*removal);
+                }
+            }
+            self.write_group(&stripes, &due, None, &mut shown)?
         };
         way.into_iter().for_each(|way| self.tidy(way, shown.len()));
         let removed = shown.len();

@@ -157,8 +157,7 @@ impl Hardware {
         match duty {
             Duty::Adr => self.write_back(lines),
             Duty::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
-            // For what is relaxed, that is a boundary to the compiler all the same.
-            Duty::Eadr | Duty::PageCache => compiler_fence(Ordering::SeqCst),
+            Duty::Eadr | Duty::PageCache => {}
             Duty::Slow => self.flush_slowly(lines),
         }
     }
@@ -301,9 +300,10 @@ impl Medium for Hardware {
 
     #[inline(always)]
     fn flush(&self, lines: Lines<'_>) {
-        match self.duty {
-            Duty::PageCache => compiler_fence(Ordering::SeqCst),
-            duty => self.flush_as(duty, lines),
+        // Whatever it comes to, it is a boundary to the compiler, for what is relaxed.
+        compiler_fence(Ordering::SeqCst);
+        if self.duty != Duty::PageCache {
+            self.flush_as(self.duty, lines);
         }
     }
 
