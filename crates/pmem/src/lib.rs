@@ -39,5 +39,5 @@ pub use medium::{
 };
 pub use off::Off;
 pub use pm::Pm;
-pub use pool::{Found, Info, Pool, PoolOptions, ROOT_NAME_SIZE_MAX, Root};
+pub use pool::{Claim, Found, Info, Pool, PoolOptions, ROOT_NAME_SIZE_MAX, Root};
 pub use word::{Resident, WORD, Word};

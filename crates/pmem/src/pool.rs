@@ -131,8 +131,12 @@ pub struct Pool<M: Medium = Hardware> {
     /// Held while the root directory is read or changed.
     roots: Mutex<()>,
     state: AtomicU8,
+    /// Whether there is a [`Claim`].
+    is_claimed: AtomicBool,
     /// Why `state` is [`FAILED`].
     failure: OnceLock<String>,
+    /// The id of the process that has it open.
+    process: u32,
     slab_size: usize,
     size_max: usize,
     domain: Option<Domain>,
@@ -172,6 +176,15 @@ impl Mode {
     }
 }
 
+/// What one has of a pool who wants to be alone with what is in it, until it is dropped. See [`Pool::claim`].
+pub struct Claim<M: Medium>(Arc<Pool<M>>);
+
+impl<M: Medium> Drop for Claim<M> {
+    fn drop(&mut self) {
+        self.0.is_claimed.store(false, Ordering::Release);
+    }
+}
+
 impl<M: Medium> Deref for Pool<M> {
     type Target = Pm<M>;
     fn deref(&self) -> &Pm<M> {
@@ -180,9 +193,17 @@ impl<M: Medium> Deref for Pool<M> {
 }
 
 impl<M: Medium> Drop for Pool<M> {
-    /// What was cut off goes when nobody can look at it any more, and nobody is left behind who writes the file.
+    /// What was cut off goes when nobody can look at it any more, and nobody is left behind who writes the file. A pool that was not closed is recovered by
+    /// whoever opens it next, but is not torn if the machine is restarted before.
     fn drop(&mut self) {
+        // A child that a process has forked has no threads but one, and an old copy of the superblock; the file is its parent's.
+        if self.process != std::process::id() {
+            return;
+        }
         self.backing.journal().iter().for_each(|journal| journal.quiesce());
+        if *self.state.get_mut() == OPEN {
+            self.let_machine_restart();
+        }
         // If something was not written, that may be the superblock which says that the pool is shorter.
         if *self.state.get_mut() != INSPECTED && self.failure().is_none() {
             self.backing.trim(self.superblock.get_mut().size as usize);
@@ -358,7 +379,9 @@ impl<M: Medium> Pool<M> {
             is_cut: AtomicBool::new(false),
             roots: Mutex::new(()),
             state: AtomicU8::new(if mode.looks() { INSPECTED } else { OPEN }),
+            is_claimed: AtomicBool::new(false),
             failure: OnceLock::new(),
+            process: std::process::id(),
             domain,
             found,
             flaws,
@@ -376,6 +399,17 @@ impl<M: Medium> Pool<M> {
             return Err(error);
         }
         Ok(Arc::new(pool))
+    }
+
+    /// Claims what is in the pool: of those who ask, one has it at a time.
+    ///
+    /// # Errors
+    /// [`Error::Locked`], by this process.
+    pub fn claim(self: &Arc<Self>) -> Result<Claim<M>, Error> {
+        match self.is_claimed.swap(true, Ordering::Acquire) {
+            false => Ok(Claim(self.clone())),
+            true => Err(Error::Locked { path: self.path().to_owned(), owner: Some(self.process) }),
+        }
     }
 
     /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on, even if
@@ -400,6 +434,21 @@ impl<M: Medium> Pool<M> {
         self.durable()?;
         self.drop_journal();
         Ok(())
+    }
+
+    /// Has the device take all of a pool that only the page cache keeps, and that nobody changes any more, and then that no restart of the machine matters to
+    /// it. *Crash before the last step:* it is as one whose process was killed. If it cannot be done, whoever opens it next is told.
+    fn let_machine_restart(&mut self) {
+        let superblock = self.superblock.get_mut();
+        if self.backing.is_in_memory() || superblock.left_in() != Some(Domain::PageCache) {
+            return;
+        }
+        let kept = Superblock { sequence: superblock.next(), boot: 0, ..*superblock };
+        if self.backing.synchronise().and_then(|()| commit_to_device(&self.pm, &self.backing, &kept)).is_err() {
+            condemn(&self.pm, &self.backing);
+        } else {
+            *superblock = kept;
+        }
     }
 
     /// Whether what has been fenced so far is durable.

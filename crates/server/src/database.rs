@@ -172,7 +172,7 @@ impl Database<'_> {
             return Ok(self.namespace.count());
         }
         let mut count = 0;
-        self.scan_keys(Bound::Unbounded, Direction::Forward, |_| {
+        self.walk_keys(&mut Cursor::new(Bound::Unbounded, Direction::Forward), |_| {
             count += 1;
             ControlFlow::Continue(())
         })?;
@@ -185,11 +185,6 @@ impl Database<'_> {
             Some(transaction) => transaction.borrow().walk(self.namespace, cursor, visit),
             None => self.namespace.walk(cursor, visit),
         }
-    }
-
-    /// Visits keys in order from a bound on, until `visit` breaks.
-    pub(crate) fn scan_keys(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
-        self.walk_keys(&mut Cursor::new(from, direction), visit)
     }
 
     /// Visits the keys that are left of a range, until `visit` breaks.

@@ -63,6 +63,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Writes that are applied together, if expectations hold. See [`Store::write`].
+#[must_use = "nothing of it is written before `Store::write`"]
 pub struct Batch<M: Listed = Hardware> {
     changes: Vec<Item<M>>,
     expectations: Vec<Item<M, Option<Vec<u8>>>>,
@@ -178,7 +179,8 @@ impl<M: Listed> Step<'_, M> {
 }
 
 impl<M: Listed> Store<M> {
-    /// Applies all of `batch`, or, after an error or a crash, none of it; other threads see all of it or none.
+    /// Applies all of `batch`, or, after an error or a crash, none of it. Other threads see all of it or none in a snapshot or a transaction; who reads several
+    /// keys without sees each of them as it is when he reads it.
     ///
     /// # Errors
     /// [`Error::Conflict`] when an expectation does not hold; [`Error::Merge`]; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].

@@ -31,13 +31,14 @@ pub struct Cursor {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
     direction: Direction,
+    hidden_max: usize,
     is_over: bool,
 }
 
 impl Cursor {
     /// From a bound on to the last key, or, in reverse, to the first. Forward, the bound is a lower bound; in reverse, an upper one.
     pub fn new(from: Bound<&[u8]>, direction: Direction) -> Self {
-        Self { from: from.map(<[u8]>::to_vec), to: Bound::Unbounded, direction, is_over: false }
+        Self { from: from.map(<[u8]>::to_vec), to: Bound::Unbounded, direction, hidden_max: usize::MAX, is_over: false }
     }
 
     /// All keys that begin with `prefix`.
@@ -54,6 +55,19 @@ impl Cursor {
     #[must_use]
     pub fn until(self, to: Bound<&[u8]>) -> Self {
         Self { to: to.map(<[u8]>::to_vec), ..self }
+    }
+
+    /// The same, but going on where another one like it has come to.
+    #[must_use]
+    pub fn at(self, position: Bound<&[u8]>) -> Self {
+        Self { from: position.map(<[u8]>::to_vec), ..self }
+    }
+
+    /// The same, but for who may not take long: a walk that has come by so many keys that it does not show, as they have expired, or are there for older
+    /// snapshots alone, ends as if its visitor had broken it off.
+    #[must_use]
+    pub fn passing(self, hidden_max: usize) -> Self {
+        Self { hidden_max, ..self }
     }
 
     /// Where it goes on.
@@ -80,6 +94,16 @@ impl Cursor {
             Bound::Excluded(to) => key == to.as_slice() || is_beyond(to),
             Bound::Unbounded => false,
         }
+    }
+
+    /// How many keys a walk passes at most without showing them.
+    pub(crate) fn hidden_max(&self) -> usize {
+        self.hidden_max
+    }
+
+    /// Whether it has come by `key`, which was before it.
+    pub(crate) fn has_passed(&self, key: &[u8]) -> bool {
+        self.is_over || matches!(&self.from, Bound::Excluded(last) if key == last || self.is_before(key, last))
     }
 
     /// Whether it comes by `key` before it comes by `other`.

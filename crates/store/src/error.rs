@@ -119,13 +119,19 @@ pub enum ErrorKind {
     NoPool,
     /// Somebody has the pool open: another process, or this one.
     InUse,
-    /// What is read is not what was written, or no pool at all: restore a backup, or [`repair`](crate::repair) the pool.
+    /// What is at that path is no pool.
+    NotAPool,
+    /// What is read is not what was written: restore a backup, or [`repair`](crate::repair) the pool.
     Damaged,
     /// A failure of the machine may have torn the pool: restore a backup, or see
     /// [`Options::accept_dirty_shutdown`](crate::Options::accept_dirty_shutdown).
     Torn,
     /// The pool is full: see [`Error::is_no_space`].
     NoSpace,
+    /// Somebody else has changed what the write relies on: read it again and retry.
+    Conflict,
+    /// The store was closed, or takes no more writes: open it again.
+    Closed,
     /// The system refuses something, or the device has not taken what was written.
     System,
     /// Anything else, of which the variants of [`Error`] tell.
@@ -146,12 +152,16 @@ impl Error {
             Self::Index(everleaf_index::Error::Pmem(error)) => match error {
                 Pmem::NoPool { .. } | Pmem::Unfinished { .. } => ErrorKind::NoPool,
                 Pmem::Locked { .. } => ErrorKind::InUse,
-                Pmem::Corrupt { .. } | Pmem::Checksum { .. } | Pmem::NotAPool { .. } | Pmem::Truncated { .. } | Pmem::Headless { .. } => ErrorKind::Damaged,
+                Pmem::NotAPool { .. } => ErrorKind::NotAPool,
+                Pmem::Corrupt { .. } | Pmem::Checksum { .. } | Pmem::Truncated { .. } | Pmem::Headless { .. } => ErrorKind::Damaged,
                 Pmem::DirtyShutdown { .. } | Pmem::MachineFailed { .. } | Pmem::NoJournal { .. } => ErrorKind::Torn,
                 Pmem::NoSpace { .. } => ErrorKind::NoSpace,
+                Pmem::Closed => ErrorKind::Closed,
                 Pmem::ReadOnly { .. } | Pmem::AddressSpace { .. } | Pmem::WriteBack { .. } | Pmem::Io { .. } => ErrorKind::System,
                 _ => ErrorKind::Other,
             },
+            Self::Conflict { .. } => ErrorKind::Conflict,
+            Self::Halted { .. } => ErrorKind::Closed,
             Self::Thread { .. } => ErrorKind::System,
             _ => ErrorKind::Other,
         }

@@ -18,6 +18,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
 /// A stream that is being written, a block at a time.
+#[must_use = "nothing is written before `advance` or `finish`"]
 pub struct Export<W, M: Listed = Hardware> {
     snapshot: Snapshot<M>,
     writer: Writer<W>,
@@ -97,7 +98,8 @@ fn refuse_pool(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A backup that is being written, a block at a time. Dropped before it is done, it leaves nothing, and what was at its path stays there.
+/// A backup that is being written, a block at a time, and is there when it is [finished](Backup::finish). Dropped before it is done, it leaves nothing, and what was at its path stays there.
+#[must_use = "there is no backup before `finish`"]
 pub struct Backup<M: Listed = Hardware> {
     export: Export<File, M>,
     unfinished: Unfinished,

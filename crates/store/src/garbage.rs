@@ -653,7 +653,8 @@ impl<M: Listed> Store<M> {
     }
 
     /// Gives back what no snapshot wants any more, in at most `steps_max` steps, but for the end of one that looks at what is behind many versions of a key;
-    /// how many it were, those that have only looked at something included. Writes do so, too, a little each: this is for times without any.
+    /// how many it were, those that have only looked at something included; none while another thread is at it. Writes do so, too, a little each: this is for
+    /// times without any.
     ///
     /// # Errors
     /// Damage to what is given back.

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A stream that is being read into a store, a block at a time.
+#[must_use = "nothing is read before `advance` or `finish`"]
 pub struct Import<'s, R, M: Listed = Hardware> {
     store: &'s Store<M>,
     reader: StreamReader<R>,
@@ -53,7 +54,11 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
         match self.reader.next_part()? {
             Part::Namespace { name, index } => {
                 let namespace = self.store.namespace(name)?;
-                namespace.prefer_index(index);
+                match namespace.prefer_index(index) {
+                    // Of a version that had others.
+                    Err(Error::UnknownIndex { .. }) => {}
+                    chosen => _ = chosen?,
+                }
                 namespace.create()?;
                 self.namespace = Some(namespace);
                 Ok(true)

@@ -3,8 +3,8 @@
 //!
 //! A [`Store`] keeps [`Namespace`]s of keys and values in one pool file. Every write is durable, in the sense of the pool's persistence domain, when its call
 //! returns. By default that means `kill -9`, and on persistent memory a power failure; to survive a power failure on a disk, set [`Options::domain`] to
-//! [`Domain::Msync`]. A [`Batch`] is applied as a whole, across namespaces, for other threads and for crashes alike. Any number of threads read and write;
-//! readers take no lock.
+//! [`Domain::Msync`]. A [`Batch`] is applied as a whole, across namespaces, for crashes and for whoever reads in a snapshot or a transaction. Any number of
+//! threads read and write; readers take no lock. A process that forks uses its stores in the parent alone.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,6 +47,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! What is below is there for who builds a store on a [`pool`](pmem::Pool) or a [medium](pmem::Medium) of his own: [`pmem`] and [`index`].
 //!
 //! In the source, read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and
 //! `garbage.rs`, `batch.rs` (several keys at once: the protocol), `transaction.rs`, `merge.rs`, `load.rs`, `recovery.rs`.
@@ -91,8 +93,10 @@ pub use batch::Batch;
 pub use compact::{Compacted, compact, repair};
 pub use cursor::Cursor;
 pub use error::{Error, ErrorKind, NAMESPACE_SIZE_MAX, STORE_ROOT, check_namespace_name};
+pub use everleaf_index as index;
 pub use everleaf_index::Direction;
 pub use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+pub use everleaf_pmem as pmem;
 pub use everleaf_pmem::{Domain, Evacuation, Info, Usage};
 pub use export::{Backup, Export};
 pub use garbage::HeldBack;

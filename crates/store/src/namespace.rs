@@ -157,9 +157,13 @@ impl<M: Listed> Namespace<M> {
         &self.space.name
     }
 
-    /// Chooses the index that the namespace gets with its first write. Ignored if no index has that name, and if one was chosen or created before.
-    pub fn prefer_index(&self, name: &str) {
-        self.shared.prefer_index(&self.space, name);
+    /// Chooses the index that the namespace gets with its first write; whether it gets it, or has it: one that was chosen or created before stays. A choice is
+    /// forgotten with the store if nothing was written.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn prefer_index(&self, name: &str) -> Result<bool, Error> {
+        self.shared.prefer_index(&self.space, name)
     }
 
     /// Has it be there, be it without keys.
@@ -207,7 +211,8 @@ impl<M: Listed> Namespace<M> {
         })
     }
 
-    /// The values of several keys, in their order: faster than one by one.
+    /// The values of several keys, in their order: faster than one by one. Each is what a get of its key would return meanwhile: of what a batch writes, some
+    /// may be there and some not. A [`Snapshot`](crate::Snapshot) shows all or nothing of it.
     ///
     /// # Errors
     /// See [`Namespace::get`].
@@ -215,12 +220,21 @@ impl<M: Listed> Namespace<M> {
         self.view().get_many(keys)
     }
 
-    /// Calls `visit` for each of `keys`, in their order, with what was found of it. Looks the keys up in groups, so that they wait for memory together.
+    /// Calls `visit` for each of `keys`, in their order, with what was found of it. Looks the keys up in groups, so that they wait for memory together. As
+    /// long as `visit` takes, nothing that is replaced or removed is given back, in all of the store: it should neither wait nor write.
     ///
     /// # Errors
     /// Those of `visit`, which end the call; a damaged pool.
     pub fn visit_many<E: From<Error>>(&self, keys: &[&[u8]], visit: impl FnMut(Option<Found<'_>>) -> Result<(), E>) -> Result<(), E> {
         self.view().visit_many(keys, visit)
+    }
+
+    /// Whether `key` is present. Its value is not looked at.
+    ///
+    /// # Errors
+    /// See [`Namespace::get`].
+    pub fn contains_key(&self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.value_size(key)?.is_some())
     }
 
     /// Length of the value of `key` in bytes, if the key is present, without copying it.
@@ -237,7 +251,7 @@ impl<M: Listed> Namespace<M> {
         self.space.count()
     }
 
-    /// Sets `key` to `value`.
+    /// Sets `key` to `value`, for good: if the key was to expire, it does not any more.
     ///
     /// # Errors
     /// A key or value too long; a full pool, in which case nothing has changed, but that the namespace may be there, without keys; a damaged pool;
@@ -298,8 +312,8 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, swap))
     }
 
-    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store. It is called
-    /// again, as often as a full pool has to make room for what it said.
+    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store, be it to drop a
+    /// snapshot: it would wait for itself, for ever. It is called again, as often as a full pool has to make room for what it said.
     ///
     /// # Errors
     /// See [`Namespace::put`].

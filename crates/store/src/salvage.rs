@@ -153,7 +153,7 @@ impl<M: Listed> Salvage<'_, M> {
             }
         };
         let namespace = self.to.namespace(name)?;
-        namespace.prefer_index(entry.name);
+        namespace.prefer_index(entry.name)?;
         namespace.create()?;
         let before = self.taken;
         let (end, outcome) = self.walk(&*index, Direction::Forward, None, &namespace, watch)?;

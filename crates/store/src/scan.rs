@@ -14,6 +14,10 @@ use std::ops::{Bound, ControlFlow};
 impl<M: Listed> Namespace<M> {
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
     ///
+    /// This is no snapshot: each entry is what a get of its key would return when the scan comes by. A scan of a [`Snapshot`](crate::Snapshot) is. As long as
+    /// `visit` takes, nothing that is replaced or removed is given back, in all of the store: it should neither wait nor write. Who wants to do either visits
+    /// some entries at a time, by [`Namespace::walk`].
+    ///
     /// # Errors
     /// A damaged pool.
     pub fn scan(&self, from: Bound<&[u8]>, direction: Direction, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {

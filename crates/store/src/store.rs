@@ -18,7 +18,7 @@ use arc_swap::{ArcSwap, ArcSwapOption, Guard as Loaded};
 use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use everleaf_index::{Counter, Entry, Listed, OrderedIndex, Write, registry};
 use everleaf_pmem::schedule::{self, atomic::AtomicU64 as Watched};
-use everleaf_pmem::{Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Claim, Domain, Guard, Hardware, Medium, Off, Pool, PoolOptions, Word};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,7 +48,8 @@ pub struct Options {
     /// closed or dropped. Default false: writes give back a little each, and nobody removes what has expired but whoever calls [`Store::keep_house`], or has no
     /// room for a write. Set it in programs that write seldom, or have keys that expire, and do not call that themselves, as the server does.
     pub keeps_house: bool,
-    /// The clocks by which keys expire. Default: those of the system; others only for tests.
+    /// The clocks by which keys expire. Default: those of the system; others only for tests. Two looks at them that follow each other must agree now and then:
+    /// a snapshot waits for that.
     pub times: fn() -> Times,
 }
 
@@ -127,6 +128,8 @@ impl<M: Medium> From<Unclosed<M>> for Error {
 /// What the store and its namespaces' handles share.
 pub(crate) struct Shared<M: Medium> {
     pub(crate) pool: Arc<Pool<M>>,
+    /// There is no other store on it.
+    _claim: Claim<M>,
     pub(crate) header: Header<M>,
     pub(crate) clock: Clock,
     pub(crate) stripes: Stripes,
@@ -265,6 +268,8 @@ impl Store<Hardware> {
     /// # Errors
     /// See [`Error::kind`] and [`Store::on`].
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
+        // Before there is a file.
+        find_entry::<Hardware>(&options.index)?;
         Self::in_file(Pool::open_or_create(path, &options.pool())?, &options)
     }
 
@@ -286,13 +291,14 @@ impl Store<Hardware> {
         })
     }
 
-    /// A store in anonymous memory of at most [`Options::size_max`] bytes, gone with the process: for tests and for measuring.
+    /// A store in anonymous memory of at most [`Options::size_max`] bytes, gone with the process, whatever its [`Options::domain`]: for tests and for
+    /// measuring. Address space for all of it is taken at once, so set that to what the store may need where the system does not let processes ask for more
+    /// memory than it has.
     ///
     /// # Errors
     /// An unknown index; no memory.
     pub fn anonymous(options: Options) -> Result<Self, Error> {
-        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: options.size_max, ..PoolOptions::default() })?;
-        Self::on(pool, &options)
+        Self::on(Pool::anonymous(Hardware::page_cache(), options.pool())?, &options)
     }
 }
 
@@ -303,9 +309,11 @@ impl<M: Listed> Store<M> {
     /// them until the pool is opened again. [`Store::collect`] gives them back before.
     ///
     /// # Errors
-    /// A damaged pool, an index or a format that this version does not know, no space.
+    /// A damaged pool, an index or a format that this version does not know, no space; of [`ErrorKind::InUse`](crate::ErrorKind::InUse) if there is a store on
+    /// it, or if a handle of one is left.
     pub fn on(pool: Arc<Pool<M>>, options: &Options) -> Result<Self, Error> {
         find_entry::<M>(&options.index)?;
+        let claim = pool.claim()?;
         let opened = recovery::open(&pool, options.recovery_threads.max(1))?;
         let clock = Clock::open(&pool, &opened.block(&pool).clock_limit).inspect_err(|_| opened.leave())?;
         let shared = Shared {
@@ -327,6 +335,7 @@ impl<M: Listed> Store<M> {
             next_space: AtomicU32::new(0),
             halted: OnceLock::new(),
             pool,
+            _claim: claim,
         };
         for (name, Found { index, may_expire, tombstones }) in opened.indexes {
             let space = shared.add_space(&name, Some(index));
@@ -355,8 +364,9 @@ impl<M: Listed> Store<M> {
         self.shared.wall.now_ms()
     }
 
-    /// The namespace `name`. In the pool it exists from the first write to it until it is cleared. The handle is cheap to clone and cheap to keep. Each name
-    /// that was ever asked for stays known, which takes some two hundred bytes of DRAM, until the store is dropped.
+    /// The namespace `name`, of at most [`NAMESPACE_SIZE_MAX`](crate::NAMESPACE_SIZE_MAX) bytes. In the pool it exists from the first write to it until it is
+    /// cleared, and takes 64 KiB there at least: namespaces are for kinds of data, not for each user. The handle is cheap to clone and to keep. Each name that
+    /// was ever asked for stays known, which takes some two hundred bytes of DRAM, until the store is dropped.
     ///
     /// # Errors
     /// [`Error::BadNamespace`].
@@ -383,7 +393,11 @@ impl<M: Listed> Store<M> {
         space.map_or(Ok(false), |space| self.shared.remove(&space, |_| Ok(())))
     }
 
-    /// Shuts down cleanly; what is not closed is recovered at the next open. Handles that are left can still read; writes through them fail.
+    /// Shuts down cleanly; what is not closed is recovered at the next open. Handles that are left (namespaces, snapshots, transactions) can still read; writes
+    /// through them fail. As long as there are any, nobody can open the pool.
+    ///
+    /// A store that is dropped without has lost nothing, and the next open takes longer. Neither has one whose process was killed, but while that is not opened
+    /// again, the machine must not be restarted, where the domain is [`Domain::PageCache`]: of a pool on a disk nobody knows then what the disk has.
     ///
     /// Every index leaves behind where its leaves are (`docs/decisions/0007-closed-trees.md`), so that the next open reads neither leaves nor records: it takes
     /// time by the number of leaves, and finds damage in them when they are read. *Crash before the pool is closed:* it is recovered, and what was left behind
@@ -458,12 +472,11 @@ impl<M: Listed> Shared<M> {
         spaces.entry(name.into()).or_insert_with(new).clone()
     }
 
-    /// Has a namespace that has had no index yet get this one, if it is known.
-    pub(crate) fn prefer_index(&self, space: &Space, name: &str) {
-        if let Ok(entry) = find_entry::<M>(name) {
-            // One that has had an index keeps it.
-            let _ = space.kind.set(entry.name);
-        }
+    /// Has a namespace that has had no index yet get this one; whether it is the one that it has, or gets.
+    pub(crate) fn prefer_index(&self, space: &Space, name: &str) -> Result<bool, Error> {
+        let entry = find_entry::<M>(name)?;
+        // One that has had an index keeps it.
+        Ok(*space.kind.get_or_init(|| entry.name) == entry.name)
     }
 
     /// The index of `space`, created now if need be. The caller holds a stripe, so nobody replaces it meanwhile.

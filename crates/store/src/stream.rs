@@ -264,6 +264,8 @@ pub struct StreamReader<R> {
     /// Names of the namespaces that have begun.
     names: BTreeSet<String>,
     passed: Passed,
+    /// Whether the end was read.
+    is_over: bool,
 }
 
 impl<R: Read> StreamReader<R> {
@@ -273,7 +275,7 @@ impl<R: Read> StreamReader<R> {
     /// It is no stream, or one of a later version, or damaged, or cannot be read.
     pub fn begin(input: R) -> Result<Self, StreamError> {
         let (names, origin) = (BTreeSet::new(), Origin::default());
-        let mut reader = Self { input, number: 0, origin, content: Vec::new(), last_key: None, names, passed: Passed::default() };
+        let mut reader = Self { input, number: 0, origin, content: Vec::new(), last_key: None, names, passed: Passed::default(), is_over: false };
         let mut header = [0; HEADER_SIZE];
         reader.fill(&mut header).map_err(|error| if matches!(error, StreamError::CutOff { .. }) { StreamError::NotAStream } else { error })?;
         if header[..8] != MAGIC {
@@ -314,11 +316,14 @@ impl<R: Read> StreamReader<R> {
         self.passed.stream_bytes
     }
 
-    /// The next part. What has been checked by its checksum alone is handed out: the rest of the stream may be damaged. After the end there is nothing to read.
+    /// The next part. What has been checked by its checksum alone is handed out: the rest of the stream may be damaged. After the end it is the end again.
     ///
     /// # Errors
     /// A damaged stream; what cannot be read.
     pub fn next_part(&mut self) -> Result<Part<'_>, StreamError> {
+        if self.is_over {
+            return Ok(Part::End);
+        }
         let offset = self.offset();
         let damaged = |what| StreamError::Damaged { offset, what };
         match self.block()? {
@@ -364,7 +369,10 @@ impl<R: Read> StreamReader<R> {
                 let mut more = [0];
                 match self.fill(&mut more) {
                     Ok(()) => Err(StreamError::Damaged { offset: self.passed.stream_bytes - 1, what: "bytes behind its end" }),
-                    Err(StreamError::CutOff { .. }) => Ok(Part::End),
+                    Err(StreamError::CutOff { .. }) => {
+                        self.is_over = true;
+                        Ok(Part::End)
+                    }
                     Err(error) => Err(error),
                 }
             }

@@ -107,7 +107,7 @@ impl Found {
 
 impl<M: Listed> Store<M> {
     /// Removes keys that have expired: those among the next `visits_max` keys of namespaces with keys that expire (a namespace without any counts as one, and a
-    /// few more are looked at where damage is in the way), and those that readers have found so.
+    /// few more are looked at where damage is in the way), and those that readers have found so. Nothing while another thread is at it.
     /// After an error the next sweep goes on behind what could not be read.
     ///
     /// # Errors

@@ -67,9 +67,10 @@ pub enum Isolation {
     /// It reads, as of one moment.
     ReadOnly,
     /// It reads as of one moment, and its writes fail if somebody else has written one of the keys since; merges do not, unless it has read what is merged
-    /// behind the merge: what it read before is not remembered.
+    /// behind the merge: what it read before is not remembered. Of two that read what the other writes, both may succeed (write skew).
     Snapshot,
-    /// The same, and they fail, too, if somebody else has written a key that it has read, or one in a range that it has scanned.
+    /// The same, and they fail, too, if somebody else has written a key that it has read, or one in a range that it has scanned. If it has scanned any, and
+    /// written something, its commit goes over the ranges once more, while all other writers of the store wait.
     Serializable,
 }
 
@@ -100,6 +101,7 @@ pub struct Savepoint {
 }
 
 /// A transaction. Dropping it is aborting it.
+#[must_use = "a transaction that is dropped writes nothing"]
 pub struct Transaction<M: Listed = Hardware> {
     isolation: Isolation,
     writes: BTreeMap<At, Write<M>>,
@@ -179,7 +181,8 @@ impl<M: Listed> Store<M> {
 
     /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
     /// through, or that something has expired which `act` had read. After some turns of the second kind the store's time stands still, for ten seconds of each
-    /// turn at most (see [`Store::hold_time`]), so that only an `act` that takes longer can be kept from ever being done by what expires.
+    /// turn at most (see [`Store::hold_time`]), so that only an `act` that takes longer can be kept from ever being done by what expires. An `act` must not
+    /// write past its transaction what that writes, or has read: it would be in its own way each time, for ever.
     ///
     /// # Errors
     /// Those of `act`, with which the transaction is aborted; those of [`Transaction::commit`] but [`Error::Conflict`].
@@ -510,9 +513,8 @@ impl<M: Listed> Transaction<M> {
             }
         });
         let outcome = outcome.and_then(|()| {
-            while cursor.is_over()
-                && last.is_none()
-                && let Some((due, to)) = own.next()
+            while last.is_none()
+                && let Some((due, to)) = own.next_if(|(own, _)| cursor.has_passed(own))
             {
                 let shown = self.show_own(namespace, due, to, None, show);
                 if !matches!(shown, Ok(ControlFlow::Continue(()))) {

@@ -25,6 +25,7 @@ use std::sync::Arc;
 const KEYS_PER_LOOK: u64 = 1024;
 
 /// What [`Store::verify`] found.
+#[must_use = "it says whether anything is damaged"]
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// What it read of each namespace.

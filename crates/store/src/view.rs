@@ -181,7 +181,7 @@ impl<M: Listed> View<'_, M> {
 
     /// Visits what a reader sees, pinned.
     pub(crate) fn walk(&self, cursor: &mut Cursor, reading: Reading, visit: &mut impl FnMut(Met<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut hidden) = (Vec::new(), 0);
         while !cursor.is_over() {
             let _pinned = self.shared.pool.pin();
             let index = self.index();
@@ -218,8 +218,14 @@ impl<M: Listed> View<'_, M> {
                             last_size = Some(size);
                             visited.map(Some)
                         }
-                        Ok(Seen::Hidden) if left > 0 => continue,
-                        Ok(Seen::Hidden) => Ok(Some(ControlFlow::Continue(()))),
+                        Ok(Seen::Hidden) => {
+                            hidden += 1;
+                            match hidden < cursor.hidden_max() {
+                                true if left > 0 => continue,
+                                true => Ok(Some(ControlFlow::Continue(()))),
+                                false => Ok(Some(ControlFlow::Break(()))),
+                            }
+                        }
                         Ok(Seen::Beyond) => Ok(None),
                         Err(error) => Err(error),
                     };

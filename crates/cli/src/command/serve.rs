@@ -167,13 +167,13 @@ impl Arguments {
             });
             format!("{}\n", text::with_pool(said, &path))
         } else {
-            self.greeting(&info, &path, keys, server, opened_in)
+            self.greeting(&info, store.pool().left_in(), &path, keys, server, opened_in)
         };
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
     }
 
-    fn greeting(&self, info: &Info, path: &Path, keys: u64, server: &Server, opened_in: Duration) -> String {
+    fn greeting(&self, info: &Info, left_in: Option<Domain>, path: &Path, keys: u64, server: &Server, opened_in: Duration) -> String {
         let address = server.local_addr();
         let opened = match info.found {
             Found::Absent => "created".to_owned(),
@@ -183,12 +183,12 @@ impl Arguments {
         let domain = match info.domain {
             Some(domain) => {
                 let why = match (self.pool.domain, domain) {
-                    (Some(_), Domain::Adr | Domain::Eadr) => " (chosen; true of persistent memory alone)",
+                    (Some(_), _) if left_in != info.domain => " (chosen, for measuring: this is no persistent memory)",
                     (Some(_), _) => " (chosen)",
                     (None, Domain::Msync) => " (as before)",
                     (None, _) => "",
                 };
-                format!("{domain}{why}: acknowledged writes survive {}", domain.survives())
+                format!("{domain}{why}: acknowledged writes survive {}", left_in.unwrap_or(domain).survives())
             }
             None => "none: the pool ends with the process".into(),
         };

@@ -101,7 +101,8 @@ pub(crate) struct Superblock {
     pub(crate) clean: bool,
     /// The number of the domain in which it was opened last; 0 for pools in memory.
     pub(crate) domain: u64,
-    /// The restart of the machine after which it was opened last; 0 if unknown, [`NO_BOOT`] if its device has refused to write since.
+    /// The restart of the machine after which it was opened last; 0 if unknown, or if the device has all of it; [`NO_BOOT`] if that
+    /// has refused to write since.
     pub(crate) boot: u64,
     /// The dirty-shutdown count of the platform when it was opened last; 0 if there is none. With [`JOURNAL`], the journal's id.
     pub(crate) dirty_shutdowns: u64,

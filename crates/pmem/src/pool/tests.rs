@@ -370,6 +370,8 @@ fn the_device_has_what_a_header_says() {
         let begun = |said| [journaled(vec![("file", said)]), if has_device { headers(&[said, said]) } else { Vec::new() }].concat();
         assert_eq!(synchronised(), [begun(closed), headers(&[closed, grown])].concat(), "opened, {domain:?}");
         drop(pool);
+        let kept = if domain == Domain::PageCache && has_device { ["file", "header", "header"].map(|what| (what, grown)).to_vec() } else { Vec::new() };
+        assert_eq!(synchronised(), kept, "dropped, {domain:?}");
         let _pool = Pool::open(&path, &options).unwrap();
         let recovered = journaled(["file", "header", "file", "header", "header"].map(|what| (what, grown)).to_vec());
         let again = [recovered, begun(grown), if has_device { headers(&[grown, grown]) } else { Vec::new() }].concat();
@@ -666,6 +668,41 @@ fn a_file_left_open_by_a_dead_machine_needs_consent() {
     assert!(pool.root("name").unwrap().is_some());
     drop(pool);
     Pool::open(&path, &small()).expect("accepted once, it is a pool of this boot");
+}
+
+/// Not so one that was dropped: its process could still have the device take all of it.
+#[test]
+#[cfg(not(miri))]
+fn a_pool_that_was_dropped_outlives_a_restart_of_the_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let pool = Pool::create(&path, &small()).unwrap();
+    if pool.backing.is_in_memory() {
+        println!("skipped: a tmpfs does not outlive the machine");
+        return;
+    }
+    put(&pool, "name", 1).unwrap();
+    let boot = || {
+        let bytes = std::fs::read(&path).unwrap();
+        let words = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        let memory = Memory::new(256 << 10).unwrap();
+        memory.words().iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
+        // SAFETY: the memory outlives `pm`.
+        let pm = unsafe { Pm::new(Hardware::page_cache(), memory.base(), memory.size()) };
+        let found = pm.head::<Header>().read(&path, u64::MAX).unwrap();
+        assert!(!found.clean);
+        found.boot
+    };
+    assert_eq!(boot(), boot_id());
+    backing::synchronised::fail_behind(0);
+    drop(pool);
+    assert_eq!(boot(), header::NO_BOOT, "the device has refused to write");
+    drop(Pool::open(&path, &PoolOptions { accept_dirty_shutdown: true, ..small() }).unwrap());
+    assert_eq!(boot(), 0);
+    let pool = Pool::open(&path, &small()).unwrap();
+    assert_eq!(pool.info().found, Found::Unclean);
+    assert!(pool.root("name").unwrap().is_some());
+    assert_eq!(boot(), boot_id());
 }
 
 /// The system tells once that a device has refused to write, and takes what it has not written for written from then on: whoever asked next was told that all

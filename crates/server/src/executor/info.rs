@@ -3,7 +3,7 @@
 use super::{Call, Failure};
 use crate::REDIS_VERSION;
 use crate::shared::Shared;
-use everleaf::Shrunk;
+use everleaf::{Domain, Shrunk};
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
 use std::time::UNIX_EPOCH;
@@ -96,7 +96,9 @@ fn memory_size(status: &str, kind: &str) -> Option<u64> {
 
 fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     let pool = server.store.pool().info();
-    let (domain, survives) = pool.domain.map_or(("none", "nothing"), |domain| (domain.name(), domain.survives()));
+    let domain = pool.domain.map_or("none", Domain::name);
+    // That of a file in the page cache is the page cache's, whatever was chosen for measuring.
+    let survives = server.store.pool().left_in().map_or("nothing", Domain::survives);
     let saves = server.backups.state();
     let took = saves.last_background_s.map_or(-1, |took| took as i64);
     let changes = server.change_count().saturating_sub(saves.last_change_count);

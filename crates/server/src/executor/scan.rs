@@ -13,7 +13,7 @@
 
 use super::{Call, Failure, SLICE_STEP_COUNT};
 use crate::glob;
-use everleaf::Direction;
+use everleaf::{Cursor, Direction};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
@@ -21,7 +21,7 @@ use std::ops::{Bound, ControlFlow};
 const POSITION_COUNT_MAX: usize = 32_768;
 /// Bytes of keys in them at most.
 const POSITION_SIZE_MAX: usize = 32 << 20;
-/// Keys that one call visits at most, whatever COUNT says: others wait meanwhile.
+/// Keys that one call visits at most, whatever COUNT says, and as many that have expired: others wait meanwhile.
 const VISIT_COUNT_MAX: i64 = 4096;
 /// Bytes of keys that it visits at most, but for the last one.
 const VISIT_SIZE_MAX: usize = 256 * 1024;
@@ -115,18 +115,14 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
     let cursor = parse_cursor(call.argument(1)).ok_or(Failure::fixed("ERR invalid cursor"))?;
     let options = options(call)?;
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
-    let from = match call.server.cursors.lock().key(cursor, call.session.database) {
-        Some(key) if key >= prefix.as_slice() => Bound::Excluded(key.to_vec()),
-        _ => Bound::Included(prefix.clone()),
-    };
+    let mut walk = Cursor::prefix(&prefix, Direction::Forward).passing(VISIT_COUNT_MAX as usize);
+    if let Some(key) = call.server.cursors.lock().key(cursor, call.session.database).filter(|key| *key >= prefix.as_slice()) {
+        walk = walk.at(Bound::Excluded(key));
+    }
     let (mut visited, mut visited_size, mut steps) = (0, 0, 0);
     let mut found = Vec::new();
-    let mut last = None;
     let mut failure = None;
-    call.database().scan_keys(from.as_ref().map(Vec::as_slice), Direction::Forward, |key| {
-        if !key.starts_with(&prefix) {
-            return ControlFlow::Break(());
-        }
+    call.database().walk_keys(&mut walk, |key| {
         match options.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, key, &mut steps)) {
             Ok(matches) if matches && options.strings => found.push(key.to_vec()),
             Ok(_) => {}
@@ -140,7 +136,6 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
         if visited < options.count && visited_size < VISIT_SIZE_MAX && steps < SLICE_STEP_COUNT {
             return ControlFlow::Continue(());
         }
-        last = Some(key.to_vec());
         ControlFlow::Break(())
     })?;
     call.counters.looked_at.add((visited_size + steps) as u64);
@@ -148,9 +143,9 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Result<(), Failure> {
         return Err(failure);
     }
     let mut cursors = call.server.cursors.lock();
-    let next = match last {
-        Some(key) => cursors.advance(cursor, call.session.database, key),
-        None => {
+    let next = match walk.position() {
+        Bound::Excluded(last) if !walk.is_over() => cursors.advance(cursor, call.session.database, last.to_vec()),
+        _ => {
             cursors.forget_before(cursor);
             0
         }

@@ -89,7 +89,7 @@ fn begin(call: &mut Call<'_>, mut walk: Walk) -> Result<(), Failure> {
 
 impl Walk {
     fn over(call: &Call<'_>, cursor: Cursor, shape: Shape) -> Self {
-        let elements = Reply::new(call.reply.protocol);
+        let (elements, cursor) = (Reply::new(call.reply.protocol), cursor.passing(SLICE_KEY_COUNT));
         Self { database: call.session.database, cursor, pattern: None, shape, remaining: u64::MAX, found: 0, elements }
     }
 

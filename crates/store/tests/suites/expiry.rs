@@ -72,6 +72,48 @@ fn keys_that_expire_are_counted_by_sweeps() {
     assert_eq!(space.count_expiring(), 0);
 }
 
+/// Nobody has others wait for keys that he does not even show; what a transaction has written itself comes by in its place.
+#[test]
+fn a_walk_passes_no_more_keys_than_it_is_to() {
+    let (store, space) = store();
+    let expiry_ms = store.time_ms() + 100;
+    space.load_until((0..100u8).map(|n| ([n], [n], (n % 25 != 7).then_some(expiry_ms)))).unwrap();
+    pass(100);
+    let mut transaction = store.begin(Isolation::Serializable).unwrap();
+    for key in [[1].as_slice(), &[9], &[9, 9], &[10], &[33], &[99], &[100]] {
+        transaction.put(&space, key, b"own").unwrap();
+    }
+    transaction.delete(&space, &[57]).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    type Walk<'a> = &'a dyn Fn(&mut Cursor, &mut dyn FnMut(&[u8])) -> Result<(), Error>;
+    let visit = |seen: &mut dyn FnMut(&[u8]), key: &[u8]| {
+        seen(key);
+        ControlFlow::Continue(())
+    };
+    let walks: [(Walk<'_>, usize); 4] = [
+        (&|cursor, seen| space.walk_keys(cursor, |key| visit(seen, key)), 4),
+        (&|cursor, seen| space.walk(cursor, |key, _| visit(seen, key)), 4),
+        (&|cursor, seen| snapshot.walk(&space, cursor, |key, _| visit(seen, key)), 4),
+        (&|cursor, seen| transaction.walk(&space, cursor, |key, _| visit(seen, key)), 10),
+    ];
+    for (walk, count) in walks {
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut all = Vec::new();
+            walk(&mut Cursor::new(Bound::Unbounded, direction), &mut |key| all.push(key.to_vec())).unwrap();
+            assert_eq!(all.len(), count);
+            let mut cursor = Cursor::new(Bound::Unbounded, direction).passing(10);
+            let (mut seen, mut turns) = (Vec::new(), 0);
+            while !cursor.is_over() {
+                walk(&mut cursor, &mut |key| seen.push(key.to_vec())).unwrap();
+                turns += 1;
+            }
+            assert_eq!(seen, all, "{direction:?}");
+            // Of 96 that are not there.
+            assert_eq!(turns, 10);
+        }
+    }
+}
+
 /// What an entry and its expiry are is read at once: as of the snapshot, whatever has become of them.
 #[test]
 fn a_walk_tells_when_entries_expire() {

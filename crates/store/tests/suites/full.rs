@@ -539,7 +539,7 @@ fn a_full_pool_with_a_snapshot_takes_some_deletes() {
 fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
     for index in ["ever", "isle", "nv"] {
         let (_store, space) = fixture::store(Options { size_max: 2 << 20, ..Options::default() });
-        space.prefer_index(index);
+        assert!(space.prefer_index(index).unwrap());
         let mut is_full = false;
         for group in 0_u64.. {
             let keys: Vec<_> = (0..100).map(|n| (group * 100 + n).to_be_bytes()).collect();

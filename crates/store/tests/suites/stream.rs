@@ -21,7 +21,7 @@ fn fill(store: &Store, count: usize, value_size_max: usize, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     for (name, index) in [("0", "isle"), ("names", "lb"), ("third", "isle")] {
         let namespace = store.namespace(name).unwrap();
-        namespace.prefer_index(index);
+        assert!(namespace.prefer_index(index).unwrap());
         namespace.put(b"a key that is longer than all the others", b"fixed").unwrap();
         for _ in 0..count {
             let key: Vec<u8> = (0..random.random_range(0..20)).map(|_| random.random()).collect();
@@ -56,7 +56,9 @@ fn what_is_imported_is_what_was_exported() {
     let names = copy.namespace("names").unwrap();
     names.put(b"a key that is longer than all the others", b"changed").unwrap();
     names.put(b"not in the stream, and longer than all", b"kept").unwrap();
-    copy.import(stream.as_slice()).unwrap().finish().unwrap();
+    let mut import = copy.import(stream.as_slice()).unwrap();
+    while import.advance().unwrap() {}
+    assert_eq!(import.finish().unwrap(), passed, "it was at its end");
     assert_eq!(names.get(b"a key that is longer than all the others").unwrap().as_deref(), Some(&b"fixed"[..]));
     assert!(names.delete(b"not in the stream, and longer than all").unwrap());
     assert!(content(&copy) == expected);
@@ -85,7 +87,7 @@ fn an_empty_namespace_stays_whatever_copies_it() {
     let source = Store::open(&at("pool"), options()).unwrap();
     for name in ["empty", "expired", "full"] {
         let namespace = source.namespace(name).unwrap();
-        namespace.prefer_index("ever-64");
+        assert!(namespace.prefer_index("ever-64").unwrap());
         namespace.put_until(b"k", b"v", if name == "full" { FAR_MS } else { 1 }).unwrap();
     }
     source.namespace("empty").unwrap().delete(b"k").unwrap();
@@ -369,7 +371,7 @@ fn what_is_to_be_exported_is_there_or_that_is_an_error() {
     let source = store("isle");
     source.namespace("one").unwrap().put(b"k", b"v").unwrap();
     source.namespace("asked for").unwrap();
-    source.snapshot().unwrap().export(&["one"], Vec::new()).unwrap();
+    drop(source.snapshot().unwrap().export(&["one"], Vec::new()).unwrap());
     for name in ["asked for", "none"] {
         let refusal = source.snapshot().unwrap().export(&["one", name], Vec::new()).map(drop).expect_err("it is not there").to_string();
         assert!(refusal.contains(name), "{refusal}");

@@ -36,7 +36,7 @@ fn fill(store: &Store) -> Content {
     let mut content = Content::new();
     for index in INDEXES {
         let space = store.namespace(index).unwrap();
-        space.prefer_index(index);
+        assert!(space.prefer_index(index).unwrap());
         let mut batch = Batch::default();
         for n in 0..18_u8 {
             let (key, value, expiry_ms) = (vec![b'k', n * 13], vec![n; 1 + usize::from(n)], (n % 5 == 0).then_some(FAR_MS + u64::from(n)));

@@ -60,13 +60,48 @@ fn what_is_to_be_there_is_opened_or_the_kind_of_error_tells() {
     std::fs::write(&path, bytes).unwrap();
     assert_eq!(kind(), Some(ErrorKind::Damaged));
     std::fs::write(&path, "something else").unwrap();
-    assert_eq!(kind(), Some(ErrorKind::Damaged));
+    assert_eq!(kind(), Some(ErrorKind::NotAPool));
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     assert_eq!(kind(), Some(ErrorKind::System));
     let store = Store::anonymous(Options { size_max: 2 << 20, ..options() }).unwrap();
     assert_eq!(store.namespace("space").unwrap().put(b"k", &[1; 2 << 20]).unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(store.namespace("").unwrap_err().kind(), ErrorKind::Other);
+    let space = store.namespace("space").unwrap();
+    let mut batch = Batch::default();
+    batch.expect(&space, b"k", Some(b"v"));
+    assert_eq!(store.write(batch).unwrap_err().kind(), ErrorKind::Conflict);
+    store.close().unwrap();
+    assert_eq!(space.put(b"k", b"v").unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// Two would divide leaves behind each other's back.
+#[test]
+fn a_pool_has_one_store_at_a_time() {
+    let store = Store::anonymous(options()).unwrap();
+    let (pool, space) = (store.pool().clone(), store.namespace("space").unwrap());
+    let kind = || Store::on(pool.clone(), &options()).err().map(|error| error.kind());
+    assert_eq!(kind(), Some(ErrorKind::InUse));
+    drop(store);
+    assert_eq!(kind(), Some(ErrorKind::InUse), "a handle is left");
+    drop(space);
+    assert_eq!(kind(), None);
+    assert_eq!(kind(), None);
+}
+
+#[test]
+fn an_index_that_there_is_not_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let wrong = Options { index: "evre".into(), ..options() };
+    assert!(matches!(Store::open(&path, wrong), Err(Error::UnknownIndex { .. })));
+    assert!(!path.exists());
+    let space = Store::anonymous(options()).unwrap().namespace("space").unwrap();
+    assert!(matches!(space.prefer_index("evre"), Err(Error::UnknownIndex { .. })));
+    assert_eq!(["lb", "isle", "lb"].map(|name| space.prefer_index(name).unwrap()), [true, false, true]);
+    assert!(!space.contains_key(b"k").unwrap());
+    space.put(b"k", b"v").unwrap();
+    assert!(space.contains_key(b"k").unwrap());
 }
 
 #[test]
