@@ -255,7 +255,7 @@ impl Pool<Hardware> {
     }
 
     /// Looks at a pool of which something is to be saved, as [`Pool::inspect`] does, even if its header is damaged or its file has lost its end, which reads as
-    /// zeroes then. [`Pool::flaws`] tells what is wrong.
+    /// zeroes then. [`Pool::flaws`] tells what is wrong. As long as it is looked at, nobody can open it.
     ///
     /// # Errors
     /// None of the two superblocks is sound; the pool is of a later version; the system refuses something.
@@ -349,7 +349,7 @@ impl<M: Medium> Pool<M> {
         let size_max = options.size_max.min(backing.size_max());
         let (superblock, start, found, is_holey) = match (mode, header.read(backing.path(), backing.length()?)) {
             (Mode::Open | Mode::OpenOrCreate | Mode::Inspect | Mode::Salvage, Ok(superblock)) => {
-                let found = match if mode.looks() { backing.user() } else { None } {
+                let found = match if mode.looks() { backing.user(mode) } else { None } {
                     Some(owner) => Found::InUse { owner },
                     None if superblock.clean => Found::Clean,
                     None => Found::Unclean,
@@ -829,7 +829,7 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
     let has_journal = found.features_incompatible & JOURNAL != 0;
     // The superblock that is damaged may have named the journal that is there.
     let may_have_one = flaws.iter().any(|flaw| !matches!(flaw, Error::NotAPool { .. } | Error::Truncated { .. }));
-    if !has_journal && !may_have_one || looks && backing.user().is_some() {
+    if !has_journal && !may_have_one || looks && backing.user(mode).is_some() {
         return Ok(());
     }
     if !looks {

@@ -277,6 +277,12 @@ fn whatever_byte_of_the_header_is_damaged_the_pool_can_be_looked_at() {
         file.write_all_at(&[*byte], at as u64).unwrap();
     }
     assert_eq!((mended, without), (16 + 128, 2 * 64), "magic, switch and the active superblock; the lines of two roots");
+    // Nobody changes what somebody saves.
+    let salvaged = Pool::inspect_damaged(&path).unwrap();
+    assert!(matches!(Pool::open(&path, &PoolOptions::default()), Err(Error::Locked { .. })));
+    assert!(Pool::inspect_damaged(&path).is_ok_and(|pool| pool.info().found == salvaged.info().found));
+    drop(salvaged);
+    drop(Pool::open(&path, &PoolOptions::default()).unwrap());
     // Both superblocks: there is nothing that tells a size.
     [512 + 20, 1024 + 20].iter().for_each(|at| file.write_all_at(&[0xff], *at).unwrap());
     assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Headless { .. })));

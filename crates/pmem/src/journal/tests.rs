@@ -155,6 +155,7 @@ impl World {
         let pool = Pool::inspect_damaged(&path).unwrap();
         assert!(!pool.flaws().is_empty());
         check(&pool, "salvaged");
+        drop(pool);
         std::fs::write(&path, sound).unwrap();
         // Whoever recovers may fail himself.
         let pool = Pool::open(&path, &options()).unwrap();

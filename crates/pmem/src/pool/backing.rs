@@ -237,11 +237,12 @@ impl Backing {
     }
 
     /// The process that has locked the file, where the system tells which; `None` if nobody has. Only for a pool that is looked at, whose file is not locked:
-    /// finding out takes a shared lock for a moment, and whoever opens the pool then tries again ([`lock`]).
-    pub(super) fn user(&self) -> Option<Option<u32>> {
+    /// finding out takes a shared lock for a moment, and whoever opens the pool then tries again ([`lock`]). Who salvages keeps it: nobody is to change the
+    /// pool meanwhile.
+    pub(super) fn user(&self, mode: Mode) -> Option<Option<u32>> {
         match self {
             Self::Memory(_) => None,
-            Self::File(mapping) => user_of(mapping.file()),
+            Self::File(mapping) => user_of(mapping.file(), mode == Mode::Salvage),
         }
     }
 
@@ -369,7 +370,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         mapping.continue_with_zeroes()?;
     }
     // On a disk, to read a hole takes nothing of it. Who has the pool in use fills holes, and that is to be seen.
-    if looks && mapping.is_tmpfs() && user_of(mapping.file()).is_none() {
+    if looks && mapping.is_tmpfs() && user_of(mapping.file(), false).is_none() {
         mapping.cover_holes()?;
     }
     Ok(mapping)
@@ -426,14 +427,16 @@ fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
 }
 
 /// See [`Backing::user`].
-fn user_of(file: &File) -> Option<Option<u32>> {
+fn user_of(file: &File, keeps_lock: bool) -> Option<Option<u32>> {
     match file.try_lock_shared() {
         Err(std::fs::TryLockError::WouldBlock) => Some(owner_of_lock(file)),
         // A file system without locks: then nobody has one.
         Err(std::fs::TryLockError::Error(_)) => None,
         Ok(()) => {
-            // It would go with the file in any case.
-            let _ = file.unlock();
+            if !keeps_lock {
+                // It would go with the file in any case.
+                let _ = file.unlock();
+            }
             None
         }
     }
