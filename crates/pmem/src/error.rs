@@ -111,15 +111,12 @@ pub enum Error {
         /// What has become of the header.
         what: &'static str,
     },
-    /// Another process has the pool open.
-    #[error(
-        "{path} is in use by {owner}; if that is a server, ask it (BGSAVE makes a backup), else stop that process, or look at the pool with `everleaf info`",
-        path = path.display(), owner = process(*owner)
-    )]
+    /// Another process has the pool open, or this one.
+    #[error("{path} is in use by {user}", path = path.display(), user = user(*owner))]
     Locked {
         /// The file.
         path: PathBuf,
-        /// The other process, where the system tells.
+        /// Which process, where the system tells.
         owner: Option<u32>,
     },
     /// The pool may not be written.
@@ -256,6 +253,11 @@ impl Error {
     }
 }
 
-fn process(owner: Option<u32>) -> String {
-    owner.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
+/// Who has the pool, and what to do about it.
+fn user(owner: Option<u32>) -> String {
+    if owner == Some(std::process::id()) {
+        return "this process itself; drop what is left of its store (namespaces, snapshots and transactions, too) before you open it again".into();
+    }
+    let owner = owner.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+    format!("{owner}; if that is a server, ask it (BGSAVE makes a backup), else stop that process, or look at the pool with `everleaf info`")
 }

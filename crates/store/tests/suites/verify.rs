@@ -601,7 +601,7 @@ fn a_pool_that_is_in_use_is_not_repaired() {
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     let store = Store::open(&path, options("ever-64")).unwrap();
     let refused = repair(&path, &to, Options::default(), |_| ()).unwrap_err();
-    assert!(refused.to_string().contains("is in use by process"), "{refused}");
+    assert!(refused.to_string().contains("is in use by this process"), "{refused}");
     assert!(!to.exists());
     store.close().unwrap();
     assert_eq!(repair(&path, &to, Options::default(), |_| ()).unwrap().losses.len(), 0);
