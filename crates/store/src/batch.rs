@@ -62,7 +62,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Writes that are applied together, if expectations hold. See [`Store::write`].
+/// Writes that are applied together, if their expectations hold. See [`Store::write`].
 #[must_use = "nothing of it is written before `Store::write`"]
 pub struct Batch<M: Listed = Hardware> {
     changes: Vec<Item<M>>,
@@ -125,7 +125,7 @@ impl<M: Listed> Batch<M> {
         self.put_until(namespace, key, value, None);
     }
 
-    /// Sets `key` to `value`, until `expiry_ms`; `None`: for good. See [`Namespace::put_until`].
+    /// Sets `key` to `value`, until `expiry_ms` (`None`: for ever). See [`Namespace::put_until`].
     pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) {
         self.push(namespace, key, Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms })));
     }
@@ -135,7 +135,7 @@ impl<M: Listed> Batch<M> {
         self.push(namespace, key, Goal::Be(None));
     }
 
-    /// Applies `merge` to the value of `key`: to what earlier changes of the batch make of it, or to what it is when the batch is applied.
+    /// Applies `merge` to the value of `key`: to the value that earlier changes of the batch give it, or to the value when the batch is applied.
     pub fn merge(&mut self, namespace: &Namespace<M>, key: &[u8], merge: Merge) {
         self.push(namespace, key, Goal::Become(vec![merge]));
     }
@@ -144,7 +144,7 @@ impl<M: Listed> Batch<M> {
         self.changes.push(Item { namespace: namespace.clone(), key: key.to_vec(), to });
     }
 
-    /// Makes the batch conditional: it is applied only if, at that moment, `key` holds `value` (`None`: is absent). Expectations are about the state before the
+    /// Makes the batch conditional: it is applied only if `key` holds `value` at that moment (`None`: is absent). Expectations concern the state before the
     /// batch.
     pub fn expect(&mut self, namespace: &Namespace<M>, key: &[u8], value: Option<&[u8]>) {
         self.expectations.push(Item { namespace: namespace.clone(), key: key.to_vec(), to: value.map(<[u8]>::to_vec) });
@@ -179,11 +179,11 @@ impl<M: Listed> Step<'_, M> {
 }
 
 impl<M: Listed> Store<M> {
-    /// Applies all of `batch`, or, after an error or a crash, none of it. Other threads see all of it or none in a snapshot or a transaction; who reads several
-    /// keys without sees each of them as it is when he reads it.
+    /// Applies all of `batch`, or, after an error or a crash, none of it. A snapshot or a transaction sees all of it or none; a thread that reads several keys
+    /// without one sees each key as it is when it is read.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when an expectation does not hold; [`Error::Merge`]; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
+    /// [`Error::Conflict`], when an expectation does not hold; [`Error::Merge`]; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
     ///
     /// # Panics
     /// When a namespace in the batch belongs to another store.

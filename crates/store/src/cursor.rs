@@ -4,7 +4,7 @@ use crate::Direction;
 use crate::scan::successor;
 use std::ops::Bound;
 
-/// What is left to be shown of a range of keys. It holds nothing open: it may be kept, sent away, and go on over another snapshot, or none.
+/// The rest of a range of keys, to be read in parts. It holds nothing open: it may be kept, sent elsewhere, and used over another snapshot, or none.
 ///
 /// See [`Namespace::walk`](crate::Namespace::walk), [`Snapshot::walk`](crate::Snapshot::walk) and [`Transaction::walk`](crate::Transaction::walk).
 ///
@@ -36,12 +36,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// From a bound on to the last key, or, in reverse, to the first. Forward, the bound is a lower bound; in reverse, an upper one.
+    /// A cursor from a bound to the last key, or, in reverse, to the first. Forward, the bound is a lower bound; in reverse, an upper one.
     pub fn new(from: Bound<&[u8]>, direction: Direction) -> Self {
         Self { from: from.map(<[u8]>::to_vec), to: Bound::Unbounded, direction, hidden_max: usize::MAX, is_over: false }
     }
 
-    /// All keys that begin with `prefix`.
+    /// A cursor over all keys that begin with `prefix`.
     pub fn prefix(prefix: &[u8], direction: Direction) -> Self {
         let (low, high) = (Bound::Included(prefix), successor(prefix));
         let high = high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -51,36 +51,36 @@ impl Cursor {
         }
     }
 
-    /// The same, but no further than to a bound. Forward, it is an upper bound; in reverse, a lower one.
+    /// The same, up to a bound. Forward, it is an upper bound; in reverse, a lower one.
     #[must_use]
     pub fn until(self, to: Bound<&[u8]>) -> Self {
         Self { to: to.map(<[u8]>::to_vec), ..self }
     }
 
-    /// The same, but going on where another one like it has come to.
+    /// The same, but starting at the position of another such cursor.
     #[must_use]
     pub fn at(self, position: Bound<&[u8]>) -> Self {
         Self { from: position.map(<[u8]>::to_vec), ..self }
     }
 
-    /// The same, but for who may not take long: a walk that has come by so many keys that it does not show, as they have expired, or are there for older
-    /// snapshots alone, ends as if its visitor had broken it off.
+    /// The same, for callers that may not take long: a walk ends, as if its visitor had broken it off, when it has passed `hidden_max` keys that it does not
+    /// show, because they have expired or are there for older snapshots only.
     #[must_use]
     pub fn passing(self, hidden_max: usize) -> Self {
         Self { hidden_max, ..self }
     }
 
-    /// Where it goes on.
+    /// Returns where it continues.
     pub fn position(&self) -> Bound<&[u8]> {
         self.from.as_ref().map(Vec::as_slice)
     }
 
-    /// Which way it goes.
+    /// Returns its direction.
     pub fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// Whether it has come to its end.
+    /// Returns whether it has reached its end.
     pub fn is_over(&self) -> bool {
         self.is_over
     }

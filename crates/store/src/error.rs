@@ -6,7 +6,7 @@ use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// From below: damage, no space, a failed system call.
+    /// An error of the index or the pool: damage, no space, a failed system call.
     #[error(transparent)]
     Index(#[from] everleaf_index::Error),
     /// A key longer than [`KEY_SIZE_MAX`].
@@ -21,13 +21,13 @@ pub enum Error {
         /// Its length in bytes.
         size: usize,
     },
-    /// A namespace whose name is empty, too long, or the store's own.
+    /// A namespace name that is empty, too long, or the store's own.
     #[error("{name:?} cannot name a namespace: 1 to {NAMESPACE_SIZE_MAX} bytes, the last not zero, and {STORE_ROOT:?} is taken; choose another name")]
     BadNamespace {
         /// The name.
         name: String,
     },
-    /// An index name that the registry does not have, or that cannot hold data for good.
+    /// An index name that is not in the registry, or names an index that cannot keep data for good.
     #[error("no persistent index named {name:?}; choose one of: {}", known.join(", "))]
     UnknownIndex {
         /// The name asked for.
@@ -51,7 +51,7 @@ pub enum Error {
         /// The format that this version reads and writes.
         known: u64,
     },
-    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold, or a transaction with a key that somebody else has changed meanwhile; nothing
+    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold, or a transaction with a key that another writer has changed meanwhile. Nothing
     /// was changed.
     #[error("key \"{}\" of namespace {namespace:?} has changed since it was read, or is not what was expected; read it again and retry", key.escape_ascii())]
     Conflict {
@@ -76,18 +76,18 @@ pub enum Error {
         /// The namespace.
         namespace: String,
     },
-    /// A write, or a read, in a transaction that may take no more memory; see [`Transaction::limit_size`](crate::Transaction::limit_size).
+    /// A write or a read in a transaction that may take no more memory; see [`Transaction::limit_size`](crate::Transaction::limit_size).
     #[error(
         "the transaction would keep more than {size_max} bytes of keys and small values in memory, with what it has read; commit it, and go on in another one"
     )]
     TransactionTooLarge {
-        /// How much it may take.
+        /// Its memory limit in bytes.
         size_max: usize,
     },
-    /// A write in a transaction that was begun to read.
+    /// A write in a read-only transaction.
     #[error("the transaction was begun to read only; begin one with `Isolation::Snapshot` or `Isolation::Serializable` to write")]
     ReadOnly,
-    /// A store that is to be closed while snapshots, or transactions, hold something back.
+    /// Closing a store while snapshots or transactions hold something back.
     #[error(
         "{count} snapshots or transactions are open and hold back what they may want to see; drop them before you close the store (the next open recovers it)"
     )]
@@ -95,7 +95,7 @@ pub enum Error {
         /// How many.
         count: usize,
     },
-    /// The system has no thread for [`Options::keeps_house`](crate::Options::keeps_house).
+    /// The system cannot start a thread for [`Options::keeps_house`](crate::Options::keeps_house).
     #[error("no thread to keep house: {source}; open the store without one, and call `keep_house` now and then")]
     Thread {
         /// What the system says.
@@ -111,30 +111,29 @@ pub enum Error {
     },
 }
 
-/// What an error comes down to, for who decides what to do about it. See [`Error::kind`].
+/// The category of an error, for code that decides how to react. See [`Error::kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is no pool at that path, or the beginning of one whose creation did not finish.
+    /// There is no pool at that path, or only the beginning of one whose creation did not finish.
     NoPool,
-    /// Somebody has the pool open: another process, or this one.
+    /// The pool is already open, in another process or in this one.
     InUse,
-    /// What is at that path is no pool.
+    /// The file at that path is not a pool.
     NotAPool,
-    /// What is read is not what was written: restore a backup, or [`repair`](crate::repair) the pool.
+    /// The data read differs from the data written: restore a backup, or [`repair`](crate::repair) the pool.
     Damaged,
-    /// A failure of the machine may have torn the pool: restore a backup, or see
-    /// [`Options::accept_dirty_shutdown`](crate::Options::accept_dirty_shutdown).
+    /// A machine failure may have torn the pool: restore a backup, or see [`Options::accept_dirty_shutdown`](crate::Options::accept_dirty_shutdown).
     Torn,
     /// The pool is full: see [`Error::is_no_space`].
     NoSpace,
-    /// Somebody else has changed what the write relies on: read it again and retry.
+    /// Another writer has changed something that the write relies on: read it again and retry.
     Conflict,
-    /// The store was closed, or takes no more writes: open it again.
+    /// The store was closed, or refuses further writes: open it again.
     Closed,
-    /// The system refuses something, or the device has not taken what was written.
+    /// The system refused a call, or the device did not take a write.
     System,
-    /// Anything else, of which the variants of [`Error`] tell.
+    /// Anything else: see the variants of [`Error`].
     Other,
 }
 
@@ -145,7 +144,7 @@ impl From<everleaf_pmem::Error> for Error {
 }
 
 impl Error {
-    /// What it comes down to.
+    /// Returns the category of the error.
     pub fn kind(&self) -> ErrorKind {
         use everleaf_pmem::Error as Pmem;
         match self {
@@ -167,21 +166,21 @@ impl Error {
         }
     }
 
-    /// Whether the pool was full: a smaller write, or the same one after deletes, may succeed. Nothing was changed. But of what does several writes, each on
-    /// its own, those in front of the one that failed are done: `put_many`, `act_many`, `delete_many` and `delete_range` of a
+    /// Returns whether the pool was full: a smaller write, or the same one after deletes, may succeed. Nothing was changed, with one exception. Calls that do
+    /// several writes, each on its own, have done those before the one that failed: `put_many`, `act_many`, `delete_many` and `delete_range` of a
     /// [`Namespace`](crate::Namespace), and [`Import::advance`](crate::Import::advance).
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::NoSpace { .. })))
     }
 }
 
-/// Longest name of a namespace in bytes: what the pool's root directory holds.
+/// Longest name of a namespace in bytes, the limit of the pool's root directory.
 pub const NAMESPACE_SIZE_MAX: usize = everleaf_pmem::ROOT_NAME_SIZE_MAX;
 
 /// Name of the root of the store itself.
 pub const STORE_ROOT: &str = "everleaf";
 
-/// Checks that a namespace can have that name.
+/// Checks that a namespace can have this name.
 ///
 /// # Errors
 /// [`Error::BadNamespace`].

@@ -30,10 +30,10 @@ pub struct Export<W, M: Listed = Hardware> {
 }
 
 impl<M: Listed> Snapshot<M> {
-    /// Begins to write what it shows to `out`: of the namespaces in `only`, or of all if that is empty.
+    /// Begins to write the snapshot's content to `out`: the namespaces in `only`, or all if that is empty.
     ///
     /// # Errors
-    /// What `out` says; [`StreamError::NoNamespace`].
+    /// An error of `out`; [`StreamError::NoNamespace`].
     pub fn export<W: Write>(self, only: &[&str], out: W) -> Result<Export<W, M>, StreamError> {
         let is_wanted = |name: &str| only.is_empty() || only.contains(&name);
         let spaces: Vec<_> = self.shared.spaces.read().iter().filter(|(name, _)| is_wanted(name)).map(|(_, space)| space.clone()).collect();
@@ -51,7 +51,7 @@ impl<M: Listed> Snapshot<M> {
         Ok(Export { snapshot: self, writer, namespaces: namespaces.into_iter(), current: None, entries_expected })
     }
 
-    /// Begins to write all that it shows into a new file, which takes the place of `path` when it is done, with the permissions of what was there, or of the
+    /// Begins to write the snapshot's whole content into a new file, which replaces `path` when it is done, with the permissions of the former file, or of the
     /// pool. [`restore`](crate::restore) makes a pool of it.
     ///
     /// ```
@@ -75,7 +75,7 @@ impl<M: Listed> Snapshot<M> {
     /// [`Snapshot::backup`] of the namespaces in `only`, or of all if that is empty.
     ///
     /// # Errors
-    /// What the system says; a path that leads to a pool, which somebody may be using; [`StreamError::NoNamespace`].
+    /// A system error; a path that leads to a pool, which may be in use; [`StreamError::NoNamespace`].
     pub fn backup_of(self, only: &[&str], path: &Path) -> Result<Backup<M>, StreamError> {
         let pool = self.shared.pool.path();
         let created = match is_same_file(path, pool) {
@@ -98,7 +98,8 @@ fn refuse_pool(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A backup that is being written, a block at a time, and is there when it is [finished](Backup::finish). Dropped before it is done, it leaves nothing, and what was at its path stays there.
+/// A backup that is being written, a block at a time, and exists when it is [finished](Backup::finish). Dropped before, it leaves nothing, and a file at its
+/// path stays.
 #[must_use = "there is no backup before `finish`"]
 pub struct Backup<M: Listed = Hardware> {
     export: Export<File, M>,
@@ -109,12 +110,12 @@ impl<M: Listed> Backup<M> {
     /// See [`Export::advance`].
     ///
     /// # Errors
-    /// What the file system says; a damaged pool.
+    /// An error of the file system; a damaged pool.
     pub fn advance(&mut self) -> Result<bool, StreamError> {
         self.export.advance()
     }
 
-    /// Writes what is left, has the device take it, and gives the file its name.
+    /// Writes the rest, makes it durable on the device, and gives the file its name.
     ///
     /// # Errors
     /// See [`Backup::advance`].
@@ -126,22 +127,22 @@ impl<M: Listed> Backup<M> {
         Ok(passed)
     }
 
-    /// How much has been written.
+    /// Returns how much has been written.
     pub fn passed(&self) -> Passed {
         self.export.passed()
     }
 
-    /// About how many entries there are.
+    /// Returns about how many entries there are.
     pub fn entries_expected(&self) -> u64 {
         self.export.entries_expected()
     }
 }
 
 impl<W: Write, M: Listed> Export<W, M> {
-    /// Writes the next block; whether there is more to write.
+    /// Writes the next block, and returns whether there is more to write.
     ///
     /// # Errors
-    /// What the stream is written to says; a damaged pool. Nothing can be done with the stream then.
+    /// An error of the stream's writer; a damaged pool. The stream is then useless.
     pub fn advance(&mut self) -> Result<bool, StreamError> {
         let Some((namespace, cursor)) = &mut self.current else {
             let Some(namespace) = self.namespaces.next() else { return Ok(false) };
@@ -166,7 +167,7 @@ impl<W: Write, M: Listed> Export<W, M> {
         Ok(true)
     }
 
-    /// Writes what is left, and the end of the stream.
+    /// Writes the rest, and the end of the stream.
     ///
     /// # Errors
     /// See [`Export::advance`].
@@ -175,12 +176,12 @@ impl<W: Write, M: Listed> Export<W, M> {
         self.writer.end()
     }
 
-    /// How much has been written.
+    /// Returns how much has been written.
     pub fn passed(&self) -> Passed {
         self.writer.passed
     }
 
-    /// About how many entries there are.
+    /// Returns about how many entries there are.
     pub fn entries_expected(&self) -> u64 {
         self.entries_expected
     }

@@ -25,22 +25,22 @@ pub struct Import<'s, R, M: Listed = Hardware> {
 }
 
 impl<M: Listed> Store<M> {
-    /// Begins to write what the stream `input` holds into the store. Of a key that is there already, what the stream says wins, even if that has expired
-    /// meanwhile: then the key is removed. Namespaces that are not there get the index that they had, if this version knows it, be it that they have no keys.
+    /// Begins to write the content of the stream `input` into the store. For a key that exists already, the stream wins; if its entry has expired meanwhile,
+    /// the key is removed. A missing namespace is created with the index that it had, if this version knows it, even if it has no keys.
     ///
     /// # Errors
-    /// It is no stream, or one of a later version, or damaged, or cannot be read.
+    /// Not a stream, a stream of a later version, a damaged stream, or one that cannot be read.
     pub fn import<R: Read>(&self, input: R) -> Result<Import<'_, R, M>, StreamError> {
         Ok(Import { store: self, reader: StreamReader::begin(input)?, namespace: None, has_failed: false })
     }
 }
 
 impl<R: Read, M: Listed> Import<'_, R, M> {
-    /// Reads and writes the next block; whether there is more.
+    /// Reads and writes the next block, and returns whether there is more.
     ///
     /// # Errors
-    /// A damaged stream; what cannot be read; what [`Namespace::put`] fails with. Blocks before have been written, and each entry of this one, or not. It does
-    /// not go on then: import the stream from its beginning.
+    /// A damaged stream; one that cannot be read; the errors of [`Namespace::put`]. Earlier blocks have been written, and of this one each entry or not. It
+    /// cannot continue then: import the stream from its beginning.
     pub fn advance(&mut self) -> Result<bool, StreamError> {
         if self.has_failed {
             return Err(StreamError::Io { action: "go on with an import that has failed", source: io::Error::other("begin with the stream anew") });
@@ -73,7 +73,7 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
         }
     }
 
-    /// Reads and writes all that is left.
+    /// Reads and writes the rest.
     ///
     /// # Errors
     /// See [`Import::advance`].
@@ -82,12 +82,12 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
         Ok(self.passed())
     }
 
-    /// Where the stream comes from.
+    /// Returns where the stream comes from.
     pub fn origin(&self) -> &Origin {
         self.reader.origin()
     }
 
-    /// How much has been read.
+    /// Returns how much has been read.
     pub fn passed(&self) -> Passed {
         self.reader.passed()
     }
@@ -106,10 +106,10 @@ fn write<'a, M: Listed>(namespace: &Namespace<M>, entries: &[StreamEntry<'a>], n
     found.into_iter().try_for_each(|found| found.map(drop))
 }
 
-/// Reads a stream to its end, and writes it nowhere: whether it is whole.
+/// Reads a stream to its end without writing it anywhere, to check that it is whole.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first thing wrong with the stream.
 pub fn check_stream<R: Read>(input: R, mut watch: impl FnMut(Passed, &Origin)) -> Result<Passed, StreamError> {
     let mut reader = StreamReader::begin(input)?;
     while reader.next_part()? != Part::End {
@@ -118,10 +118,10 @@ pub fn check_stream<R: Read>(input: R, mut watch: impl FnMut(Passed, &Origin)) -
     Ok(reader.passed())
 }
 
-/// Makes a pool at `path` of the stream `input`. There must be nothing of that name; it is there when all of the stream has been read, or not at all.
+/// Makes a pool at `path` from the stream `input`. The path must not exist. The pool appears there once the whole stream has been read, or not at all.
 ///
 /// # Errors
-/// A damaged stream; what cannot be read; what a pool cannot be created or filled with. There is no pool then.
+/// A damaged stream; one that cannot be read; an error in creating or filling the pool. There is no pool then.
 pub fn restore<R: Read>(path: &Path, options: Options, input: R, mut watch: impl FnMut(Passed, &Origin)) -> Result<Passed, StreamError> {
     expect_nothing_at(path)?;
     let new = NewPool::create(path, None, options)?;

@@ -2,9 +2,9 @@
 //! Everleaf: an ordered, crash-consistent key-value store in memory that outlives the process.
 //!
 //! A [`Store`] keeps [`Namespace`]s of keys and values in one pool file. Every write is durable, in the sense of the pool's persistence domain, when its call
-//! returns. By default that means `kill -9`, and on persistent memory a power failure; to survive a power failure on a disk, set [`Options::domain`] to
-//! [`Domain::Msync`]. A [`Batch`] is applied as a whole, across namespaces, for crashes and for whoever reads in a snapshot or a transaction. Any number of
-//! threads read and write; readers take no lock. A process that forks uses its stores in the parent alone.
+//! returns. By default it survives `kill -9`, and on persistent memory also a power failure. To survive a power failure on a disk, set [`Options::domain`] to
+//! [`Domain::Msync`]. A [`Batch`] is atomic, across namespaces, for crashes and for readers in a snapshot or a transaction. Any number of threads read and
+//! write; readers take no lock. After a fork, only the parent process may use its stores.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! A [`Snapshot`] shows the store as of a moment, unchanged by later writes, until it is dropped. A [`Transaction`] reads from one, sees what it writes itself,
-//! and commits all of it, or nothing if there is a conflict:
+//! A [`Snapshot`] shows the store as of a moment, unchanged by later writes, until it is dropped. A [`Transaction`] reads from a snapshot, sees its own writes,
+//! and commits all of them, or none if there is a conflict:
 //!
 //! ```
 //! # fn main() -> Result<(), everleaf::Error> {
@@ -48,7 +48,7 @@
 //! # }
 //! ```
 //!
-//! What is below is there for who builds a store on a [`pool`](pmem::Pool) or a [medium](pmem::Medium) of his own: [`pmem`] and [`index`].
+//! [`pmem`] and [`index`] are the layers below, for programs that build a store on a [`pool`](pmem::Pool) or a [medium](pmem::Medium) of their own.
 //!
 //! In the source, read next: `store.rs` (opening and closing), `namespace.rs` (one key), `version.rs` (which version a reader sees), `snapshot.rs` and
 //! `garbage.rs`, `batch.rs` (several keys at once: the protocol), `transaction.rs`, `merge.rs`, `load.rs`, `recovery.rs`.
@@ -115,7 +115,7 @@ pub use transaction::{Isolation, Savepoint, Transaction};
 pub use verify::{Damage, NamespaceReport, Report};
 pub use wall::{HeldTime, Times};
 
-/// The example of the README, which is to stay true.
+/// The example of the README, which must stay true.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -30,34 +30,34 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// What [`Namespace::modify`] is to do with a key.
+/// The action of [`Namespace::modify`] on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Leave it as it is.
     Keep,
-    /// Set it; if it expires, it goes on to do so.
+    /// Set it, and keep its expiry time, if any.
     Put(Vec<u8>),
-    /// Set it, and when it expires, in milliseconds since 1970, if it does.
+    /// Set it, and its expiry time in milliseconds since 1970, or `None` for no expiry.
     PutUntil(Vec<u8>, Option<u64>),
-    /// Set only when it expires, likewise, if it is there. A full pool is no obstacle to that, unless the old value stays for a snapshot or is larger than the
-    /// room that is kept for removals.
+    /// Set only its expiry time, likewise, if the key is present. This works in a full pool, unless the old value stays for a snapshot or is larger than the
+    /// room kept for removals.
     Expire(Option<u64>),
     /// Remove it.
     Delete,
 }
 
-/// A value that was found, for as long as the call that found it goes on. See [`Namespace::visit_many`].
+/// A value that was found; it lives only as long as the call that found it. See [`Namespace::visit_many`].
 pub struct Found<'a> {
     pub(crate) record: Record<'a>,
     pub(crate) key: &'a [u8],
 }
 
-/// What a key holds.
+/// The content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its value.
     pub value: Vec<u8>,
-    /// When it expires, in milliseconds since 1970, if it does.
+    /// Its expiry time in milliseconds since 1970, if any.
     pub expiry_ms: Option<u64>,
 }
 
@@ -104,24 +104,24 @@ impl<'a> Found<'a> {
         self.check().map(|()| self.size())
     }
 
-    /// The value, and when it expires.
+    /// The value and its expiry time.
     pub(crate) fn entry(&self) -> Result<Entry, Error> {
         let mut value = Vec::new();
         self.copy_to(&mut value)?;
         Ok(Entry { value, expiry_ms: self.expiry_ms() })
     }
 
-    /// Length of the value in bytes.
+    /// Returns the length of the value in bytes.
     pub fn size(&self) -> usize {
         self.record.value_size()
     }
 
-    /// When it expires, in milliseconds since 1970, if it does.
+    /// Its expiry time in milliseconds since 1970, if any.
     pub fn expiry_ms(&self) -> Option<u64> {
         self.record.expiry_ms()
     }
 
-    /// Appends the value to `out`; its length.
+    /// Appends the value to `out`, and returns its length.
     ///
     /// # Errors
     /// A damaged record; `out` is then as before.
@@ -152,13 +152,13 @@ impl<M: Medium> fmt::Debug for Namespace<M> {
 pub(crate) const GROUP_OF_DEVICE_BYTES: usize = 256 << 10;
 
 impl<M: Listed> Namespace<M> {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.space.name
     }
 
-    /// Chooses the index that the namespace gets with its first write; whether it gets it, or has it: one that was chosen or created before stays. A choice is
-    /// forgotten with the store if nothing was written.
+    /// Chooses the index that the namespace gets with its first write. Returns whether the namespace gets or has that index: one that was chosen or created
+    /// before stays. If nothing is written, the choice is forgotten with the store.
     ///
     /// # Errors
     /// [`Error::UnknownIndex`].
@@ -171,7 +171,7 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(&[], |_| Ok((self.with_index(|_| self.shared.writable())?, Way::Plain))))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// A damaged pool: never wrong data.
@@ -180,7 +180,7 @@ impl<M: Listed> Namespace<M> {
         Ok(self.get_into(key, &mut value)?.map(|_| value))
     }
 
-    /// Appends the value of `key` to `out`; its length, if the key is present.
+    /// Appends the value of `key` to `out`, and returns its length, if the key is present.
     ///
     /// # Errors
     /// See [`Namespace::get`]; `out` is then as before.
@@ -188,7 +188,7 @@ impl<M: Listed> Namespace<M> {
         self.view().find(key, |found| found.copy_to(out))
     }
 
-    /// The value of `key`, and when it expires.
+    /// Returns the value of `key` and its expiry time.
     ///
     /// # Errors
     /// See [`Namespace::get`].
@@ -196,7 +196,7 @@ impl<M: Listed> Namespace<M> {
         self.view().find(key, |found| found.entry())
     }
 
-    /// When `key` expires, in milliseconds since 1970, if it does; if it is present.
+    /// Returns the expiry time of `key` in milliseconds since 1970, if it has one. The outer `None` means that the key is absent.
     ///
     /// # Errors
     /// See [`Namespace::get`].
@@ -211,8 +211,8 @@ impl<M: Listed> Namespace<M> {
         })
     }
 
-    /// The values of several keys, in their order: faster than one by one. Each is what a get of its key would return meanwhile: of what a batch writes, some
-    /// may be there and some not. A [`Snapshot`](crate::Snapshot) shows all or nothing of it.
+    /// Returns the values of several keys, in their order: faster than one by one. Each is what a get of its key would return meanwhile: of a batch, some
+    /// writes may be there and some not. A [`Snapshot`](crate::Snapshot) shows all or none of them.
     ///
     /// # Errors
     /// See [`Namespace::get`].
@@ -220,8 +220,8 @@ impl<M: Listed> Namespace<M> {
         self.view().get_many(keys)
     }
 
-    /// Calls `visit` for each of `keys`, in their order, with what was found of it. Looks the keys up in groups, so that they wait for memory together. As
-    /// long as `visit` takes, nothing that is replaced or removed is given back, in all of the store: it should neither wait nor write.
+    /// Calls `visit` for each of `keys`, in their order, with the value found for it, if any. Looks the keys up in groups, so that they wait for memory
+    /// together. While `visit` runs, the whole store reclaims no replaced or removed data: `visit` should neither wait nor write.
     ///
     /// # Errors
     /// Those of `visit`, which end the call; a damaged pool.
@@ -229,7 +229,7 @@ impl<M: Listed> Namespace<M> {
         self.view().visit_many(keys, visit)
     }
 
-    /// Whether `key` is present. Its value is not looked at.
+    /// Returns whether `key` is present. Its value is not read.
     ///
     /// # Errors
     /// See [`Namespace::get`].
@@ -237,7 +237,7 @@ impl<M: Listed> Namespace<M> {
         Ok(self.value_size(key)?.is_some())
     }
 
-    /// Length of the value of `key` in bytes, if the key is present, without copying it.
+    /// Returns the length of the value of `key` in bytes, if the key is present, without copying it.
     ///
     /// # Errors
     /// See [`Namespace::get`].
@@ -245,26 +245,24 @@ impl<M: Listed> Namespace<M> {
         self.view().find(key, |found| found.checked_size())
     }
 
-    /// Number of keys: exact when no write is under way. Those that have expired count until they are removed, by [`Store::sweep`](crate::Store::sweep) or a
-    /// write.
+    /// Returns the number of keys: exact when no write is under way. Expired keys count until [`Store::sweep`](crate::Store::sweep) or a write removes them.
     pub fn count(&self) -> u64 {
         self.space.count()
     }
 
-    /// Sets `key` to `value`, for good: if the key was to expire, it does not any more.
+    /// Sets `key` to `value`, without an expiry time: a former one is removed.
     ///
     /// # Errors
-    /// A key or value too long; a full pool, in which case nothing has changed, but that the namespace may be there, without keys; a damaged pool;
-    /// [`Error::Halted`].
+    /// A key or value too long; a full pool (nothing has changed then, except that the namespace may exist, without keys); a damaged pool; [`Error::Halted`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_sizes(key, value)?;
         let content = Content::lasting(value);
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
     }
 
-    /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970. From then on the key is absent, except in snapshots that were taken before. It
-    /// takes room until it is written, or swept: by [`Store::sweep`](crate::Store::sweep); by [`Store::keep_house`](crate::Store::keep_house), which
-    /// a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) says so; or, among some thousand keys, for a write that a full pool
+    /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970. From then on the key is absent, except in snapshots taken before. It takes room
+    /// until it is written again or swept. A sweep is done by [`Store::sweep`](crate::Store::sweep); by [`Store::keep_house`](crate::Store::keep_house), which
+    /// a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) is set; or, of some thousand keys, by a write that a full pool
     /// would refuse.
     ///
     /// # Errors
@@ -275,7 +273,7 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
     }
 
-    /// Sets `key` if it is absent; whether it was.
+    /// Sets `key` if it is absent, and returns whether it was.
     ///
     /// # Errors
     /// See [`Namespace::put`].
@@ -288,17 +286,18 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, set))
     }
 
-    /// Removes `key`; whether it was present.
+    /// Removes `key`, and returns whether it was present.
     ///
     /// # Errors
-    /// A damaged pool; [`Error::Halted`]. A full pool is no obstacle, unless a snapshot is open, or was lately: then a delete leaves a tombstone, a few dozen
-    /// bytes, until no snapshot wants what is behind it. For these, and for indexes that need room to remove something, there is half of the pool's reserve:
-    /// of a sixteenth of what it may grow to, or of 4 MiB. When that is used up, a delete is refused like other writes.
+    /// A damaged pool; [`Error::Halted`]. A full pool does not prevent deletes, unless a snapshot is open, or was lately. Then a delete leaves a tombstone of a
+    /// few dozen bytes until no snapshot needs the version behind it. For tombstones, and for indexes that need room to remove a key, deletes may use half of
+    /// the pool's reserve. The reserve is a sixteenth of `size_max`, at most 4 MiB; a pool under 2 MiB has none. When that half is used up, deletes are refused
+    /// like other writes.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.delete_locked(stripe, key)))
     }
 
-    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: absent); whether it was. A key that expires goes on to do so, as with
+    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: absent), and returns whether it was. An expiry time stays, as with
     /// [`Change::Put`].
     ///
     /// # Errors
@@ -312,8 +311,8 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, swap))
     }
 
-    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store, be it to drop a
-    /// snapshot: it would wait for itself, for ever. It is called again, as often as a full pool has to make room for what it said.
+    /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store, not even by
+    /// dropping a snapshot: it would deadlock with itself. It is called again whenever a full pool has to make room for its answer.
     ///
     /// # Errors
     /// See [`Namespace::put`].
@@ -321,7 +320,7 @@ impl<M: Listed> Namespace<M> {
         self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))
     }
 
-    /// [`Namespace::modify`] by somebody who wants to know when the key expires.
+    /// [`Namespace::modify`] for callers that need the expiry time.
     ///
     /// # Errors
     /// See [`Namespace::put`].
@@ -349,7 +348,7 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, &mut change))
     }
 
-    /// Applies `merge` to the value of `key`, atomically; the new value, or `None` if the key is absent then.
+    /// Applies `merge` to the value of `key`, atomically. Returns the new value, or `None` if the key is absent then.
     ///
     /// ```
     /// # use everleaf::{Merge, Options, Store};
@@ -363,7 +362,7 @@ impl<M: Listed> Namespace<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Merge`] when the value is not what can be merged so; see [`Namespace::put`].
+    /// [`Error::Merge`], when the value cannot be merged in this way; see [`Namespace::put`].
     pub fn merge(&self, key: &[u8], merge: &Merge) -> Result<Option<Vec<u8>>, Error> {
         check_sizes(key, &[])?;
         let act = |stripe: &Locked<'_>| {
@@ -386,7 +385,7 @@ impl<M: Listed> Namespace<M> {
         Ok(merged)
     }
 
-    /// Removes every key, durably and at once, by unlinking the index from the pool; its blocks are given back in steps after that. A full pool is no obstacle.
+    /// Removes every key, durably and at once, by unlinking the index from the pool; its blocks are reclaimed in steps after that. This works in a full pool.
     ///
     /// # Errors
     /// A damaged pool; [`Error::Halted`].

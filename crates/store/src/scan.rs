@@ -14,9 +14,9 @@ use std::ops::{Bound, ControlFlow};
 impl<M: Listed> Namespace<M> {
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
     ///
-    /// This is no snapshot: each entry is what a get of its key would return when the scan comes by. A scan of a [`Snapshot`](crate::Snapshot) is. As long as
-    /// `visit` takes, nothing that is replaced or removed is given back, in all of the store: it should neither wait nor write. Who wants to do either visits
-    /// some entries at a time, by [`Namespace::walk`].
+    /// This is not a snapshot: each entry is what a get of its key would return when the scan comes by. A scan of a [`Snapshot`](crate::Snapshot) is. While
+    /// `visit` runs, the whole store reclaims no replaced or removed data, so `visit` should neither wait nor write. To do either, visit some entries at a time
+    /// with [`Namespace::walk`].
     ///
     /// # Errors
     /// A damaged pool.
@@ -40,15 +40,15 @@ impl<M: Listed> Namespace<M> {
         self.walk(&mut Cursor::prefix(prefix, direction), visit)
     }
 
-    /// Visits the keys and values that are left of a range, until `visit` breaks; `cursor` goes on behind the last one that was visited.
+    /// Visits the remaining keys and values of a range, until `visit` breaks. `cursor` then continues after the last one visited.
     ///
     /// # Errors
-    /// A damaged pool. The cursor may then go on before what was visited last; behind what is damaged, if its key is not.
+    /// A damaged pool. The cursor may then continue before the last key visited, or behind the damage, if its key is not damaged.
     pub fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         self.view().walk_values(cursor, visit)
     }
 
-    /// [`Namespace::walk`], with when each entry expires, in milliseconds since 1970, if it does.
+    /// [`Namespace::walk`], with the expiry time of each entry in milliseconds since 1970, if any.
     ///
     /// # Errors
     /// See [`Namespace::walk`].
@@ -64,8 +64,8 @@ impl<M: Listed> Namespace<M> {
         self.view().walk_keys(cursor, visit)
     }
 
-    /// Removes all keys between a lower and an upper bound, each by itself (a crash or an error may leave any), without reading values; how many there were.
-    /// To remove them at once, use [`Transaction::delete_range`](crate::Transaction::delete_range).
+    /// Removes all keys between a lower and an upper bound, without reading values, and returns their number. Each is removed by itself: a crash or an error
+    /// may leave any. To remove them at once, use [`Transaction::delete_range`](crate::Transaction::delete_range).
     ///
     /// # Errors
     /// See [`Namespace::delete`].

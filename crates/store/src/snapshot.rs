@@ -289,7 +289,7 @@ fn first_place() -> usize {
     })
 }
 
-/// The store as of a moment. What it shows does not change, whatever is written; what it may want to show stays in the pool until it is dropped.
+/// The store as of a moment. Later writes do not change it; every version it may show stays in the pool until it is dropped.
 pub struct Snapshot<M: Listed = Hardware> {
     pub(crate) shared: Arc<Shared<M>>,
     held: Option<Held>,
@@ -303,10 +303,10 @@ impl<M: Listed> fmt::Debug for Snapshot<M> {
 }
 
 impl<M: Listed> Store<M> {
-    /// The store as of now: with everything that was completed before, and nothing that begins later.
+    /// Returns a snapshot of the store as of now: with everything that was completed before, and nothing that begins later.
     ///
     /// # Errors
-    /// A store that was closed, or whose memory failed: it can give no timestamp.
+    /// A store that was closed, or whose memory failed: it cannot give a timestamp.
     pub fn snapshot(&self) -> Result<Snapshot<M>, Error> {
         self.shared.pool.writable()?;
         Ok(Snapshot::begin(&self.shared))
@@ -332,17 +332,17 @@ impl<M: Listed> Snapshot<M> {
         Self { shared: shared.clone(), held: Some(held), moment }
     }
 
-    /// The timestamp: what was committed before it is seen.
+    /// Returns the timestamp: everything committed before it is visible.
     pub fn timestamp(&self) -> u64 {
         self.moment.at
     }
 
-    /// The time, in milliseconds since 1970: what expires later is seen. Where nothing does, that is now.
+    /// Returns the time by which expiry is judged, in milliseconds since 1970: keys that expire later are visible. Where nothing expires, it is now.
     pub fn time_ms(&self) -> u64 {
         if self.moment.time_ms == 0 { self.shared.wall.now_ms() } else { self.moment.time_ms }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// A damaged pool: never wrong data.
@@ -354,7 +354,7 @@ impl<M: Listed> Snapshot<M> {
         Ok(self.get_into(namespace, key, &mut value)?.map(|_| value))
     }
 
-    /// Appends the value of `key` to `out`; its length, if the key is present.
+    /// Appends the value of `key` to `out`, and returns its length, if the key is present.
     ///
     /// # Errors
     /// See [`Snapshot::get`]; `out` is then as before.
@@ -365,7 +365,7 @@ impl<M: Listed> Snapshot<M> {
         self.view(namespace).find(key, |found| found.copy_to(out))
     }
 
-    /// Length of the value of `key` in bytes, if the key is present, without copying it.
+    /// Returns the length of the value of `key` in bytes, if the key is present, without copying it.
     ///
     /// # Errors
     /// See [`Snapshot::get`].
@@ -376,7 +376,7 @@ impl<M: Listed> Snapshot<M> {
         self.view(namespace).find(key, |found| found.checked_size())
     }
 
-    /// The value of `key`, and when it expires.
+    /// Returns the value of `key` and its expiry time.
     ///
     /// # Errors
     /// See [`Snapshot::get`].
@@ -392,7 +392,7 @@ impl<M: Listed> Snapshot<M> {
         self.moment
     }
 
-    /// The values of several keys, in their order: faster than one by one.
+    /// Returns the values of several keys, in their order: faster than one by one.
     ///
     /// # Errors
     /// See [`Snapshot::get`].
@@ -403,7 +403,7 @@ impl<M: Listed> Snapshot<M> {
         self.view(namespace).get_many(keys)
     }
 
-    /// Calls `visit` for each of `keys`, in their order, with what was found of it, as [`Namespace::visit_many`] does.
+    /// Calls `visit` for each of `keys`, in their order, with the value found for it, if any, as [`Namespace::visit_many`] does.
     ///
     /// # Errors
     /// Those of `visit`, which end the call; a damaged pool.
@@ -484,10 +484,10 @@ impl<M: Listed> Snapshot<M> {
         self.walk(namespace, &mut Cursor::prefix(prefix, direction), visit)
     }
 
-    /// Visits the keys and values that are left of a range, until `visit` breaks; `cursor` goes on behind the last one that was visited.
+    /// Visits the remaining keys and values of a range, until `visit` breaks. `cursor` then continues after the last one visited.
     ///
     /// # Errors
-    /// A damaged pool. The cursor may then go on before what was visited last.
+    /// A damaged pool. The cursor may then continue before the last key visited.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -495,7 +495,7 @@ impl<M: Listed> Snapshot<M> {
         self.view(namespace).walk_values(cursor, visit)
     }
 
-    /// [`Snapshot::walk`], with when each entry expires, in milliseconds since 1970, if it does.
+    /// [`Snapshot::walk`], with the expiry time of each entry in milliseconds since 1970, if any.
     ///
     /// # Errors
     /// See [`Snapshot::walk`].

@@ -32,29 +32,29 @@ use std::sync::{Arc, LazyLock, OnceLock};
 pub struct Options {
     /// Name of the index for new namespaces. Default "ever". Existing namespaces keep theirs.
     pub index: String,
-    /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others. The pool does not keep it: give it whenever
-    /// the pool is opened. See [`PoolOptions::size_max`].
+    /// Size in bytes to which the pool may grow. Default 1 TiB; set it where the pool must leave room for others. The pool does not remember it: give it every
+    /// time. See [`PoolOptions::size_max`].
     pub size_max: usize,
-    /// The persistence domain. Default `None`: it is found out, and a pool that was opened in [`Domain::Msync`] last is opened in it again. Set that one for a
-    /// pool on a disk whose writes must survive a power failure: it is never chosen unasked. Set another to leave it, and for measuring.
+    /// The persistence domain. Default `None`: it is detected, and a pool last opened in [`Domain::Msync`] is opened in it again. Set [`Domain::Msync`] for a
+    /// pool on a disk whose writes must survive a power failure: it is never chosen automatically. Set another domain to leave it, or to measure.
     pub domain: Option<Domain>,
-    /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
+    /// Opens a pool even if a machine failure may have torn it. Default false; set true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
-    /// Size in bytes that the pool is to have at least, with memory behind all of it: see [`PoolOptions::prefault`]. Default 0.
+    /// Minimum size of the pool in bytes, with memory behind all of it: see [`PoolOptions::prefault`]. Default 0.
     pub prefault: usize,
     /// Number of threads that rebuild the store after a crash. Default: one per processor.
     pub recovery_threads: usize,
-    /// Whether a thread of the store removes keys that have expired, and gives back what snapshots and clears have left, ten times a second until the store is
-    /// closed or dropped. Default false: writes give back a little each, and nobody removes what has expired but whoever calls [`Store::keep_house`], or has no
-    /// room for a write. Set it in programs that write seldom, or have keys that expire, and do not call that themselves, as the server does.
+    /// Whether a thread of the store removes expired keys, and reclaims space left by snapshots and clears, ten times a second until the store is closed or
+    /// dropped. Default false: each write reclaims a little, and expired keys go only when [`Store::keep_house`] is called, or when a write has no room. Set it
+    /// in programs that write seldom, or have keys that expire, and do not call that themselves, as the server does.
     pub keeps_house: bool,
-    /// The clocks by which keys expire. Default: those of the system; others only for tests. Two looks at them that follow each other must agree now and then:
-    /// a snapshot waits for that.
+    /// The clocks by which keys expire. Default: those of the system; others only for tests. Two consecutive readings must agree now and then: a snapshot waits
+    /// for that.
     pub times: fn() -> Times,
 }
 
 impl Options {
-    /// Those of them that are the pool's.
+    /// The pool's part of these options.
     pub fn pool(&self) -> PoolOptions {
         let Self { size_max, domain, accept_dirty_shutdown, prefault, .. } = *self;
         PoolOptions { size_max, domain, accept_dirty_shutdown, prefault, ..PoolOptions::default() }
@@ -103,7 +103,7 @@ impl<M: Medium> fmt::Debug for Store<M> {
     }
 }
 
-/// A store that [`Store::close`] has not closed, and why.
+/// A store that [`Store::close`] could not close, and the reason.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Unclosed<M: Medium = Hardware> {
@@ -263,7 +263,7 @@ pub(crate) struct Index {
 }
 
 impl Store<Hardware> {
-    /// Opens the store in the pool file at `path`, creating it if there is none, and recovering it if it was not closed.
+    /// Opens the store in the pool file at `path`. Creates the file if there is none, and recovers the store if it was not closed.
     ///
     /// # Errors
     /// See [`Error::kind`] and [`Store::on`].
@@ -273,10 +273,10 @@ impl Store<Hardware> {
         Self::in_file(Pool::open_or_create(path, &options.pool())?, &options)
     }
 
-    /// Opens the store in the pool file at `path`, which must be there, recovering it if it was not closed.
+    /// Opens the store in the existing pool file at `path`, and recovers it if it was not closed.
     ///
     /// # Errors
-    /// See [`Error::kind`] and [`Store::on`]; of [`ErrorKind::NoPool`](crate::ErrorKind::NoPool) if there is none.
+    /// See [`Error::kind`] and [`Store::on`]; kind [`ErrorKind::NoPool`](crate::ErrorKind::NoPool) if there is none.
     pub fn open_existing(path: &Path, options: Options) -> Result<Self, Error> {
         Self::in_file(Pool::open(path, &options.pool())?, &options)
     }
@@ -291,9 +291,9 @@ impl Store<Hardware> {
         })
     }
 
-    /// A store in anonymous memory of at most [`Options::size_max`] bytes, gone with the process, whatever its [`Options::domain`]: for tests and for
-    /// measuring. Address space for all of it is taken at once, so set that to what the store may need where the system does not let processes ask for more
-    /// memory than it has.
+    /// Creates a store in anonymous memory of at most [`Options::size_max`] bytes, for tests and measuring. It ends with the process, whatever its
+    /// [`Options::domain`]. Address space for all of it is taken at once: where the system does not let processes ask for more memory than it has, set the size
+    /// to what the store may need.
     ///
     /// # Errors
     /// An unknown index; no memory.
@@ -305,12 +305,12 @@ impl Store<Hardware> {
 impl<M: Listed> Store<M> {
     /// Opens the store in `pool`, creating or recovering it.
     ///
-    /// A pool that stays open after the store was dropped keeps the blocks of whatever that had still to give back ([`Store::held_back`]): nobody else knows
-    /// them until the pool is opened again. [`Store::collect`] gives them back before.
+    /// A pool that stays open after its store was dropped keeps the blocks that the store had still to reclaim ([`Store::held_back`]) until the pool is opened
+    /// again. [`Store::collect`] before the drop reclaims them.
     ///
     /// # Errors
-    /// A damaged pool, an index or a format that this version does not know, no space; of [`ErrorKind::InUse`](crate::ErrorKind::InUse) if there is a store on
-    /// it, or if a handle of one is left.
+    /// A damaged pool, an index or a format that this version does not know, no space; kind [`ErrorKind::InUse`](crate::ErrorKind::InUse) if the pool has a
+    /// store, or a handle of one is left.
     pub fn on(pool: Arc<Pool<M>>, options: &Options) -> Result<Self, Error> {
         find_entry::<M>(&options.index)?;
         let claim = pool.claim()?;
@@ -358,15 +358,15 @@ impl<M: Listed> Store<M> {
         &self.shared.pool
     }
 
-    /// The time by which keys expire, in milliseconds since 1970. It goes back only with a clock that was set back by more than ten seconds, and may be ahead
-    /// of one that was set back by less.
+    /// The time by which keys expire, in milliseconds since 1970. It goes back only if the clock was set back by more than ten seconds, and may be ahead of a
+    /// clock that was set back by less.
     pub fn time_ms(&self) -> u64 {
         self.shared.wall.now_ms()
     }
 
-    /// The namespace `name`, of at most [`NAMESPACE_SIZE_MAX`](crate::NAMESPACE_SIZE_MAX) bytes. In the pool it exists from the first write to it until it is
-    /// cleared, and takes 64 KiB there at least: namespaces are for kinds of data, not for each user. The handle is cheap to clone and to keep. Each name that
-    /// was ever asked for stays known, which takes some two hundred bytes of DRAM, until the store is dropped.
+    /// Returns the namespace `name`, of at most [`NAMESPACE_SIZE_MAX`](crate::NAMESPACE_SIZE_MAX) bytes. In the pool it exists from its first write until it is
+    /// cleared, and takes at least 64 KiB: use namespaces for kinds of data, not for each user. The handle is cheap to clone and to keep. The store remembers
+    /// every requested name until it is dropped, at some two hundred bytes of DRAM each.
     ///
     /// # Errors
     /// [`Error::BadNamespace`].
@@ -383,8 +383,8 @@ impl<M: Listed> Store<M> {
         spaces.iter().filter(|(_, space)| space.index.load().is_some()).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Removes a namespace and all its keys, durably and at once; whether it existed. Handles to it stay good: writing to one creates the namespace again. The
-    /// space is given back in steps; see [`Store::collect`].
+    /// Removes a namespace and all its keys, durably and at once. Returns whether it existed. Handles to it stay valid: writing to one creates the namespace
+    /// again. The space is reclaimed in steps; see [`Store::collect`].
     ///
     /// # Errors
     /// See [`Namespace::clear`].
@@ -393,15 +393,16 @@ impl<M: Listed> Store<M> {
         space.map_or(Ok(false), |space| self.shared.remove(&space, |_| Ok(())))
     }
 
-    /// Shuts down cleanly; what is not closed is recovered at the next open. Handles that are left (namespaces, snapshots, transactions) can still read; writes
-    /// through them fail. As long as there are any, nobody can open the pool.
+    /// Shuts down cleanly. Remaining handles (namespaces, snapshots, transactions) can still read; writes through them fail. Nobody can open the pool while
+    /// there are any.
     ///
-    /// A store that is dropped without has lost nothing, and the next open takes longer. Neither has one whose process was killed, but while that is not opened
-    /// again, the machine must not be restarted, where the domain is [`Domain::PageCache`]: of a pool on a disk nobody knows then what the disk has.
+    /// A store that is dropped without being closed loses nothing, but the next open recovers it and takes longer. The same holds if its process was killed,
+    /// with one exception in [`Domain::PageCache`]: the machine must not be restarted before the pool is opened again, because nobody knows then what a disk
+    /// has of it.
     ///
-    /// Every index leaves behind where its leaves are (`docs/decisions/0007-closed-trees.md`), so that the next open reads neither leaves nor records: it takes
-    /// time by the number of leaves, and finds damage in them when they are read. *Crash before the pool is closed:* it is recovered, and what was left behind
-    /// is not believed.
+    /// Every index records where its leaves are (`docs/decisions/0007-closed-trees.md`), so the next open reads neither leaves nor records: its time depends on
+    /// the number of leaves, and damage in them is found when they are read. *Crash before the pool is closed:* the pool is recovered, and these records are
+    /// not used.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -418,8 +419,8 @@ impl<M: Listed> Store<M> {
     /// ```
     ///
     /// # Errors
-    /// The system's, when the pool file cannot be completed; damage; [`Error::Halted`]; [`Error::SnapshotsOpen`], when one holds something back: then the store
-    /// that is handed back is open as before, and may be closed when they are dropped. If it is dropped without, the next open recovers the pool.
+    /// A system error, when the pool file cannot be completed; damage; [`Error::Halted`]; [`Error::SnapshotsOpen`], if open snapshots hold something back. The
+    /// store inside the error is then open as before, and can be closed when they are dropped. If it is dropped instead, the next open recovers the pool.
     pub fn close(self) -> Result<(), Unclosed<M>> {
         self.shut_down().map_err(|error| Unclosed { store: self, error })
     }

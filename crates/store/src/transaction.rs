@@ -64,13 +64,14 @@ const STANDSTILL: Duration = Duration::from_secs(10);
 /// What a transaction may do, and what others may do meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// It reads, as of one moment.
+    /// Only reads, as of one moment.
     ReadOnly,
-    /// It reads as of one moment, and its writes fail if somebody else has written one of the keys since; merges do not, unless it has read what is merged
-    /// behind the merge: what it read before is not remembered. Of two that read what the other writes, both may succeed (write skew).
+    /// Reads as of one moment. The commit fails if another writer has written one of its written keys since. Merges do not conflict, unless the transaction
+    /// reads the merged key after the merge; reads before it are not remembered. Write skew is possible: of two transactions that read what the other writes,
+    /// both may succeed.
     Snapshot,
-    /// The same, and they fail, too, if somebody else has written a key that it has read, or one in a range that it has scanned. If it has scanned any, and
-    /// written something, its commit goes over the ranges once more, while all other writers of the store wait.
+    /// The same, and the commit also fails if another writer has written a key that it has read, or one in a range that it has scanned. If it has scanned any,
+    /// and written something, its commit scans the ranges once more, while all other writers of the store wait.
     Serializable,
 }
 
@@ -87,7 +88,7 @@ enum Shown<'a, 'w> {
 
 type Show<'a> = dyn FnMut(Shown<'_, '_>) -> Result<ControlFlow<()>, Error> + 'a;
 
-/// A place in a transaction to go back to.
+/// A point in a transaction to roll back to.
 #[derive(Debug)]
 pub struct Savepoint {
     /// The timestamp of the transaction, which no other has.
@@ -100,7 +101,7 @@ pub struct Savepoint {
     is_first: bool,
 }
 
-/// A transaction. Dropping it is aborting it.
+/// A transaction. Dropping it aborts it.
 #[must_use = "a transaction that is dropped writes nothing"]
 pub struct Transaction<M: Listed = Hardware> {
     isolation: Isolation,
@@ -179,13 +180,13 @@ impl<M: Listed> Store<M> {
         })
     }
 
-    /// Runs `act` in a transaction and commits it; again from the beginning, as often as somebody else is faster. Each such turn means that another write went
-    /// through, or that something has expired which `act` had read. After some turns of the second kind the store's time stands still, for ten seconds of each
-    /// turn at most (see [`Store::hold_time`]), so that only an `act` that takes longer can be kept from ever being done by what expires. An `act` must not
-    /// write past its transaction what that writes, or has read: it would be in its own way each time, for ever.
+    /// Runs `act` in a transaction and commits it. On a conflict it starts again from the beginning, as often as needed. Each such turn means that another
+    /// write went through, or that something that `act` had read has expired. After some turns of the second kind the store's time stands still, for ten
+    /// seconds of each turn at most (see [`Store::hold_time`]), so expiry can keep only an `act` that takes longer from ever finishing. Outside its
+    /// transaction, `act` must not write keys that the transaction writes or has read: it would conflict with itself each time, for ever.
     ///
     /// # Errors
-    /// Those of `act`, with which the transaction is aborted; those of [`Transaction::commit`] but [`Error::Conflict`].
+    /// Those of `act`, which abort the transaction; those of [`Transaction::commit`] except [`Error::Conflict`].
     pub fn transact<T, E: From<Error>>(&self, isolation: Isolation, mut act: impl FnMut(&mut Transaction<M>) -> Result<T, E>) -> Result<T, E> {
         let mut late = 0;
         loop {
@@ -205,13 +206,12 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Transaction<M> {
-    /// The snapshot that it reads from, without what it has written itself. What is read by way of it is not looked at again when the transaction commits, in
-    /// no mode.
+    /// Returns the snapshot that the transaction reads from, without its own writes. In no mode does the commit check reads through this snapshot.
     pub fn snapshot(&self) -> &Snapshot<M> {
         &self.snapshot
     }
 
-    /// The value of `key`, as the transaction has set it, or as of its beginning.
+    /// Returns the value of `key`, as the transaction has set it, or as of its beginning.
     ///
     /// # Errors
     /// A damaged pool; [`Error::TransactionTooLarge`], if the transaction must remember that it has read the key.
@@ -238,7 +238,7 @@ impl<M: Listed> Transaction<M> {
         if self.writes.is_empty() { None } else { self.writes.get(&place(namespace, key)) }
     }
 
-    /// The value of `key`, and when it expires.
+    /// Returns the value of `key` and its expiry time.
     ///
     /// # Errors
     /// See [`Transaction::get`].
@@ -260,7 +260,7 @@ impl<M: Listed> Transaction<M> {
         }
     }
 
-    /// Length of the value of `key` in bytes, if the key is present.
+    /// Returns the length of the value of `key` in bytes, if the key is present.
     ///
     /// # Errors
     /// See [`Transaction::get`].
@@ -279,7 +279,7 @@ impl<M: Listed> Transaction<M> {
         }
     }
 
-    /// The values of several keys, in their order, as the transaction has set them, or as of its beginning: faster than one by one.
+    /// Returns the values of several keys, in their order, as the transaction has set them, or as of its beginning: faster than one by one.
     ///
     /// # Errors
     /// See [`Transaction::get`].
@@ -300,8 +300,8 @@ impl<M: Listed> Transaction<M> {
     /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// A key or value too long; [`Error::ReadOnly`]; a full pool, which takes values of 512 bytes and more at once, and [`Error::Halted`]. The key is then as
-    /// before.
+    /// A key or value too long; [`Error::ReadOnly`]; for values of 512 bytes and more, which go to the pool at once, a full pool and [`Error::Halted`]. The key
+    /// is then unchanged.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -309,7 +309,7 @@ impl<M: Listed> Transaction<M> {
         self.put_until(namespace, key, value, None)
     }
 
-    /// Sets `key` to `value`, until `expiry_ms`; `None`: for good. See [`Namespace::put_until`]. The transaction itself goes on to see it.
+    /// Sets `key` to `value`, until `expiry_ms` (`None`: for ever). See [`Namespace::put_until`]. The transaction itself sees the key even after that.
     ///
     /// # Errors
     /// See [`Transaction::put`].
@@ -326,12 +326,12 @@ impl<M: Listed> Transaction<M> {
         self.write(namespace, key, to)
     }
 
-    /// Applies `merge` to the value of `key`: to what the transaction has set it to, or to what it is when the transaction commits, even if others have written
-    /// it meanwhile. Only if the transaction also reads the key after that must it not have changed.
+    /// Applies `merge` to the value of `key`: to the value that the transaction has set, or to the value at commit, even if others have written it meanwhile.
+    /// The key must be unchanged only if the transaction also reads it after the merge.
     ///
     /// # Errors
-    /// A key too long; [`Error::ReadOnly`]; [`Error::Merge`], at the latest when it commits; for a value that the transaction has set, see
-    /// [`Transaction::put`], too.
+    /// A key too long; [`Error::ReadOnly`]; [`Error::Merge`], at commit at the latest; for a value that the transaction has set, also the errors of
+    /// [`Transaction::put`].
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -340,10 +340,11 @@ impl<M: Listed> Transaction<M> {
         self.write(namespace, key, Goal::Become(vec![merge]))
     }
 
-    /// Removes `key`; whether it was present.
+    /// Removes `key`, and returns whether it was present.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; [`Error::Merge`], of what the transaction has merged; a damaged pool; [`Error::TransactionTooLarge`]. The key is then as before.
+    /// [`Error::ReadOnly`]; [`Error::Merge`], of an earlier merge of the transaction; a damaged pool; [`Error::TransactionTooLarge`]. The key is then
+    /// unchanged.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -353,7 +354,7 @@ impl<M: Listed> Transaction<M> {
         Ok(present)
     }
 
-    /// Removes all keys between a lower and an upper bound that the transaction sees, without reading values; how many there were.
+    /// Removes all keys between a lower and an upper bound that the transaction sees, without reading values, and returns their number.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; a damaged pool; [`Error::TransactionTooLarge`]. Some of the keys may then be removed.
@@ -375,9 +376,9 @@ impl<M: Listed> Transaction<M> {
         Ok(count)
     }
 
-    /// Refuses from then on writes and reads by which the transaction would take more than about `size_max` bytes of DRAM. It keeps keys, small values and
-    /// merges that it has written; if it is serializable, keys that it has read and bounds of what it has scanned; in any mode keys that it has merged and then
-    /// read. A scan is refused if nothing is left when it begins, for its bounds are kept when it has ended.
+    /// Limits the memory of the transaction: from then on it refuses writes and reads that would take more than about `size_max` bytes of DRAM. It keeps keys,
+    /// small values and merges that it has written; if it is serializable, keys that it has read and bounds of ranges that it has scanned; in any mode, keys
+    /// that it has merged and then read. A scan is refused if nothing is left when it begins, because its bounds are kept when it ends.
     pub fn limit_size(&mut self, size_max: usize) {
         self.size_max = size_max;
     }
@@ -462,10 +463,10 @@ impl<M: Listed> Transaction<M> {
         self.walk(namespace, &mut Cursor::prefix(prefix, direction), visit)
     }
 
-    /// Visits the keys and values that are left of a range, until `visit` breaks; `cursor` goes on behind the last one that was visited.
+    /// Visits the remaining keys and values of a range, until `visit` breaks. `cursor` then continues after the last one visited.
     ///
     /// # Errors
-    /// A damaged pool; [`Error::Merge`]; [`Error::TransactionTooLarge`], as for [`Transaction::get`]. The cursor may then go on before what was visited last.
+    /// A damaged pool; [`Error::Merge`]; [`Error::TransactionTooLarge`], as for [`Transaction::get`]. The cursor may then continue before the last key visited.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -569,7 +570,7 @@ impl<M: Listed> Transaction<M> {
         }
     }
 
-    /// A place to go back to with [`Transaction::rollback_to`].
+    /// Returns a point to roll back to with [`Transaction::rollback_to`].
     pub fn savepoint(&mut self) -> Savepoint {
         let (length, is_first) = (self.undo.len(), !self.has_savepoint);
         self.has_savepoint = true;
@@ -587,10 +588,10 @@ impl<M: Listed> Transaction<M> {
         assert!(length <= self.undo.len() && self.last_before(length) == last, "a savepoint of which nothing is left");
     }
 
-    /// Takes back what was written since `savepoint`, which stays good. What was read since then stays read.
+    /// Undoes all writes since `savepoint`, which stays valid. Reads since then stay recorded.
     ///
     /// # Panics
-    /// When `savepoint` is one of another transaction; when something that came before it has been taken back, even if other writes have followed.
+    /// When `savepoint` belongs to another transaction; when something that came before it has been undone, even if other writes have followed.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
         self.check(savepoint);
         for (_, place, before) in self.undo.drain(savepoint.length..).rev() {
@@ -604,8 +605,8 @@ impl<M: Listed> Transaction<M> {
         }
     }
 
-    /// Gives `savepoint` up, and those that came after it: nobody will go back there. What has been replaced since is kept no longer, unless there is an
-    /// earlier one.
+    /// Releases `savepoint` and all later ones: there is no rolling back to them. Replaced writes since then are kept no longer, unless there is an earlier
+    /// savepoint.
     ///
     /// # Panics
     /// See [`Transaction::rollback_to`].
@@ -620,10 +621,10 @@ impl<M: Listed> Transaction<M> {
         }
     }
 
-    /// Makes everything that was written durable and visible, at once.
+    /// Makes all writes durable and visible, at once.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when somebody else was faster; [`Error::Merge`]; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
+    /// [`Error::Conflict`], when another writer was faster; [`Error::Merge`]; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
     pub fn commit(self) -> Result<(), Error> {
         self.commit_in_time(&Cell::new(false))
     }

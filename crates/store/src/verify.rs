@@ -24,11 +24,11 @@ use std::sync::Arc;
 /// Keys that are read before whoever watches a verification is told how many it were.
 const KEYS_PER_LOOK: u64 = 1024;
 
-/// What [`Store::verify`] found.
+/// The result of [`Store::verify`].
 #[must_use = "it says whether anything is damaged"]
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What it read of each namespace.
+    /// Its findings in each namespace.
     pub namespaces: Vec<NamespaceReport>,
     /// How the space of the pool is used.
     pub usage: Usage,
@@ -36,7 +36,7 @@ pub struct Report {
     pub damages: Vec<Damage>,
 }
 
-/// What [`Store::verify`] read of a namespace.
+/// The findings of [`Store::verify`] in a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceReport {
     /// Its name.
@@ -45,14 +45,14 @@ pub struct NamespaceReport {
     pub index: &'static str,
     /// Number of keys whose records are intact.
     pub keys: u64,
-    /// Their size in bytes, keys and values.
+    /// Their total size in bytes, keys and values.
     pub bytes: u64,
 }
 
 /// One damage.
 #[derive(Clone, Debug)]
 pub struct Damage {
-    /// In which namespace, if in one.
+    /// The namespace, if it is in one.
     pub namespace: Option<String>,
     /// What is wrong.
     pub what: String,
@@ -79,7 +79,7 @@ impl NamespaceReport {
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Returns whether there is no damage.
     pub fn is_sound(&self) -> bool {
         self.damages.is_empty()
     }
@@ -126,7 +126,7 @@ struct Verification<'v, M: Listed> {
 }
 
 impl<M: Listed> Store<M> {
-    /// Reads everything: every index, every record and its checksum, and that no block serves two masters. Writers wait meanwhile; readers do not.
+    /// Reads everything: every index, and every record with its checksum; and checks that no block has two owners. Writers wait meanwhile; readers do not.
     ///
     /// # Errors
     /// None today: damage is in the report.
@@ -134,8 +134,9 @@ impl<M: Listed> Store<M> {
         self.verify_with(|_, _| ControlFlow::Continue(())).map(Option::unwrap_or_default)
     }
 
-    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are; `None` if that breaks it off. Writers wait
-    /// for `watch`, too: it must not write to the store, nor load, verify or compact it, nor drop a transaction that has written, which would wait for ever.
+    /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are. Returns `None` if `watch` breaks it off.
+    /// Writers wait for `watch`, too. So `watch` must not write to the store, load, verify or compact it, or drop a transaction that has written: that would
+    /// deadlock.
     ///
     /// # Errors
     /// See [`Store::verify`].
