@@ -378,8 +378,7 @@ impl<M: Listed> Shared<M> {
     fn settle(&self, steps: &mut [Step<'_, M>], at: u64) -> Result<(), Error> {
         let pool = &*self.pool;
         for step in &*steps {
-            // Tombstones, too: a reader may have found one and look at it only when the slot serves another batch, when a record without a timestamp counts as
-            // undone.
+            // Tombstones, too: a reader may look at one only when the slot serves another batch, and then takes a record without a timestamp for undone.
             let record = Record::read(pool, step.link().get())?;
             // persist-equivalent(store early): the store to this line before wrote the same timestamp to another record.
             pool.store(record.commit(), at, Ordering::Release);

@@ -585,8 +585,7 @@ impl<M: Listed> Namespace<M> {
         for (number, (write, old)) in writes.iter().zip(replaced).enumerate() {
             replace(write, *old).unwrap_or_else(|error| damaged(number, error));
         }
-        // A full pool leaves the index unchanged. After any other error the index may link the record: then the record stays, and recovery decides by
-        // reachability.
+        // A full pool leaves the index unchanged. After any other error it may link the record: then the record stays, and recovery decides by reachability.
         if outcome.as_ref().is_err_and(Error::is_no_space) {
             for link in writes[replaced.len()..].iter().filter_map(linked) {
                 self.shared.retire(link.get(), &guard)?;

@@ -294,7 +294,8 @@ impl<M: Listed> Salvage<'_, M> {
             return None;
         }
         let age = match record.commit().get() {
-            // An index keeps keys of its own like that, of leaves that are empty or were divided. So does a load keep keys without values: they are not found.
+            // An index keeps such records for its own keys, for leaves that are empty or were split. A load stores keys without values alike: they are not
+            // found.
             0 if record.value_size() == 0 => return None,
             // A value set by a transaction that has not tried to commit.
             DRAFT => return None,

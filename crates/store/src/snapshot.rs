@@ -46,8 +46,7 @@ const STEPS_PER_SNAPSHOT: usize = 256;
 /// Writes without a snapshot after which writes are plain again. One where a scheduler of threads should see that often.
 const IDLE_WRITES: u64 = if schedule::IS_BUILT_IN { 1 } else { 16 };
 
-/// Words for bounds: for each thread that takes one snapshot after the other, a few on the usual number of processors. Fewer where a scheduler counts each
-/// look.
+/// Words for bounds: a few for each thread that takes one snapshot after the other, on an ordinary machine. Fewer where a scheduler counts each look.
 const PLACES: usize = if schedule::IS_BUILT_IN { 2 } else { 32 };
 /// How many of them a snapshot tries: a thread that holds more snapshots at once uses the registry for the others.
 const TRIES: usize = 2;
@@ -215,8 +214,7 @@ impl Snapshots {
         self.is_settled.load(Ordering::SeqCst) == 0
     }
 
-    /// The end of 2. With the lock: otherwise a thread that allows plain writes could say before this that they are not over, and look after the snapshot has
-    /// ended.
+    /// The end of 2. With the lock: a thread that allows plain writes could otherwise unset this before, and look after the snapshot has ended.
     #[cold]
     fn settle(&self) {
         let _registry = schedule::lock(&self.registry);
@@ -531,7 +529,7 @@ impl<M: Listed> Snapshot<M> {
         View { shared: &self.shared, space: &namespace.space, moment: Some(self.moment) }
     }
 
-    /// Begins again to hold back what is replaced from now on of the keys whose stripes the caller holds. What was replaced since it was released may be gone.
+    /// Holds back again what is replaced from now on of the keys whose stripes the caller holds. What was replaced since the release may be gone.
     pub(crate) fn hold(&mut self) {
         // No thread writes these keys now, so there is no plain write to wait for. The next snapshot to begin waits.
         let Self { shared, held, .. } = self;
