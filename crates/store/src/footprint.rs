@@ -17,8 +17,7 @@ impl Entry {
 }
 
 impl<M: Listed> Namespace<M> {
-    /// Bytes that `key` takes in the pool, if it is present: its record and its entry in the index, without unused parts of blocks and leaves, and without
-    /// older versions.
+    /// Bytes that `key` takes in the pool, if present: its record and its entry in the index, but no older versions and no unused parts of blocks and leaves.
     ///
     /// # Errors
     /// See [`Namespace::get`].

@@ -59,8 +59,7 @@ struct Interrupted {
     entries: Vec<LogEntry>,
 }
 
-/// Has the indexes leave what those of a closed store leave, for a store that is not opened after all: nothing if there are tombstones, so that the records are
-/// read again.
+/// Closes the indexes of a store that is not opened after all. Not if there are tombstones: then the next open must read the records again.
 fn leave(indexes: &[(String, Found)]) {
     if indexes.iter().all(|(_, found)| found.tombstones.is_empty()) {
         indexes.iter().for_each(|(_, found)| _ = found.index.tree.close());

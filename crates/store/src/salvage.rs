@@ -294,7 +294,7 @@ impl<M: Listed> Salvage<'_, M> {
             return None;
         }
         let age = match record.commit().get() {
-            // An index keeps such records for its own keys, for leaves that are empty or were split. A load stores keys without values alike: they are not
+            // An index keeps such records for its own keys, of leaves that are empty or were split. A load stores keys without values alike: they are not
             // found.
             0 if record.value_size() == 0 => return None,
             // A value set by a transaction that has not tried to commit.

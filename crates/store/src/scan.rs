@@ -1,7 +1,6 @@
 //! Scans: keys in order, from a bound on.
 //!
-//! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan reaches it. A scan of a [`Snapshot`](crate::Snapshot)
-//! is.
+//! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan reaches it. That of a [`Snapshot`](crate::Snapshot) is.
 
 use crate::store::{Index, Shared};
 use crate::view::ENTRIES_PER_EPOCH;

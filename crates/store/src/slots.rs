@@ -120,8 +120,7 @@ impl Slots {
         }
     }
 
-    /// The outcome of the batch of `token`; `None` if no slot has that number. If it is committed, its timestamp is drawn now, unless another thread was
-    /// faster.
+    /// The outcome of a token's batch; `None` if no slot has that number. A committed batch's timestamp is drawn now, unless another thread was faster.
     ///
     /// The caller has read whatever it needs of the record *before*: while the answer is [`Fate::Undecided`], what the record links as previous is in place.
     pub(crate) fn fate(&self, token: u64, clock: &Clock) -> Option<Fate> {

@@ -108,8 +108,7 @@ impl Stripes {
         self.0.iter().for_each(|stripe| drop(stripe.lock()));
     }
 
-    /// Waits until no plain write is in progress that began before it was forbidden. Writes that begin now see that it is, and soon withdraw their
-    /// announcement.
+    /// Waits for all plain writes that began before they were forbidden. Writes that begin now see that they may not, and soon withdraw their announcement.
     pub(crate) fn await_plain(&self) {
         for stripe in &self.0 {
             while stripe.is_plain.load(Ordering::Acquire) {

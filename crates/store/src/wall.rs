@@ -1,18 +1,18 @@
 //! The time of day, by which keys expire.
 //!
-//! There are two clocks: the wall clock, which tells the time and may be set, and a monotonic clock, which counts from the start of the process. The store's
-//! time is what the monotonic clock has counted since the latest beginning that the wall clock has claimed while the store was open. So it does not stand
-//! still, and small corrections of the wall clock do not move it back: what has expired stays expired, and what lives for a minute lives no longer. When the
-//! wall clock is set forward, the store's time follows at once. When it is set back by up to [`TOLERANCE_MS`], the store's time runs on, ahead of it. A larger
-//! step back means that somebody corrected a mistake, or made one: the store's time follows, since keys expire by the wall clock of those who set them, and of
-//! the store's next life.
+//! There are two clocks: the wall clock, which tells the time and may be set, and a monotonic clock, which counts from the start of the process. The time at
+//! which the monotonic clock was 0, as the wall clock claims it, is a *beginning*. The store's time is the latest beginning claimed while the store was open,
+//! plus the monotonic clock. So it does not stand still, and small corrections of the wall clock do not move it back: what has expired stays expired, and what
+//! lives for a minute lives no longer. When the wall clock is set forward, the store's time follows at once. When it is set back by up to [`TOLERANCE_MS`], the
+//! store's time runs on, ahead of it. A larger step back corrects a mistake, or is one: the store follows, since keys expire by the wall clock of those who set
+//! them, and of the store's next life.
 //!
 //! Then a key that expired in the time taken back, and was not removed yet, is there again; and a key that was set to expire while the wall clock was ahead
 //! lives that much longer. The same holds when the wall clock is set back, by however little, while the store is not open: the pool keeps no time.
 //!
-//! A thread may hold the time for a while: then the time is the same for all, and nothing expires. A reader of the time looks at the clocks first, and then at
-//! whether the time is held; a holder announces itself first, and then looks at the clocks. So no reader has seen a later time than the one held: a reader that
-//! missed the announcement had looked at the clocks before.
+//! A thread may hold the time: then it is the same for all, and nothing expires. A reader of the time looks at the clocks first, and then at whether the time
+//! is held; a holder announces itself first, and then looks at the clocks. So no reader has seen a later time than the one held: a reader that missed the
+//! announcement had looked at the clocks before.
 //!
 //! A commit holds the time, too, from its check of what it depends on until its writes are visible to all ([`Wall::hold_for_commit`]). Several commits may do
 //! so at once: then the time is that of the first of them for all, and moves on to that of the next one when the first has ended.
