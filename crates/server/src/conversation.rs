@@ -158,7 +158,7 @@ impl Conversation {
         self.end_slice(server, done, pause)
     }
 
-    /// Ends a slice, unless it has made too much output.
+    /// Ends a slice: as it is, or with an overflow if it has made too much output.
     fn end_slice(&self, server: &Shared, done: usize, pause: Pause) -> (usize, Pause) {
         let waiting = self.reply.waiting() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
         // The longest reply may follow what waited when the slice began, and what the slice has made before.

@@ -12,7 +12,7 @@ const STEP_COUNT_MAX: usize = 1 << 24;
 pub(crate) fn matches(pattern: &[u8], text: &[u8], steps: &mut usize) -> Result<bool, Failure> {
     let steps_max = steps.saturating_add(STEP_COUNT_MAX);
     let (mut at, mut seen) = (0, 0);
-    // Where to continue after a mismatch: behind the last star, with one more byte consumed by it.
+    // Where to continue after a mismatch: after the last star, with one more byte consumed by it.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if *steps >= steps_max {

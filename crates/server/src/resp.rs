@@ -163,6 +163,7 @@ impl Parser {
     /// Looks at `input`, which begins at the frame's first byte and holds at least what it held at the last call. After a whole frame the next call begins a
     /// new one.
     ///
+    /// # Errors
     /// Input that no client may send. The parser is then at the beginning of a frame again, but the stream has no meaning any more.
     pub fn parse(&mut self, input: &mut [u8], limits: &FrameLimits) -> Result<Progress, ProtocolError> {
         let progress = self.advance(input, limits);
@@ -277,7 +278,7 @@ impl Parser {
     }
 }
 
-/// Copies the quoted text that begins at `read` to `write`; returns the two positions behind it. A quote must be followed by a space or the end of the line.
+/// Copies the quoted text that begins at `read` to `write`; returns the two positions after it. A quote must be followed by a space or the end of the line.
 fn unquote(line: &mut [u8], mut read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
     let quote = line[read];
     read += 1;
@@ -324,7 +325,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// Parses the integer from `start` to the end of its line (`None` if it is none); also returns the position behind `\r\n`. Outer `None` if the line is
+/// Parses the integer from `start` to the end of its line (`None` if it is none); also returns the position after `\r\n`. Outer `None` if the line is
 /// incomplete.
 fn header(input: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
     let rest = &input[start..];

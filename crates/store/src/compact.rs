@@ -87,7 +87,7 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
 }
 
 /// Makes a pool at `to`, where nothing may exist, of what can be read of the damaged pool at `path`, which is not changed. If that pool was left in the domain
-/// `msync`, so is the new one, unless [`Options::domain`] says otherwise.
+/// `msync`, the new one is made in it, too, unless [`Options::domain`] says otherwise.
 ///
 /// # Errors
 /// A pool of which no superblock can be read; a pool in use; no space; an error of the system. Then there is no new pool.

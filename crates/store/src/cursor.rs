@@ -85,7 +85,7 @@ impl Cursor {
         self.is_over
     }
 
-    /// Whether `key`, which lies behind its position, lies behind its end, too.
+    /// Whether `key`, which lies after its position, lies after its end, too.
     #[inline(always)]
     pub(crate) fn is_beyond(&self, key: &[u8]) -> bool {
         let is_beyond = |to: &[u8]| if self.direction == Direction::Forward { key > to } else { key < to };
@@ -101,7 +101,7 @@ impl Cursor {
         self.hidden_max
     }
 
-    /// Records that it has passed `key`, which was before it.
+    /// Whether it has passed `key`, which lay ahead of it.
     pub(crate) fn has_passed(&self, key: &[u8]) -> bool {
         self.is_over || matches!(&self.from, Bound::Excluded(last) if key == last || self.is_before(key, last))
     }
@@ -111,7 +111,7 @@ impl Cursor {
         if self.direction == Direction::Forward { key < other } else { key > other }
     }
 
-    /// Continues behind `key`.
+    /// Continues after `key`.
     pub(crate) fn advance(&mut self, key: Vec<u8>) {
         self.from = Bound::Excluded(key);
     }

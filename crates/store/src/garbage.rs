@@ -50,7 +50,7 @@ pub(crate) const STEPS_PER_WRITE: usize = 4;
 pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 64 };
 /// Steps, at first, when a pool is full.
 const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
-/// Sweeps for a write that a full pool refuses. A write that needs more room than they make is refused, and the next one continues behind them.
+/// Sweeps for a write that a full pool refuses. A write that needs more room than they make is refused, and the next one continues after them.
 const SWEEPS_FOR_ROOM: usize = 16;
 /// Records or blocks of an index that a step gives back.
 const BLOCKS_PER_STEP: usize = 64;

@@ -6,8 +6,8 @@
 //!    key share its stripe; otherwise all groups that read the same key would wait for the device one after the other. A group that only reads takes no stripe,
 //!    and finds each key as it is at some moment.
 //! 2. Read. A read here finds what it would find between the writes, because a group ends before it would read a key that it has written. Where keys expire,
-//!    and a key is read behind another that is removed, time stands still from here to the end of 4, and judges all that is found or removed: otherwise one key
-//!    could be removed as expired, and one that expires with it be found behind it. A group ends, too, when it has read so much that others would wait long.
+//!    and a key is read after another that is removed, time stands still from here to the end of 4, and judges all that is found or removed: otherwise one key
+//!    could be removed as expired, and one that expires with it be found after it. A group ends, too, when it has read so much that others would wait long.
 //! 3. Write records into fresh blocks, with one fence for all of them. *Crash: nothing reaches the blocks; recovery finds them free.*
 //! 4. Publish their links in the index and take out the entries of removed keys, with one fence for all of that, before any reader sees it. Where a device is
 //!    waited for, this fence is also that of 3. **The commit point**, of each write on its own. *Crash before: any of the writes may be there and others not,
@@ -101,6 +101,7 @@ impl<M: Listed> Namespace<M> {
     /// Calls `visit` for each key that is looked up, with the number of the act and what was found. An error or a break from `visit` ends the call before this
     /// act. `visit` must not touch the store. It is called for an act before earlier acts are done: if one of these fails, the call was for nothing, and if one
     /// is retried, `visit` is called again for the acts after it.
+    ///
     /// # Errors
     /// Why the first act that was not done failed: see [`Namespace::get`], [`Namespace::put`] and [`Namespace::delete`].
     pub fn act_many(
@@ -151,7 +152,7 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// [`Namespace::put_many`] up to the first pair that cannot be set: returns how many were set, each once, and why the next one was not. A pair that
-    /// replaced something damaged counts as one that cannot be set, but is set, and so may be some pairs behind it.
+    /// replaced something damaged counts as one that cannot be set, but is set, and so may be some pairs after it.
     pub fn put_first(&self, pairs: &[(&[u8], &[u8])]) -> (usize, Result<(), Error>) {
         let acts: Vec<_> = pairs.iter().map(|(key, value)| (*key, Act::Put(value))).collect();
         let mut found = Vec::with_capacity(acts.len());
@@ -215,7 +216,7 @@ impl<M: Listed> Namespace<M> {
             true => (Vec::new(), Vec::new()),
             false => self.shared.stripes.lock_group(acts.iter().map(|(key, act)| (self.space.number, *key, act.is_write()))),
         };
-        // What a removal treats as expired tells the time to reads behind it.
+        // What a removal treats as expired tells the time to reads after it.
         let tells_time = acts.iter().skip_while(|(_, act)| *act != Act::Delete).any(|(_, act)| !act.is_write());
         let time = (tells_time && self.shared.may_expire.load(Ordering::Acquire)).then(|| self.shared.wall.hold_for_commit());
         // The time by which all acts judge: another commit, which began before, may hold an earlier one, and a key found by that must not expire yet.

@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(value(apply(None, &merges).unwrap()), Some(b"xxd".to_vec()));
     }
 
-    /// The value was copied twice for each, so that many of them behind a large value in one batch took for ever.
+    /// The value was copied twice for each, so that many of them after a large value in one batch took for ever.
     #[test]
     fn what_is_appended_goes_where_the_value_is() {
         let mut value = Vec::with_capacity(1 << 10);

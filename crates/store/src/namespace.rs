@@ -148,7 +148,7 @@ impl<M: Medium> fmt::Debug for Namespace<M> {
     }
 }
 
-/// Size of the keys and values that become durable together where that waits for a device: larger ones bypass the journal.
+/// Largest size of keys and values that become durable together where that waits for a device: more bypasses the journal.
 pub(crate) const GROUP_OF_DEVICE_BYTES: usize = 256 << 10;
 
 impl<M: Listed> Namespace<M> {
@@ -614,7 +614,7 @@ impl<M: Listed> Namespace<M> {
 /// Called with the number of a published write whose replaced record is damaged, and the error.
 pub(crate) type Damaged<'a> = &'a mut dyn FnMut(usize, Error);
 
-/// Settles a single write; an error does not tell whether the write was published or what it replaced is damaged.
+/// Settles a single write. An error about the replaced record does not tell that the write itself was published.
 fn settle_one(settle: impl FnOnce(Damaged<'_>) -> Result<(), Error>) -> Result<(), Error> {
     let mut outcome = Ok(());
     settle(&mut |_, error| outcome = Err(error))?;

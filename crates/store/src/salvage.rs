@@ -1,7 +1,7 @@
 //! Salvage: what can be read of a damaged pool, written into another store.
 //!
-//! A reason not to open a pool is here a loss to be reported, since something acknowledged may be missing, and no reason to give up: a damaged root is skipped;
-//! for a damaged header see [`Pool::inspect_damaged`].
+//! A flaw that keeps a pool from being opened is a loss, since something acknowledged may be missing, but no reason to give up: a damaged root is skipped; for
+//! a damaged header see [`Pool::inspect_damaged`].
 //!
 //! 1. Each namespace whose index opens is walked forward and, if damage is in the way, from its end backward to where the first walk ended. A record is taken
 //!    if its checksums match and its key is the index's. For a batch that was not committed, the versions before it are taken. Only keys that their records

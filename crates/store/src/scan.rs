@@ -43,7 +43,7 @@ impl<M: Listed> Namespace<M> {
     /// Visits the remaining keys and values of a range, until `visit` breaks. `cursor` then continues after the last one visited.
     ///
     /// # Errors
-    /// A damaged pool. The cursor may then continue before the last key visited, or behind the damage, if its key is not damaged.
+    /// A damaged pool. The cursor may then continue before the last key visited, or after the damage, if its key is not damaged.
     pub fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         self.view().walk_values(cursor, visit)
     }
@@ -89,7 +89,7 @@ const DAMAGED_MAX: usize = 1 << 16;
 
 impl<M: Listed> Shared<M> {
     /// Visits the next `length` keys of an index after `after` or, if the last of them is damaged, continues to the next one that its record proves; returns
-    /// that one, unless there are no more. A damaged key may sort anywhere: a step that began behind it could skip keys, or go round for ever. The caller is
+    /// that one, unless there are no more. A damaged key may sort anywhere: a step that began after it could skip keys, or go round for ever. The caller is
     /// pinned.
     ///
     /// # Errors

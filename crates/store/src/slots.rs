@@ -141,7 +141,7 @@ impl Slots {
             }
             stamp => stamp,
         };
-        // The slot may serve a later batch by now. That batch's stamp cannot show unless its state does, too.
+        // The slot may serve a later batch by now. The timestamp of that batch was not set before its state was.
         let is_same = at & UNSTAMPED == 0 && mirror.state.load(Ordering::Acquire) == state;
         Some(if is_same { Fate::Committed(at) } else { Fate::Over })
     }

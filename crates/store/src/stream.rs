@@ -35,7 +35,7 @@ const BLOCK_HEADER_SIZE: usize = 20;
 /// Bytes of entries in a block, about.
 const BLOCK_SIZE: usize = 256 << 10;
 const ENTRY_HEADER_SIZE: usize = 16;
-/// The largest content: one entry behind almost a block of others.
+/// The largest content: one entry after almost a block of others.
 const CONTENT_SIZE_MAX: usize = BLOCK_SIZE + ENTRY_HEADER_SIZE + KEY_SIZE_MAX + VALUE_SIZE_MAX;
 /// How much of a content is read at once, as its bytes may not be there.
 const PIECE_SIZE: usize = 1 << 20;

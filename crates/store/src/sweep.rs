@@ -98,7 +98,7 @@ struct Found {
 }
 
 impl Found {
-    /// Notes damage. It must not keep the keys behind it from being swept, and the namespace stays on the list.
+    /// Notes damage. It must not keep the keys after it from being swept, and the namespace stays on the list.
     fn is_damaged(&mut self, error: Error) {
         self.may_expire = true;
         self.damage.get_or_insert(error);
@@ -108,7 +108,7 @@ impl Found {
 impl<M: Listed> Store<M> {
     /// Removes keys that have expired: those among the next `visits_max` keys of namespaces with keys that expire (a namespace without any counts as one, and a
     /// few more are looked at where damage is in the way), and those that readers have found expired. Does nothing while another thread sweeps. After an error
-    /// the next sweep continues behind what could not be read.
+    /// the next sweep continues after what could not be read.
     ///
     /// # Errors
     /// A damaged pool; a full one, if a snapshot is open; [`Error::Halted`].

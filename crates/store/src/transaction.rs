@@ -623,7 +623,8 @@ impl<M: Listed> Transaction<M> {
     /// Makes all writes durable and visible, at once.
     ///
     /// # Errors
-    /// [`Error::Conflict`], when another writer was faster; [`Error::Merge`]; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
+    /// [`Error::Conflict`], when another writer was faster, or something that was read has expired; [`Error::Merge`]; a full pool; a damaged pool;
+    /// [`Error::Halted`]. Nothing has changed then.
     pub fn commit(self) -> Result<(), Error> {
         self.commit_in_time(&Cell::new(false))
     }
@@ -708,7 +709,7 @@ impl<M: Listed> Shared<M> {
         let Some(index) = space.index.load_full() else { return Ok(()) };
         let mut outcome = Ok(());
         index.tree.scan(from, Direction::Forward, &mut |key, link| {
-            // A damaged key may lie anywhere, with keys of the range behind it.
+            // A damaged key may lie anywhere, with keys of the range after it.
             let is_proved = || Record::read(&self.pool, link.get()).is_ok_and(|record| record.proves(key));
             if end.is_some_and(|end| key >= end) && is_proved() {
                 return ControlFlow::Break(());
@@ -809,7 +810,7 @@ mod tests {
         assert_eq!(store.held_back().draft_bytes, 0);
     }
 
-    /// Each merge behind a savepoint kept all merges of the key before it, and functions took no room at all.
+    /// Each merge after a savepoint kept all merges of the key before it, and functions took no room at all.
     #[test]
     fn merges_without_number_take_the_room_of_each_or_are_refused() {
         let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();

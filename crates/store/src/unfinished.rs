@@ -1,6 +1,6 @@
 //! Files that get their names when they are complete: backups, and pools that are written anew.
 //!
-//! Until then a file has another name beside its own, and dropping it removes it. What a crash leaves of one is removed by the next one.
+//! Until then a file has another name, beside its final one, and dropping it removes it. What a crash leaves of one is removed by the next one.
 //!
 //! The writer of such a file holds its lock, so that a second writer, in this process or another, notices: only the holder of the lock of the file with that
 //! name may take the name from it. A pool that is being written is itself locked while it is open. Another program may come by in the moments before and after

@@ -15,9 +15,9 @@
 //! # Invariants
 //!
 //! 1. A version's timestamp is drawn when the version can already be seen, by the first thread that looks, writer or reader ([`Shared::age`]). So as of *s* it
-//!    is there for all readers or for none: a thread that draws *s* before leaves a higher timestamp for the version, and a thread that draws *s* after the
-//!    write has returned, or after anyone has read the version, gets a higher *s*. No thread waits for that. The clock decides which of the two it is, so it is
-//!    not merely read ([`Clock::stamp`](crate::clock::Clock::stamp)).
+//!    is there for all readers or for none: if *s* was drawn before, the version's timestamp is higher, and a thread that draws *s* after the write has
+//!    returned, or after anyone has read the version, gets a higher *s*. No thread waits for that. The clock decides which of the two it is, so it is not
+//!    merely read ([`Clock::stamp`](crate::clock::Clock::stamp)).
 //! 2. Timestamps fall along the versions of a key: writers of a key take turns, and each draws a timestamp from the clock before it writes, and stamps its
 //!    version before the next writer begins. Only the first version can be pending. A damaged pool may break both rules; that is reported as an error, so no
 //!    chain of versions is followed in a circle.

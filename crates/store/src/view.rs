@@ -189,7 +189,7 @@ impl<M: Listed> View<'_, M> {
                 cursor.end();
                 break;
             };
-            // Length of the key at the start of `bytes` behind which the walk continues if the scan is interrupted.
+            // Length of the key at the start of `bytes` after which the walk continues if the scan is interrupted.
             let (mut left, mut last_size) = (ENTRIES_PER_EPOCH, None);
             // The result of the last visit under this epoch; `Ok(None)` if all has been visited.
             let mut outcome = Ok(None);
@@ -234,7 +234,7 @@ impl<M: Listed> View<'_, M> {
                 }
                 ControlFlow::Continue(())
             })?;
-            // Even after an error the walk continues behind the entry, if its key matches its checksum.
+            // Even after an error the walk continues after the entry, if its key matches its checksum.
             if let Some(size) = last_size.filter(|_| !matches!(outcome, Ok(None))) {
                 cursor.advance(bytes[..size].to_vec());
             }
@@ -254,7 +254,7 @@ impl<M: Listed> View<'_, M> {
         *key_size = None;
         let newest = Record::read(&self.shared.pool, link.get())?;
         let sum = newest.copy_key_summed(bytes);
-        // A damaged key may sort anywhere: no walk ends at it or continues behind it.
+        // A damaged key may sort anywhere: no walk ends at it or continues after it.
         check_key(&newest, sum)?;
         *key_size = Some(bytes.len());
         if cursor.is_beyond(bytes) {

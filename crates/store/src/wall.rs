@@ -179,7 +179,7 @@ impl Wall {
         let beginning = match claimed > known {
             true => self.beginning_ms.fetch_max(claimed, Ordering::Relaxed).max(claimed),
             false if known - claimed <= TOLERANCE_MS => known,
-            // Who is slower has looked at the clocks before, or will see for himself.
+            // A slower thread has looked at the clocks earlier, or will notice the step itself.
             false => self.beginning_ms.compare_exchange(known, claimed, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| claimed),
         };
         beginning.saturating_add(passed_ms)

@@ -12,7 +12,7 @@ pub(crate) struct Arguments {
     pool: PoolArguments,
     /// The file, which gets this name when it is complete; - is standard output
     file: PathBuf,
-    /// Only this namespace, may be repeated; by default all
+    /// Only this namespace (repeatable); by default all
     #[arg(long, short, value_name = "NAME")]
     namespace: Vec<String>,
     /// Print the outcome as JSON

@@ -11,7 +11,7 @@ pub(crate) fn kind(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Longest string that Redis embeds in its header.
+/// Longest string that Redis stores together with its header.
 const EMBEDDED_SIZE_MAX: usize = 44;
 
 pub(crate) fn encoding(call: &mut Call<'_>) -> Result<(), Failure> {

@@ -234,7 +234,7 @@ mod tests {
             cursor = cursors.advance(cursor, 0, step.to_be_bytes().to_vec());
             assert_eq!(cursors.key(cursor, 0), Some(&step.to_be_bytes()[..]));
         }
-        // Abandoned scans that have continued do not keep others from continuing either.
+        // Abandoned scans that have continued do not keep others from beginning, either.
         for _ in 0..2 * POSITION_COUNT_MAX {
             let first = cursors.advance(0, 0, b"k".to_vec());
             cursors.advance(first, 0, b"l".to_vec());
